@@ -171,19 +171,22 @@ class Lost:
     """
     The loss of one delivery (`id`), or of all deliveries of an epoch (`id` is None); a lost delivery cannot be settled.
 
-    `cause` is a text for people.
+    `cause` is a text for people; `explain` is the id of the entry of the catalogue that explains it, or empty if the cause is not known.
+    An `explain` that ends with `.delivery-timeout` or `.consumer-cancelled` also tells why the message comes again.
     """
 
     epoch: int
     cause: str
     id: str | None = None
+    explain: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """A pause: the broker accepts no publishes for now (an alarm)."""
+    """A pause: the broker accepts no publishes for now (an alarm); `explain` is as in `Lost`."""
 
     cause: str
+    explain: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,10 +200,12 @@ class Unreachable:
     A failed attempt to reach the broker; the adapter keeps trying.
 
     `final` is True if no retry can help: the broker refused the credentials, virtual host, certificate or protocol.
+    `explain` is as in `Lost`.
     """
 
     cause: str
     final: bool = False
+    explain: str = ""
 
 
 Signal = Connected | Delivered | Lost | Blocked | Unblocked | Unreachable

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal, get_args
 
@@ -54,7 +54,19 @@ InterruptReason = Literal["shutdown", "cancelled", "time-limit", "fenced"]
 
 
 class SteadyWorkerError(Exception):
-    """The base class of all errors that SteadyWorker raises on purpose."""
+    """
+    The base class of all errors that SteadyWorker raises on purpose.
+
+    Attributes:
+        id: The entry of the catalogue that explains the cause (`steadyworker explain --id ID`); empty if the cause is not known.
+    """
+
+    id: str = ""
+
+    def __init__(self, *args: object, id: str = "") -> None:
+        super().__init__(*args)
+        if id:
+            self.id = id
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +75,13 @@ class Finding:
     One result of a check: the problem and its remedy.
 
     A note is information for the operator, not a problem, and only `check` shows it.
+    `id` names the entry of the catalogue that explains the problem (`steadyworker explain --id ID`).
     """
 
     level: Level
     what: str
     remedy: str
+    id: str = field(kw_only=True)
 
     def __str__(self) -> str:
         return f"{self.what} Remedy: {self.remedy}"
@@ -76,8 +90,8 @@ class Finding:
 class ConfigError(SteadyWorkerError):
     """A wrong setting or failed check that no retry can repair; the process ends with exit code 78 (EX_CONFIG)."""
 
-    def __init__(self, message: str, findings: Sequence[Finding] = ()) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, findings: Sequence[Finding] = (), *, id: str = "") -> None:
+        super().__init__(message, id=id or (findings[0].id if findings else ""))
         self.findings = tuple(findings)
 
 
@@ -237,6 +251,8 @@ class Unsettled(SteadyWorkerError):
 
 class LedgerUnavailable(SteadyWorkerError):
     """A ledger that did not respond; whether a write under way was done is unknown."""
+
+    id = "ledger.unreachable"
 
 
 def by_level(finding: Finding) -> int:

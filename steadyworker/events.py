@@ -3,6 +3,9 @@ The events that a worker process sends to listeners, as frozen records; a listen
 
 If a listener raises, the worker process logs this once and goes on: a listener never fails a job.
 The class names below are a stable API: the log's `event` field has the same names in snake case.
+
+`explain` is the id of the entry of the catalogue that explains the event (`steadyworker explain --id ID`); empty if the cause is not known.
+`redelivered_because` is one of `REDELIVERED`, as far as it is known why the broker delivered the message again; else empty.
 """
 
 from __future__ import annotations
@@ -12,6 +15,29 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from steadyworker.names import renamed
+
+REDELIVERED = (
+    "connection-lost",
+    "delivery-timeout",
+    "consumer-cancelled",
+    "delivery-lost",
+    "worker-killed",
+    "worker-lost",
+    "released",
+    "requeued-by-operator",
+)
+"""
+The reasons for which a message comes again, as `redelivered_because` has them.
+
+connection-lost: This process lost the connection on which it had the message.
+delivery-timeout: The broker took the message back, because its job ran longer than the delivery timeout.
+consumer-cancelled: The broker ended this process's consumer, for example because the queue's leader moved.
+delivery-lost: This process lost this delivery alone; its line `delivery_lost` has the cause.
+worker-killed: The worker process that ran the job is dead.
+worker-lost: The worker process that ran the job has not renewed its lease: it is dead, frozen or cut off.
+released: A worker process gave the message back: it stopped, or had no slot for it.
+requeued-by-operator: An operator has sent a dead letter to the work queue again.
+"""
 
 
 class Event(Struct, frozen=True, kw_only=True):
@@ -28,6 +54,7 @@ class JobStarted(Event, frozen=True, kw_only=True):
 
     attempt: int
     why: str
+    redelivered_because: str = ""
 
 
 class JobEnded(Event, frozen=True, kw_only=True):
@@ -56,22 +83,27 @@ class DeliveryLost(Event, frozen=True, kw_only=True):
     """The loss of a run's delivery, for example by a lost connection; the run goes on."""
 
     cause: str
+    explain: str = ""
 
 
 class Adopted(Event, frozen=True, kw_only=True):
     """The binding of a redelivery to the run of its job that is already under way."""
+
+    redelivered_because: str = ""
 
 
 class DeliveryDeferred(Event, frozen=True, kw_only=True):
     """A delivery whose message the runner published again with a delay, because another run has its job."""
 
     delay: float
+    redelivered_because: str = ""
 
 
 class DuplicateAcked(Event, frozen=True, kw_only=True):
     """A delivery that the runner acknowledged without a run, because the ledger shows that its job needs none."""
 
     state: str
+    redelivered_because: str = ""
 
 
 class DeliveryRejected(Event, frozen=True, kw_only=True):
@@ -83,6 +115,7 @@ class DeliveryRejected(Event, frozen=True, kw_only=True):
     """
 
     reason: str
+    explain: str = ""
 
 
 class TakenOver(Event, frozen=True, kw_only=True):

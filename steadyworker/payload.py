@@ -223,11 +223,14 @@ def _described(type_: Any) -> msgspec.inspect.Type:
     try:
         described = msgspec.inspect.type_info(type_)
     except (TypeError, NameError) as error:
-        raise ConfigError(f"Expected a payload type that JSON can be decoded to, got {type_!r}: {error}") from error
+        raise ConfigError(
+            f"Expected a payload type that JSON can be decoded to, got {type_!r}: {error}", id="config.worker"
+        ) from error
     if isinstance(described, msgspec.inspect.CustomType):
         raise ConfigError(
             f"Expected a payload type that JSON can be decoded to, got {type_!r}: "
-            "use a dataclass, msgspec.Struct, TypedDict, pydantic model, plain JSON types, or bytes for the raw body."
+            "use a dataclass, msgspec.Struct, TypedDict, pydantic model, plain JSON types, or bytes for the raw body.",
+            id="config.worker",
         )
     return described
 

@@ -64,7 +64,7 @@ class RetryPolicy:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 msg = f"Expected {name} as a whole number of at least 1, got {value!r}: set 1 to have no retry."
-                raise ConfigError(msg)
+                raise ConfigError(msg, id="config.worker")
         if not callable(self.wait):
             object.__setattr__(self, "wait", _fixed(self.wait))
         object.__setattr__(self, "dont_retry_on", _types(self.dont_retry_on))
@@ -74,7 +74,7 @@ class RetryPolicy:
             raise
         except Exception as error:
             msg = f"Expected `wait` to return seconds for attempt 1, but it raised {error!r}: use one of tenacity's wait strategies."
-            raise ConfigError(msg) from error
+            raise ConfigError(msg, id="config.worker") from error
 
     def delay(self, attempt: int) -> float:
         """Return the wait in seconds after this attempt (from 1), drawn from the strategy."""
@@ -82,7 +82,7 @@ class RetryPolicy:
         drawn = draw(self.wait, attempt)
         if not isinstance(drawn, (int, float)) or not 0 <= drawn < float("inf"):
             msg = f"Expected `wait` to return 0 seconds or more, got {drawn!r}: use one of tenacity's wait strategies."
-            raise ConfigError(msg)
+            raise ConfigError(msg, id="config.worker")
         return min(float(drawn), LONGEST_DELAY)
 
 
@@ -92,7 +92,7 @@ def _fixed(wait: object) -> Wait:
         return wait_fixed(delay_in_seconds(wait))
     except ValueError as error:
         msg = f"Expected wait as a delay, or one of tenacity's wait strategies: {error}"
-        raise ConfigError(msg) from None
+        raise ConfigError(msg, id="config.worker") from None
 
 
 def _types(given: Any) -> tuple[type[BaseException], ...]:
@@ -101,7 +101,7 @@ def _types(given: Any) -> tuple[type[BaseException], ...]:
     for each in types:
         if not (isinstance(each, type) and issubclass(each, BaseException)):
             msg = f"Expected exception types in dont_retry_on, got {each!r}: write for example dont_retry_on=(ValueError,)."
-            raise ConfigError(msg)
+            raise ConfigError(msg, id="config.worker")
     return tuple(types)
 
 

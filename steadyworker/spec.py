@@ -79,13 +79,16 @@ def spec_of(cls: type[Worker[Any, Any]], overrides: Mapping[str, object] = _NOTH
         ConfigError: An attribute is missing, unknown or not valid; the text names it.
     """
     if not is_worker(cls):
-        raise ConfigError(f"Expected a Worker class, got {cls!r}: pass the class itself, not an instance or a name.")
+        raise ConfigError(
+            f"Expected a Worker class, got {cls!r}: pass the class itself, not an instance or a name.",
+            id="config.worker",
+        )
     known = _settable()
     for name in overrides:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(sorted(known))}."
-            raise ConfigError(f"{cls.__qualname__} has no attribute {name!r}: {hint}")
+            raise ConfigError(f"{cls.__qualname__} has no attribute {name!r}: {hint}", id="config.worker")
 
     def given(name: str) -> Any:
         return overrides.get(name, getattr(cls, name, None))
@@ -93,10 +96,10 @@ def spec_of(cls: type[Worker[Any, Any]], overrides: Mapping[str, object] = _NOTH
     written = {meant: name for name, meant in misspelt(cls)}
     if given("queue") is None:
         hint = f"rename {written['queue']!r} to 'queue'" if "queue" in written else "run a subclass that sets `queue`"
-        raise ConfigError(f"{cls.__qualname__} has no queue, so it is abstract: {hint}.")
+        raise ConfigError(f"{cls.__qualname__} has no queue, so it is abstract: {hint}.", id="config.worker")
     if cls.handle is Worker.handle:
         hint = f"rename {written['handle']!r} to 'handle'" if "handle" in written else "write `def handle(self, job)`"
-        raise ConfigError(f"{cls.__qualname__} has no handle: {hint}.")
+        raise ConfigError(f"{cls.__qualname__} has no handle: {hint}.", id="config.worker")
     _check_methods(cls)
     check = Check(cls.__qualname__)
     queue = check("queue", given("queue"), queue_name)
@@ -147,7 +150,8 @@ def _check_methods(cls: type[Worker[Any, Any]]) -> None:
     if not _accepts(cls):
         raise ConfigError(
             f"Expected {name} to be made without arguments, got __init__{inspect.signature(cls)}: "
-            "prepare what its jobs share in `def setup(self)`."
+            "prepare what its jobs share in `def setup(self)`.",
+            id="config.worker",
         )
     for method, arguments in (("handle", ("job",)), ("setup", ()), ("teardown", ())):
         function = inspect.getattr_static(cls, method)
@@ -157,11 +161,13 @@ def _check_methods(cls: type[Worker[Any, Any]]) -> None:
         if not _accepts(called, *("self",) * plain, *arguments):
             wanted = ", ".join(("self", *arguments))
             raise ConfigError(
-                f"Expected {name}.{method}({wanted}), got {method}{inspect.signature(called)}: write `def {method}({wanted})`."
+                f"Expected {name}.{method}({wanted}), got {method}{inspect.signature(called)}: write `def {method}({wanted})`.",
+                id="config.worker",
             )
         if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
             raise ConfigError(
-                f"Expected {name}.{method} to be a function, got a generator, of which nothing would run: remove `yield`."
+                f"Expected {name}.{method} to be a function, got a generator, of which nothing would run: remove `yield`.",
+                id="config.worker",
             )
 
 
@@ -224,12 +230,14 @@ def _target(cls: type[Any], isolation: str) -> str:
     if isolation == "process" and _being_imported(cls.__module__):
         raise ConfigError(
             f"{cls.__qualname__} is run while its module {cls.__module__!r} is being imported, and each child process would "
-            "import it and run it again: put the call of run below `if __name__ == '__main__':`, or into another file."
+            "import it and run it again: put the call of run below `if __name__ == '__main__':`, or into another file.",
+            id="config.worker",
         )
     if isolation == "process" and "<locals>" in cls.__qualname__:
         raise ConfigError(
             f"{cls.__qualname__} is defined inside a function, where a child process cannot find it: "
-            "move it to the top of its module, or set isolation = 'thread'."
+            "move it to the top of its module, or set isolation = 'thread'.",
+            id="config.worker",
         )
     return f"{module}:{cls.__qualname__}"
 
@@ -251,7 +259,8 @@ def _module_of(cls: type[Any]) -> str:
         raise ConfigError(
             f"{cls.__qualname__} is defined in __main__, which a child process cannot import. "
             "To try it in a notebook, use steadyworker.testing.run_one(Worker, payload). "
-            "To run it, put it into a file such as app.py and start `steadyworker run app.py:Class`."
+            "To run it, put it into a file such as app.py and start `steadyworker run app.py:Class`.",
+            id="config.worker",
         )
     return importable_name(Path(file))
 
@@ -282,7 +291,7 @@ class Check:
         except (ValueError, TypeError) as error:
             said = str(error)
             got = "" if ", got " in said else f" Got {value!r}."
-            raise ConfigError(f"{self._owner}.{name}: {said}{got}") from None
+            raise ConfigError(f"{self._owner}.{name}: {said}{got}", id="config.worker") from None
 
 
 def duration(value: Any) -> float | None:

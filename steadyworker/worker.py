@@ -119,7 +119,7 @@ def load_worker(target: str) -> type[Worker[Any, Any]]:
     written = _as_module(target)
     if not (module_name and colon and name) or module_name.startswith(".") or written != target:
         hint = f"did you mean {written}?" if written != target else "for example `app:PaymentExports`."
-        raise ConfigError(f"Expected a Worker as module:Class, got {target!r}: {hint}")
+        raise ConfigError(f"Expected a Worker as module:Class, got {target!r}: {hint}", id="config.worker")
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
@@ -131,7 +131,8 @@ def load_worker(target: str) -> type[Worker[Any, Any]]:
         near = difflib.get_close_matches(module_name, [path.stem for path in Path(here).glob("*.py")], n=1)
         hint = f"did you mean {near[0]}:{name}?" if near else "run from the folder that contains it, or install it."
         raise ConfigError(
-            f"There is no module {error.name!r} (for {target!r}) in {here} or on the Python path: {hint}"
+            f"There is no module {error.name!r} (for {target!r}) in {here} or on the Python path: {hint}",
+            id="config.worker",
         ) from None
     return _worker_named(name, module, target)
 
@@ -146,7 +147,8 @@ def importable_name(file: Path) -> str:
     if not file.stem.isidentifier() or file.stem in sys.stdlib_module_names:
         why = "Python has a module of that name" if file.stem.isidentifier() else "it is no name of a module"
         raise ConfigError(
-            f"Expected a file that a child process can import, got {file.name!r}: rename it, because {why}."
+            f"Expected a file that a child process can import, got {file.name!r}: rename it, because {why}.",
+            id="config.worker",
         )
     return file.stem
 
@@ -156,7 +158,7 @@ def _worker_in(file: Path, name: str) -> type[Worker[Any, Any]]:
     if not file.is_file():
         near = difflib.get_close_matches(file.name, [path.name for path in file.parent.glob("*.py")], n=1)
         hint = f"did you mean {file.parent / near[0]}:{name}?" if near else "name a file that exists."
-        raise ConfigError(f"There is no file {str(file)!r}: {hint}")
+        raise ConfigError(f"There is no file {str(file)!r}: {hint}", id="config.worker")
     module_name = importable_name(file)
     folder = str(file.resolve().parent)
     if folder not in sys.path:
@@ -165,7 +167,8 @@ def _worker_in(file: Path, name: str) -> type[Worker[Any, Any]]:
     imported = getattr(module, "__file__", None)
     if imported is None or not file.samefile(imported):
         raise ConfigError(
-            f"Expected {str(file)!r} to be the module {module_name!r}, got {imported}, which comes first on the Python path: rename one."
+            f"Expected {str(file)!r} to be the module {module_name!r}, got {imported}, which comes first on the Python path: rename one.",
+            id="config.worker",
         )
     return _worker_named(name, module, f"{module_name}:{name}")
 
@@ -181,10 +184,11 @@ def _worker_named(name: str, module: ModuleType, target: str) -> type[Worker[Any
         near = difflib.get_close_matches(name, workers, n=1)
         hint = f"it has {', '.join(workers)}." if workers else "it has no Worker at all."
         hint = f"did you mean {module_name}:{near[0]}?" if near else hint
-        raise ConfigError(f"Module {module_name!r} has no {name!r}: {hint}")
+        raise ConfigError(f"Module {module_name!r} has no {name!r}: {hint}", id="config.worker")
     if not is_worker(found):
         raise ConfigError(
-            f"Expected {target!r} to be a subclass of steadyworker.Worker, got {found!r:.100}: name a Worker class."
+            f"Expected {target!r} to be a subclass of steadyworker.Worker, got {found!r:.100}: name a Worker class.",
+            id="config.worker",
         )
     worker: type[Worker[Any, Any]] = found
     return worker

@@ -99,7 +99,10 @@ def only(findings: list[Finding], level: str, what: str, remedy: str) -> None:
 
 def test_a_broker_whose_messages_may_have_no_key_is_a_note_and_comes_last() -> None:
     optional = replace(NETWORK, optional_ids=True)
-    wrong = [Finding("warning", "odd", "mend it."), Finding("error", "wrong", "mend it.")]
+    wrong = [
+        Finding("warning", "odd", "mend it.", id="test.odd"),
+        Finding("error", "wrong", "mend it.", id="test.wrong"),
+    ]
     noted = found(adapter=Broker(optional, wrong))
     assert [finding.level for finding in noted] == ["error", "warning", "note"]
     only(noted[2:], "note", "'exports' without a key or an id may run twice", "unkeyed='reject'")
@@ -255,7 +258,7 @@ def test_other_platforms() -> None:
 
 
 def test_what_broker_and_ledger_find_is_passed_on_errors_first() -> None:
-    warning, error = Finding("warning", "w", "r"), Finding("error", "e", "r")
+    warning, error = Finding("warning", "w", "r", id="test.w"), Finding("error", "e", "r", id="test.e")
     adapter = Broker(NETWORK, [error])
     assert found(adapter=adapter, ledger=Ledger([warning])) == [error, warning]
     assert adapter.asked == [QueueSpec("exports", "exports.dead", 1, 3600, 5, None)]

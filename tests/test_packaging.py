@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from steadyworker.diagnosis.catalogue import load
+
 REPOSITORY = Path(__file__).parents[1]
 PACKAGES = {
     "steadyworker": REPOSITORY,
@@ -24,6 +26,7 @@ PACKAGES = {
 
 TEMPLATES = "steadyworker/deploy/templates/"
 PICTURE = "steadyworker/diagnosis/picture/page."
+CATALOGUE = "steadyworker/diagnosis/entries/"
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +104,7 @@ def test_only_our_packages_are_in_the_wheel(names: list[str]) -> None:
 
 def test_nothing_but_source_is_in_the_packages(names: list[str]) -> None:
     kept = [name for name in names if ".dist-info/" not in name and not name.startswith((TEMPLATES, PICTURE))]
+    kept = [name for name in kept if not (name.startswith(CATALOGUE) and name.endswith(".toml"))]
     suffixes = {Path(name).suffix or name for name in kept}
 
     assert suffixes == {".py", ".typed"}
@@ -119,6 +123,14 @@ def test_every_source_file_is_in_the_wheel(names: list[str]) -> None:
     }
 
     assert sources == {name for name in names if name.endswith(".py")}
+
+
+def test_the_catalogue_is_in_the_wheel(names: list[str], installed: Path) -> None:
+    files = {f"{CATALOGUE}{path.name}" for path in (REPOSITORY / CATALOGUE).glob("*.toml")}
+    assert files == {name for name in names if name.startswith(CATALOGUE) and name.endswith(".toml")}
+
+    loaded = alone(installed, "from steadyworker.diagnosis.catalogue import load; print(len(load()))")
+    assert int(loaded) == len(load())
 
 
 def test_every_template_is_in_the_wheel(names: list[str]) -> None:

@@ -31,7 +31,8 @@ except ModuleNotFoundError as error:
         raise
     raise ConfigError(
         "Expected the client library pika for amqp: and amqps: URLs, but it is not installed: "
-        "pip install 'steadyworker[rabbitmq]'."
+        "pip install 'steadyworker[rabbitmq]'.",
+        id="config.no-adapter",
     ) from error
 
 __all__ = ["RabbitmqAdapter", "open_adapter"]

@@ -171,7 +171,14 @@ class RabbitmqAdapter:
         except Refused as error:
             if self._consumer.was_connected:
                 raise  # after a first connect, a refusal can end; the caller checks again later
-            return [Finding("error", f"{error}", "do as this message says; until then `run` exits with code 78.")]
+            return [
+                Finding(
+                    "error",
+                    f"{error}",
+                    "do as this message says; until then `run` exits with code 78.",
+                    id=error.id or "rabbitmq.refused",
+                )
+            ]
         if len(where_.addresses) > 1 and not self._consumer.started:
             found += names_finding(_names(where_, purpose))
         return found

@@ -99,7 +99,7 @@ class ManagedConnection:
     def close(self, within: float) -> None:
         """Close the connection; abort it if it is not closed within `within` seconds."""
         self._left = []
-        closing = Silent("closed by us")
+        closing = Silent("closed by us", id="")
         if self._connection is None:
             return
         if not self._connection.is_open or within <= 0:

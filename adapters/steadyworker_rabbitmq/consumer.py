@@ -28,7 +28,14 @@ from steadyworker.network.preparation import Preparation
 from steadyworker_rabbitmq.connection import ManagedConnection
 from steadyworker_rabbitmq.declare import Prepared
 from steadyworker_rabbitmq.epoch import Epoch
-from steadyworker_rabbitmq.errors import closed_channel, is_delivery_timeout, is_missing, is_unfit, unavailable
+from steadyworker_rabbitmq.errors import (
+    channel_id,
+    closed_channel,
+    is_delivery_timeout,
+    is_missing,
+    is_unfit,
+    unavailable,
+)
 from steadyworker_rabbitmq.url import BrokerUrl
 
 
@@ -150,8 +157,8 @@ class Consumer(consumer.Consumer[ManagedConnection, Epoch]):
         if epoch is None:
             if stands:
                 got = f"Expected the queue {self._spec.queue!r} at {self.link.place}, got: {closed_channel(reason)}."
-                self._gone(BrokerUnavailable(got))
+                self._gone(BrokerUnavailable(got, id=channel_id(reason)))
             return
-        epoch.closed(reason, None if stands else str(unavailable(reason, str(self.link.place))))
+        epoch.closed(reason, None if stands else unavailable(reason, str(self.link.place)))
         self._told = not stands
         self._again(self._backoff.cut(useful=epoch.useful(USEFUL_AFTER)))

@@ -47,12 +47,13 @@ from pika.channel import Channel
 from pika.spec import Basic, BasicProperties
 
 from steadyworker.adapter import Delivered, Lost, QueueSpec, Settings, Settle, Settled, Sink
+from steadyworker.errors import BrokerUnavailable
 from steadyworker.network.iothread import Timer
 from steadyworker.network.owed import Owed
 from steadyworker.network.settlement import Settlement, stale, unsettled
 from steadyworker_rabbitmq import pika_internals
 from steadyworker_rabbitmq.declare import Prepared
-from steadyworker_rabbitmq.errors import closed_channel, is_delivery_timeout
+from steadyworker_rabbitmq.errors import channel_id, closed_channel, is_delivery_timeout
 from steadyworker_rabbitmq.messages import delivery_of
 
 _MOST = 65_535
@@ -165,11 +166,13 @@ class Epoch:
                 self._channel.basic_nack(multiple=True, requeue=True)
         self._end()
 
-    def closed(self, reason: BaseException, cause: str | None) -> None:
-        """End the epoch after its channel closed; `cause` is given if the connection is lost as well."""
-        if cause is None:
-            cause = self._timed_out(closed_channel(reason)) if is_delivery_timeout(reason) else closed_channel(reason)
-        self._lose(cause)
+    def closed(self, reason: BaseException, lost: BrokerUnavailable | None) -> None:
+        """End the epoch after its channel closed; `lost` is given if the connection is lost as well."""
+        if lost is not None:
+            self._lose(str(lost), lost.id)
+        else:
+            said = closed_channel(reason)
+            self._lose(self._timed_out(said) if is_delivery_timeout(reason) else said, channel_id(reason))
 
     # --- the consumer ----------------------------------------------------------------------------------------------
 
@@ -230,9 +233,11 @@ class Epoch:
         oldest = min((held.since for held in self._held.values()), default=None)
         timeout = self._prepared.delivery_timeout
         if oldest is not None and timeout is not None and self._settings.clock.monotonic() - oldest >= timeout - _EARLY:
-            self._lose(self._timed_out(f"{timeout:g} s; the broker cancelled the consumer"))
+            said = self._timed_out(f"{timeout:g} s; the broker cancelled the consumer")
+            self._lose(said, "amqp.delivery-timeout")
         else:
-            self._lose("the broker cancelled the consumer: the queue was deleted, or its leader moved")
+            said = "the broker cancelled the consumer: the queue was deleted, or its leader moved"
+            self._lose(said, "amqp.consumer-cancelled")
         if self._channel.is_open:
             self._owed.expect("channel.close")
             self._channel.close()
@@ -271,10 +276,10 @@ class Epoch:
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
-    def _lose(self, cause: str) -> None:
+    def _lose(self, cause: str, explain: str) -> None:
         if not self._over:
             self._end(cause)
-            self._sink(Lost(self.number, cause))
+            self._sink(Lost(self.number, cause, explain=explain))
 
     def _end(self, cause: str = "the adapter was stopped") -> None:
         self._over = True

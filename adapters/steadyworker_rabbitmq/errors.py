@@ -20,10 +20,30 @@ def closed_channel(error: BaseException) -> str:
     """Return the cause of a channel's end, as part of a sentence, with the remedy if there is one."""
     code = getattr(error, "reply_code", 0)
     text = short(getattr(error, "reply_text", "") or str(error) or type(error).__name__)
-    for needle, remedy in _CHANNEL_REMEDIES:
+    for needle, remedy, _ in _CHANNEL_REMEDIES:
         if needle in text:
             return f"{text} ({code}); {remedy}"
     return f"{text} ({code})" if code else text
+
+
+def channel_id(error: BaseException) -> str:
+    """Return the id of the entry of the catalogue that explains a channel's end; empty if its cause is not known."""
+    if is_delivery_timeout(error):
+        return "amqp.delivery-timeout"
+    text = getattr(error, "reply_text", "")
+    if "inequivalent arg" in text:
+        return "rabbitmq.inequivalent-argument"
+    return next((id_ for needle, _, id_ in _CHANNEL_REMEDIES if needle in text), "amqp.channel-error" if text else "")
+
+
+def alarm_id(reason: str) -> str:
+    """Return the id of the entry for the reason of an alarm; empty if several alarms are on, or another one."""
+    alarms = [
+        id_
+        for needle, id_ in (("memory", "rabbitmq.memory-alarm"), ("disk", "rabbitmq.disk-alarm"))
+        if needle in reason
+    ]
+    return alarms[0] if len(alarms) == 1 else ""
 
 
 def is_refusal(error: BaseException) -> bool:
@@ -48,17 +68,35 @@ def is_delivery_timeout(error: BaseException) -> bool:
 
 _NOT_FOUND, _UNFIT = 404, 406
 
+_FORCED, _UNEXPECTED_FRAME = 320, 505
+_FORCED_BY = (
+    ("reason 'shutdown'", "rabbitmq.node-shutdown"),
+    ("Closed via management", "rabbitmq.closed-via-management"),
+    ("user '", "rabbitmq.user-deleted"),
+    ("vhost '", "rabbitmq.vhost-deleted"),
+)
+"""The entries that explain a connection that the broker closed on purpose, by its text; any other text is an operator's."""
+
 _CHANNEL_REMEDIES = (
-    ("access to queue", "grant it with rabbitmqctl set_permissions"),
+    ("access to queue", "grant it with rabbitmqctl set_permissions", "rabbitmq.right-missing"),
     (
         "access to exchange 'amq.default'",
         r"grant write access to ^amq\.default$ with rabbitmqctl set_permissions: all that a sender needs if the queues exist",
+        "rabbitmq.right-missing",
     ),
-    ("access to exchange", "grant it with rabbitmqctl set_permissions"),
-    ("no queue", "create it, or run once with --topology declare"),
-    ("exclusive use", "end the consumer that uses the queue exclusively, or wait until its heartbeats time out"),
-    ("locked queue", "close the connection that uses the queue exclusively, or wait until its heartbeats time out"),
-    ("unknown delivery tag", "this is a defect of the adapter: please report it"),
+    ("access to exchange", "grant it with rabbitmqctl set_permissions", "rabbitmq.right-missing"),
+    ("no queue", "create it, or run once with --topology declare", "rabbitmq.no-queue"),
+    (
+        "exclusive use",
+        "end the consumer that uses the queue exclusively, or wait until its heartbeats time out",
+        "rabbitmq.exclusive-consumer",
+    ),
+    (
+        "locked queue",
+        "close the connection that uses the queue exclusively, or wait until its heartbeats time out",
+        "rabbitmq.exclusive-queue",
+    ),
+    ("unknown delivery tag", "this is a defect of the adapter: please report it", "amqp.unknown-delivery-tag"),
 )
 
 
@@ -76,7 +114,7 @@ def _root(error: BaseException) -> BaseException:
                 return error
 
 
-def _judged(error: BaseException) -> Judged | None:  # noqa: C901, PLR0911 - one case per kind of error
+def _judged(error: BaseException) -> Judged | None:  # noqa: C901, PLR0911, PLR0912 - one case per kind of error
     """Judge an error of pika; None for all others."""
     text = repr(error)
     match error:
@@ -85,48 +123,78 @@ def _judged(error: BaseException) -> Judged | None:  # noqa: C901, PLR0911 - one
                 f"no login by certificate ({_reply(text)})",
                 "create a user with the name in the certificate (see ssl_cert_login_from), or correct ?certfile=",
                 refused=True,
+                id="rabbitmq.certificate-login-refused",
             )
         case exceptions.ProbableAuthenticationError() if "403" in text:
             return Judged(
-                f"no login ({_reply(text)})", "correct user and password in --broker or its file", refused=True
+                f"no login ({_reply(text)})",
+                "correct user and password in --broker or its file",
+                refused=True,
+                id="rabbitmq.login-refused",
             )
         case exceptions.AuthenticationError():
             return Judged(
                 f"no login mechanism {error.args[0]}",
                 "enable it in the broker (auth_mechanisms, rabbitmq_auth_mechanism_ssl), or give user and password in the URL",
                 refused=True,
+                id="amqp.unknown-mechanism",
             )
         case exceptions.ProbableAccessDeniedError() if "530" in text and "is reached" not in text:
             return Judged(
                 f"no access to the virtual host ({_reply(text)})",
                 "create it and grant access to it (rabbitmqctl add_vhost, set_permissions), or correct the path in --broker",
                 refused=True,
+                id="rabbitmq.no-vhost" if "not found" in text else "rabbitmq.vhost-refused",
             )
         case exceptions.ProbableAccessDeniedError() if "is reached" in text:
-            return Judged(f"too many connections ({_reply(text)})", "raise the limit, or run fewer workers")
+            remedy = "raise the limit, or run fewer workers"
+            return Judged(f"too many connections ({_reply(text)})", remedy, id=_of_limit(text))
         case Foreign():
             return Judged(
                 "a reply that is not AMQP 0-9-1",
                 "correct the scheme and the port (5672 for amqp:, 5671 for amqps:); the management port does not work here",
                 refused=True,
+                id="amqp.foreign-reply",
             )
         case exceptions.IncompatibleProtocolError():
             return Judged(
                 "a connection that was closed without a reply",
                 "check whether the port or load balancer leads to a broker, and whether the broker requires TLS (amqps:)",
+                id="pika.not-amqp",
             )
         case exceptions.ConnectionClosedByBroker(reply_code=code, reply_text=reply):
-            return Judged(f"{short(reply)} ({code})", SEE_LOG)
+            return Judged(f"{short(reply)} ({code})", SEE_LOG, id=_closed_id(code, reply))
         case exceptions.AMQPHeartbeatTimeout():
             return Judged(
-                "no heartbeat", "check whether the broker is frozen, and whether a firewall drops idle connections"
+                "no heartbeat",
+                "check whether the broker is frozen, and whether a firewall drops idle connections",
+                id="amqp.silent-broker",
             )
+        case exceptions.StreamLostError() if "Transport indicated EOF" in text:
+            return Judged(short(text), SEE_LOG, id="network.connection-closed")
+        case exceptions.StreamLostError() if "ConnectionResetError" in text or "BrokenPipeError" in text:
+            return Judged(short(text), SEE_LOG, id="network.connection-reset")
         case exceptions.ConnectionBlockedTimeout():
-            return Judged("a memory or disk alarm that does not end", "free memory or disk space on the broker")
+            remedy = "free memory or disk space on the broker"
+            return Judged("a memory or disk alarm that does not end", remedy, id="pika.blocked-timeout")
         case connection_workflow.AMQPConnectorStackTimeout():
-            return Judged("no reply in time", NO_ANSWER)
+            return Judged("no reply in time", NO_ANSWER, id="pika.handshake-timeout")
         case _:
             return None
+
+
+def _closed_id(code: int, reply: str) -> str:
+    """Return the id of the entry for a connection that the broker closed; empty for a code with several causes."""
+    if code == _FORCED:
+        return next((id_ for needle, id_ in _FORCED_BY if needle in reply), "amqp.connection-forced")
+    return "amqp.interleaved-frames" if code == _UNEXPECTED_FRAME else ""
+
+
+def _of_limit(text: str) -> str:
+    """Return the id of the entry for a limit of connections that is reached."""
+    if "user connection limit" in text:
+        return "rabbitmq.user-connection-limit"
+    return "rabbitmq.vhost-connection-limit" if "vhost" in text else ""
 
 
 def _reply(text: str) -> str:

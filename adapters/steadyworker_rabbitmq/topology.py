@@ -113,16 +113,17 @@ class Topology:
         if not SHORTEST_LEVEL <= self.levels[0] <= self.longest <= LONGEST_LEVEL:
             got = f"{self.levels[0]:g} to {self.longest:g} s"
             expected = f"{SHORTEST_LEVEL:g} to {LONGEST_LEVEL:.0f} s"
-            raise ConfigError(f"Expected delays of {expected}, got {got}: set --delays.")
+            raise ConfigError(f"Expected delays of {expected}, got {got}: set --delays.", id="config.wrong-value")
         made = [self.work, *map(self.retry_queue, self.levels)]
         if self.dead in made:
             raise ConfigError(
                 "Expected a dead-letter queue other than the work queue and its retry queues, "
-                f"got {self.dead!r}: name another."
+                f"got {self.dead!r}: name another.",
+                id="config.queue-name",
             )
         for name in (*made, self.dead):
             if (problem := QUEUE.problem(name)) is not None:
-                raise ConfigError(problem)
+                raise ConfigError(problem, id="config.queue-name")
 
     def retry_queue(self, level: float) -> str:
         """Return the name of the retry queue for this delay level."""

@@ -137,5 +137,6 @@ def _management(text: str | None) -> str | None:
             return text
     raise ConfigError(
         "Expected management=http[s]://host:port (without a user) or management=off in the broker's URL, "
-        "got something else: correct it."
+        "got something else: correct it.",
+        id="config.broker-url",
     )

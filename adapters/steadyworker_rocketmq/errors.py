@@ -116,67 +116,97 @@ def _tls(text: str) -> Judged | None:
             else "set the environment variable GRPC_DEFAULT_SSL_ROOTS_FILE_PATH to a PEM file of the authorities to trust, "
             "which this user can read"
         )
-        return Judged(f"a certificate that is not trusted ({reason})", remedy, refused=True)
+        return Judged(
+            f"a certificate that is not trusted ({reason})", remedy, refused=True, id="tls.certificate-not-trusted"
+        )
     if _HOST_NAME in text:
         return Judged(
             "a certificate for another host name",
             "write a name that is in the proxy's certificate as the host in --broker",
             refused=True,
+            id="tls.wrong-host",
         )
     if _NO_TLS in text:
         return Judged(
-            "no TLS", "write rocketmq+grpc:// in --broker if the proxy has no TLS, else correct the port", refused=True
+            "no TLS",
+            "write rocketmq+grpc:// in --broker if the proxy has no TLS, else correct the port",
+            refused=True,
+            id="tls.plain-port",
         )
     return None
 
 
-def _judged(error: BaseException) -> Judged | None:  # noqa: PLR0911, PLR0912, C901 - one case per kind of error
+def _judged(error: BaseException) -> Judged | None:
     text = short(str(error))
     match error:
         case ProxyError() | RemotingError() if is_lacking_right(error):
-            return Judged(f"a missing right ({text})", _grant(text), refused=True)
-        case ProxyError(code=code) if code == _UNAUTHORIZED or error.status == "UNAUTHENTICATED":
-            return Judged(f"no login ({text})", "correct access key and secret in --broker or its file", refused=True)
-        case ProxyError(code=code) if code == _FORBIDDEN or error.status == "PERMISSION_DENIED":
-            return Judged(f"a refusal ({text})", _grant(text), refused=True)
-        case ProxyError(code=code) if code == _TOPIC_NOT_FOUND:
-            return Judged(text, "make the topic: mqadmin updateTopic, or name the name server with ?namesrv=")
-        case ProxyError(code=code) if code == _GROUP_NOT_FOUND:
-            return Judged(
-                text, "make the consumer group: mqadmin updateSubGroup, or name the name server with ?namesrv="
-            )
-        case ProxyError(status="UNAVAILABLE") if (judged := _tls(str(error))) is not None:
-            return judged
-        case ProxyError(status="UNIMPLEMENTED"):
-            return Judged(
-                f"a gRPC service that is no RocketMQ ({text})", "correct the port: 8081 by default", refused=True
-            )
-        case ProxyError(status="UNAVAILABLE") if "Socket closed" in text:
-            return Judged(text, f"{NO_ANSWER}; if the proxy has TLS only, write rocketmq+grpcs:// in --broker")
-        case ProxyError(status="UNAVAILABLE" | "DEADLINE_EXCEEDED"):
-            return Judged(text, NO_ANSWER)
-        case ProxyError() if _NO_SETTINGS.search(text):
-            return Judged(text, "the proxy was restarted, or lost the connection to its broker")
+            return Judged(f"a missing right ({text})", _grant(text), refused=True, id="rocketmq.missing-right")
         case ProxyError():
-            return Judged(text, SEE_LOG)
-        case RemotingError() if _ACL.search(text):  # 4.9.7 has no code of its own for it
-            return Judged(f"no login ({text})", "correct access key and secret in --broker or its file", refused=True)
-        case RemotingError(code=code) if code == _NO_PERMISSION:
-            return Judged(f"a refusal ({text})", _grant(text), refused=True)
-        case RemotingError(code=code) if code == _BUSY:
-            return Judged(text, "wait until the broker is less busy, or see its log")
-        case RemotingError(code=code) if code == _NO_TOPIC:
-            return Judged(text, "make the topic: mqadmin updateTopic")
+            return _of_proxy(error, text)
         case RemotingError():
-            return Judged(text, SEE_LOG)
+            return _of_remoting(error, text)
         case Foreign():
             return Judged(
                 "a reply that is not RocketMQ's remoting protocol",
                 "correct the port: 9876 for name servers, 10911 for brokers, 8080 for proxies by default",
                 refused=True,
+                id="rocketmq.foreign-reply",
             )
         case _:
             return None
+
+
+def _of_proxy(error: ProxyError, text: str) -> Judged:  # noqa: C901, PLR0911 - one case per kind of error
+    match error:
+        case ProxyError(code=code) if code == _UNAUTHORIZED or error.status == "UNAUTHENTICATED":
+            return _no_login(text)
+        case ProxyError(code=code) if code == _FORBIDDEN or error.status == "PERMISSION_DENIED":
+            return Judged(f"a refusal ({text})", _grant(text), refused=True, id="rocketmq.missing-right")
+        case ProxyError(code=code) if code == _TOPIC_NOT_FOUND:
+            remedy = "make the topic: mqadmin updateTopic, or name the name server with ?namesrv="
+            return Judged(text, remedy, id="rocketmq.no-route")
+        case ProxyError(code=code) if code == _GROUP_NOT_FOUND:
+            remedy = "make the consumer group: mqadmin updateSubGroup, or name the name server with ?namesrv="
+            return Judged(text, remedy, id="rocketmq.no-group")
+        case ProxyError(status="UNAVAILABLE") if (judged := _tls(str(error))) is not None:
+            return judged
+        case ProxyError(status="UNIMPLEMENTED"):
+            return Judged(
+                f"a gRPC service that is no RocketMQ ({text})",
+                "correct the port: 8081 by default",
+                refused=True,
+                id="rocketmq.foreign-reply",
+            )
+        case ProxyError(status="UNAVAILABLE") if "Socket closed" in text:
+            remedy = f"{NO_ANSWER}; if the proxy has TLS only, write rocketmq+grpcs:// in --broker"
+            return Judged(text, remedy, id="network.connection-closed")
+        case ProxyError(status="UNAVAILABLE"):
+            return Judged(text, NO_ANSWER, id="rocketmq.proxy-unreachable")
+        case ProxyError(status="DEADLINE_EXCEEDED"):
+            return Judged(text, NO_ANSWER, id="network.no-reply")
+        case ProxyError() if _NO_SETTINGS.search(text):
+            return Judged(text, "the proxy was restarted, or lost the connection to its broker")
+        case _:
+            return Judged(text, SEE_LOG)
+
+
+def _of_remoting(error: RemotingError, text: str) -> Judged:
+    match error:
+        case RemotingError() if _ACL.search(text):  # 4.9.7 has no code of its own for it
+            return _no_login(text)
+        case RemotingError(code=code) if code == _NO_PERMISSION:
+            return Judged(f"a refusal ({text})", _grant(text), refused=True, id="rocketmq.no-permission")
+        case RemotingError(code=code) if code == _BUSY:
+            return Judged(text, "wait until the broker is less busy, or see its log", id="rocketmq.system-busy")
+        case RemotingError(code=code) if code == _NO_TOPIC:
+            return Judged(text, "make the topic: mqadmin updateTopic", id="rocketmq.no-route")
+        case _:
+            return Judged(text, SEE_LOG)
+
+
+def _no_login(text: str) -> Judged:
+    remedy = "correct access key and secret in --broker or its file"
+    return Judged(f"no login ({text})", remedy, refused=True, id="rocketmq.login-refused")
 
 
 TRANSLATOR = Translator(

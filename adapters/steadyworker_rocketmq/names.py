@@ -214,7 +214,7 @@ def names_of(spec: QueueSpec, group: str | None, *, has_later: bool = True) -> N
         has_later=has_later,
     )
     if (problem := next(problems(names), None)) is not None:
-        raise ConfigError(problem)
+        raise ConfigError(problem, id="config.queue-name")
     return names
 
 

@@ -97,7 +97,7 @@ def problem_of_levels(text: str, url: BrokerUrl, broker: str) -> Finding | None:
         f"Expected the delay levels of the broker's URL to be those of broker {broker!r}, which are {text!r}, "
         "got others, so retries would come at other times."
     )
-    return Finding("error", what, remedy)
+    return Finding("error", what, remedy, id="rocketmq.delay-levels")
 
 
 def _make(remoting: Remoting, url: BrokerUrl, names: Names) -> None:

@@ -170,7 +170,10 @@ def _check_tls_options(names: Iterable[str], scheme: str) -> None:
         remedy = "leave it out, and write the name that is in the proxy's certificate as the host"
     else:
         remedy = "leave it out, and log in with an access key and its secret"
-    raise ConfigError(f"Expected no option {name} in the broker's URL, because the driver cannot take it: {remedy}.")
+    raise ConfigError(
+        f"Expected no option {name} in the broker's URL, because the driver cannot take it: {remedy}.",
+        id="config.broker-url",
+    )
 
 
 def _check_driver(options: Mapping[str, str], driver: Driver) -> None:
@@ -180,7 +183,8 @@ def _check_driver(options: Mapping[str, str], driver: Driver) -> None:
         if name in _OPTIONS_OF[other]:
             raise ConfigError(
                 f"Expected the option {name} only in a URL that begins with {_WRITTEN[other]}://, "
-                f"got {_WRITTEN[driver]}://: leave the option out."
+                f"got {_WRITTEN[driver]}://: leave the option out.",
+                id="config.broker-url",
             )
 
 
@@ -192,23 +196,27 @@ def _check_hosts(addresses: tuple[Address, ...], driver: Driver, *, tls: bool) -
         if driver == "grpc" and ":" in address.host:
             raise ConfigError(
                 f"Expected a name or an IPv4 address as a host of the broker's URL, got {address.host!r}: "
-                "the client library splits an address at its first colon; write a name that has this address."
+                "the client library splits an address at its first colon; write a name that has this address.",
+                id="config.broker-url",
             )
         if not _HOST.fullmatch(address.host):  # the message does not repeat the host, which can be a part of a secret
             raise ConfigError(
                 "Expected letters, digits and . _ - in the hosts of the broker's URL, and commas between two hosts, "
-                f"got another character in host {number}: {FORM.example}."
+                f"got another character in host {number}: {FORM.example}.",
+                id="config.broker-url",
             )
     names = [address.host for address in addresses if not _is_ip(address.host)]
     if driver == "grpc" and names and len(addresses) > 1:
         raise ConfigError(
             f"Expected one name, or IPv4 addresses only, as the hosts of the broker's URL, got {names[0]!r} among "
-            f"{len(addresses)} hosts: the client library refuses this; write one name that has all addresses, or the addresses."
+            f"{len(addresses)} hosts: the client library refuses this; write one name that has all addresses, or the addresses.",
+            id="config.broker-url",
         )
     if tls and len(addresses) > 1:
         raise ConfigError(
             f"Expected one host in a URL that begins with rocketmq+grpcs://, got {len(addresses)}: gRPC would look for all of "
-            "them together as one name in the certificate; write one name that has all addresses, and is in the certificates."
+            "them together as one name in the certificate; write one name that has all addresses, and is in the certificates.",
+            id="config.broker-url",
         )
 
 
@@ -228,17 +236,20 @@ def _check_login(found: Url, driver: Driver) -> None:
     if missing:
         raise ConfigError(
             f"Expected an access key and its secret before the '@' of the broker's URL, got no {' and no '.join(missing)}: "
-            "give both, or leave out both and the '@'."
+            "give both, or leave out both and the '@'.",
+            id="config.broker-url",
         )
     if _UNSENDABLE.search(found.user + found.password):
         raise ConfigError(
             "Expected an access key and a secret without control characters in the broker's URL, got one: "
-            "look for a line end in the text from which the URL is made, or make another access key."
+            "look for a line end in the text from which the URL is made, or make another access key.",
+            id="config.broker-url",
         )
     if driver == "grpc" and not _ACCESS_KEY.fullmatch(found.user):
         raise ConfigError(
             "Expected an access key of ASCII letters, digits and marks, without blanks and commas, in the broker's URL, "
-            "got another character: a proxy gets it in a header; make another access key."
+            "got another character: a proxy gets it in a header; make another access key.",
+            id="config.broker-url",
         )
 
 
@@ -252,7 +263,8 @@ def _addresses(
     example = f"write {name}=host:{port};host2, or {name}=off"
     if not _HOSTS.fullmatch(text):  # the message does not repeat the text, which can have a secret
         raise ConfigError(
-            f"Expected host:port;host2, or off, as the option {name} of the broker's URL, got something else: {example}."
+            f"Expected host:port;host2, or off, as the option {name} of the broker's URL, got something else: {example}.",
+            id="config.broker-url",
         )
     form = Form(ports={name: port}, tls_scheme="", options=(), example=example)
     return form.parse(f"{name}://{text.replace(';', ',')}").addresses
@@ -264,7 +276,8 @@ def _number(options: Mapping[str, str], name: str, default: int, least: int, mos
         return int(text)
     raise ConfigError(
         f"Expected the option {name} of the broker's URL to be from {least} to {most} {unit}, got {text[:40]!r}: "
-        f"correct it, or leave it out for {default}."
+        f"correct it, or leave it out for {default}.",
+        id="config.broker-url",
     )
 
 
@@ -285,7 +298,8 @@ def _levels(text: str | None) -> tuple[float, ...]:
             )
             raise ConfigError(
                 f"Expected in the option delay_levels of the broker's URL {expected}: write the broker's messageDelayLevel "
-                "with commas, such as delay_levels=1s,5s,10s (mqadmin getBrokerConfig shows it)."
+                "with commas, such as delay_levels=1s,5s,10s (mqadmin getBrokerConfig shows it).",
+                id="config.broker-url",
             )
         levels.append(seconds)
     return tuple(levels)

@@ -121,22 +121,41 @@ class SqliteAdapter:
         if wrong:
             return wrong
         if (loss := self._file.loss()) is not None:
-            return [Finding("error", f"Expected the broker file {self.path}, but {loss}.", self._file.remedy)]
+            return [
+                Finding(
+                    "error",
+                    f"Expected the broker file {self.path}, but {loss}.",
+                    self._file.remedy,
+                    id="embedded.file-replaced",
+                )
+            ]
         if self._declares and not self.path.exists():
             return []
         remedy = "Name another path, or run once with --topology declare, which creates the file and its queues."
         if not self.path.exists():
-            return [Finding("error", f"Expected a broker file at {self.path}, got none.", remedy)]
+            return [
+                Finding(
+                    "error", f"Expected a broker file at {self.path}, got none.", remedy, id="embedded.missing-file"
+                )
+            ]
         try:
             store = Store(self.path, self._settings.clock, create=False)
         except Unusable as error:
-            return [Finding("error", str(error), remedy)]
+            return [Finding("error", str(error), remedy, id="embedded.unusable-file")]
         with closing(store):
             queues = () if self._declares else (spec.queue, spec.dead_letter_queue)
             missing = [queue for queue in queues if not store.has_queue(queue)]
         return [
             *access_findings("the broker file", self.path),
-            *(Finding("error", f"Expected the queue {queue!r} in {self.path}, got none.", remedy) for queue in missing),
+            *(
+                Finding(
+                    "error",
+                    f"Expected the queue {queue!r} in {self.path}, got none.",
+                    remedy,
+                    id="embedded.missing-queue",
+                )
+                for queue in missing
+            ),
         ]
 
     @contextmanager

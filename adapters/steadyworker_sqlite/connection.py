@@ -117,7 +117,8 @@ class Connection:
             error = state.outcome.exception() if state.outcome else None
             if str(error) != said:  # once for each cause, not for each try
                 said = str(error)
-                sink(Unreachable(said, final=isinstance(error, Unusable) and self._epoch == 0))
+                final = isinstance(error, Unusable) and self._epoch == 0
+                sink(Unreachable(said, final, error.id if isinstance(error, BrokerUnavailable) else ""))
 
         retrying = Retrying(
             retry=retry_if_exception_type(BrokerUnavailable),
@@ -145,7 +146,7 @@ class Connection:
             self._turn_until_stopped(session, epoch, sink)
         except BrokerUnavailable as error:
             self._end(session.abandon)
-            sink(Lost(epoch, str(error)))
+            sink(Lost(epoch, str(error), explain=error.id))
         else:
             # If this fails, the free lock has the same effect: another process releases our deliveries.
             with suppress(BrokerUnavailable):

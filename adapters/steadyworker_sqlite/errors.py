@@ -13,25 +13,44 @@ from steadyworker.errors import BrokerUnavailable, SteadyWorkerError
 class Unusable(BrokerUnavailable):
     """A file that is not this broker's (it is another program's, or has another schema), so a retry cannot help."""
 
+    id = "embedded.unusable-file"
+
 
 class Replaced(BrokerUnavailable):
     """An open file that is no longer at its path, so no other process would see new messages in it."""
+
+    id = "embedded.file-replaced"
 
 
 class Evicted(BrokerUnavailable):
     """An eviction: this consumer was silent too long, so another process released its messages."""
 
+    id = "embedded.evicted"
+
 
 # Primary result codes; extended codes add details in their upper bytes, and SQLite's message names these details.
 _REMEDIES = {
-    sqlite3.SQLITE_BUSY: "another process has kept it locked: find the frozen or stuck process with `fuser`",
-    sqlite3.SQLITE_FULL: "the disk is full: free space on its file system",
-    sqlite3.SQLITE_READONLY: "it is read-only: give this user write permission on the file and its folder",
-    sqlite3.SQLITE_IOERR: "the file system failed: look at the kernel's log",
-    sqlite3.SQLITE_CORRUPT: "its content is damaged: restore it, or `sqlite3 FILE .recover` into a new file",
-    sqlite3.SQLITE_NOTADB: "it is not a SQLite database: name another path",
-    sqlite3.SQLITE_CANTOPEN: "it cannot be opened: create its folder, and give this user permission on it",
+    sqlite3.SQLITE_BUSY: (
+        "another process has kept it locked: find the frozen or stuck process with `fuser`",
+        "embedded.locked",
+    ),
+    sqlite3.SQLITE_FULL: ("the disk is full: free space on its file system", "embedded.disk-full"),
+    sqlite3.SQLITE_READONLY: (
+        "it is read-only: give this user write permission on the file and its folder",
+        "embedded.read-only",
+    ),
+    sqlite3.SQLITE_IOERR: ("the file system failed: look at the kernel's log", "embedded.file-system-failed"),
+    sqlite3.SQLITE_CORRUPT: (
+        "its content is damaged: restore it, or `sqlite3 FILE .recover` into a new file",
+        "embedded.damaged",
+    ),
+    sqlite3.SQLITE_NOTADB: ("it is not a SQLite database: name another path", "embedded.unusable-file"),
+    sqlite3.SQLITE_CANTOPEN: (
+        "it cannot be opened: create its folder, and give this user permission on it",
+        "embedded.cannot-open",
+    ),
 }
+"""The remedy, and the entry of the catalogue that explains the error."""
 _UNUSABLE = frozenset({sqlite3.SQLITE_NOTADB})
 
 
@@ -43,13 +62,14 @@ def translated(path: Path, to: type[SteadyWorkerError] = BrokerUnavailable) -> I
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         raised = Unusable if code in _UNUSABLE and to is BrokerUnavailable else to
-        raise raised(_sentence(path, str(error), _REMEDIES.get(code, "see the cause of this error"))) from error
+        remedy, id_ = _REMEDIES.get(code, ("see the cause of this error", ""))
+        raise raised(_sentence(path, str(error), remedy), id=id_) from error
     except OSError as error:
         raise to(_sentence(path, error.strerror or str(error), "check that path and its permissions")) from error
     except BrokerUnavailable as error:
         if isinstance(error, to):
             raise
-        raise to(str(error)) from error
+        raise to(str(error), id=error.id) from error
 
 
 def _sentence(path: Path, got: str, remedy: str) -> str:

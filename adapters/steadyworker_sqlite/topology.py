@@ -27,12 +27,20 @@ def path_of(url: str) -> Path:
     rest = url.partition(":")[2]
     how = "write sqlite:PATH, for instance sqlite:/var/lib/steadyworker/broker.db"
     if rest.startswith("//") and not rest.startswith("///"):
-        raise ConfigError(f"Expected no host in the broker's URL, got {url!r}: it is a file on this host; {how}.")
+        raise ConfigError(
+            f"Expected no host in the broker's URL, got {url!r}: it is a file on this host; {how}.",
+            id="config.broker-url",
+        )
     path = rest.removeprefix("//")
     if not path or path == ":memory:":
-        raise ConfigError(f"Expected the path of a file in the broker's URL, got {url!r}: {how}.")
+        raise ConfigError(
+            f"Expected the path of a file in the broker's URL, got {url!r}: {how}.", id="config.broker-url"
+        )
     if "?" in path:
-        raise ConfigError(f"Expected no options in the broker's URL, got {url!r}: the embedded broker has none; {how}.")
+        raise ConfigError(
+            f"Expected no options in the broker's URL, got {url!r}: the embedded broker has none; {how}.",
+            id="config.broker-url",
+        )
     return Path(path).expanduser().absolute()
 
 
@@ -41,10 +49,11 @@ def check_names(spec: QueueSpec) -> None:
     for name in (spec.queue, spec.dead_letter_queue):
         problem = QUEUE.problem(name)
         if problem is not None:
-            raise ConfigError(problem)
+            raise ConfigError(problem, id="config.queue-name")
     if spec.queue == spec.dead_letter_queue:
         raise ConfigError(
-            f"Expected a dead-letter queue that is not the work queue, got {spec.queue!r} for both: name another."
+            f"Expected a dead-letter queue that is not the work queue, got {spec.queue!r} for both: name another.",
+            id="config.queue-name",
         )
 
 
@@ -54,12 +63,27 @@ def place_findings(path: Path, mounts: str) -> Sequence[Finding]:
     found: list[Finding] = []
     if (kind := network_file_system(folder.resolve(), mounts)) is not None:
         what = f"Expected the broker file {path} on a disk of this host, got a network file system ({kind})."
-        found.append(Finding("error", what, "Name a local path, or use a broker with a server."))
+        found.append(
+            Finding(
+                "error", what, "Name a local path, or use a broker with a server.", id="embedded.network-file-system"
+            )
+        )
     if path.exists() and not path.is_file():
-        found.append(Finding("error", f"Expected a file at {path}, got something else.", "Name another path."))
+        found.append(
+            Finding(
+                "error", f"Expected a file at {path}, got something else.", "Name another path.", id="embedded.no-file"
+            )
+        )
     # This also checks the folder, which has the write-ahead log and the consumers' locks.
     for place in (folder, path):
         if place.exists() and not os.access(place, os.W_OK):
             what = f"Expected {place} to be writable by user {os.getuid()}, but it is not."
-            found.append(Finding("error", what, "Give this user write permission on it, or name another path."))
+            found.append(
+                Finding(
+                    "error",
+                    what,
+                    "Give this user write permission on it, or name another path.",
+                    id="embedded.read-only",
+                )
+            )
     return found

@@ -32,7 +32,8 @@ except ModuleNotFoundError as error:
         raise
     raise ConfigError(
         "Expected the client library stomp.py for stomp: and stomp+ssl: URLs, but it is not installed: "
-        "pip install 'steadyworker[stomp]'."
+        "pip install 'steadyworker[stomp]'.",
+        id="config.no-adapter",
     ) from error
 
 __all__ = ["StompAdapter", "open_adapter"]

@@ -135,7 +135,14 @@ class StompAdapter:
         except Refused as error:
             if self._consumer.was_connected:
                 raise  # after a first connect, a refusal can end; the caller checks again later
-            return [Finding("error", f"{error}", "do as this message says; until then `run` exits with code 78.")]
+            return [
+                Finding(
+                    "error",
+                    f"{error}",
+                    "do as this message says; until then `run` exits with code 78.",
+                    id=error.id or "stomp.refused",
+                )
+            ]
 
     @contextmanager
     def dead_letters(self) -> Iterator[StompDeadLetters]:

@@ -138,7 +138,7 @@ class ManagedConnection:
 
     def close(self, within: float) -> None:
         """Say goodbye when the broker has answered every request, and close; abort after `within` seconds."""
-        closing = Silent("closed by us")
+        closing = Silent("closed by us", id="")
         if self._connection is None or not self._connection.is_open or within <= 0:
             # A connection that is being opened is closed as soon as it is open.
             self._closing = True
@@ -172,7 +172,7 @@ class ManagedConnection:
             self._tell(unavailable(cause, self.place))
             return
         if self._io.stopping:
-            self.abort(Silent("closed by us"))
+            self.abort(Silent("closed by us", id=""))
             return
         self._beat(self._connection)
         self._up(self._connection)
@@ -181,7 +181,8 @@ class ManagedConnection:
         """Send a heart-beat, and end a connection whose broker is silent."""
         silent = self._clock.monotonic() - connection.heard_at
         if connection.silent_after and silent >= connection.silent_after:
-            connection.abort(Silent(f"nothing from the broker for {silent:.1f} s, which is three heart-beats"))
+            text = f"nothing from the broker for {silent:.1f} s, which is three heart-beats"
+            connection.abort(Silent(text, id="stomp.silent-broker"))
             return
         if connection.beat_every:
             connection.beat()
@@ -294,7 +295,7 @@ def visit(url: BrokerUrl, clock: Clock) -> Iterator[Visit]:
     finally:
         with suppress(Exception):  # the visit is over, so an error no longer matters
             connection.disconnect().result(1.0)
-        connection.abort(Silent("closed by us"))
+        connection.abort(Silent("closed by us", id=""))
 
 
 __all__ = ["ManagedConnection", "Received", "Visit", "connect_any", "visit", "when_done"]

@@ -127,7 +127,7 @@ class Consumer(consumer.Consumer[ManagedConnection, Epoch]):
         if epoch is None:
             self._gone(error)
             return
-        epoch.lose(str(error))
+        epoch.lose(error)
         useful = epoch.useful(USEFUL_AFTER)
         self._allowed = useful  # otherwise the broker may have refused the subscription, and the next try says why
         self._again(self._backoff.cut(useful=useful))

@@ -67,6 +67,7 @@ def scheduler_finding(visited: Visit) -> Finding | None:
         "error",
         "This ActiveMQ delivers delayed messages at once, because its scheduler is off, so a retry would not wait.",
         'set schedulerSupport="true" on <broker> in activemq.xml, and restart the broker.',
+        id="activemq.no-scheduler",
     )
 
 

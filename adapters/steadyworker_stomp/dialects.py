@@ -114,12 +114,14 @@ def dialect_of(server: str, forced: str | None) -> Dialect:
     if name == "RabbitMQ":
         raise ConfigError(
             "Expected ActiveMQ Classic or Artemis, got RabbitMQ's STOMP plugin, which can neither delay a message nor count "
-            "consumers: connect to RabbitMQ with an amqp:// URL."
+            "consumers: connect to RabbitMQ with an amqp:// URL.",
+            id="stomp.rabbitmq",
         )
     if name not in _BY_SERVER:
         raise ConfigError(
             f"Expected ActiveMQ Classic or Artemis, got a broker that calls itself {server[:100]!r}: "
-            "set ?dialect=classic or ?dialect=artemis in the broker's URL."
+            "set ?dialect=classic or ?dialect=artemis in the broker's URL.",
+            id="stomp.unknown-broker",
         )
     return _BY_SERVER[name]
 

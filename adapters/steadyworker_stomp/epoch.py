@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from steadyworker.adapter import Clock, Delivered, Lost, QueueSpec, Settle, Settled, Sink
+from steadyworker.errors import BrokerUnavailable
 from steadyworker.network.iothread import IoThread
 from steadyworker.network.owed import Owed
 from steadyworker.network.settlement import Settlement, stale, unsettled
@@ -138,11 +139,12 @@ class Epoch:
                 self._connection.unsubscribe(subscription.number)
         self._end("the adapter was stopped")
 
-    def lose(self, cause: str) -> None:
-        """End the epoch after its connection ended."""
+    def lose(self, error: BrokerUnavailable) -> None:
+        """End the epoch after its connection ended with this error."""
         if not self._over:
+            cause = str(error)
             self._end(cause)
-            self._sink(Lost(self.number, cause))
+            self._sink(Lost(self.number, cause, explain=error.id))
 
     # ---------------------------------------------------------------------------------------------------------------
 

@@ -63,26 +63,32 @@ def _judged(error: BaseException) -> Judged | None:  # noqa: PLR0911 - one case 
                 f"RabbitMQ's STOMP plugin, which can neither delay a message nor count consumers ({error})",
                 "connect to RabbitMQ with an amqp:// URL",
                 refused=True,
+                id="stomp.rabbitmq",
             )
         case BrokerError() if _ADVISORY.search(str(error)):
             return Judged(
                 f"a refusal ({error})",
                 "grant the user read, write and admin for the topics ActiveMQ.Advisory.>",
                 refused=True,
+                id="activemq.advisory-refused",
             )
         case BrokerError() if _RIGHTS.search(str(error)):
-            return Judged(f"a refusal ({error})", "grant the user read, write and create for the queue", refused=True)
+            remedy = "grant the user read, write and create for the queue"
+            return Judged(f"a refusal ({error})", remedy, refused=True, id="stomp.access-refused")
         case BrokerError() if _LOGIN.search(str(error)):
-            return Judged(f"no login ({error})", "correct user and password in --broker or its file", refused=True)
+            remedy = "correct user and password in --broker or its file"
+            return Judged(f"no login ({error})", remedy, refused=True, id="stomp.login-refused")
         case BrokerError() if _TAKEN.search(str(error)):
-            return Judged(str(error), "wait until the broker notices the end of the earlier connection")
+            remedy = "wait until the broker notices the end of the earlier connection"
+            return Judged(str(error), remedy, id="stomp.client-id-taken")
         case BrokerError():
-            return Judged(str(error), SEE_LOG)
+            return Judged(str(error), SEE_LOG, id="stomp.error-frame")
         case Foreign():
             return Judged(
                 "a reply that is not STOMP 1.2",
                 "correct the port: ActiveMQ has one for each protocol, and STOMP's is 61613 by default",
                 refused=True,
+                id="stomp.foreign-reply",
             )
         case _:
             return None

@@ -384,7 +384,8 @@ class _Transport(BaseTransport):  # type: ignore[misc]
                 self._frame.release()
 
     def _stuck(self) -> Silent:
-        return Silent(f"no space for a frame within {self._patience:g} s, because the broker does not read")
+        text = f"no space for a frame within {self._patience:g} s, because the broker does not read"
+        return Silent(text, id="stomp.peer-not-reading")
 
     def _wait(self, event: int, deadline: float | None) -> bool:
         """Wait until the socket is ready or ended; return False at the deadline."""

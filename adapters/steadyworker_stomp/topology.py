@@ -23,10 +23,11 @@ def check_names(spec: QueueSpec) -> None:
     """Raise ConfigError if a name of the Worker's queues is invalid, or both are equal."""
     for name in (spec.queue, spec.dead_letter_queue):
         if (problem := QUEUE.problem(name)) is not None:
-            raise ConfigError(problem)
+            raise ConfigError(problem, id="config.queue-name")
     if spec.queue == spec.dead_letter_queue:
         raise ConfigError(
-            f"Expected a dead-letter queue other than the work queue, got {spec.dead_letter_queue!r}: name another."
+            f"Expected a dead-letter queue other than the work queue, got {spec.dead_letter_queue!r}: name another.",
+            id="config.queue-name",
         )
 
 

@@ -72,12 +72,14 @@ def parse_url(url: str) -> BrokerUrl:
     dialect = found.options.get("dialect")
     if dialect not in (None, "classic", "artemis"):
         raise ConfigError(
-            f"Expected the option dialect to be classic or artemis in the broker's URL, got {dialect!r}: correct it, or leave it out."
+            f"Expected the option dialect to be classic or artemis in the broker's URL, got {dialect!r}: correct it, or leave it out.",
+            id="config.broker-url",
         )
     if login_problem(f"{found.user}{found.password}"):
         raise ConfigError(
             "Expected a user and a password without control characters in the broker's URL, got one: "
-            "STOMP cannot send it, so give the user another password."
+            "STOMP cannot send it, so give the user another password.",
+            id="config.broker-url",
         )
     return BrokerUrl(
         addresses=found.addresses,

@@ -51,10 +51,11 @@ def line_of(to: type[Worker[Any, Any]] | str, options: Options) -> Line:
         if WORKER.fullmatch(to):
             raise ConfigError(
                 f"Expected a Worker class or the name of a queue, got {to!r}: "
-                f"pass the class (`from {module} import {name}`), or the name of its queue."
+                f"pass the class (`from {module} import {name}`), or the name of its queue.",
+                id="config.worker",
             )
         if problem := QUEUE_NAME.problem(to):
-            raise ConfigError(problem)
+            raise ConfigError(problem, id="config.queue-name")
         return Line(to, to, None, Any)
     if not isinstance(to, type):
         raise TypeError(f"Expected a Worker class or the name of a queue, got {to!r}: pass one of them.")

@@ -49,13 +49,13 @@ def open_ledger(options: Options, clock: Clock | None = None, times: Times | Non
         return _postgres_ledger(options, clock, times, worker)
     if scheme != "sqlite":
         msg = f"Expected a ledger URL of {_LEDGERS}, got the scheme {scheme!r}: set --ledger."
-        raise ConfigError(msg)
+        raise ConfigError(msg, id="config.ledger-url")
     place, _, query = rest.partition("?")
     wanted = parse_qs(query, keep_blank_values=True)
     synchronous = wanted.pop("synchronous", ["normal"])[-1]
     if wanted or not place or synchronous not in ("normal", "full"):
         msg = f"Expected sqlite:PATH or sqlite:PATH?synchronous=full, got {options.ledger!r}: set --ledger."
-        raise ConfigError(msg)
+        raise ConfigError(msg, id="config.ledger-url")
     return SqliteLedger(sqlite_path(place), synchronous=synchronous, clock=clock, times=times, worker=worker)
 
 
@@ -64,7 +64,8 @@ def _postgres_ledger(options: Options, clock: Clock, times: Times, worker: str) 
         from steadyworker.ledger.postgres.ledger import PostgresLedger
     except ImportError as error:
         raise ConfigError(
-            f"Expected psycopg for a postgresql: ledger, got: {error}: pip install 'steadyworker[postgres]'."
+            f"Expected psycopg for a postgresql: ledger, got: {error}: pip install 'steadyworker[postgres]'.",
+            id="config.no-adapter",
         ) from error
     return PostgresLedger(
         lambda: options.fresh("ledger"),
@@ -136,7 +137,7 @@ def namespace_of(adapter: Adapter, options: Options, ledger: Ledger, queue_name:
             f"Expected broker {bound!r}, to which namespace {namespace!r} and queue {queue_name!r} belong since their first use, "
             f"got {identity!r}: set another --namespace, or correct --broker, or give a renamed broker its former name."
         )
-        raise ConfigError(msg)
+        raise ConfigError(msg, id="check.other-broker")
     return namespace
 
 
@@ -157,7 +158,7 @@ def name_findings(adapter: Adapter, options: Options, ledger: Ledger, queue_name
             "list all hosts and ports of this broker in --namespace, for all workers and senders, before the first job runs; "
             "or correct --broker."
         )
-        yield Finding("error", what, remedy)
+        yield Finding("error", what, remedy, id="check.namespace-list")
 
 
 def former_identity(adapter: Adapter, options: Options, ledger: Ledger, queue_name: str) -> str | None:
@@ -202,7 +203,7 @@ def _renamed(former: str, adapter: Adapter, queue_name: str) -> Finding:
         f"if the broker was renamed, give it its former name, or set --namespace {former!r} for all workers and senders; "
         f"if it is another broker, set {other}."
     )
-    return Finding("error", what, remedy)
+    return Finding("error", what, remedy, id="check.renamed-broker")
 
 
 def _elsewhere(name: str, namespace: str, identity: str, queue_name: str) -> Finding:
@@ -216,7 +217,7 @@ def _elsewhere(name: str, namespace: str, identity: str, queue_name: str) -> Fin
     )
     if not _addresses(name) & _addresses(identity):
         remedy += f"; if it is another broker, set --namespace {identity!r}"
-    return Finding("error", what, f"{remedy}.")
+    return Finding("error", what, f"{remedy}.", id="check.other-namespace")
 
 
 def _is_listed(adapter: Adapter, namespace: str) -> bool:

@@ -32,7 +32,8 @@ def adapters() -> dict[str, EntryPoint]:
         other = found.setdefault(scheme, entry)
         if other.value != entry.value:
             raise ConfigError(
-                f"Expected one adapter for {scheme}:, got {_said(other)} and {_said(entry)}: uninstall one of them."
+                f"Expected one adapter for {scheme}:, got {_said(other)} and {_said(entry)}: uninstall one of them.",
+                id="config.no-adapter",
             )
     return found
 
@@ -51,7 +52,10 @@ def open_adapter(url: str, spec: QueueSpec, settings: Settings) -> Adapter:
         # Only the scheme is shown: the rest of a URL can contain a password.
         got = f"{scheme!r}" if colon else "a text without a scheme"
         remedy = _remedy(scheme.lower() if colon else "", known)
-        raise ConfigError(f"Expected --broker with one of the schemes {', '.join(sorted(known))}, got {got}: {remedy}")
+        raise ConfigError(
+            f"Expected --broker with one of the schemes {', '.join(sorted(known))}, got {got}: {remedy}",
+            id="config.no-adapter",
+        )
     return _opener(entry)(url, spec, settings)
 
 
@@ -78,7 +82,8 @@ def _opener(entry: EntryPoint) -> OpenAdapter:
         return cast(OpenAdapter, entry.load().open_adapter)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
-            f"Expected open_adapter in {_said(entry)}, got {type(error).__name__}: {error}: install this adapter again."
+            f"Expected open_adapter in {_said(entry)}, got {type(error).__name__}: {error}: install this adapter again.",
+            id="config.no-adapter",
         ) from error
 
 

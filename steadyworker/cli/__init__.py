@@ -37,7 +37,7 @@ EXIT_CODES: tuple[tuple[int, str], ...] = (
     (0, "Done. For run: every job ended or was given back; --max-jobs or --idle-exit was reached."),
     (
         NEGATIVE,
-        "A negative result: a file does not match its manifest, a job has already ended, a key has no dead letter.",
+        "A negative result: a file does not match its manifest, a job has already ended, a key has no dead letter. For explain and trace: something was found.",
     ),
     (USAGE, "Wrong usage: an unknown command or option, or a missing argument."),
     (DATA, "An invalid payload, or an invalid file of jobs: nothing was sent."),
@@ -49,7 +49,7 @@ EXIT_CODES: tuple[tuple[int, str], ...] = (
     (OUTPUT, "Standard output could not be written: a full disk, or a closed pipe."),
     (75, "Only run: --max-rss was reached."),
     (CONFIG, "An invalid setting, a failed check or a refused login: a restart would not help."),
-    (BROKEN_OFF, "Ctrl-C, but not for run, which then stops as after SIGTERM."),
+    (BROKEN_OFF, "Ctrl-C, but not for run and trace, which then stop as after SIGTERM."),
     (143, "Only run: a job had to be killed, or a second signal came."),
 )
 """All exit codes of all commands, with their meanings; the codes from 64 to 78 are those of sysexits.h."""
@@ -62,8 +62,9 @@ _VERBS = {
     "jobs": "List or watch jobs.",
     "cancel": "Cancel a job that is running, waiting, or not yet received.",
     "dead": "List, show, replay or drop dead letters.",
-    "trace": "Show what a client and a broker say to each other, and what ends their connections.",
     "verify": "Re-read exported files, and compare them with their manifests.",
+    "explain": "Explain what brokers and clients write into their logs, and what to do.",
+    "trace": "Show what a client and a broker say to each other, and what ends their connections.",
     "deploy": "Print files for systemd or Kubernetes, with a Worker's names and numbers.",
     "adapters": "List the brokers that this installation supports.",
 }

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from steadyworker.cli.output import printable
 from steadyworker.cli.settings import settings
 from steadyworker.cli.targets import worker_or_queue
 from steadyworker.client import Client
 from steadyworker.config.resolve import Options
 from steadyworker.ledger import retention
 from steadyworker.outcome import JobState
+from steadyworker.text.plain_text import printable
 
 KEPT = round(retention.CANCEL_MARK / retention.DAY)
 

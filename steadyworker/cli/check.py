@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from steadyworker.cli.output import Column, json_line, printable, table, tries
+from steadyworker.cli.output import Column, json_line, table, tries
 from steadyworker.cli.settings import settings
 from steadyworker.cli.targets import find_worker
 from steadyworker.config.resolve import OPTIONS, Options
@@ -21,6 +21,7 @@ from steadyworker.errors import Finding, by_level
 from steadyworker.retry import RetryPolicy
 from steadyworker.service import assemble
 from steadyworker.spec import WorkerSpec
+from steadyworker.text.plain_text import printable
 from steadyworker.text.redaction import REDACTED, is_secret_name, redact
 
 _CONFIG = 78
@@ -57,6 +58,7 @@ def command(
     The command also shows every setting, and where its value comes from.
     It consumes no message.
     Each finding has a remedy; a note is not a problem.
+    `steadyworker explain --id ID` tells more about a finding.
     Exit code 78 means that `run` would not start, because a finding is an error.
     """
     with _planned(targets, options) as plan:
@@ -131,7 +133,7 @@ def _text(value: Any) -> str | None:
 
 
 def _finding(finding: Finding) -> dict[str, str]:
-    return {"level": finding.level, "what": finding.what, "remedy": finding.remedy}
+    return {"level": finding.level, "id": finding.id, "what": finding.what, "remedy": finding.remedy}
 
 
 def _tell(
@@ -146,7 +148,8 @@ def _tell(
     click.echo()
     for finding in findings:
         level = click.style(f"{finding.level}:", fg=_COLOURS[finding.level], bold=True)
-        click.echo(f"{level} {printable(finding.what)}\n  remedy: {printable(finding.remedy)}")
+        id_ = click.style(f"[{finding.id}]", dim=True)
+        click.echo(f"{level} {printable(finding.what)} {id_}\n  remedy: {printable(finding.remedy)}")
     if all(finding.level == "note" for finding in findings):
         click.echo("No problems found.")
 

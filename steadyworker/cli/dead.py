@@ -11,11 +11,12 @@ import msgspec
 
 from steadyworker.backends.connections import Connections, line_of
 from steadyworker.cli.group import Group
-from steadyworker.cli.output import Column, instant, json_line, printable, table, tries
+from steadyworker.cli.output import Column, instant, json_line, table, tries
 from steadyworker.cli.settings import settings
 from steadyworker.cli.targets import worker_or_queue
 from steadyworker.config.resolve import Options
 from steadyworker.deadletters import DeadLetter, DeadLetterQueue, Replayed
+from steadyworker.text.plain_text import printable
 from steadyworker.text.redaction import REDACTED, is_secret_name, redact
 from steadyworker.units import count_text
 

@@ -82,7 +82,8 @@ def command(ctx: click.Context, /, settings: dict[str, Any], *, arguments: tuple
     check_command(arguments)
     if shutil.which(arguments[0]) is None:
         raise ConfigError(
-            f"Expected a program that this host can run, got {arguments[0]!r}: install it, or name its path; PATH is {os.environ.get('PATH', '')!r}."
+            f"Expected a program that this host can run, got {arguments[0]!r}: install it, or name its path; PATH is {os.environ.get('PATH', '')!r}.",
+            id="config.command",
         )
     os.environ[VARIABLE] = handed_on(Command(arguments, given.pop("exit_codes")))
     config = settings.pop("config", None)

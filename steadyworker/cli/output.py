@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from steadyworker.text.plain_text import printable
 from steadyworker.units import count_text
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
@@ -84,11 +85,6 @@ def _padded(rows: Sequence[Sequence[str]]) -> list[str]:
     shown = [[printable(cell) for cell in row] for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(*shown, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in shown]
-
-
-def printable(text: str) -> str:
-    """Return the text on one line, with an escape for each unprintable character."""
-    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
 
 
 def tries(attempts: int, crashes: int, losses: int) -> str:

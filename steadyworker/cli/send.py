@@ -14,12 +14,13 @@ import msgspec
 
 from steadyworker import payload as payloads
 from steadyworker.backends.connections import Line, line_of
-from steadyworker.cli.output import json_line, printable
+from steadyworker.cli.output import json_line
 from steadyworker.cli.settings import settings
 from steadyworker.cli.targets import worker_or_queue
 from steadyworker.client import Client, message
 from steadyworker.config.resolve import Options
 from steadyworker.errors import BadPayload, SendError, SteadyWorkerError, delay_in_seconds
+from steadyworker.text.plain_text import printable
 from steadyworker.worker import Worker
 
 _FIELDS = "a JSON object with a payload, and if needed key, delay, headers and again"

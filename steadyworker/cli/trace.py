@@ -6,33 +6,40 @@ import os
 import signal
 import socket
 import ssl
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 import click
-import msgspec
 
+from steadyworker.cli.streams import OutputFailed
 from steadyworker.clock import Clock, SystemClock
+from steadyworker.diagnosis.capture import read_capture
 from steadyworker.diagnosis.conversation import Known
+from steadyworker.diagnosis.ends import text_of_address
+from steadyworker.diagnosis.outputs import STDOUT, Outputs
 from steadyworker.diagnosis.relay import Target
-from steadyworker.diagnosis.terminal import Terminal
-from steadyworker.diagnosis.tracing import Conversations, Tracing
-from steadyworker.diagnosis.wire import Listener, Wire
+from steadyworker.diagnosis.replay import records_of
+from steadyworker.diagnosis.tracing import Conversations, Tracing, check_installed
+from steadyworker.diagnosis.wire import Wire
 from steadyworker.errors import ConfigError
 
-FLAGGED = 1
+NEGATIVE, OUTPUT = 1, 74
+
+Address = tuple[str, int]
 
 _FLUSH = 0.5
 _LAST_PORT = 65_535
 _BACKLOG = 128
 
 
-def _address(_: click.Context, option: click.Parameter, value: str) -> tuple[str, int]:
+def _address(_: click.Context, option: click.Parameter, value: str | None) -> Address | None:
     """Return the host and the port of HOST:PORT, with brackets around a host of IPv6; --listen may have the port 0."""
+    if value is None:
+        return None
     host, colon, port = value.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     least = 0 if option.name == "listen" else 1
@@ -52,6 +59,7 @@ Examples:
   steadyworker trace --listen 127.0.0.1:5673 --to rabbit.example:5672
   steadyworker trace --listen 127.0.0.1:61614 --to activemq.example:61613 --seconds 600 --flags-only
   steadyworker trace --listen 0.0.0.0:5673 --to 127.0.0.1:5672 --jsonl trace.jsonl --html trace.html
+  steadyworker trace --pcap amqp.pcap --port 5672 --html trace.html
   steadyworker trace --listen 127.0.0.1:5671 --tls-cert cert.pem --tls-key key.pem \\
       --to rabbit.example:5671 --to-tls --to-ca ca.pem
 \b
@@ -64,11 +72,12 @@ Exit codes: 0 nothing was flagged, 1 something was flagged; SIGINT and SIGTERM e
 @click.option(
     "--listen",
     callback=_address,
-    required=True,
     metavar="HOST:PORT",
-    help="The address that clients connect to; port 0 for any that is free.",
+    help="The address that clients connect to; port 0: any free one.",
 )
-@click.option("--to", callback=_address, required=True, metavar="HOST:PORT", help="The broker's address.")
+@click.option("--to", callback=_address, metavar="HOST:PORT", help="The broker's address.")
+@click.option("--pcap", type=_GIVEN_FILE, metavar="FILE", help="Read packets that tcpdump has captured, instead.")
+@click.option("--port", type=click.IntRange(1, _LAST_PORT), metavar="N", help="The broker's port in --pcap.")
 @click.option(
     "--jsonl",
     type=click.Path(dir_okay=False, allow_dash=True),
@@ -83,27 +92,20 @@ Exit codes: 0 nothing was flagged, 1 something was flagged; SIGINT and SIGTERM e
 )
 @click.option("--tls-key", type=_GIVEN_FILE, metavar="FILE", help="The key of --tls-cert (PEM).")
 @click.option("--to-tls", is_flag=True, help="Speak TLS with the broker, and verify its certificate.")
-@click.option(
-    "--to-ca", type=_GIVEN_FILE, metavar="FILE", help="Certificates that --to-tls trusts. [default: the system's]"
-)
+@click.option("--to-ca", type=_GIVEN_FILE, metavar="FILE", help="What --to-tls trusts (PEM). [default: the system's]")
 @click.option("--to-name", metavar="NAME", help="The name in the broker's certificate. [default: the host of --to]")
 @click.option("--to-insecure", is_flag=True, help="Do not verify the broker's certificate.")
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     *,
-    listen: tuple[str, int],
-    to: tuple[str, int],
+    pcap: Path | None,
+    port: int | None,
     jsonl: str | None,
     html: Path | None,
     flags_only: bool,
-    seconds: float | None,
-    tls_cert: Path | None,
-    tls_key: Path | None,
-    to_tls: bool,
-    to_ca: Path | None,
-    to_name: str | None,
-    to_insecure: bool,
+    **live: Any,
 ) -> None:
     """
     Show what a client and a broker say to each other, and flag what ends their connections.
@@ -112,61 +114,89 @@ def command(
     late heartbeats, acknowledgements that come twice or on a closed channel, consumers without a prefetch,
     frames that were cut, and sides that no longer read.
     """
-    if (tls_cert is None) != (tls_key is None):
-        raise click.UsageError("Expected --tls-cert and --tls-key together, got one of them.")
-    if (to_ca or to_name or to_insecure) and not to_tls:
-        raise click.UsageError("Expected --to-tls with --to-ca, --to-name and --to-insecure, got them without it.")
+    check_installed()
+
+    def outputs() -> Outputs:
+        return Outputs(jsonl=jsonl, html=html, frames=not flags_only)
+
+    if pcap is not None:
+        if port is None or any(live.values()):
+            raise click.UsageError("Expected --port with --pcap, and no option of a live trace.")
+        code = _read(pcap, port, outputs)
+    elif live["listen"] is None or live["to"] is None or port is not None:
+        raise click.UsageError("Expected --listen and --to, or --pcap and --port.")
+    else:
+        code = _relay(outputs, **live)
+    ctx.exit(code)
+
+
+def _relay(
+    new_outputs: Callable[[], Outputs], *, listen: Address, to: Address, seconds: float | None, **tls: Any
+) -> int:
+    """Pass bytes until a signal or the time ends it."""
     clock = SystemClock()
-    target = Target(
-        _addresses(to),
-        towards_broker(to_ca, verify=not to_insecure) if to_tls else None,
-        to_name or to[0],
-        towards_clients(tls_cert, tls_key) if tls_cert and tls_key else None,
-    )
-    with ExitStack() as stack:
-        listeners: list[Listener] = []
-        flush: Callable[[], None] = sys.stdout.flush
-        if jsonl is not None:
-            out = sys.stdout.buffer if jsonl == "-" else stack.enter_context(Path(jsonl).open("wb"))
-            listeners.append(_as_json(out))
-            flush = out.flush
-        if jsonl != "-":
-            listeners.append(Terminal(click.echo, frames=not flags_only))
-        wire = Wire(clock.monotonic(), listeners)
-        listener = stack.enter_context(_listener(listen))
-        bound = listener.getsockname()
-        wire.begin(_now(clock), listen=_text((listen[0], bound[1])), to=_text(to))
-        flush()
-        with (
-            _stop_signals() as stopped,
-            Tracing(listener, target, Conversations(wire, Known.at(to[1])), clock) as tracing,
-        ):
-            _trace(tracing, stopped, clock, None if seconds is None else clock.monotonic() + seconds, flush)
+    target = _target(to, **tls)
+    with _listener(listen) as listener, new_outputs() as outputs:
+        wire = Wire(clock.monotonic(), [outputs])
+        bound = (listen[0], listener.getsockname()[1])
+        wire.begin(_instant(clock.wall()), listen=text_of_address(bound), to=text_of_address(to))
+        outputs.flush()
+        conversations = Conversations(wire, Known.at(to[1]))
+        with _stop_signals() as stopped, Tracing(listener, target, conversations, clock) as tracing:
+            _follow(tracing, stopped, clock, clock.monotonic() + seconds if seconds else None, outputs)
         wire.end(clock.monotonic())
-    ctx.exit(FLAGGED if wire.flags else 0)
+        outputs.finish()
+    return _code(wire, outputs)
 
 
-def _trace(
-    tracing: Tracing, stopped: Callable[[], bool], clock: Clock, until: float | None, flush: Callable[[], None]
-) -> None:
+def _follow(tracing: Tracing, stopped: Callable[[], bool], clock: Clock, until: float | None, outputs: Outputs) -> None:
     flushed = clock.monotonic()
     while not stopped() and tracing.step():
         now = clock.monotonic()
         if now - flushed >= _FLUSH:
-            flush()
+            outputs.flush()
             flushed = now
-        if until is not None and now >= until:
+        if STDOUT in outputs.failures or (until is not None and now >= until):
             return
+
+
+def _read(path: Path, port: int, new_outputs: Callable[[], Outputs]) -> int:
+    """Read a capture; its times are those of its packets."""
+    records = records_of(read_capture(path, port))
+    first = next(records, None)
+    if first is None:
+        raise ConfigError(f"Expected packets of port {port} in {path}, got none: name the broker's port with --port.")
+    with new_outputs() as outputs:
+        wire = Wire(first.t, [outputs])
+        wire.begin(_instant(first.t), listen=str(path), to=f"port {port}", capture=True)
+        conversations = Conversations(wire, Known.at(port))
+        last = first
+        for last in chain((first,), records):
+            conversations.take(last)
+        wire.end(last.t)
+        outputs.finish()
+    return _code(wire, outputs)
+
+
+def _code(wire: Wire, outputs: Outputs) -> int:
+    """Return the exit code; name the files that are not complete."""
+    failures = dict(outputs.failures)
+    if error := failures.pop(STDOUT, None):
+        raise error if isinstance(error, OutputFailed) else OutputFailed(error)
+    for name, error in failures.items():
+        text = f"Expected to write {name}, got: {error.strerror}: the file is not complete."
+        click.echo(f"{click.style('error:', fg='red', bold=True)} {text}", err=True)
+    if failures:
+        return OUTPUT
+    return NEGATIVE if wire.flags else 0
 
 
 @contextmanager
 def _stop_signals() -> Iterator[Callable[[], bool]]:
     """Note SIGINT and SIGTERM instead of ending by them; yields the function that tells whether one came."""
     came: list[int] = []
-    before = {
-        number: signal.signal(number, lambda number, _: came.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in numbers}
     try:
         yield lambda: bool(came)
     finally:
@@ -174,12 +204,32 @@ def _stop_signals() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def _as_json(out: IO[bytes]) -> Listener:
-    encode = msgspec.json.Encoder().encode
-    return lambda event: out.write(encode(event) + b"\n")
+# --- Sockets and TLS --------------------------------------------------------------------------------------------------
 
 
-def _addresses(to: tuple[str, int]) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:
+def _target(
+    to: Address,
+    *,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    to_tls: bool,
+    to_ca: Path | None,
+    to_name: str | None,
+    to_insecure: bool,
+) -> Target:
+    if (tls_cert is None) != (tls_key is None):
+        raise click.UsageError("Expected --tls-cert and --tls-key together, got one of them.")
+    if (to_ca or to_name or to_insecure) and not to_tls:
+        raise click.UsageError("Expected --to-tls with --to-ca, --to-name and --to-insecure, got them without it.")
+    return Target(
+        _addresses(to),
+        towards_broker(to_ca, verify=not to_insecure) if to_tls else None,
+        to_name or to[0],
+        towards_clients(tls_cert, tls_key) if tls_cert and tls_key else None,
+    )
+
+
+def _addresses(to: Address) -> list[tuple[socket.AddressFamily, Address]]:
     try:
         found = socket.getaddrinfo(*to, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -187,13 +237,15 @@ def _addresses(to: tuple[str, int]) -> list[tuple[socket.AddressFamily, tuple[st
     return [(family, (str(address[0]), int(address[1]))) for family, _, _, _, address in found]
 
 
-def _listener(listen: tuple[str, int]) -> socket.socket:
+def _listener(listen: Address) -> socket.socket:
     try:
         family = socket.getaddrinfo(*listen, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server(listen, family=family, backlog=_BACKLOG)
     except OSError as error:
+        # `create_server` adds the address to the system's text.
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
         raise ConfigError(
-            f"Expected to listen on {_text(listen)}, got: {_reason(error)}: choose another --listen, or end the program that has it."
+            f"Expected to listen on {text_of_address(listen)}, got: {reason}: choose another --listen, or end the program that has it."
         ) from error
 
 
@@ -218,16 +270,6 @@ def towards_clients(certificate: Path, key: Path) -> ssl.SSLContext:
     return context
 
 
-def _reason(error: OSError) -> str:
-    """Return the system's text alone: that of `create_server` repeats the address."""
-    known = error.errno is not None and error.errno > 0
-    return os.strerror(error.errno) if known else str(error.strerror)
-
-
-def _text(address: tuple[str, int]) -> str:
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _now(clock: Clock) -> str:
-    return datetime.fromtimestamp(clock.wall(), UTC).isoformat(timespec="microseconds")
+def _instant(wall: float) -> str:
+    """Return a time as ISO 8601 in UTC."""
+    return datetime.fromtimestamp(wall, UTC).isoformat(timespec="microseconds")

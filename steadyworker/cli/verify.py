@@ -12,13 +12,14 @@ from typing import Any
 import click
 import msgspec
 
-from steadyworker.cli.output import json_line, printable
+from steadyworker.cli.output import json_line
 from steadyworker.cli.settings import open_ledger, settings
 from steadyworker.config.resolve import Options
 from steadyworker.errors import ConfigError, ExportError, SourceUnavailable
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.stage import reap
 from steadyworker.exports.verifying import verify
+from steadyworker.text.plain_text import printable
 from steadyworker.text.redaction import redact
 from steadyworker.units import count_text
 

@@ -183,7 +183,9 @@ class _Reading:
                 if layer.spelled is not _flag and isinstance(table := layer.values[name], dict):
                     worker = next((inner for inner, value in table.items() if isinstance(value, dict)), name)
                     remedy = f"did you mean [workers.{worker}]? Settings stand above all tables."
-                self.problems.append(Finding("error", f"There is no setting {layer.spelled(name)}.", remedy))
+                self.problems.append(
+                    Finding("error", f"There is no setting {layer.spelled(name)}.", remedy, id="config.unknown-setting")
+                )
 
     def value(self, option: Option, layers: Iterable[_Layer]) -> Any:
         """Return the setting from the first layer that has it; if the value is wrong, record this and return the default."""
@@ -194,7 +196,11 @@ class _Reading:
             origin = self.origins[option.name] = layer.spelled(given[0])
             if len(given) > 1:
                 both = f"{origin} and {layer.spelled(given[1])}"
-                self.problems.append(Finding("error", f"Expected one of {both}, got both.", "remove one of them."))
+                self.problems.append(
+                    Finding(
+                        "error", f"Expected one of {both}, got both.", "remove one of them.", id="config.given-twice"
+                    )
+                )
                 return option.default
             raw = layer.values[given[0]]
             shown = redact(repr(raw))
@@ -208,7 +214,7 @@ class _Reading:
             except (ValueError, TypeError, OverflowError, RuntimeError):
                 what = f"Expected {option.kind.expected} for {origin}, got {shown}."
                 remedy = _near(str(raw), option.kind.choices, str) or "correct it, or remove it to use the default."
-                self.problems.append(Finding("error", what, remedy))
+                self.problems.append(Finding("error", what, remedy, id="config.wrong-value"))
             return option.default
         self.origins[option.name] = "default"
         return option.default
@@ -218,7 +224,14 @@ class _Reading:
         found: dict[str, dict[str, object]] = {}
         if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
             what = f"Expected tables [workers.NAME] in {path}, got {tables!r}."
-            self.problems.append(Finding("error", what, "write [workers.NAME], then one attribute on each line."))
+            self.problems.append(
+                Finding(
+                    "error",
+                    what,
+                    "write [workers.NAME], then one attribute on each line.",
+                    id="config.workers-not-tables",
+                )
+            )
             return found
         for name, table in tables.items():
             found[name] = dict(table)
@@ -229,7 +242,7 @@ class _Reading:
                     except ValueError:
                         where = f"{attribute} of [workers.{name}] in {path}"
                         what = f"Expected seconds or a text like 3h for {where}, got {text!r}."
-                        self.problems.append(Finding("error", what, "correct it."))
+                        self.problems.append(Finding("error", what, "correct it.", id="config.wrong-duration"))
         return found
 
 
@@ -272,10 +285,13 @@ def _toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors write a byte order mark
     except (OSError, UnicodeDecodeError) as error:
         finding = Finding(
-            "error", f"Expected a configuration file, but {path} cannot be read: {error}.", "correct --config."
+            "error",
+            f"Expected a configuration file, but {path} cannot be read: {error}.",
+            "correct --config.",
+            id="config.unreadable-file",
         )
     except tomllib.TOMLDecodeError as error:
-        finding = Finding("error", f"Expected TOML in {path}, got: {error}.", "correct that line.")
+        finding = Finding("error", f"Expected TOML in {path}, got: {error}.", "correct that line.", id="config.no-toml")
     raise ConfigError(str(finding), [finding])
 
 
@@ -286,7 +302,9 @@ def _held(path: Path, origin: str) -> str:
             text = file.read(_VALUE_BYTES)
     except (OSError, UnicodeDecodeError) as error:
         what = f"Expected {origin} to name a file that contains the value, but {path} cannot be read: {error}."
-        finding = Finding("error", what, "correct the path, or let this user read the file.")
+        finding = Finding(
+            "error", what, "correct the path, or let this user read the file.", id="config.unreadable-value-file"
+        )
         raise ConfigError(str(finding), [finding]) from error
     return text.rstrip("\r\n")
 
@@ -307,6 +325,6 @@ def _state_dir(environ: Mapping[str, str]) -> tuple[Path, str]:
         home = Path(environ["HOME"]) if environ.get("HOME") else Path.home()
     except RuntimeError as error:
         what = "Expected a home directory for the default files, got a user without one."
-        finding = Finding("error", what, "set --state-dir, or HOME.")
+        finding = Finding("error", what, "set --state-dir, or HOME.", id="config.no-home")
         raise ConfigError(str(finding), [finding]) from error
     return home / ".local" / "state" / "steadyworker", "default"

@@ -52,7 +52,7 @@ def findings(name: str, text: str, expected: Expected) -> list[Finding]:
         try:
             found += part
         except ConfigError as error:  # a value that systemd ignores
-            found.append(Finding("error", *_halves(str(error))))
+            found.append(Finding("error", *_halves(str(error)), id="systemd.ignored-value"))
     return list(dict.fromkeys(found))
 
 
@@ -77,7 +77,9 @@ def _command(unit: UnitFile, expected: Expected) -> Iterator[Finding]:
     ours = [spec.target for spec in expected.specs]
     if given and {word.rpartition(":")[2] for word in given} != {target.rpartition(":")[2] for target in ours}:
         what = f"{unit.name} runs {', '.join(given)}, and not {', '.join(ours)}."
-        yield Finding("error", what, "name the Workers of the unit for `check`, or correct ExecStart.")
+        yield Finding(
+            "error", what, "name the Workers of the unit for `check`, or correct ExecStart.", id="systemd.other-workers"
+        )
 
 
 def _settings(unit: UnitFile, options: Options) -> Iterator[Finding]:
@@ -98,20 +100,30 @@ def _settings(unit: UnitFile, options: Options) -> Iterator[Finding]:
             same = option.kind.read(raw) == getattr(options, option.name)
         except (ValueError, TypeError, OverflowError, RuntimeError, ConfigError):
             what = f"Expected {option.kind.expected} for {option.flag} in {unit.name}, got {redact(raw)!r}."
-            yield Finding("error", what, "correct the unit; the worker process would end with exit code 78.")
+            yield Finding(
+                "error",
+                what,
+                "correct the unit; the worker process would end with exit code 78.",
+                id="systemd.wrong-setting",
+            )
             continue
         if not same:
             what = (
                 f"{unit.name} sets {option.flag} to {redact(raw)}, but this check has {getattr(options, option.name)}."
             )
-            yield Finding("warning", what, f"call `check` with the settings of the unit: {option.flag} {redact(raw)}.")
+            yield Finding(
+                "warning",
+                what,
+                f"call `check` with the settings of the unit: {option.flag} {redact(raw)}.",
+                id="systemd.other-setting",
+            )
 
 
 def _type(unit: UnitFile) -> Iterator[Finding]:
     kind = unit.text("Type", "simple")
     if kind in ("forking", "oneshot", "dbus"):
         what = f"{unit.name} has Type={kind}, but a worker process stays in the foreground and reports by sd_notify."
-        yield Finding("error", what, f"set Type=notify in {unit.name}.")
+        yield Finding("error", what, f"set Type=notify in {unit.name}.", id="systemd.type")
 
 
 def _stop(unit: UnitFile, numbers: Numbers) -> Iterator[Finding]:
@@ -120,51 +132,51 @@ def _stop(unit: UnitFile, numbers: Numbers) -> Iterator[Finding]:
     if limit is not None and not _is_notified(unit) and limit < numbers.grace:
         what = f"systemd kills {unit.name} {limit:g} s after the start of a stop, but stop_within is {numbers.stop_within:g} s."
         remedy = f"set Type=notify, so that the worker process asks for more time, or TimeoutStopSec={numbers.grace}."
-        yield Finding("error", what, remedy)
+        yield Finding("error", what, remedy, id="systemd.short-stop")
     elif limit is not None and limit < min(numbers.grace, _FIRST_WORD):
         what = f"TimeoutStopSec={limit:g} in {unit.name} can end before a busy worker process has asked for more time."
-        yield Finding("warning", what, f"set TimeoutStopSec={numbers.stop_silence}.")
+        yield Finding("warning", what, f"set TimeoutStopSec={numbers.stop_silence}.", id="systemd.hasty-stop")
     mode = unit.text("KillMode", "control-group")
     if mode == "control-group":
         what = f"At the start of a stop, systemd sends SIGTERM to every program that a job of {unit.name} has started (KillMode=control-group)."
-        yield Finding("warning", what, "set KillMode=mixed, so that jobs may finish.")
+        yield Finding("warning", what, "set KillMode=mixed, so that jobs may finish.", id="systemd.kill-mode-group")
     elif mode in ("process", "none"):
         what = f"After a stop of {unit.name}, programs of its jobs can go on beside the next run (KillMode={mode})."
-        yield Finding("error", what, "set KillMode=mixed.")
+        yield Finding("error", what, "set KillMode=mixed.", id="systemd.kill-mode-process")
     if (sent := unit.text("KillSignal", "SIGTERM")) not in _STOP_SIGNALS:
         what = f"{unit.name} stops with {sent}, which ends the worker process without a stop."
-        yield Finding("error", what, "remove KillSignal, or set KillSignal=SIGTERM.")
+        yield Finding("error", what, "remove KillSignal, or set KillSignal=SIGTERM.", id="systemd.kill-signal")
     if unit.values("SendSIGKILL") and not unit.flag("SendSIGKILL"):
         what = f"systemd never kills {unit.name} when it hangs in its stop (SendSIGKILL=no)."
-        yield Finding("warning", what, "remove SendSIGKILL.")
+        yield Finding("warning", what, "remove SendSIGKILL.", id="systemd.no-sigkill")
 
 
 def _watchdog(unit: UnitFile, numbers: Numbers) -> Iterator[Finding]:
     limit = unit.seconds("WatchdogSec", 0.0)
     if not limit:
         what = f"systemd does not notice when threads of {unit.name} hang, because it has no WatchdogSec."
-        yield Finding("warning", what, f"set WatchdogSec={numbers.watchdog}.")
+        yield Finding("warning", what, f"set WatchdogSec={numbers.watchdog}.", id="systemd.no-watchdog")
     elif limit < numbers.watchdog:
         what = (
             f"WatchdogSec={limit:g} in {unit.name} ends a process that stands still for a time "
             f"in which it would lose no job: {numbers.watchdog} s."
         )
-        yield Finding("warning", what, f"set WatchdogSec={numbers.watchdog}.")
+        yield Finding("warning", what, f"set WatchdogSec={numbers.watchdog}.", id="systemd.hasty-watchdog")
 
 
 def _restart(unit: UnitFile) -> Iterator[Finding]:
     restart = unit.text("Restart", "no")
     if restart not in _RESTARTING:
         what = f"systemd does not start {unit.name} again after each failure (Restart={restart})."
-        yield Finding("warning", what, "set Restart=on-failure.")
+        yield Finding("warning", what, "set Restart=on-failure.", id="systemd.no-restart")
     if restart != "no" and str(EX_CONFIG) not in _statuses(unit, "RestartPreventExitStatus"):
         what = (
             f"After a wrong setting or a refused login (exit code {EX_CONFIG}), {unit.name} restarts again and again."
         )
-        yield Finding("error", what, f"set RestartPreventExitStatus={EX_CONFIG}.")
+        yield Finding("error", what, f"set RestartPreventExitStatus={EX_CONFIG}.", id="systemd.restarts-in-vain")
     if str(EX_TERMINATED) not in _statuses(unit, "SuccessExitStatus"):
         what = f"A stop that has to kill a job (exit code {EX_TERMINATED}) leaves {unit.name} in the state failed."
-        yield Finding("warning", what, f"set SuccessExitStatus={EX_TERMINATED}.")
+        yield Finding("warning", what, f"set SuccessExitStatus={EX_TERMINATED}.", id="systemd.success-exit-status")
 
 
 def _statuses(unit: UnitFile, directive: str) -> set[str]:
@@ -174,7 +186,7 @@ def _statuses(unit: UnitFile, directive: str) -> set[str]:
 def _memory(unit: UnitFile) -> Iterator[Finding]:
     if (policy := unit.text("OOMPolicy", "stop")) != "continue":
         what = f"When one job runs out of memory, systemd ends all of {unit.name} (OOMPolicy={policy})."
-        yield Finding("warning", what, "set OOMPolicy=continue.")
+        yield Finding("warning", what, "set OOMPolicy=continue.", id="systemd.oom-policy")
 
 
 def _state(unit: UnitFile, expected: Expected) -> Iterator[Finding]:
@@ -184,14 +196,24 @@ def _state(unit: UnitFile, expected: Expected) -> Iterator[Finding]:
         here = ledger_here or any(broker.one_host for broker in brokers)
         if here and (unit.flag("DynamicUser") or unit.text("ProtectSystem") == "strict"):
             what = f"{unit.name} has no StateDirectory, so its worker process cannot write its ledger and queues."
-            yield Finding("error", what, "set StateDirectory=steadyworker and StateDirectoryMode=0700.")
+            yield Finding(
+                "error",
+                what,
+                "set StateDirectory=steadyworker and StateDirectoryMode=0700.",
+                id="systemd.no-state-directory",
+            )
         return
     if unit.text("StateDirectoryMode", "0755").lstrip("0") != "700":
         what = f"Every user of the machine can read the state directory of {unit.name}, which has payloads and checkpoints."
-        yield Finding("warning", what, "set StateDirectoryMode=0700.")
+        yield Finding("warning", what, "set StateDirectoryMode=0700.", id="systemd.readable-state")
     if ledger_here and not expected.on_one_host and re.search("%[iInNpj]", folders[0]):
         what = f"Each instance of {unit.name} has a ledger of its own, but all consumers of a queue must share one."
-        yield Finding("error", what, "set a StateDirectory without %i, or a ledger postgresql://….")
+        yield Finding(
+            "error",
+            what,
+            "set a StateDirectory without %i, or a ledger postgresql://….",
+            id="systemd.ledger-per-instance",
+        )
 
 
 def _sandbox(unit: UnitFile, expected: Expected) -> Iterator[Finding]:
@@ -199,18 +221,20 @@ def _sandbox(unit: UnitFile, expected: Expected) -> Iterator[Finding]:
         what = (
             f"ProcSubset=pid in {unit.name} hides the id of this boot, without which a worker process does not start."
         )
-        yield Finding("error", what, "remove ProcSubset=pid.")
+        yield Finding("error", what, "remove ProcSubset=pid.", id="systemd.proc-subset")
     if expected.on_one_host:
         return
     if unit.flag("PrivateNetwork"):
         what = f"{unit.name} has no network (PrivateNetwork=yes), so it cannot reach its broker or ledger."
-        yield Finding("error", what, "remove PrivateNetwork.")
+        yield Finding("error", what, "remove PrivateNetwork.", id="systemd.private-network")
     if not _allows_internet(unit.words("RestrictAddressFamilies")):
         what = f"RestrictAddressFamilies in {unit.name} allows no connection to a broker or ledger."
-        yield Finding("error", what, "set RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX.")
+        yield Finding(
+            "error", what, "set RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX.", id="systemd.address-families"
+        )
     if "any" in unit.words("IPAddressDeny") and not unit.words("IPAddressAllow"):
         what = f"{unit.name} may reach no address (IPAddressDeny=any), so it cannot reach its broker or ledger."
-        yield Finding("error", what, "add their addresses with IPAddressAllow.")
+        yield Finding("error", what, "add their addresses with IPAddressAllow.", id="systemd.ip-address-deny")
 
 
 def _allows_internet(families: Sequence[str]) -> bool:
@@ -226,4 +250,4 @@ def _secrets(unit: UnitFile) -> Iterator[Finding]:
         if any(redact(value) != value for value in unit.values(directive)):
             what = f"{directive} in {unit.name} has a password, which every user of the machine can read."
             remedy = "put the URL into a file of root's; LoadCredential=broker-url:FILE, Environment=STEADYWORKER_BROKER_FILE=%d/broker-url."
-            yield Finding("warning", what, remedy)
+            yield Finding("warning", what, remedy, id="systemd.readable-password")

@@ -6,6 +6,12 @@ Neither needs a broker, a ledger or a worker of SteadyWorker.
 
 | file | subject |
 |---|---|
+| `entries/` | the catalogue: what brokers and clients write when something fails, why, and what to do |
+| `catalogue.py` | the schema of the catalogue, and its reader |
+| `formats.py`, `records.py` | the formats of logs; a log, cut into records: a line with the lines that belong to it |
+| `matching.py` | the entries that explain a record |
+| `timeline.py` | related records, joined to one finding with its time line |
+| `report.py` | a finding, for people and as JSON |
 | `frames.py` | what a reader returns: the things that it found in one direction of a connection |
 | `amqp.py` | the reader of AMQP 0-9-1, and `fields.py`, which decodes arguments, properties and tables |
 | `stomp.py` | the reader of STOMP 1.0 to 1.2 |

@@ -58,7 +58,7 @@ _CONTENT = {"Basic.Publish", "Basic.Return", "Basic.Deliver", "Basic.GetOk"}
 _SECRET = {"Connection.StartOk", "Connection.SecureOk", "Connection.UpdateSecret"}
 _AWAITED = -1  # in place of the bytes of a body that are left: the content header is still to come
 _MOST_CHANNELS = 4_096
-_BEGINS = re.compile(rb"[\x01\x02\x03\x08]")
+_BEGINS = re.compile(rb"[\x01\x02\x03\x08]|AMQP\x00\x00\x09\x01")
 _ENOUGH = 8  # so many frames behind one another are no chance
 _CONTENT_HEAD = struct.Struct(">HHQ")  # class, weight, size of the body
 _FIRST_PROPERTY = 15  # its bit in the first word of the flags; the next ones have the bits below
@@ -162,7 +162,7 @@ class AmqpReader:
     def _find(self, data: bytes) -> int:
         """Skip the bytes up to the first place from which frames follow one another; return this place."""
         for found in _BEGINS.finditer(data):
-            if self._follow(data, found.start()):
+            if len(found[0]) == _PROTOCOL_HEADER or self._follow(data, found.start()):
                 self._searching = False
                 self._offset += found.start()
                 return found.start()

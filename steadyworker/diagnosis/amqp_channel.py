@@ -15,14 +15,23 @@ A side that closed a channel ignores what comes on it, but for Channel.CloseOk.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import Any
 
-from steadyworker.diagnosis.tags import Tags
+from steadyworker.diagnosis.tags import Settled, Tags
 from steadyworker.diagnosis.tap import Side
 
 PILE = 300
 """So many deliveries of a consumer without a prefetch must wait before they are flagged."""
+
+
+DELIVERY_TIMEOUT = 1800.0
+"""Seconds that RabbitMQ gives a consumer to acknowledge a delivery, unless it is configured otherwise."""
+
+_MOST_TIMES = 1_000
+_TIMEOUT = "x-consumer-timeout"
 
 
 class State(Enum):
@@ -40,6 +49,7 @@ class Consumer:
     queue: str
     no_ack: bool
     prefetch: int
+    timeout: float = DELIVERY_TIMEOUT
 
 
 @dataclass(slots=True)
@@ -74,12 +84,17 @@ class Channel:
     asked: deque[tuple[str, Consumer]] = field(default_factory=deque)
     gets: deque[bool] = field(default_factory=deque)
     messages: dict[Side, Message] = field(default_factory=dict)
+    times: dict[int, float] = field(default_factory=dict)
     flagged: set[str] = field(default_factory=set)
 
-    def consume(self, tag: str, queue: str, *, no_ack: bool, nowait: bool) -> None:
+    def consume(self, fields: Mapping[str, Any]) -> None:
         """Note a consumer that the client asks for."""
-        consumer = Consumer(queue, no_ack, self.prefetch)
-        if nowait:
+        consumer = Consumer(fields.get("queue", ""), bool(fields.get("no_ack")), self.prefetch)
+        timeout = (fields.get("arguments") or {}).get(_TIMEOUT)
+        if isinstance(timeout, int):
+            consumer.timeout = timeout / 1000
+        tag = fields.get("consumer_tag", "")
+        if fields.get("nowait"):
             self.consumers[tag] = consumer
         else:
             self.asked.append((tag, consumer))
@@ -89,10 +104,37 @@ class Channel:
         if self.asked:
             self.consumers[tag] = self.asked.popleft()[1]
 
-    def delivered(self, tag: int, consumer: str) -> None:
+    def delivered(self, t: float, tag: int, consumer: str) -> None:
         """Note a delivery to a consumer."""
         known = self.consumers.get(consumer)
-        self.tags.delivered(tag, needs_ack=known is None or not known.no_ack)
+        needs_ack = known is None or not known.no_ack
+        self.tags.delivered(tag, needs_ack=needs_ack)
+        if needs_ack and len(self.times) < _MOST_TIMES:
+            self.times[tag] = t
+
+    def settle(self, tag: int, *, multiple: bool) -> Settled:
+        """Note an acknowledgement."""
+        if multiple:
+            self.times = {each: t for each, t in self.times.items() if tag and each > tag}
+        else:
+            self.times.pop(tag, None)
+        return self.tags.settle(tag, multiple=multiple)
+
+    def oldest(self) -> tuple[int, float] | None:
+        """Return the oldest delivery that waits for its acknowledgement, and when it came; None if that is not known."""
+        return next(iter(self.times.items()), None)
+
+    def end(self) -> None:
+        """Note that the channel is closed: all that waits goes back to the queues."""
+        self.state = State.CLOSED
+        self.messages.clear()
+        self.consumers.clear()
+        self.requeued()
+
+    def requeued(self) -> None:
+        """Note that all that waits went back to the queues."""
+        self.tags.requeued()
+        self.times.clear()
 
     def got(self, tag: int) -> None:
         """Note the message that the client asked for."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from steadyworker.diagnosis.amqp import AmqpReader
 from steadyworker.diagnosis.amqp_channel import Channel, Message, State
-from steadyworker.diagnosis.boundary import inner_amqp
+from steadyworker.diagnosis.amqp_flaws import ends_with_channel, judge
 from steadyworker.diagnosis.frames import Body, ContentHeader, Flaw, Heartbeat, Item, Method, ProtocolHeader
 from steadyworker.diagnosis.line import Line, spelled
 from steadyworker.diagnosis.protocols import spell
@@ -31,18 +31,9 @@ _MOST_KNOWN = 2_000
 _FRAME_ERROR = re.compile(
     r"type (?P<type>\d+), all octets = <<.*>>:\s*(?:\{(?P<why>\w+),\s*(?P<size>\d+)|unknown_frame)", re.DOTALL
 )
-_ON_CHANNEL = re.compile(r"on channel (\d+)$")
 _CODES: Mapping[int, str] = {320: "amqp.connection-forced", 504: "amqp.dead-channel", 505: "amqp.interleaved-frames"}
 _FRAME_ERROR_CODE = 501
-_FLAWS: Mapping[str, str] = {
-    "http": "amqp.http-on-port",
-    "tls": "amqp.tls-on-port",
-    "stomp": "amqp.stomp-on-port",
-    "frame-too-large": "amqp.frame-too-large",
-    "frame-end": "amqp.invalid-frame-end",
-    "interleaved": "amqp.interleaved-frames",
-    "cut": "amqp.frame-cut",
-}
+_NEARLY = 0.95
 
 
 class AmqpConversation:
@@ -59,12 +50,16 @@ class AmqpConversation:
         self._texts: dict[object, str] = {}
         self._proposed: dict[str, int] = {}
         self._closing: Side | None = None
+        self.blocked = ""
+        """Why the broker no longer reads what the client publishes; empty if it does."""
         self._methods: dict[tuple[Side, str], Callable[[float, Channel, Mapping[str, Any]], None]] = {
             (Side.BROKER, "Connection.Tune"): self._tune,
             (Side.CLIENT, "Connection.TuneOk"): self._tune_ok,
             (Side.CLIENT, "Connection.Close"): self._client_closes,
             (Side.BROKER, "Connection.Close"): self._broker_closes,
-            (Side.BROKER, "Channel.OpenOk"): self._opened,
+            (Side.BROKER, "Connection.Blocked"): self._is_blocked,
+            (Side.BROKER, "Connection.Unblocked"): self._is_unblocked,
+            (Side.CLIENT, "Channel.Open"): self._open,
             (Side.CLIENT, "Channel.Close"): self._client_closes_channel,
             (Side.BROKER, "Channel.Close"): self._broker_closes_channel,
             (Side.CLIENT, "Channel.CloseOk"): self._channel_closed,
@@ -72,6 +67,7 @@ class AmqpConversation:
             (Side.CLIENT, "Basic.Qos"): self._qos,
             (Side.CLIENT, "Basic.Consume"): self._consume,
             (Side.BROKER, "Basic.ConsumeOk"): self._consumes,
+            (Side.BROKER, "Basic.Cancel"): self._broker_cancels,
             (Side.BROKER, "Basic.CancelOk"): self._cancelled,
             (Side.BROKER, "Basic.Deliver"): self._delivered,
             (Side.CLIENT, "Basic.Get"): self._get,
@@ -106,8 +102,10 @@ class AmqpConversation:
                 self._line.frame(t, side, "heartbeat", size=item.size)
             case ProtocolHeader():
                 self._header(t, side, item)
+            case Flaw() if item.kind == "interleaved" and (side in self._missed or ends_with_channel(item)):
+                pass  # the message began among bytes that were not read, or ended with its channel
             case Flaw():
-                self._flaw(t, side, item, recent)
+                judge(self._line, t, side, item, recent, self.readers[side].frame_max)
 
     # --- Frames ----------------------------------------------------------------------------------------------------------
 
@@ -120,7 +118,7 @@ class AmqpConversation:
             self._line.flag(t, "amqp.second-header", what, spelled(item.raw))
         elif side is Side.BROKER:
             what = f"The broker answered with the protocol header AMQP {version}: it did not accept the client's, and closes."
-            self._line.flag(t, "trace.unparsable", what, spelled(item.raw), unless_flagged=True)
+            self._line.flag(t, "amqp.wrong-version", what, spelled(item.raw), unless_flagged=True)
 
     def _method(self, t: float, side: Side, item: Method) -> None:
         name, channel = item.name, self._channels.get(item.channel)
@@ -219,7 +217,7 @@ class AmqpConversation:
     def _broker_closes(self, t: float, _: Channel, fields: Mapping[str, Any]) -> None:
         self._closing = Side.BROKER
         code, said = fields.get("reply_code", 0), text(fields.get("reply_text", ""))
-        flag, evidence = _CODES.get(code, "amqp.channel-error"), []
+        flag, evidence = _CODES.get(code, "amqp.connection-error"), []
         if code == _FRAME_ERROR_CODE and (found := _FRAME_ERROR.search(said)):
             numbers = {"type": int(found["type"])}
             if found["why"] == "frame_too_large":
@@ -232,11 +230,22 @@ class AmqpConversation:
             what = f"The broker closed the connection: {code} {said}"
             self._line.flag(t, flag, what, evidence, unless_flagged=True)
 
+    def _is_blocked(self, _: float, __: Channel, fields: Mapping[str, Any]) -> None:
+        self.blocked = text(fields.get("reason", "")) or "no reason"
+
+    def _is_unblocked(self, _: float, __: Channel, ___: Mapping[str, Any]) -> None:
+        self.blocked = ""
+
     # --- Channels --------------------------------------------------------------------------------------------------------
 
     def _usable(self, t: float, channel: Channel | None, item: Method) -> bool:
         """Return whether a client's method has an effect; flag it if its channel is dead."""
-        if item.name == "Channel.Open" or self._closing is not None:
+        if self._closing is not None:
+            return True
+        if item.name == "Channel.Open":
+            if channel is not None and channel.sure and channel.state is State.OPEN:
+                what = f"The client opened channel {item.channel}, which is open already."
+                self._line.flag(t, "amqp.channel-opened-twice", what, [{"channel": item.channel}])
             return True
         if channel is None:
             if self._sure and item.name not in _ANSWERS_CLOSE:
@@ -269,7 +278,8 @@ class AmqpConversation:
         ]
         self._line.flag(t, "amqp.dead-channel", what, rows)
 
-    def _opened(self, _: float, channel: Channel, __: Mapping[str, Any]) -> None:
+    def _open(self, _: float, channel: Channel, __: Mapping[str, Any]) -> None:
+        """Begin the channel's life with the request: some clients do not wait for the answer."""
         self._channels[channel.number] = Channel(channel.number)
 
     def _client_closes_channel(self, t: float, channel: Channel, _: Mapping[str, Any]) -> None:
@@ -294,10 +304,7 @@ class AmqpConversation:
             channel.state, channel.closed_by, channel.closed_at = State.CLOSING, side, t
 
     def _channel_closed(self, _: float, channel: Channel, __: Mapping[str, Any]) -> None:
-        channel.state = State.CLOSED
-        channel.messages.clear()
-        channel.consumers.clear()
-        channel.tags.requeued()
+        channel.end()
 
     # --- Deliveries ------------------------------------------------------------------------------------------------------
 
@@ -309,21 +316,33 @@ class AmqpConversation:
             channel.prefetch = count
 
     def _consume(self, _: float, channel: Channel, fields: Mapping[str, Any]) -> None:
-        channel.consume(
-            fields.get("consumer_tag", ""),
-            fields.get("queue", ""),
-            no_ack=bool(fields.get("no_ack")),
-            nowait=bool(fields.get("nowait")),
-        )
+        channel.consume(fields)
 
     def _consumes(self, _: float, channel: Channel, fields: Mapping[str, Any]) -> None:
         channel.consumes(fields.get("consumer_tag", ""))
+
+    def _broker_cancels(self, t: float, channel: Channel, fields: Mapping[str, Any]) -> None:
+        """RabbitMQ 4.3 cancels a consumer whose delivery timed out, without a reason; it also does so if the queue is gone."""
+        tag = fields.get("consumer_tag", "")
+        consumer, oldest = channel.consumers.pop(tag, None), channel.oldest()
+        if consumer is None or oldest is None or t - oldest[1] < consumer.timeout * _NEARLY:
+            return
+        what = f"The broker cancelled the consumer {text(tag)} of the queue {text(consumer.queue)}: delivery {oldest[0]} had waited {t - oldest[1]:.1f} s for its acknowledgement, and the limit is {consumer.timeout:g} s."
+        rows: list[dict[str, object]] = [
+            {
+                "consumer": text(tag),
+                "queue": text(consumer.queue),
+                "delivery": oldest[0],
+                "waited": f"{t - oldest[1]:.1f} s",
+            }
+        ]
+        self._line.flag(t, "amqp.delivery-timeout", what, rows)
 
     def _cancelled(self, _: float, channel: Channel, fields: Mapping[str, Any]) -> None:
         channel.consumers.pop(fields.get("consumer_tag", ""), None)
 
     def _delivered(self, t: float, channel: Channel, fields: Mapping[str, Any]) -> None:
-        channel.delivered(fields.get("delivery_tag", 0), fields.get("consumer_tag", ""))
+        channel.delivered(t, fields.get("delivery_tag", 0), fields.get("consumer_tag", ""))
         if channel.sure and (found := channel.pile()):
             channel.flagged.add("pile")
             tag, consumer = found
@@ -347,7 +366,7 @@ class AmqpConversation:
     def _ack(self, t: float, channel: Channel, fields: Mapping[str, Any]) -> None:
         tag = fields.get("delivery_tag", 0)
         highest = channel.tags.highest
-        settled = channel.tags.settle(tag, multiple=bool(fields.get("multiple")))
+        settled = channel.settle(tag, multiple=bool(fields.get("multiple")))
         if settled is Settled.NOW or not channel.sure:
             return
         channel.flagged.add("tag")
@@ -367,25 +386,4 @@ class AmqpConversation:
         self._line.flag(t, "amqp.double-ack", what, rows)
 
     def _recovered(self, _: float, channel: Channel, __: Mapping[str, Any]) -> None:
-        channel.tags.requeued()
-
-    # --- Flaws -----------------------------------------------------------------------------------------------------------
-
-    def _flaw(self, t: float, side: Side, flaw: Flaw, recent: Callable[[int], bytes]) -> None:
-        if flaw.kind == "interleaved" and side in self._missed:
-            return  # the beginning of the message was among the bytes that were not read
-        flag = _FLAWS.get(flaw.kind, "trace.unparsable")
-        what = f"From the {side.label}: {text(flaw.what)} (byte {flaw.offset} of its direction)."
-        if flaw.kind == "frame-end":
-            data = recent(flaw.offset)
-            inner = inner_amqp(data, self.readers[side].frame_max or len(data))
-            if inner is not None:
-                flag = "amqp.interleaved-frames"
-                what = f"The {side.label} sent another frame inside of a frame: {text(flaw.what)}; another method frame begins {inner} bytes behind its first byte. Two threads write to this connection."
-        elif flaw.kind == "cut":
-            what = self._line.cut(side, text(flaw.what))
-        elif flaw.kind == "interleaved":
-            channel = _ON_CHANNEL.search(flaw.what)
-            where = f" on channel {channel[1]}" if channel else ""
-            what = f"The {side.label} mixed the frames of two messages{where}: {text(flaw.what)} (byte {flaw.offset} of its direction). Two threads write to this connection."
-        self._line.flag(t, flag, what, spelled(flaw.raw), unless_flagged=flag == "trace.unparsable")
+        channel.requeued()

@@ -21,21 +21,31 @@ _AROUND = 8
 _END = 0xCE
 _HEARTBEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 _CLASSES = {10, 20, 30, 40, 50, 60, 85, 90}
+_TYPES = {1, 2, 3, 8}
+_SHORTEST = 11  # bytes by which the start of a method frame is seen
 _METHODS = 120  # no class has a method with a larger number
 _METHOD_START = re.compile(rb"\x01..[\x00-\x07]...\x00[\x0a\x14\x1e\x28\x32\x3c\x55\x5a]\x00[\x0a-\x78]", re.DOTALL)
 _STOMP_START = re.compile(rb"\x00[\r\n]*(?=(?:" + "|".join(STOMP_COMMANDS).encode() + rb")\r?\n)")
 _LONGEST_COMMAND = 16
 
 
-def next_amqp(data: bytes, frame_max: int) -> int | None:
-    """Return where the first method frame of a row of AMQP frames begins; None if more bytes are needed to see it."""
+def next_amqp(data: bytes, frame_max: int) -> tuple[int | None, int]:
+    """
+    Find the first method frame of a row of AMQP frames.
+
+    Returns:
+        Where it begins, or None if more bytes are needed to see it; and from where on the bytes are still needed then.
+    """
+    needed = max(0, len(data) - _SHORTEST + 1)
     for found in _METHOD_START.finditer(data):
         count, at = 0, found.start()
         while count < ENOUGH and (size := _frame(data, at, frame_max)):
             count, at = count + 1, at + size
         if count == ENOUGH:
-            return found.start()
-    return None
+            return found.start(), found.start()
+        if _is_incomplete(data, at, frame_max):
+            needed = min(needed, found.start())
+    return None, needed
 
 
 def inner_amqp(data: bytes, frame_max: int) -> int | None:
@@ -55,6 +65,14 @@ def next_stomp(data: bytes) -> int | None:
 def keep_for_stomp(data: bytes) -> bytes:
     """Return the last bytes, in which the beginning of a frame can be incomplete."""
     return data[-_LONGEST_COMMAND:]
+
+
+def _is_incomplete(data: bytes, at: int, frame_max: int) -> bool:
+    """Return whether what begins here can be a frame of which the end has not come."""
+    if len(data) - at < _HEAD.size:
+        return True
+    kind, _, size = _HEAD.unpack_from(data, at)
+    return kind in _TYPES and size <= frame_max - _AROUND and at + size + _AROUND > len(data)
 
 
 def _frame(data: bytes, at: int, frame_max: int) -> int:

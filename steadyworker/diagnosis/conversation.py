@@ -24,10 +24,13 @@ from steadyworker.units import size_text
 STUCK = 5.0
 """Seconds after which a side that reads nothing is flagged."""
 
+NOT_READ = "bytes that were not read, because the traffic was faster"
+
 _JUDGED = 8  # so many bytes of a client are enough to know its protocol
 _RECENT = 8_192
 _LONGEST_FIRST = 256
-_MOST_SEARCHED = 1 << 20
+_MOST_SEARCHED = 1 << 20  # the size of a frame, if both sides agreed on no limit
+_MOST_HELD = 1 << 16
 _AMQP_PORTS = {5671, 5672}
 _STOMP_PORTS = range(61_610, 61_620)
 
@@ -100,10 +103,13 @@ class Conversation:
     def connected(self, t: float, facts: Mapping[str, Any]) -> None:
         """The broker is reached, too; `seen_as` is the address that its log has."""
         self.line.event(t, None, "open", **self._facts, **facts)
+        if facts.get("joined"):
+            self._spoken = self._speaker(self._known.family)
+            self._searching = dict.fromkeys(Side, b"")
 
     def failed(self, t: float, side: Side, error: str) -> None:
         """The broker could not be reached, or TLS failed with one of the sides."""
-        self._wire.unreachable += 1
+        self._wire.unreachable += side is Side.BROKER
         self.line.event(t, None, "open", **self._facts)
         self.line.event(t, side, "close", who=side.label, how="refused", error=error)
 
@@ -121,13 +127,11 @@ class Conversation:
         elif self._spoken is not None and data:
             self._read(t, side, data)
 
-    def missed(self, t: float, side: Side, size: int) -> None:
-        """Bytes of a side passed that nothing has read, because the trace was too slow."""
+    def missed(self, t: float, side: Side, size: int, why: str = NOT_READ) -> None:
+        """Bytes of a side passed that nothing has read."""
         self._hear(t, side, size)
         self._wire.skipped += size
-        self.line.event(
-            t, side, "skipped", bytes=size, what="bytes that were not read: the trace is slower than the traffic"
-        )
+        self.line.event(t, side, "skipped", bytes=size, what=why)
         if self._spoken is not None:
             self._searching[side] = b""
         elif not self._encrypted:
@@ -158,6 +162,8 @@ class Conversation:
             self._stuck.add(side)
             family = self._spoken.family if self._spoken else self._known.family
             what = f"The {side.label} has read nothing for {since:.1f} s, and {size_text(waiting)} wait for it: the {side.other.label} can write no more to this connection."
+            if side is Side.BROKER and isinstance(self._spoken, AmqpConversation) and self._spoken.blocked:
+                what += f" It had said Connection.Blocked: {self._spoken.blocked}."
             rows: list[dict[str, object]] = [
                 {"queue": f"to the {side.label} (SIOCOUTQ)", "bytes": waiting, "since": f"{since:.1f} s"}
             ]
@@ -169,6 +175,8 @@ class Conversation:
             self.line.event(t, None, "close", who="trace", how="fin")
         for side in Side:
             self._judge_no_more(t, side)
+        if isinstance(self._spoken, StompConversation):
+            self._spoken.forget()
         self._wire.forget(self.line.number)
 
     def due(self) -> float:
@@ -258,7 +266,7 @@ class Conversation:
         opening = recognize(begins)
         kind = opening.kind if opening else ""
         sure = kind in {"amqp", "stomp"} and len(begins) >= _JUDGED
-        if side is Side.CLIENT and not (sure or last):
+        if side is Side.CLIENT and not (sure or last or len(first) > _MOST_HELD):
             return b""  # the broker's answer tells which protocol it expects
         broker = recognize(data) if side is Side.BROKER else None
         if kind == "tls" and broker is not None and broker.kind == "tls":
@@ -273,9 +281,7 @@ class Conversation:
             return data
         answer = broker.kind.removesuffix("-1.0") if broker else ""
         family = next((each for each in (kind, answer) if each in {"amqp", "stomp"}), self._known.family)
-        self._spoken = (
-            StompConversation(self.line, self._known.client_ids) if family == "stomp" else AmqpConversation(self.line)
-        )
+        self._spoken = self._speaker(family)
         self._read(t, Side.CLIENT, bytes(first))
         self._first = bytearray()
         return data if side is Side.BROKER else b""
@@ -305,11 +311,18 @@ class Conversation:
         spoken = self._spoken
         assert spoken is not None
         data = self._searching[side] + data
+        opening = recognize(data[:_JUDGED])
+        stomp_at = next_stomp(data)
+        if not self._known.sure and (stomp_at is not None or (opening is not None and opening.kind == "stomp")):
+            spoken = self._spoken = self._speaker("stomp")
+            self._known.family, self._known.sure = "stomp", True
+        at = 0 if opening is not None and opening.kind == spoken.family else None
         if isinstance(spoken, AmqpConversation):
-            at = next_amqp(data, spoken.readers[side].frame_max or _MOST_SEARCHED)
-            kept = data if len(data) <= _MOST_SEARCHED else data[len(data) // 2 :]
+            found, needed = next_amqp(data, spoken.readers[side].frame_max or _MOST_SEARCHED)
+            at = found if at is None else at
+            kept = data[needed:]
         else:
-            at = next_stomp(data)
+            at = stomp_at if at is None else at
             kept = keep_for_stomp(data)
         if at is None:
             self._searching[side] = kept
@@ -318,6 +331,11 @@ class Conversation:
         spoken.missed(side)
         self._recent[side] = _Recent()
         return data[at:]
+
+    def _speaker(self, family: str) -> Spoken:
+        if family == "stomp":
+            return StompConversation(self.line, self._known.client_ids)
+        return AmqpConversation(self.line)
 
     def _end_of(self, t: float, side: Side) -> bool:
         """Take note of the end of a direction; returns whether it ended inside a frame."""

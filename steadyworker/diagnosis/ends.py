@@ -6,7 +6,9 @@ Nothing here waits: what cannot be done now raises BlockingIOError, and the rela
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import os
 import select
 import socket
 import ssl
@@ -192,3 +194,23 @@ def abort(end: End) -> None:
     """Close the socket with RST."""
     end.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     end.socket.close()
+
+
+def text_of_address(address: tuple[str | int, ...]) -> str:
+    """Return `host:port`, with brackets around a host of IPv6."""
+    host, port = address[:2]
+    return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+
+
+def text_of(error: OSError) -> str:
+    """Return an error for people, without the place in a C file that TLS errors name."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"certificate verify failed: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or str(error)).replace("_", " ").lower()
+    return str(error) if error.errno is None else os.strerror(error.errno)
+
+
+def said_of(error: OSError) -> dict[str, str]:
+    """Return the text of an error that says more than that the connection was reset."""
+    return {"error": text_of(error)} if isinstance(error, ssl.SSLError) or error.errno != errno.ECONNRESET else {}

@@ -9,6 +9,9 @@ from steadyworker.diagnosis.silence import Silence
 from steadyworker.diagnosis.tap import Side
 from steadyworker.diagnosis.wire import Level, Wire
 
+_CONSEQUENCE = 10.0
+"""Seconds within which an error of the broker's follows from what was flagged."""
+
 _HEAD = 8  # bytes of the wire that evidence shows at most
 
 
@@ -31,6 +34,7 @@ class Line:
         self.closed_by: Side | None = None
         self.closed_how = ""
         self.flagged: set[str] = set()
+        self._explained_until = float("-inf")
 
     def event(self, t: float, side: Side | None, kind: str, /, **detail: object) -> None:
         """Write an event of a side, or of the trace itself."""
@@ -56,10 +60,13 @@ class Line:
         unless_flagged: bool = False,
     ) -> None:
         """Write a flag; with `unless_flagged` only if nothing else was flagged that explains it."""
-        if unless_flagged and self.flagged - _NO_CAUSES:
+        if unless_flagged and t < self._explained_until:
             return
+        if flag not in _NO_CAUSES:
+            self._explained_until = t + _CONSEQUENCE
         self.flagged.add(flag)
-        self.wire.flag(t, self.number, flag, what, evidence, level=level)
+        groups = {"peer": self.client_address} if self.client_address else {}
+        self.wire.flag(t, self.number, flag, what, evidence, level=level, groups=groups)
 
     def cut(self, side: Side, what: str) -> str:
         """Return the sentence for a frame that was cut."""

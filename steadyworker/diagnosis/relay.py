@@ -5,15 +5,6 @@ It changes, delays and reorders no byte, and reads none: bytes are sent on befor
 A half-close is passed on as a half-close, and a reset as a reset.
 While one side does not read, the relay does not read from the other, as the kernel would do without it.
 
-A direction of a connection goes through these states:
-
-    | state | bytes | next |
-    |---|---|---|
-    | open | pass | FIN: ended; write fails: broken; read fails: the connection is reset |
-    | ended | the last ones pass | all passed: FIN is sent, and the direction is done |
-    | broken | are read no more | the other direction's last bytes pass, then the connection is reset |
-
-A connection is closed when both directions are done.
 One thread and one epoll loop do all of it, in a process of its own (`start`), so that reading never holds up a byte.
 """
 
@@ -28,14 +19,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from steadyworker.diagnosis.ends import End, TlsEnd, abort, unconfirmed
+from steadyworker.diagnosis.ends import End, TlsEnd, abort, said_of, text_of, text_of_address, unconfirmed
+from steadyworker.diagnosis.links import Flow, Link
 from steadyworker.diagnosis.tap import CHUNK, Side, What, Writer
 
 STUCK = 1.0
 """Seconds without progress after which a send queue is reported, and between two looks at it."""
 
 _FAILED_EVENTS = select.EPOLLERR | select.EPOLLHUP
-_BACKLOG = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,64 +37,6 @@ class Target:
     towards_broker: ssl.SSLContext | None = None
     server_name: str = ""
     towards_clients: ssl.SSLContext | None = None
-
-
-class Flow:
-    """One direction of a connection: `side` is the one that sends."""
-
-    __slots__ = (
-        "acked",
-        "broken",
-        "done",
-        "ended",
-        "link",
-        "pending",
-        "progress",
-        "reported",
-        "side",
-        "skipped",
-        "source",
-        "target",
-    )
-
-    def __init__(self, link: Link, side: Side, source: End, target: End) -> None:
-        self.link, self.side, self.source, self.target = link, side, source, target
-        self.pending: bytes | memoryview = b""
-        self.ended = self.broken = self.done = False
-        self.skipped = 0
-        self.acked = 0  # what the target's kernel had confirmed at the last look
-        self.progress = 0.0  # when that was more than before
-        self.reported = 0.0  # when the queue was last reported
-
-    @property
-    def reads(self) -> bool:
-        """Whether bytes may be received now."""
-        return not (self.ended or self.pending) and self.source.ready and self.target.ready and not self.target.owes
-
-
-class Link:
-    """One connection of a client, and that to the broker."""
-
-    __slots__ = ("_tried", "broker", "client", "down", "number", "reset", "up")
-
-    def __init__(self, number: int, client: End, broker: End) -> None:
-        self.number = number
-        self.client, self.broker = client, broker
-        self.up = Flow(self, Side.CLIENT, client, broker)
-        self.down = Flow(self, Side.BROKER, broker, client)
-        self.reset = False
-        self._tried = 1
-
-    def of(self, end: End) -> tuple[Flow, Flow]:
-        """Return the direction that comes from an end, and the one that goes there."""
-        return (self.up, self.down) if end is self.client else (self.down, self.up)
-
-    def next_address(self, count: int) -> int | None:
-        """Return the index of the next of the broker's addresses; None if all were tried."""
-        if self._tried >= count:
-            return None
-        self._tried += 1
-        return self._tried - 1
 
 
 class Relay:
@@ -490,23 +423,3 @@ class Relay:
     def _say_queue(self, flow: Flow, now: float, waiting: int, *, stuck: bool) -> None:
         since = now - flow.progress
         self._tap.note(What.QUEUE, flow.link.number, flow.side.other, now, bytes=waiting, since=since, stuck=stuck)
-
-
-def text_of_address(address: tuple[str | int, ...]) -> str:
-    """Return `host:port`, with brackets around a host of IPv6."""
-    host, port = address[:2]
-    return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
-
-
-def text_of(error: OSError) -> str:
-    """Return an error for people, without the place in a C file that TLS errors name."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"certificate verify failed: {error.verify_message}"
-    if isinstance(error, ssl.SSLError):
-        return (error.reason or str(error)).replace("_", " ").lower()
-    return str(error) if error.errno is None else os.strerror(error.errno)
-
-
-def said_of(error: OSError) -> dict[str, str]:
-    """Return the text of an error that says more than that the connection was reset."""
-    return {"error": text_of(error)} if isinstance(error, ssl.SSLError) or error.errno != errno.ECONNRESET else {}

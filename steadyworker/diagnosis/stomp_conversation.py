@@ -10,6 +10,7 @@ from typing import Final
 
 from steadyworker.diagnosis.frames import Flaw, Heartbeat, Item, StompFrame
 from steadyworker.diagnosis.line import Line, spelled
+from steadyworker.diagnosis.protocols import STOMP_COMMANDS
 from steadyworker.diagnosis.stomp import StompReader
 from steadyworker.diagnosis.tap import Side
 from steadyworker.diagnosis.wire import text
@@ -22,9 +23,15 @@ _SHOWN = (
 )
 """The headers that events have; all others are an application's, or a secret."""
 
-_FOREIGN = {"http": "stomp.http-on-port", "tls": "stomp.tls-on-port"}
+_FLAWS = {
+    "http": "stomp.http-on-port",
+    "tls": "stomp.tls-on-port",
+    "frame-too-large": "stomp.frame-too-large",
+    "bad-escape": "stomp.undefined-escape",
+}
 _SPELLED = {"http", "tls", "amqp", "amqp-1.0"}
 _TAKEN = re.compile(r"[Cc]lient:? (?P<id>.*?) already connected from (?P<where>\S+)|InvalidClientID")
+_CONNECTS = {"CONNECT", "STOMP"}
 _MOST_MESSAGES = 20_000
 
 
@@ -52,6 +59,7 @@ class StompConversation:
         self._beat: dict[Side, float | None] = dict.fromkeys(Side)  # the last heartbeat with nothing behind it
         self._subscriptions: dict[str, Subscription] = {}
         self._settled: OrderedDict[str, None] = OrderedDict()
+        self._begun = False
         self._connected = False
 
     def missed(self, side: Side) -> StompReader:
@@ -61,6 +69,11 @@ class StompConversation:
         reader = self.readers[side] = StompReader()
         reader.version = version
         return reader
+
+    def forget(self) -> None:
+        """Take note that the connection is closed: its client id is free."""
+        for client_id in [each for each, line in self._client_ids.items() if line is self._line]:
+            del self._client_ids[client_id]
 
     def take(self, t: float, side: Side, item: Item, _: Callable[[int], bytes]) -> None:
         """Take the next thing that was read of a side."""
@@ -87,17 +100,20 @@ class StompConversation:
             body_size=frame.body_size or None,
             headers=headers or None,
         )
+        if frame.command not in STOMP_COMMANDS and side is Side.CLIENT:
+            what = f"The client sent the command {frame.command}, which STOMP does not have."
+            self._line.flag(t, "stomp.unknown-command", what)
+        elif self._sure and not self._begun and side is Side.CLIENT and frame.command not in _CONNECTS:
+            what = f"The client began with {frame.command} instead of CONNECT."
+            self._line.flag(t, "stomp.no-connect", what)
+        self._begun |= side is Side.CLIENT
         match side, frame.command:
             case Side.CLIENT, "CONNECT" | "STOMP":
-                self._asked = _beats(frame.headers)
-                if client_id := frame.headers.get("client-id"):
-                    self._client_id(client_id)
+                self._connect(t, frame)
             case Side.BROKER, "CONNECTED":
                 self._tuned(t, frame)
             case Side.CLIENT, "SUBSCRIBE":
-                name = frame.headers.get("id", frame.headers.get("destination", ""))
-                subscription = Subscription(frame.headers.get("destination", ""), frame.headers.get("ack", "auto"))
-                self._subscriptions[name] = subscription
+                self._subscribe(t, frame)
             case Side.CLIENT, "UNSUBSCRIBE":
                 self._unsubscribe(t, frame)
             case Side.BROKER, "MESSAGE":
@@ -106,6 +122,14 @@ class StompConversation:
                 self._ack(t, frame)
             case Side.BROKER, "ERROR":
                 self._error(t, frame)
+
+    def _connect(self, t: float, frame: StompFrame) -> None:
+        if self._connected:
+            what = f"The client sent {frame.command} a second time on this connection."
+            self._line.flag(t, "stomp.second-connect", what)
+        self._asked = _beats(frame.headers)
+        if client_id := frame.headers.get("client-id"):
+            self._client_id(client_id)
 
     def _client_id(self, client_id: str) -> None:
         holder = self._client_ids.get(client_id)
@@ -147,6 +171,14 @@ class StompConversation:
         self._line.silences[Side.BROKER].agree(of_broker, t, exact=True)
 
     # --- Subscriptions ---------------------------------------------------------------------------------------------------
+
+    def _subscribe(self, t: float, frame: StompFrame) -> None:
+        destination = frame.headers.get("destination", "")
+        name = frame.headers.get("id", destination)
+        if self._sure and name in self._subscriptions:
+            what = f"The client subscribed to {text(destination)} with the id {text(name)!r}, which another subscription of this connection has."
+            self._line.flag(t, "stomp.duplicate-subscription", what, [{"subscription": text(name)}])
+        self._subscriptions[name] = Subscription(destination, frame.headers.get("ack", "auto"))
 
     def _unsubscribe(self, t: float, frame: StompFrame) -> None:
         name = frame.headers.get("id", frame.headers.get("destination", ""))
@@ -219,10 +251,12 @@ class StompConversation:
 
     def _flaw(self, t: float, side: Side, flaw: Flaw) -> None:
         what = f"From the {side.label}: {text(flaw.what)} (byte {flaw.offset} of its direction)."
+        if flaw.kind == "bad-frame" and "a command " in flaw.what:
+            return  # the frame follows, and is flagged
         if flaw.kind == "cut":
             self._line.flag(t, "stomp.frame-cut", self._line.cut(side, text(flaw.what)))
             return
-        flag = _FOREIGN.get(flaw.kind, "trace.unparsable")
+        flag = _FLAWS.get(flaw.kind, "trace.unparsable")
         if side is Side.BROKER and flaw.kind.startswith("amqp"):
             flag = "amqp.stomp-on-port"
             what = "The client speaks STOMP, and the broker answered with a protocol header of AMQP."

@@ -29,12 +29,13 @@ import msgspec
 CHUNK = 1 << 18
 """The most bytes that are received at once."""
 
-RING = 1 << 24
+RING = 1 << 25
 """The bytes that may wait for the reader."""
 
 OWED = 1 << 20
 """The bytes of records that may wait for room in the pipe; then the relay stops to copy."""
 
+_MADV_POPULATE_WRITE = 23
 _PIPE = 1 << 20
 _HEAD = struct.Struct("<BBHIdQI")
 
@@ -101,8 +102,14 @@ class Ring:
 
     def __init__(self, size: int = RING) -> None:
         self.size = size
-        self.view = memoryview(mmap.mmap(-1, size + mmap.PAGESIZE))
+        self._memory = mmap.mmap(-1, size + mmap.PAGESIZE)
+        self.view = memoryview(self._memory)
         self.freed = self.view[size : size + 8].cast("Q")
+
+    def populate(self) -> None:
+        """Get all of its pages now, where the kernel can (Linux 5.14): else the first bytes that pass would wait for them."""
+        with suppress(OSError):
+            self._memory.madvise(_MADV_POPULATE_WRITE)
 
 
 class Writer:

@@ -27,7 +27,7 @@ _FEW = {"open", "close", "flag", "gap", "queue", "tuned", "skipped", "trouble"}
 _NAME = 24
 _MOST_DETAILS = 6
 _LONGEST = 60
-_HEAD = {"t", "conn", "from", "kind", "name", "size", "id", "level", "what", "evidence", "remedy", "side"}
+_HEAD = {"t", "conn", "from", "kind", "name", "size", "id", "level", "what", "evidence", "remedy", "side", "how"}
 _LABELS = {
     "delivery_tag": "tag",
     "consumer_tag": "consumer",
@@ -55,9 +55,8 @@ class Terminal:
         """Show one event."""
         kind = event["kind"]
         if kind == "trace":
-            self._write(
-                f"{event['listen']} → {event['to']}: connect the client to {event['listen']}; Ctrl-C ends the trace."
-            )
+            live = f": connect the client to {event['listen']}; Ctrl-C ends the trace."
+            self._write(f"{event['listen']} → {event['to']}{'' if event.get('capture') else live}")
         elif kind == "end":
             self._say_left_out()
             for line in totals(event):

@@ -23,7 +23,8 @@ from types import TracebackType
 from typing import Self
 
 from steadyworker.clock import Clock
-from steadyworker.diagnosis.conversation import Conversation, Known
+from steadyworker.diagnosis.amqp import AmqpReader
+from steadyworker.diagnosis.conversation import NOT_READ, Conversation, Known
 from steadyworker.diagnosis.relay import Relay, Target
 from steadyworker.diagnosis.tap import Reader, Record, Ring, What, Writer, pipe
 from steadyworker.diagnosis.wire import Wire
@@ -31,11 +32,11 @@ from steadyworker.diagnosis.wire import Wire
 TICK = 0.25
 """The longest time between two looks at silences."""
 
-_NICE = 5
+_NICE = 10
 _FAILED = 70
 _ACTIONS: Mapping[What, Callable[[Conversation, Record], None]] = {
     What.DATA: lambda it, record: it.data(record.t, record.side, record.data),
-    What.SKIPPED: lambda it, record: it.missed(record.t, record.side, record.size),
+    What.SKIPPED: lambda it, record: it.missed(record.t, record.side, record.size, record.facts.get("why", NOT_READ)),
     What.CONNECTED: lambda it, record: it.connected(record.t, record.facts),
     What.FAILED: lambda it, record: it.failed(record.t, record.side, record.facts["error"]),
     What.ENDED: lambda it, record: it.ended(record.t, record.side, "fin"),
@@ -78,6 +79,16 @@ class Conversations:
                 conversation.tick(t)
 
 
+def check_installed() -> None:
+    """
+    Check that a connection can be read before the first one comes.
+
+    Raises:
+        ConfigError: A library is not installed; the message names the extra.
+    """
+    AmqpReader(opening=True)
+
+
 class Tracing:
     """
     The process of the relay, and the reading of its records.
@@ -96,6 +107,7 @@ class Tracing:
         sys.stderr.flush()
         self._pid = os.fork()
         if not self._pid:
+            ring.populate()
             _be_relay(
                 lambda: Relay(listener, target, Writer(ring, writes), control, clock.monotonic).run(),
                 (reads, self._control),
@@ -150,7 +162,7 @@ def _be_relay(run: Callable[[], None], not_mine: tuple[int, ...]) -> None:
     """Run the relay in this new process, and end it; the other process decides when."""
     code = _FAILED
     try:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP):
             signal.signal(number, signal.SIG_IGN)
         for end in not_mine:
             os.close(end)

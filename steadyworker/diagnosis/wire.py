@@ -30,9 +30,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
+from steadyworker.diagnosis.catalogue import Entry, find
 from steadyworker.text.plain_text import plain_text
 
 VERSION = 1
@@ -48,106 +48,55 @@ LONGEST_TEXT = 300
 """The largest number of characters of a text from the wire."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """A kind of flag: how bad it is if nothing else is said, and the remedy that is most likely to help."""
-
-    level: Level
-    remedy: str
-
-
-FLAGS: Mapping[str, Kind] = {
-    "amqp.second-header": Kind(
-        "error",
-        "Open a new socket for each connection, and let one thread of one process own it: connect after a fork, and do not share a socket through a pool or a proxy.",
-    ),
-    "amqp.interleaved-frames": Kind(
-        "error",
-        "Let one thread own the connection: other threads hand their publishes and acknowledgements to it, or have connections of their own.",
-    ),
-    "amqp.late-heartbeat": Kind(
-        "warning",
-        "Run jobs outside of the thread that owns the connection, so that it can send heartbeats; a longer heartbeat only moves the limit.",
-    ),
-    "amqp.unknown-delivery-tag": Kind(
-        "error",
-        "Acknowledge on the channel that delivered the message, and drop the acknowledgement if that channel has gone: the broker delivers the message again.",
-    ),
-    "amqp.double-ack": Kind("error", "Acknowledge each delivery once, in one place of the program."),
-    "amqp.dead-channel": Kind(
-        "error",
-        "After a close, open a new channel, and forget what was delivered on the old one: the broker delivers it again.",
-    ),
-    "amqp.unlimited-prefetch": Kind(
-        "warning", "Set a prefetch with basic.qos before basic.consume: 1 for long jobs, 100 to 300 for short ones."
-    ),
-    "amqp.frame-cut": Kind(
-        "error",
-        "Look at the end that closed: it was killed, crashed, or closed the socket while another thread was writing.",
-    ),
-    "amqp.peer-not-reading": Kind(
-        "error",
-        "Let the connection's thread read at all times, and set a prefetch, so that no more messages come than the program can take.",
-    ),
-    "amqp.http-on-port": Kind(
-        "error",
-        "Send HTTP to the port of the management API (15672), and let health checks of a load balancer use TCP only.",
-    ),
-    "amqp.tls-on-port": Kind("error", "Connect with TLS to the port for it (5671), or without TLS to this one."),
-    "amqp.stomp-on-port": Kind("error", "Connect with STOMP to the port of the STOMP plugin (61613)."),
-    "amqp.frame-too-large": Kind(
-        "error",
-        "If a header frame is too large, make the message's headers smaller; a body is cut into frames by the client library, which must respect the agreed size.",
-    ),
-    "amqp.invalid-frame-end": Kind(
-        "error",
-        "Look for two threads that write to one connection, or for a middlebox that changes bytes; no broker or client library does this alone.",
-    ),
-    "amqp.delivery-timeout": Kind(
-        "error",
-        "Raise the delivery timeout of the queue (consumer_timeout) above the longest job, or acknowledge earlier.",
-    ),
-    "amqp.connection-forced": Kind(
-        "error", "Connect again after a pause: an operator or a restart of the broker closed the connection."
-    ),
-    "amqp.channel-error": Kind(
-        "error", "Correct what the broker's text names, then open a new channel: the old one is closed."
-    ),
-    "stomp.late-heartbeat": Kind(
-        "warning",
-        "Send heartbeats in a third of the agreed time, from a thread that no job holds up; on ActiveMQ, set transport.hbGracePeriodMultiplier=1.5.",
-    ),
-    "stomp.client-id-taken": Kind(
-        "error",
-        "Leave the client id out, or make it different for each process and each connection; an old connection holds it until the broker notices its end.",
-    ),
-    "stomp.frame-cut": Kind(
-        "error",
-        "Look at the end that closed: it was killed, crashed, or closed the socket while another thread was writing.",
-    ),
-    "stomp.double-ack": Kind("error", "Acknowledge each message once, in one place of the program."),
-    "stomp.peer-not-reading": Kind(
-        "error",
-        "Let the connection's thread read at all times, and set a prefetch, so that no more messages come than the program can take.",
-    ),
-    "stomp.unknown-subscription": Kind(
-        "error", "Use the id of a subscription that this connection has made, and has not ended."
-    ),
-    "stomp.http-on-port": Kind(
-        "error",
-        "Send HTTP to the port of the broker's web console, and let health checks of a load balancer use TCP only.",
-    ),
-    "stomp.tls-on-port": Kind(
-        "error", "Connect with TLS to the port for it (61612 or 61614), or without TLS to this one."
-    ),
-    "stomp.error-frame": Kind(
-        "error", "Correct what the broker's text names, then connect again: it closes after ERROR."
-    ),
-    "trace.unparsable": Kind(
-        "warning", "Look at both ends: these bytes belong to another protocol, or one end sends wrong bytes."
-    ),
+FLAGS: Mapping[str, Level] = {
+    "amqp.bad-arguments": "warning",
+    "amqp.bad-method": "error",
+    "amqp.channel-error": "error",
+    "amqp.channel-opened-twice": "error",
+    "amqp.connection-error": "error",
+    "amqp.connection-forced": "error",
+    "amqp.dead-channel": "error",
+    "amqp.delivery-timeout": "error",
+    "amqp.double-ack": "error",
+    "amqp.frame-before-header": "error",
+    "amqp.frame-cut": "error",
+    "amqp.frame-too-large": "error",
+    "amqp.http-in-connection": "error",
+    "amqp.http-on-port": "error",
+    "amqp.interleaved-frames": "error",
+    "amqp.invalid-frame-end": "error",
+    "amqp.late-heartbeat": "warning",
+    "amqp.peer-not-reading": "error",
+    "amqp.plain-on-tls-port": "error",
+    "amqp.proxy-protocol-on-port": "error",
+    "amqp.second-header": "error",
+    "amqp.stomp-in-connection": "error",
+    "amqp.stomp-on-port": "error",
+    "amqp.tls-in-connection": "error",
+    "amqp.tls-on-port": "error",
+    "amqp.unknown-delivery-tag": "error",
+    "amqp.unknown-frame-type": "error",
+    "amqp.unknown-protocol-on-port": "warning",
+    "amqp.unlimited-prefetch": "warning",
+    "amqp.wrong-version": "error",
+    "stomp.client-id-taken": "error",
+    "stomp.double-ack": "error",
+    "stomp.duplicate-subscription": "error",
+    "stomp.error-frame": "error",
+    "stomp.frame-cut": "error",
+    "stomp.frame-too-large": "error",
+    "stomp.http-on-port": "error",
+    "stomp.late-heartbeat": "warning",
+    "stomp.no-connect": "error",
+    "stomp.peer-not-reading": "error",
+    "stomp.second-connect": "error",
+    "stomp.tls-on-port": "error",
+    "stomp.undefined-escape": "warning",
+    "stomp.unknown-command": "error",
+    "stomp.unknown-subscription": "error",
+    "trace.unparsable": "warning",
 }
-"""Every id that a flag can have; each is an entry of the catalogue."""
+"""Every id that a flag can have, with its level if nothing else is said; each is an entry of the catalogue."""
 
 
 class Wire:
@@ -157,6 +106,7 @@ class Wire:
         self._began = began
         self._listeners = listeners
         self._shown: Counter[tuple[int, str]] = Counter()
+        self._entries: dict[str, Entry] = {}
         self.flags: Counter[str] = Counter()
         self.frames = {"client": 0, "broker": 0}
         self.bytes = {"client": 0, "broker": 0}
@@ -187,23 +137,26 @@ class Wire:
         evidence: Iterable[Mapping[str, object]] = (),
         *,
         level: Level | None = None,
+        groups: Mapping[str, str] | None = None,
     ) -> None:
-        """Write a flag; after `MOST_FLAGS` of one id on one connection, only count it."""
+        """Write a flag, with the catalogue's first remedy, in whose text `groups` stand; after `MOST_FLAGS` of one id on one connection, only count it."""
         self.flags[flag] += 1
         self._shown[conn or 0, flag] += 1
         if self._shown[conn or 0, flag] > MOST_FLAGS:
             return
-        kind = FLAGS[flag]
+        entry = self._entries.get(flag) or find(flag)
+        assert entry is not None, flag
+        self._entries[flag] = entry
         self.event(
             t,
             conn,
             "trace",
             "flag",
             id=flag,
-            level=level or kind.level,
+            level=level or FLAGS[flag],
             what=text(what),
             evidence=list(evidence) or None,
-            remedy=kind.remedy,
+            remedy=entry.filled(entry.remedies[0], groups or {}),
         )
 
     def forget(self, conn: int) -> None:

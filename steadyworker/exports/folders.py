@@ -47,7 +47,8 @@ class StageFolders:
             written.write_bytes(folder)
             written.replace(entry)
         except OSError as error:
-            self._log.warning("stage_folder_not_remembered", folder=os.fsdecode(folder), cause=str(error))
+            said = {"folder": os.fsdecode(folder), "cause": str(error), "explain": "steadyworker.stage-folder"}
+            self._log.warning("stage_folder_not_remembered", **said)
 
     def reap(self, ended: Callable[[Sequence[str]], Iterable[str]]) -> None:
         """

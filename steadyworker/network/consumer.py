@@ -196,5 +196,6 @@ class Consumer(ABC, Generic[ALink, AnEpoch]):
         """Send Unreachable once for each cause, not for each try, and try again later."""
         if str(error) != self._said:
             self._said = str(error)
-            self.tell(Unreachable(self._said, final=isinstance(error, Refused | ConfigError) and self._epochs == 0))
+            final = isinstance(error, Refused | ConfigError) and self._epochs == 0
+            self.tell(Unreachable(self._said, final, error.id))
         self._again(self._backoff.refused())

@@ -6,6 +6,7 @@ Each of our messages states what was expected, what was got, and what to do; eac
 
 from __future__ import annotations
 
+import errno
 import re
 import socket
 import ssl
@@ -22,6 +23,9 @@ _LISTED = 200
 _OUR_CERTIFICATE = re.compile(r"\w+_ALERT_(?:\w*CERTIFICATE\w*|UNKNOWN_CA|ACCESS_DENIED|HANDSHAKE_FAILURE)")
 """The TLS alerts by which a broker refuses our certificate; in TLS 1.2, HANDSHAKE_FAILURE means a missing certificate."""
 
+_WRONG_HOST = 62
+"""OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH."""
+
 NO_ANSWER = "check that the broker is up, and that no firewall is in between"
 SEE_LOG = "see the broker's log"
 
@@ -31,7 +35,17 @@ class Refused(BrokerUnavailable):
 
 
 class Silent(Exception):
-    """A reply of the broker that did not arrive in time."""
+    """
+    A reply of the broker that did not arrive in time.
+
+    Args:
+        text: What is missing, for people.
+        id: The entry of the catalogue that explains it.
+    """
+
+    def __init__(self, text: str, id: str = "network.no-reply") -> None:
+        super().__init__(text)
+        self.id = id
 
 
 class Foreign(Exception):
@@ -39,11 +53,12 @@ class Foreign(Exception):
 
 
 class Judged(NamedTuple):
-    """A description of an error, its remedy, and whether it is a refusal (`Refused`)."""
+    """A description of an error, its remedy, whether it is a refusal (`Refused`), and the entry of the catalogue that explains it."""
 
     got: str
     remedy: str
     refused: bool = False
+    id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,28 +90,28 @@ class Translator:
         if isinstance(error, BrokerUnavailable):
             return error
         if isinstance(error, ConfigError):
-            return _caused(Refused(str(error)), error)
+            return _caused(Refused(str(error), id=error.id), error)
         root = self.root(error)
-        got, remedy, refused = self._certificate(root) or self.judge(root) or self._common(root)
+        got, remedy, refused, id_ = self._certificate(root) or self.judge(root) or self._common(root)
         kind = Refused if refused else BrokerUnavailable
-        return _caused(kind(f"Expected a connection to {self.broker} at {place}, got: {got}; {remedy}."), error)
+        return _caused(kind(f"Expected a connection to {self.broker} at {place}, got: {got}; {remedy}.", id=id_), error)
 
     @contextmanager
     def translated(self, place: str, to: type[SteadyWorkerError] | None = None) -> Iterator[None]:
         """
         Translate errors of libraries that are raised in this context, as `unavailable` does.
 
-        If `to` is given, the new error has this type, with the same text.
+        If `to` is given, the new error has this type, with the same text and id.
         """
         try:
             yield
         except SteadyWorkerError as error:
             if to is None or isinstance(error, to) or not isinstance(error, BrokerUnavailable):
                 raise
-            raise to(str(error)) from error
+            raise to(str(error), id=error.id) from error
         except Exception as error:
             ours = self.unavailable(error, place)
-            raise (ours if to is None else to(str(ours))) from error
+            raise (ours if to is None else to(str(ours), id=ours.id)) from error
 
     def _certificate(self, error: BaseException) -> Judged | None:
         """Judge an error that contains the broker's TLS alert about our certificate; None for all others."""
@@ -106,12 +121,14 @@ class Translator:
                 "a refusal, because our certificate has expired",
                 "renew the file that ?certfile= names, which is read again at each connect",
                 refused=True,
+                id="tls.client-certificate-expired",
             )
         if alert := _OUR_CERTIFICATE.search(text):
             return Judged(
                 f"a refusal, because our certificate is missing or untrusted ({alert[0]})",
                 f"set ?certfile= to a certificate that the broker's {self.trusts} trusts, and ?keyfile= to its key",
                 refused=True,
+                id=_by_alert(alert[0]),
             )
         return None
 
@@ -122,34 +139,59 @@ class Translator:
                     f"a certificate that is not valid now ({message})",
                     "renew the broker's certificate, or correct the clock of this host",
                     refused=True,
+                    id="tls.certificate-expired",
                 )
-            case ssl.SSLCertVerificationError(verify_message=message):
+            case ssl.SSLCertVerificationError(verify_message=message, verify_code=code):
                 return Judged(
                     f"an untrusted certificate ({message})",
                     "set ?cafile= to the PEM file of the signing authority, and connect by a host name that the certificate contains",
                     refused=True,
+                    id="tls.wrong-host" if code == _WRONG_HOST else "tls.certificate-not-trusted",
                 )
             case ssl.SSLEOFError() | ssl.SSLZeroReturnError() | ssl.SSLSyscallError():
                 return Judged(
                     "a connection that closed during the TLS handshake",
                     f"{SEE_LOG}, and check proxies and firewalls on the way",
+                    id="tls.handshake-closed",
                 )
             case ssl.SSLError():
                 return Judged(
                     f"no TLS ({getattr(error, 'reason', None) or error})",
                     f"correct the scheme and the port ({self.ports})",
                     refused=True,
+                    id="tls.plain-port",
                 )
             case Silent():
-                return Judged(str(error), "check whether the broker is frozen or overloaded")
+                return Judged(str(error), "check whether the broker is frozen or overloaded", id=error.id)
             case socket.gaierror():
-                return Judged(f"no address ({error.strerror})", "correct the host in --broker, or the name service")
+                remedy = "correct the host in --broker, or the name service"
+                return Judged(f"no address ({error.strerror})", remedy, id="network.unknown-host")
             case TimeoutError():
-                return Judged("no reply in time", NO_ANSWER)
+                return Judged("no reply in time", NO_ANSWER, id="network.no-reply")
             case OSError():
-                return Judged(error.strerror or short(repr(error)), NO_ANSWER)
+                return Judged(error.strerror or short(repr(error)), NO_ANSWER, id=_by_kind(error))
             case _:
                 return Judged(short(repr(error)), SEE_LOG)
+
+
+def _by_alert(alert: str) -> str:
+    """Return the id of the entry for a TLS alert about our certificate."""
+    if "UNKNOWN_CA" in alert:
+        return "tls.client-certificate-not-trusted"
+    return "tls.client-certificate-missing" if "REQUIRED" in alert or "HANDSHAKE_FAILURE" in alert else ""
+
+
+def _by_kind(error: OSError) -> str:
+    """Return the id of the entry for an error of a socket; empty if it is of another kind."""
+    match error:
+        case ConnectionRefusedError():
+            return "network.connection-refused"
+        case ConnectionResetError() | BrokenPipeError() | ConnectionAbortedError():
+            return "network.connection-reset"
+        case OSError(errno=errno.EHOSTUNREACH | errno.ENETUNREACH):
+            return "network.unreachable"
+        case _:
+            return ""
 
 
 def worst(errors: Sequence[BrokerUnavailable]) -> BrokerUnavailable:

@@ -58,7 +58,8 @@ class Tls:
             if not os.access(path, os.R_OK) or not Path(path).is_file():
                 raise ConfigError(
                     f"Expected a file at {path} that this user may read, got none: "
-                    "correct the broker's URL, or the file's permissions."
+                    "correct the broker's URL, or the file's permissions.",
+                    id="config.broker-url",
                 )
         try:
             context = ssl.create_default_context(cafile=self.cafile)
@@ -71,7 +72,8 @@ class Tls:
             got = error.reason or "no PEM"
             raise ConfigError(
                 "Expected PEM files in the options cafile, certfile and keyfile, and a key without a password, "
-                f"got: {got}: correct the files."
+                f"got: {got}: correct the files.",
+                id="config.broker-url",
             ) from error
         return context
 
@@ -122,7 +124,9 @@ class Form:
         """
         match = _URL.fullmatch(url)
         if match is None or match[1].lower() not in self.ports:
-            raise ConfigError(f"Expected a broker's URL, got something else: {self.example}.")  # it can have a password
+            raise ConfigError(
+                f"Expected a broker's URL, got something else: {self.example}.", id="config.broker-url"
+            )  # it can have a password
         parts = SplitResult(match[1].lower(), match[2], match[3], match[4] or "", "")
         userinfo, at, hosts = parts.netloc.rpartition("@")
         user, _, password = userinfo.partition(":")
@@ -130,7 +134,8 @@ class Form:
         if "@" in url[len(f"{parts.scheme}://{parts.netloc}") :] or "#" in url:
             raise ConfigError(
                 "Expected '@', '/', '?' and '#' to be percent-encoded in the broker's URL, got one that is not: "
-                f"{self.example} (%40 %2F %3F %23)."
+                f"{self.example} (%40 %2F %3F %23).",
+                id="config.broker-url",
             )
         self._check_path(parts.path)
         # Before the options: if the host is missing, they are a part of the password.
@@ -150,10 +155,13 @@ class Form:
 
     def _check_path(self, path: str) -> None:
         if self.path is None and path.strip("/"):
-            raise ConfigError(f"Expected no path in the broker's URL, got {path!r}: {self.example}.")
+            raise ConfigError(
+                f"Expected no path in the broker's URL, got {path!r}: {self.example}.", id="config.broker-url"
+            )
         if path.count("/") > 1:
             raise ConfigError(
-                f"Expected one {self.path} in the broker's URL, got {path!r}: {self.example} ('/' as %2F)."
+                f"Expected one {self.path} in the broker's URL, got {path!r}: {self.example} ('/' as %2F).",
+                id="config.broker-url",
             )
 
     def _options(self, parts: SplitResult) -> Mapping[str, str]:
@@ -161,7 +169,8 @@ class Form:
             pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
         except ValueError:
             raise ConfigError(
-                "Expected name=value&… after the '?' of the broker's URL, got something else: correct the options."
+                "Expected name=value&… after the '?' of the broker's URL, got something else: correct the options.",
+                id="config.broker-url",
             ) from None
         options = dict(pairs)
         known = (*self.options, *self.tls_options)
@@ -170,24 +179,29 @@ class Form:
                 near = difflib.get_close_matches(name, known, n=1)
                 remedy = f"did you mean {near[0]}?" if near else "leave it out."
                 raise ConfigError(
-                    f"Expected only the options {', '.join(known)} in the broker's URL, got {name!r}: {remedy}"
+                    f"Expected only the options {', '.join(known)} in the broker's URL, got {name!r}: {remedy}",
+                    id="config.broker-url",
                 )
             if name in TLS_OPTIONS and parts.scheme != self.tls_scheme:
                 raise ConfigError(
                     f"Expected the option {name} only in a URL that begins with {self.tls_scheme}://, got {parts.scheme}://: "
-                    f"write {self.tls_scheme}://, or leave the option out."
+                    f"write {self.tls_scheme}://, or leave the option out.",
+                    id="config.broker-url",
                 )
             if not value:
                 raise ConfigError(
-                    f"Expected a value for the option {name} in the broker's URL, got none: give a value, or leave the option out."
+                    f"Expected a value for the option {name} in the broker's URL, got none: give a value, or leave the option out.",
+                    id="config.broker-url",
                 )
         if len(pairs) != len(options):
             raise ConfigError(
-                "Expected each option of the broker's URL once, got an option twice: remove one of the two."
+                "Expected each option of the broker's URL once, got an option twice: remove one of the two.",
+                id="config.broker-url",
             )
         if ("keyfile" in options) and "certfile" not in options:
             raise ConfigError(
-                "Expected the options certfile and keyfile together in the broker's URL, got keyfile alone: add certfile."
+                "Expected the options certfile and keyfile together in the broker's URL, got keyfile alone: add certfile.",
+                id="config.broker-url",
             )
         return options
 
@@ -199,7 +213,8 @@ class Form:
             raise ConfigError(
                 f"Expected host or host:port in the broker's URL, got {host!r} with a port that is not from 1 to 65535: {self.example}."
                 if host
-                else f"Expected host or host:port in the broker's URL, got none: {self.example}."
+                else f"Expected host or host:port in the broker's URL, got none: {self.example}.",
+                id="config.broker-url",
             )
         return Address(host, int(port[1:]) if port else default_port)
 
@@ -211,5 +226,6 @@ def heartbeat_of(options: Mapping[str, str], default: int) -> int:
         return int(text)
     raise ConfigError(
         f"Expected the option heartbeat to be from 1 to {_LONGEST_HEARTBEAT} whole seconds, got {text!r}: "
-        "correct it; 0 is refused, because without a heartbeat a vanished broker is never noticed."
+        "correct it; 0 is refused, because without a heartbeat a vanished broker is never noticed.",
+        id="config.broker-url",
     )

@@ -122,22 +122,28 @@ def check_command(arguments: Sequence[str]) -> None:
     """Raise ConfigError for a command line that cannot be started with any payload."""
     if not arguments or not arguments[0]:
         raise ConfigError(
-            "Expected a program after `--`, got none: write `steadyworker exec --queue Q … -- PROGRAM …`."
+            "Expected a program after `--`, got none: write `steadyworker exec --queue Q … -- PROGRAM …`.",
+            id="config.command",
         )
     if _PLACEHOLDER.search(arguments[0]):
         raise ConfigError(
             f"Expected the name of a program, got {arguments[0]!r}: a message must not choose the program that runs; "
-            "name a program, and put placeholders only into its arguments."
+            "name a program, and put placeholders only into its arguments.",
+            id="config.command",
         )
     for argument in arguments:
         if "{file." in argument or "{key." in argument:
             raise ConfigError(
-                f"Expected {{file}} or {{key}} without a field, got {argument!r}: only {{payload.NAME}} has fields."
+                f"Expected {{file}} or {{key}} without a field, got {argument!r}: only {{payload.NAME}} has fields.",
+                id="config.command",
             )
         for word in _WORD.findall(argument):
             near = difflib.get_close_matches(word, ("payload", "file", "key"), n=1, cutoff=0.75)
             if near and word not in ("payload", "file", "key"):
-                raise ConfigError(f"There is no placeholder {{{word}}} (in {argument!r}): did you mean {{{near[0]}}}?")
+                raise ConfigError(
+                    f"There is no placeholder {{{word}}} (in {argument!r}): did you mean {{{near[0]}}}?",
+                    id="config.command",
+                )
 
 
 def handed_on(command: Command) -> str:
@@ -155,6 +161,7 @@ def command_here() -> Command:
     text = os.environ.get(VARIABLE)
     if text is None:
         raise ConfigError(
-            "Expected the command of `steadyworker exec`, got none: start this Worker by `steadyworker exec`."
+            "Expected the command of `steadyworker exec`, got none: start this Worker by `steadyworker exec`.",
+            id="config.command",
         )
     return msgspec.json.decode(text, type=Command)

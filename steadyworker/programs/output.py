@@ -67,7 +67,8 @@ class OutputLog:
 
     def _say_left_out(self) -> None:
         if self._out > 0:
-            self._log.warning("output_left_out", lines=self._out, limit=f"{BURST} bytes at once, {RATE} a second")
+            limit, entry = f"{BURST} bytes at once, {RATE} a second", "steadyworker.output-left-out"
+            self._log.warning("output_left_out", lines=self._out, limit=limit, explain=entry)
         self._out = 0
         self._tail.clear()
 

@@ -124,7 +124,8 @@ class Pipes:
         except Exception as error:  # noqa: BLE001 - a wrong report must not end the program's run
             if not self._complained:
                 self._complained = True
-                self._log.warning("report_ignored", line=plain_text(line, 200), error=plain_text(error))
+                said = {"line": plain_text(line, 200), "error": plain_text(error)}
+                self._log.warning("report_ignored", **said, explain="steadyworker.report-ignored")
 
     def _progress(self, text: str) -> None:
         numbers: list[float] = []

@@ -180,7 +180,8 @@ class ConsumerAudit:
             self._say(AuditResult(cause, after_jobs=True))
         else:
             self._uncounted = True
-            get_logger("steadyworker.runner").warning("consumers_uncounted", queue=self._name)
+            entry = "ledger.uncounted-consumers"
+            get_logger("steadyworker.runner").warning("consumers_uncounted", queue=self._name, explain=entry)
 
     def _say(self, said: AuditResult) -> None:
         self._said = said
@@ -191,8 +192,9 @@ class ConsumerAudit:
         now = self._clock.monotonic()
         if self._since is None:
             self._since = now
+            said = {"queue": self._name, "consumers": consumers, "known": known}
             get_logger("steadyworker.runner").warning(
-                "surplus_consumers", queue=self._name, consumers=consumers, known=known
+                "surplus_consumers", **said, explain="steadyworker.foreign-consumers"
             )
         return now - self._since > self._tolerated
 

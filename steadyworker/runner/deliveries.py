@@ -48,6 +48,7 @@ from steadyworker.runner.envelope import (
     of_queue,
     too_large,
 )
+from steadyworker.runner.redeliveries import RELEASED, Redeliveries, cause_of
 from steadyworker.runner.runs import Runs
 from steadyworker.runner.state import Deps, Phase, PlanResult, RunnerState, Timers
 from steadyworker.runner.unkeyed import UnkeyedMessages
@@ -74,6 +75,7 @@ class Deliveries:
         self._runs = runs
         self._timers = timers
         self._unkeyed = UnkeyedMessages(deps, state, runs, self._may_begin, self._begin_detached, self._decline)
+        self._redeliveries = Redeliveries(deps.spec.key_header, deps.times.margin)
         self._epoch = -1
         self._asks_again = False
         self._log = get_logger("steadyworker.runner")
@@ -82,13 +84,14 @@ class Deliveries:
 
     def connected(self, epoch: int) -> None:
         """Begin a new epoch: every delivery of an older epoch is lost."""
-        self._lose([key for key in self._state.valid if key[0] != epoch], "a new connection replaced the old one")
+        gone = Lost(self._epoch, "a new connection replaced the old one")
+        self._lose([key for key in self._state.valid if key[0] != epoch], gone)
         self._epoch = epoch
 
     def lost(self, signal: Lost) -> None:
         """Forget one delivery, or every delivery of an epoch."""
         keys = [key for key in self._state.valid if key[0] == signal.epoch and signal.id in (None, key[1])]
-        self._lose(keys, signal.cause)
+        self._lose(keys, signal)
 
     def arrived(self, delivery: Delivery) -> None:
         """Receive a delivery from the broker."""
@@ -112,9 +115,11 @@ class Deliveries:
         if unkeyed:
             self._unkeyed.over(result.plan)
 
-    def _lose(self, keys: list[tuple[int, str]], cause: str) -> None:
+    def _lose(self, keys: list[tuple[int, str]], signal: Lost) -> None:
         for key in keys:
-            self._runs.detached(self._state.valid.pop(key), cause)
+            delivery = self._state.valid.pop(key)
+            self._redeliveries.ended(delivery, cause_of(signal))
+            self._runs.detached(delivery, signal)
         self._state.held = [delivery for delivery in self._state.held if self._state.is_valid(delivery)]
         self._state.adopt_until = self._deps.clock.monotonic() + self._deps.times.adopt_window
         self._timers.after(self._deps.times.adopt_window, _turn)
@@ -198,12 +203,14 @@ class Deliveries:
                 assert row is not None, "an adopted run has a row"
                 run = self._state.by_fence[row.fence]
                 self._runs.adopt(run, envelope.delivery)
-                self._deps.emit(Adopted(**report.about(run.token, self._deps.clock)))
+                because = self._why_again(envelope, row)
+                self._deps.emit(Adopted(**report.about(run.token, self._deps.clock), redelivered_because=because))
             case Defer(delay=delay):
                 self._defer(envelope, row, self._deps.times.defer_delay if delay is None else self._level(delay))
             case AckDuplicate(state=state):
                 if row is not None:
-                    self._deps.emit(DuplicateAcked(**report.about(row.token, self._deps.clock), state=state.value))
+                    about, because = report.about(row.token, self._deps.clock), self._why_again(envelope, row)
+                    self._deps.emit(DuplicateAcked(**about, state=state.value, redelivered_because=because))
                 self._runs.carry_out(planning.settle_only(envelope.delivery))
             case KeyConflict():
                 assert row is not None, "a key without a row has no conflict"
@@ -257,10 +264,14 @@ class Deliveries:
         if claimed is None:
             return False
         if row is not None and envelope.hop > row.hop + 1:
-            hops = {"hop": envelope.hop, "known": row.hop}
+            hops = {"hop": envelope.hop, "known": row.hop, "explain": "ledger.lost-history"}
             self._log.warning("ledger_lost_history", key=envelope.id.key, queue=envelope.id.queue, **hops)
-        self._runs.start(claimed, envelope, slot, began, lost=claim.lost, before=row)
+        because = self._why_again(envelope, row)
+        self._runs.start(claimed, envelope, slot, began, lost=claim.lost, before=row, because=because)
         return True
+
+    def _why_again(self, envelope: Envelope, row: Row | None) -> str:
+        return self._redeliveries.because(envelope, row, self._deps.owner)
 
     def _begin_detached(self, envelope: Envelope) -> None:
         """
@@ -289,6 +300,7 @@ class Deliveries:
     def _give_back(self, delivery: Delivery) -> None:
         """Release a delivery; set the prefetch to 0 first, so that the broker does not return it to this process at once."""
         self._pause()
+        self._redeliveries.ended(delivery, RELEASED)
         self._runs.carry_out(planning.settle_only(delivery, Settle.RELEASE))
 
     def _finish(self, envelope: Envelope, row: Row | None, began: float) -> bool:
@@ -303,7 +315,8 @@ class Deliveries:
             self._hold(delivery, self._deps.times.defer_delay)
             return
         if row is not None:
-            self._deps.emit(DeliveryDeferred(**report.about(row.token, self._deps.clock), delay=delay))
+            about, because = report.about(row.token, self._deps.clock), self._why_again(envelope, row)
+            self._deps.emit(DeliveryDeferred(**about, delay=delay, redelivered_because=because))
         headers = {**delivery.headers, KEY: envelope.id.key}
         self._runs.carry_out(planning.pass_on(delivery, OutgoingMessage(Target.LATER, delivery.body, headers, delay)))
 
@@ -341,6 +354,7 @@ class Deliveries:
                 fence=0 if row is None else row.fence,
                 at=self._deps.clock.wall(),
                 reason=reason,
+                explain=f"steadyworker.{reason.partition(':')[0]}",
             )
         )
         theirs = {as_unicode(name): as_unicode(text) for name, text in delivery.headers.items()}
@@ -365,6 +379,7 @@ class Deliveries:
         """Release every held delivery, because no slot can take a run now."""
         held, self._state.held = self._state.held, []
         for delivery in held:
+            self._redeliveries.ended(delivery, RELEASED)
             self._runs.carry_out(planning.settle_only(delivery, Settle.RELEASE))
 
 

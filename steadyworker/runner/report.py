@@ -85,7 +85,8 @@ def row_locked(token: Token) -> None:
     """Warn of a lease that the ledger could not renew, because another session keeps the job's row locked."""
     remedy = "end the session that holds a lock on this row of the ledger; the run ends when its lease is over."
     log = get_logger("steadyworker.runner")
-    log.warning("lease_not_renewed", key=token.id.key, queue=token.id.queue, fence=token.fence, remedy=remedy)
+    about = {"key": token.id.key, "queue": token.id.queue, "fence": token.fence}
+    log.warning("lease_not_renewed", **about, remedy=remedy, explain="ledger.row-locked")
 
 
 def often_interrupted(token: Token, times: int) -> None:
@@ -93,4 +94,5 @@ def often_interrupted(token: Token, times: int) -> None:
     if times >= _MANY_INTERRUPTIONS:
         remedy = "save checkpoints more often, or raise --stop-within."
         log = get_logger("steadyworker.runner")
-        log.warning("often_interrupted", key=token.id.key, queue=token.id.queue, times=times, remedy=remedy)
+        about = {"key": token.id.key, "queue": token.id.queue, "times": times}
+        log.warning("often_interrupted", **about, remedy=remedy, explain="steadyworker.often-interrupted")

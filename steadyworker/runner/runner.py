@@ -59,6 +59,14 @@ _PROGRESS_EVERY = 1.0
 _LONGEST_WAIT = 5.0
 """The loop turns at least once in this many seconds, so that the watchdog sees that an idle runner is alive."""
 
+_EXPLAIN = {
+    "ledger": "ledger.unreachable",
+    "host": "steadyworker.host-unfit",
+    "consumers": "steadyworker.foreign-consumers",
+    "setup": "steadyworker.setup-failed",
+}
+"""The entry of the catalogue for each part that has one cause; the adapter names the entry for the broker."""
+
 QUIET_AFTER = 60.0
 """
 Seconds without consuming after which an owner registers as quiet; shorter pauses are common and end by themselves.
@@ -94,6 +102,7 @@ class Runner:
         self._losses = Counter(dict.fromkeys(REASONS, 0))
         self._was_connected = False
         self._blocked: str | None = None
+        self._explain = dict(_EXPLAIN)
         self._prefetch = 0
         self._idle_since: float | None = -math.inf
         self._holds = False
@@ -155,15 +164,17 @@ class Runner:
                 self.deliveries.connected(epoch)
             case Delivered(delivery=delivery):
                 self.deliveries.arrived(delivery)
-            case Lost(id=id_, cause=cause):
+            case Lost(id=id_):
                 if id_ is None:
-                    self._disconnected(cause)
+                    self._disconnected(event)
                 self.deliveries.lost(event)
             case Unreachable(cause=cause, final=final):
                 self._connection = cause
+                self._explain["broker"] = event.explain
                 self.final = cause if final and not self._was_connected else self.final
             case Blocked(cause=cause):
                 self._blocked = cause
+                self._explain["broker alarm"] = event.explain
             case Unblocked():
                 self._blocked = None
             case AuditResult():
@@ -201,9 +212,10 @@ class Runner:
             case Staged(stage=stage, kill=kill):
                 self._staged(stage, kill=kill)
 
-    def _disconnected(self, cause: str) -> None:
-        self._connection = cause  # kept until the next Connected, even if that connection is lost at once
-        self._losses[reason_of(cause)] += 1
+    def _disconnected(self, signal: Lost) -> None:
+        self._connection = signal.cause  # kept until the next Connected, even if that connection is lost at once
+        self._explain["broker"] = signal.explain
+        self._losses[reason_of(signal.cause)] += 1
 
     def _end_turn(self) -> None:
         """End the turn: decide on held deliveries, set the prefetch, and update the values that other threads read."""
@@ -361,6 +373,12 @@ class Runner:
     def not_ready(self) -> Mapping[str, str]:
         """Return the reasons why the runner takes no message, by part, as of its last turn; any thread may call this."""
         return self._not_ready
+
+    def explain(self, part: str) -> str:
+        """Return the id of the entry of the catalogue that explains why this part is not ready; empty if it is not known."""
+        if part == "setup" and not self.slot_health.causes:
+            return ""  # it is not over yet
+        return self._explain.get(part, "steadyworker.queue-refuses" if part.endswith(" queue") else "")
 
     def reading(self) -> Reading:
         """Return the runner's state for `/metrics`; any thread may call this."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 
 from tenacity import wait_random_exponential
 
+from steadyworker.adapter import Lost
 from steadyworker.delivery import Delivery, Settled
 from steadyworker.errors import LedgerUnavailable, PublishFailed
 from steadyworker.events import DeliveryLost, Fenced, JobEnded, JobStarted, TakenOver
@@ -68,11 +69,14 @@ class Runs:
 
     # --- from claim to outcome -------------------------------------------------------------------------------------
 
-    def start(self, row: Row, envelope: Envelope, slot: Slot, began: float, *, lost: bool, before: Row | None) -> None:
+    def start(
+        self, row: Row, envelope: Envelope, slot: Slot, began: float, *, lost: bool, before: Row | None, because: str
+    ) -> None:
         """
         Begin the run that was claimed; the run is detached if its delivery is not valid.
 
         A cancelled job, or a job whose body is too large, ends before its handler starts.
+        `because` tells why the message came again, for the log.
         """
         trusted_until = began + self._deps.times.trust_for
         delivery = envelope.delivery if self._state.is_valid(envelope.delivery) else None
@@ -90,7 +94,8 @@ class Runs:
             self.ended(run, Rejected(reason))
             return
         slot.run(task_of(row, envelope, self._deps.spec))
-        self._deps.emit(JobStarted(**about, attempt=row.counters.attempts + 1, why=report.why(before, lost=lost)))
+        attempt, why = row.counters.attempts + 1, report.why(before, lost=lost)
+        self._deps.emit(JobStarted(**about, attempt=attempt, why=why, redelivered_because=because))
 
     def finish(self, row: Row, envelope: Envelope, began: float) -> None:
         """
@@ -236,7 +241,7 @@ class Runs:
 
     # --- what happens to a run -------------------------------------------------------------------------------------
 
-    def detached(self, delivery: Delivery, cause: str) -> None:
+    def detached(self, delivery: Delivery, signal: Lost) -> None:
         """Remove this delivery from its run or plan, because the broker no longer accepts its settlement."""
         for plan in self._state.passing:
             if plan.delivery is delivery:
@@ -246,7 +251,8 @@ class Runs:
                 run.delivery = None
                 if run.plan is not None:
                     run.plan.delivery = None
-                self._deps.emit(DeliveryLost(**report.about(run.token, self._deps.clock), cause=cause))
+                about = report.about(run.token, self._deps.clock)
+                self._deps.emit(DeliveryLost(**about, cause=signal.cause, explain=signal.explain))
 
     def adopt(self, run: Run, delivery: Delivery) -> None:
         """Bind a redelivery to the run under way: the run goes on, and settles this delivery."""

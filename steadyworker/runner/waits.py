@@ -10,6 +10,7 @@ from steadyworker.spec import WorkerSpec
 from steadyworker.telemetry.logs import get_logger
 
 _WITHIN = 1.0
+_ENTRY = "steadyworker.wait-failed"
 
 
 class Waits:
@@ -35,7 +36,7 @@ class Waits:
             try:
                 drawn.append(drawn_delay(outcome, counters, self._spec.retry))
             except BaseException:  # noqa: BLE001 - a user's `wait` can raise anything
-                self._log.exception("wait_failed", worker=self._spec.target)
+                self._log.exception("wait_failed", worker=self._spec.target, explain=_ENTRY)
 
         if not self._in_thread:
             draw()
@@ -44,11 +45,11 @@ class Waits:
             try:
                 thread.start()
             except RuntimeError as error:  # the system allows no further thread
-                self._log.error("wait_failed", worker=self._spec.target, reason=str(error))
+                self._log.error("wait_failed", worker=self._spec.target, reason=str(error), explain=_ENTRY)
             else:
                 thread.join(_WITHIN)
                 self._blocks = thread.is_alive()
                 if self._blocks:
                     reason = f"it took more than {_WITHIN:g} s; the default wait is used until this process ends"
-                    self._log.error("wait_failed", worker=self._spec.target, reason=reason)
+                    self._log.error("wait_failed", worker=self._spec.target, reason=reason, explain=_ENTRY)
         return drawn[0] if drawn else drawn_delay(outcome, counters, RetryPolicy())

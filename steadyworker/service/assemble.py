@@ -118,11 +118,14 @@ def specs_of(
     Two Workers must not have the same queue, and no dead-letter queue may be a queue or dead-letter queue of another Worker.
     """
     if not workers:
-        raise ConfigError("Expected at least one Worker to run, got none: pass its class, as in run(PaymentExports).")
+        raise ConfigError(
+            "Expected at least one Worker to run, got none: pass its class, as in run(PaymentExports).",
+            id="config.worker",
+        )
     if options.concurrency is not None and len(workers) > 1:
         names = ", ".join(worker.__name__ for worker in workers)
         msg = f"Expected one Worker together with --concurrency, got {names}: set concurrency in [workers.NAME] of steadyworker.toml."
-        raise ConfigError(msg)
+        raise ConfigError(msg, id="config.worker")
     specs = []
     for worker in workers:
         given = dict(options.workers.get(worker.__name__, {})) if is_worker(worker) else {}
@@ -134,7 +137,7 @@ def specs_of(
         other = seen.setdefault(spec.queue, spec)
         if other is not spec:
             msg = f"Expected one Worker for each queue, got {other.target} and {spec.target} for {spec.queue!r}: run only one of them."
-            raise ConfigError(msg)
+            raise ConfigError(msg, id="config.two-workers")
     for spec in specs:
         for other in specs:
             if other is not spec and spec.dead_letter_queue in (other.queue, other.dead_letter_queue):
@@ -143,7 +146,7 @@ def specs_of(
                     f"{spec.dead_letter_queue!r}, which {other.target} uses, too: set another dead_letter_queue for one of them, "
                     "or remove the attribute; by default it is the queue's name with .dead."
                 )
-                raise ConfigError(msg)
+                raise ConfigError(msg, id="config.two-workers")
     return specs
 
 

@@ -19,7 +19,7 @@ from collections.abc import Collection, Sequence
 
 from steadyworker.adapter import Adapter, QueueSpec
 from steadyworker.errors import BrokerUnavailable, Finding
-from steadyworker.telemetry.logs import get_logger
+from steadyworker.telemetry.logs import EXPLAIN, get_logger
 
 SOON = 60.0
 DAILY = 86400.0
@@ -75,5 +75,10 @@ class BrokerRecheck:
         for finding in dict.fromkeys(found):
             if finding not in self._known:
                 say = log.error if finding.level == "error" else log.warning
-                say(f"check_{finding.level}", what=finding.what, remedy=finding.remedy)
+                say(f"check_{finding.level}", **fields_of(finding))
         self._known.update(found)
+
+
+def fields_of(finding: Finding) -> dict[str, str]:
+    """Return the fields of a finding's line in the log."""
+    return {"what": finding.what, "remedy": finding.remedy, EXPLAIN: finding.id}

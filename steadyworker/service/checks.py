@@ -60,39 +60,58 @@ def check(
 def _settings(specs: Sequence[WorkerSpec], options: Options) -> Iterator[Finding]:
     if options.namespace is not None and (problem := NAMESPACE.problem(options.namespace)):
         yield Finding(
-            "error", problem, "set another --namespace, or leave it out: the default is the broker's identity."
+            "error",
+            problem,
+            "set another --namespace, or leave it out: the default is the broker's identity.",
+            id="check.namespace-name",
         )
     for spec in specs:
         if spec.dead_letter_queue == spec.queue:
             what = f"Expected a dead-letter queue for {spec.target} that is not its work queue, got {spec.queue!r} for both."
-            yield Finding("error", what, "give dead_letter_queue another name, or leave it out.")
+            yield Finding(
+                "error",
+                what,
+                "give dead_letter_queue another name, or leave it out.",
+                id="check.same-dead-letter-queue",
+            )
         for name, meant in misspelt(spec.cls):
             what = f"{spec.cls.__qualname__} sets {name!r}, which SteadyWorker does not read."
-            yield Finding("warning", what, f"did you mean {meant!r}? If the name is your own, call it {'_' + name!r}.")
+            yield Finding(
+                "warning",
+                what,
+                f"did you mean {meant!r}? If the name is your own, call it {'_' + name!r}.",
+                id="check.misspelt-attribute",
+            )
     names = [spec.cls.__name__ for spec in specs]
     for name in options.workers:
         if name not in names and (near := difflib.get_close_matches(name, names, n=1)):
             what = f"[workers.{name}] names no Worker that runs here."
-            yield Finding("warning", what, f"did you mean [workers.{near[0]}]?")
+            yield Finding("warning", what, f"did you mean [workers.{near[0]}]?", id="check.unknown-worker-table")
 
 
 def _surroundings(specs: Sequence[WorkerSpec], options: Options, host: Host) -> Iterator[Finding]:
     if host.platform == "win32":
         yield Finding(
-            "error", "Windows has no process groups that can be killed as a whole.", "run SteadyWorker under WSL 2."
+            "error",
+            "Windows has no process groups that can be killed as a whole.",
+            "run SteadyWorker under WSL 2.",
+            id="check.windows",
         )
     elif host.platform != "linux":
         what = f"On {host.platform}, children can outlive a killed worker process, and memory_limit has no effect."
-        yield Finding("warning", what, "develop here, and run on Linux.")
+        yield Finding("warning", what, "develop here, and run on Linux.", id="check.not-linux")
     if any(redact(argument) != argument for argument in host.command_line):
         what = "The command line contains a password, and every user of this machine can read it."
         yield Finding(
-            "warning", what, "put the URL into a file, and name that file with --broker-file or --ledger-file."
+            "warning",
+            what,
+            "put the URL into a file, and name that file with --broker-file or --ledger-file.",
+            id="check.password-in-arguments",
         )
     if host.kills_group:
         what = "When one job runs out of memory, the kernel kills this whole cgroup, including the worker process."
         remedy = "on Kubernetes set the kubelet's singleProcessOOMKill: true; on systemd OOMPolicy=continue; else echo 0 > memory.oom.group."
-        yield Finding("warning", what, remedy)
+        yield Finding("warning", what, remedy, id="check.group-oom-kill")
     yield from _unit(options, host)
     wanted = sum(spec.concurrency * (spec.memory_limit or 0) for spec in specs)
     if host.memory_limit is not None and wanted > host.memory_limit:
@@ -101,6 +120,7 @@ def _surroundings(specs: Sequence[WorkerSpec], options: Options, host: Host) -> 
             "warning",
             what,
             "lower memory_limit or concurrency: the sum of memory_limit × concurrency must stay below the cgroup's limit.",
+            id="check.memory-limit",
         )
 
 
@@ -110,14 +130,17 @@ def _unit(options: Options, host: Host) -> Iterator[Finding]:
         return
     if unit.oom_policy == "stop":
         what = f"When one job runs out of memory, systemd stops the whole unit {unit.name} (OOMPolicy=stop)."
-        yield Finding("warning", what, f"set OOMPolicy=continue in {unit.name}.")
+        yield Finding("warning", what, f"set OOMPolicy=continue in {unit.name}.", id="systemd.oom-policy")
     # With Type=notify the worker process asks systemd for more time while jobs end.
     if not host.notified and unit.stop_within is not None and options.stop_within > unit.stop_within:
         what = (
             f"--stop-within is {options.stop_within:g} s, but systemd kills {unit.name} after {unit.stop_within:g} s."
         )
         yield Finding(
-            "warning", what, f"set Type=notify, or TimeoutStopSec={options.stop_within + 2:g}, in {unit.name}."
+            "warning",
+            what,
+            f"set Type=notify, or TimeoutStopSec={options.stop_within + 2:g}, in {unit.name}.",
+            id="systemd.short-stop",
         )
 
 
@@ -135,7 +158,7 @@ def _reach(spec: WorkerSpec, options: Options, adapter: Adapter) -> Iterator[Fin
     remedy = "set --ledger postgresql://…, or confirm with --ledger-reach host that all consumers are on this host."
     if not broker.counts_consumers:
         what = f"The {scheme}: ledger serves this host only, and this broker does not report how many consumers a queue has."
-        yield Finding("error", what, remedy)
+        yield Finding("error", what, remedy, id="ledger.uncounted-consumers")
         return
     with suppress(BrokerUnavailable):
         if adapter.consumers() is None:
@@ -143,7 +166,12 @@ def _reach(spec: WorkerSpec, options: Options, adapter: Adapter) -> Iterator[Fin
                 f"The {scheme}: ledger serves this host only, and this broker does not report to this user "
                 f"how many consumers queue {spec.queue!r} has."
             )
-            yield Finding("error", what, f"let the broker's user count the consumers of its queues, or {remedy}")
+            yield Finding(
+                "error",
+                what,
+                f"let the broker's user count the consumers of its queues, or {remedy}",
+                id="ledger.uncounted-consumers",
+            )
 
 
 def _keys(spec: WorkerSpec, broker: Capabilities) -> Iterator[Finding]:
@@ -155,7 +183,7 @@ def _keys(spec: WorkerSpec, broker: Capabilities) -> Iterator[Finding]:
     if spec.unkeyed == "generate" and broker.optional_ids:
         what = f"A message to {spec.queue!r} without a key or an id may run twice if a connection or a process is lost while it arrives."
         remedy = "let every sender set the message id or the header sw-job-key, or reject such messages with unkeyed='reject'."
-        yield Finding("note", what, remedy)
+        yield Finding("note", what, remedy, id="check.optional-keys")
 
 
 def _ledger(ledger: Ledger) -> Sequence[Finding]:
@@ -168,6 +196,7 @@ def _ledger(ledger: Ledger) -> Sequence[Finding]:
                 "warning",
                 what,
                 "start the ledger's server, or correct --ledger; no job starts until the ledger responds.",
+                id=error.id or "ledger.unreachable",
             )
         ]
 
@@ -182,6 +211,7 @@ def _broker(spec: WorkerSpec, adapter: Adapter) -> Sequence[Finding]:
                 "warning",
                 what,
                 "start the broker, or correct --broker; the worker process tries again until the broker responds.",
+                id=error.id or "check.broker-unreachable",
             )
         ]
 

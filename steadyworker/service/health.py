@@ -65,7 +65,8 @@ class HealthServer:
             self._server = _Server(host.strip("[]"), int(port), snapshot, clock or SystemClock(), metrics)
         except (OSError, OverflowError) as error:
             raise ConfigError(
-                f"Expected to listen on {address} for --health, got: {error}. Choose another address, or leave --health out."
+                f"Expected to listen on {address} for --health, got: {error}. Choose another address, or leave --health out.",
+                id="config.health-address",
             ) from error
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(_LOOK_EVERY,), name="health", daemon=True

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from steadyworker.config import resolve
+from steadyworker.diagnosis.remedies import Remedies
 from steadyworker.errors import ConfigError, Finding
 from steadyworker.events import Listener
 from steadyworker.lifecycle import EX_CONFIG
 from steadyworker.service.assemble import Assembly, Plan, assemble, plan
+from steadyworker.service.broker_recheck import fields_of
 from steadyworker.service.monitor import Monitor
 from steadyworker.service.reload import Reload
 from steadyworker.service.service import Service
@@ -23,7 +25,7 @@ from steadyworker.slots.spare import Spare
 from steadyworker.system.leaving import awaited_threads, name_threads
 from steadyworker.system.streams import open_standard_streams
 from steadyworker.telemetry import logs
-from steadyworker.telemetry.logs import get_logger
+from steadyworker.telemetry.logs import explained, get_logger
 from steadyworker.telemetry.metrics import open_metrics
 from steadyworker.worker import Worker
 
@@ -89,9 +91,9 @@ def launch(
     try:
         options = resolve.load(settings, os.environ, Path.cwd(), config_file)
     except ConfigError as error:
-        logs.configure("auto", "info")
+        logs.configure("auto", "info", remedy_of=Remedies())
         return _refused(error)
-    logs.configure(options.log_format, options.log_level)
+    logs.configure(options.log_format, options.log_level, remedy_of=Remedies())
     try:
         planned = plan(workers, options, inline=inline)
         if spare is not None and all(spec.isolation == "thread" for spec in planned.specs):
@@ -142,7 +144,7 @@ def _checked(planned: Plan, listeners: Sequence[Listener], spare: Spare | None, 
         raise ConfigError("\n".join(map(str, errors)), errors)
     for finding in findings:
         if finding.level == "warning" and finding not in told:
-            log.warning("check_warning", what=finding.what, remedy=finding.remedy)
+            log.warning("check_warning", **fields_of(finding))
     told.update(findings)
     return assemble(planned, listeners, spare=spare, known=told)
 
@@ -150,7 +152,7 @@ def _checked(planned: Plan, listeners: Sequence[Listener], spare: Spare | None, 
 def _refused(error: ConfigError) -> int:
     log = get_logger("steadyworker.service")
     for finding in error.findings:
-        log.error("startup_refused", what=finding.what, remedy=finding.remedy)
+        log.error("startup_refused", **fields_of(finding))
     if not error.findings:
-        log.error("startup_refused", what=str(error))
+        log.error("startup_refused", what=str(error), **explained(error.id))
     return EX_CONFIG

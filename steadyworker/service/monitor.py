@@ -15,7 +15,7 @@ from steadyworker.service.health import HealthServer, Snapshot
 from steadyworker.service.watchdog import Part, Watchdog
 from steadyworker.system.systemd import Notifier
 from steadyworker.telemetry.gauges import Reading
-from steadyworker.telemetry.logs import get_logger
+from steadyworker.telemetry.logs import explained, get_logger
 from steadyworker.telemetry.metrics import Page
 
 _LOOK_EVERY = 1.0
@@ -106,9 +106,12 @@ class Monitor:
             self._stops()
         self._stuck = self._watchdog.stuck()
         unready: dict[str, str] = {}
+        explain: dict[str, str] = {}
         for runner in assembly.runners:
-            unready |= {f"{runner.deps.spec.queue}: {part}": why for part, why in runner.not_ready().items()}
-        self._tell(unready)
+            for part, why in runner.not_ready().items():
+                unready[name := f"{runner.deps.spec.queue}: {part}"] = why
+                explain[name] = runner.explain(part)
+        self._tell(unready, explain)
         self._unready = unready
         if not self._stuck:
             self._feed(now)
@@ -125,7 +128,7 @@ class Monitor:
             self._fed_at = now
             self._notifier.watchdog()
 
-    def _tell(self, unready: Mapping[str, str]) -> None:
+    def _tell(self, unready: Mapping[str, str], explain: Mapping[str, str]) -> None:
         """
         Log a reason why the process is not ready when two looks in a row have found it, and log its end.
 
@@ -133,7 +136,7 @@ class Monitor:
         """
         for part in (unready.keys() & self._unready.keys()) - self._told:
             self._told.add(part)
-            self._log.warning("not_ready", part=part, why=unready[part])
+            self._log.warning("not_ready", part=part, why=unready[part], **explained(explain[part]))
         for part in self._told - unready.keys():
             self._told.remove(part)
             self._log.info("ready_again", part=part)

@@ -54,7 +54,7 @@ from steadyworker.service.monitor import Monitor
 from steadyworker.service.reload import Reload
 from steadyworker.service.stop_conditions import StopConditions
 from steadyworker.system.orphans import Orphans
-from steadyworker.telemetry.logs import get_logger
+from steadyworker.telemetry.logs import explained, get_logger
 from steadyworker.text.redaction import redact
 
 _LOOK_EVERY = 1.0
@@ -165,7 +165,7 @@ class Service:
                 tries += 1
                 if str(error) != cause:
                     cause = str(error)
-                    self._log.warning("backend_unreachable", error=cause)
+                    self._log.warning("backend_unreachable", error=cause, **explained(error.id))
             now = self._clock.monotonic()
             if self._reasons.gives_up(now, away=True):
                 self._code = EX_UNAVAILABLE

@@ -59,7 +59,9 @@ class Watchdog:
         self._asked = now
         if late > _LATE_AFTER:
             self._since = now
-            self._log.warning("watchdog_late", extra={"late_s": round(late, 1)})
+            self._log.warning(
+                "watchdog_late", extra={"late_s": round(late, 1), "explain": "steadyworker.watchdog-late"}
+            )
         silent = {part.name: self._silent(part, now) for part in self._parts}
         stuck = [part for part in self._parts if silent[part.name] > part.limit]
         self._tell(stuck, silent)
@@ -73,7 +75,7 @@ class Watchdog:
         for part in stuck:
             if part.name not in self._stuck:
                 said = {"part": part.name, "silent_s": round(silent[part.name], 1), "limit_s": part.limit}
-                self._log.error("part_stuck", extra=said)
+                self._log.error("part_stuck", extra={**said, "explain": "steadyworker.part-stuck"})
         names = frozenset(part.name for part in stuck)
         for name in sorted(self._stuck - names):
             self._log.warning("part_recovered", extra={"part": name})

@@ -106,7 +106,7 @@ class Child:
             executor = Executor(load_worker(hello.target)(), self._clock)
             executor.setup()
         except BaseException as error:  # an import or a setup can raise anything, even SystemExit
-            log.exception("setup_failed", target=hello.target)
+            log.exception("setup_failed", target=hello.target, explain="steadyworker.setup-failed")
             self.send(Cold(error_text(error)))
             return 1
         self._executor = executor
@@ -125,7 +125,7 @@ class Child:
         try:
             executor.teardown()
         except BaseException:  # the child ends anyway
-            log.exception("teardown_failed", target=hello.target)
+            log.exception("teardown_failed", target=hello.target, explain="steadyworker.teardown-failed")
         executor.close()
         return 0
 
@@ -188,7 +188,9 @@ class Child:
             self._listen(silence)
         except BaseException:  # noqa: BLE001 - this process ends
             with suppress(BaseException):  # a user's logging handler can raise
-                logs.get_logger("steadyworker.slots.child").exception("reader_failed")
+                logs.get_logger("steadyworker.slots.child").exception(
+                    "reader_failed", explain="steadyworker.child-failed"
+                )
             os._exit(1)
 
     def _listen(self, silence: float) -> None:
@@ -305,7 +307,7 @@ def main() -> None:
         code = child.live()
     except BaseException:  # noqa: BLE001 - Python would wait for the handler's threads, and the worker process for this child
         with suppress(BaseException):  # a user's logging handler can raise
-            logs.get_logger("steadyworker.slots.child").exception("child_failed")
+            logs.get_logger("steadyworker.slots.child").exception("child_failed", explain="steadyworker.child-failed")
     leave(code)
 
 

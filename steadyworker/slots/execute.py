@@ -95,7 +95,8 @@ class Executor:
             ran = self._run(task, link)
             with suppress(BaseException):  # a user's logging handler can raise
                 if isinstance(ran.outcome, Failed):
-                    self._log.error("job_failed", reason=ran.outcome.reason, exc_info=_to_show(ran.error))
+                    said = {"reason": ran.outcome.reason, "explain": "steadyworker.job-failed"}
+                    self._log.error("job_failed", **said, exc_info=_to_show(ran.error))
             return ran
 
     def _run(self, task: Task, link: Link) -> Ran:
@@ -164,7 +165,8 @@ class Executor:
         if not self._said_ignored:
             self._said_ignored = True
             with suppress(BaseException):  # a user's logging handler or metaclass can raise
-                self._log.warning("handle_result_ignored", type=type(result).__name__)
+                said = {"type": type(result).__name__, "explain": "steadyworker.result-ignored"}
+                self._log.warning("handle_result_ignored", **said)
         return Done()
 
     def _outcome(self, error: BaseException, link: Link) -> Outcome:

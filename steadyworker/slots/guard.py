@@ -128,13 +128,15 @@ class Guard:
             if old.stdin is not None:
                 old.stdin.close()
             self._process, self._start_after = None, now + _PAUSE
-            self._log.warning("guard_replaced", pid=old.pid, code=old.returncode)
+            entry = "steadyworker.guard-replaced"
+            self._log.warning("guard_replaced", pid=old.pid, code=old.returncode, explain=entry)
         try:
             self._process = self._started()
         except OSError as error:
             self._start_after = now + _PAUSE
             remedy = _REMEDIES.get(error.errno or 0, "allow this user one more process")
-            self._log.warning("guard_missing", error=str(error), remedy=remedy)
+            entry = "steadyworker.guard-missing"
+            self._log.warning("guard_missing", error=str(error), remedy=remedy, explain=entry)
             return
         for leader in self._sessions:
             self._say(f"+{leader}\n")

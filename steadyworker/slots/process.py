@@ -366,7 +366,8 @@ class ProcessSlot:
 
     def _fail(self, error: Exception) -> list[SlotEvent]:
         """End the slot after a failure of its own thread; return the events for the runner."""
-        get_logger("steadyworker.slots").error("slot_failed", queue=self._spec.queue, slot=self._id, exc_info=error)
+        about = {"queue": self._spec.queue, "slot": self._id, "explain": "steadyworker.slot-failed"}
+        get_logger("steadyworker.slots").error("slot_failed", **about, exc_info=error)
         with self._lock:
             state, self._state = self._state, None
         if state is not None:

@@ -198,7 +198,8 @@ class ThreadSlot:
         try:
             self._live(bench)
         except BaseException as error:  # noqa: BLE001 - the runner gets every failure as an event
-            get_logger("steadyworker.slots").error("slot_failed", queue=self._spec.queue, slot=self._id, exc_info=error)
+            said = {"queue": self._spec.queue, "slot": self._id, "explain": "steadyworker.slot-failed"}
+            get_logger("steadyworker.slots").error("slot_failed", **said, exc_info=error)
             self._not_ready(bench, f"the slot's thread failed: {error_text(error)}")
 
     def _live(self, bench: _Bench) -> None:
@@ -206,7 +207,8 @@ class ThreadSlot:
             executor = Executor(self._spec.cls(), self._clock)
             executor.setup()
         except BaseException as error:  # noqa: BLE001 - anything that a setup raises, even SystemExit, makes the slot unready
-            get_logger("steadyworker.slots").error("setup_failed", slot=self._id, exc_info=error)
+            said = {"slot": self._id, "explain": "steadyworker.setup-failed"}
+            get_logger("steadyworker.slots").error("setup_failed", **said, exc_info=error)
             self._not_ready(bench, f"setup raised {error_text(error)}")
             return
         with self._changed:
@@ -224,7 +226,8 @@ class ThreadSlot:
         try:
             executor.teardown()
         except BaseException as error:  # noqa: BLE001 - the slot ends anyway
-            get_logger("steadyworker.slots").error("teardown_failed", slot=self._id, exc_info=error)
+            said = {"slot": self._id, "explain": "steadyworker.teardown-failed"}
+            get_logger("steadyworker.slots").error("teardown_failed", **said, exc_info=error)
         executor.close()
 
     def _keep(self) -> None:

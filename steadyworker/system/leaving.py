@@ -42,7 +42,8 @@ def name_threads(event: str, threads: Sequence[threading.Thread]) -> None:
     if threads:
         names = [each.name for each in threads]
         remedy = "end threads, and shut down pools, in teardown"
-        logging.getLogger("steadyworker").warning(event, extra={"threads": names, "remedy": remedy})
+        said = {"threads": names, "remedy": remedy, "explain": "steadyworker.threads-left"}
+        logging.getLogger("steadyworker").warning(event, extra=said)
 
 
 def _leave_late(code: int) -> None:

@@ -53,6 +53,7 @@ def access_findings(what: str, path: Path) -> list[Finding]:
                 "warning",
                 f"Expected {what} {path} to be private, got the rights {rights:o}: other users can read or change it.",
                 f"chmod go-rwx {path}*",
+                id="file.not-private",
             )
         )
     folder = _rights(path.parent)
@@ -63,6 +64,7 @@ def access_findings(what: str, path: Path) -> list[Finding]:
                 f"Expected the folder of {what} {path} to be writable for one user, got the rights {folder:o}: "
                 "other users can replace its files.",
                 f"chmod go-w {path.parent}",
+                id="file.folder-writable",
             )
         )
     for owned in (path, path.parent):
@@ -74,6 +76,7 @@ def access_findings(what: str, path: Path) -> list[Finding]:
                     f"Expected {owned} to belong to this user, {os.geteuid()}, or to root, got the user {owner}: "
                     f"that user can read and change {what}.",
                     f"chown {os.geteuid()} {owned}, or choose a path that belongs to this user.",
+                    id="file.other-owner",
                 )
             )
     return found

@@ -28,7 +28,7 @@ from steadyworker.events import (
     Listener,
     TakenOver,
 )
-from steadyworker.telemetry.logs import get_logger
+from steadyworker.telemetry.logs import EXPLAIN, get_logger
 
 LINES: Mapping[type[Event], tuple[str, int]] = {
     JobStarted: ("job_started", logging.INFO),
@@ -46,6 +46,14 @@ LINES: Mapping[type[Event], tuple[str, int]] = {
 """The line's `event` and level for each kind of Event."""
 
 
+_ENTRIES: Mapping[type[Event], str] = {
+    Fenced: "steadyworker.fenced",
+    TakenOver: "steadyworker.taken-over",
+    JobSettled: "steadyworker.dead-letter",
+}
+"""The entry of the catalogue for each kind of event that has one cause; other events have the entry of their cause."""
+
+
 def log_events() -> Listener:
     """
     Return a listener that writes one line for each event, at the level of its kind.
@@ -53,8 +61,9 @@ def log_events() -> Listener:
     A settlement that makes a dead letter has the level ERROR, because an operator must look at it.
     """
     log = logging.getLogger("steadyworker")
-    # `at` is left out, because the line has its own time.
-    told = {kind: [name for name in kind.__struct_fields__ if name != "at"] for kind in LINES}
+    # `at` is left out, because the line has its own time; a field with a default is left out while it is empty.
+    told = {kind: [name for name in kind.__struct_fields__ if name not in ("at", *_optional(kind))] for kind in LINES}
+    optional = {kind: _optional(kind) for kind in LINES}
 
     def listen(event: Event) -> None:
         kind = type(event)
@@ -64,10 +73,19 @@ def log_events() -> Listener:
         if log.isEnabledFor(level):
             # A `get_logger` logger makes the same record, but takes twice as long, and each job has two lines.
             said = {field: getattr(event, field) for field in told[kind]}
+            for field in optional[kind]:
+                if value := getattr(event, field):
+                    said[field] = value
+            if EXPLAIN not in said and level >= logging.WARNING and (entry := _ENTRIES.get(kind)) is not None:
+                said[EXPLAIN] = entry
             (line,), more = ProcessorFormatter.wrap_for_formatter(log, name, {"event": name, **said})
             log.handle(log.makeRecord(log.name, level, "", 0, line, (), None, extra=more["extra"]))
 
     return listen
+
+
+def _optional(kind: type[Event]) -> tuple[str, ...]:
+    return kind.__struct_fields__[len(kind.__struct_fields__) - len(kind.__struct_defaults__) :]
 
 
 def fan_out(listeners: Sequence[Listener]) -> Listener:
@@ -82,6 +100,6 @@ def fan_out(listeners: Sequence[Listener]) -> Listener:
             except Exception:  # a user's listener can raise anything
                 with suppress(ValueError):  # another runner's thread removed the listener first
                     active.remove(listener)
-                log.exception("listener_silenced", listener=repr(listener))
+                log.exception("listener_silenced", listener=repr(listener), explain="steadyworker.listener-silenced")
 
     return emit

@@ -4,6 +4,7 @@ Logs: one formatter for the lines of SteadyWorker, users and libraries, which re
 A line is pretty on a terminal, and JSON elsewhere.
 The keys of a line are `timestamp` (ISO 8601 UTC, milliseconds), `level`, `event` and `logger`, and then all other fields.
 In SteadyWorker's own lines, `event` is a stable id in snake_case.
+A line whose cause is known has `explain`, the id of an entry of the catalogue (`steadyworker explain --id ID`), and its `remedy`.
 `event_log.py` writes the lines of a job's events.
 
 The logging handler formats and writes the lines, and never raises to its caller.
@@ -20,7 +21,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -48,6 +49,11 @@ stomp.py's logger is `stomp.py`, which is a child of `stomp`.
 The debug lines of rocketmq-python-client contain whole messages.
 """
 
+EXPLAIN = "explain"
+"""The key of a line's entry in the catalogue."""
+
+RemedyOf = Callable[[Mapping[str, Any]], str]
+
 _LABORIOUS = frozenset({"exc_info", "stack_info", "positional_args"})
 _DEPTH = 6
 _HALF = 32 << 10
@@ -55,9 +61,11 @@ _PLAIN = frozenset({str, int, float, type(None)})
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-def configure(format: LogFormat, level: str, stream: TextIO | None = None) -> None:
+def configure(format: LogFormat, level: str, stream: TextIO | None = None, remedy_of: RemedyOf | None = None) -> None:
     """
     Send every logger of this process through SteadyWorker's formatter to `stream` (default: standard error).
+
+    `remedy_of` returns the remedy for a line that names an entry of the catalogue (`explain`), or an empty text.
 
     `auto` is pretty on a terminal and JSON elsewhere; the variable NO_COLOR switches colours off.
     `level` is `debug`, `info`, `warning` or `error`, in upper or lower case.
@@ -67,7 +75,10 @@ def configure(format: LogFormat, level: str, stream: TextIO | None = None) -> No
     terminal = not getattr(target, "closed", True) and target.isatty()  # standard error can be closed, or None
     pretty = format == "pretty" or (format == "auto" and terminal)
     handler = _Handler(target)
-    handler.setFormatter(_formatter(colors=terminal and not os.environ.get("NO_COLOR")) if pretty else _formatter())
+    head = _Head(remedy_of)
+    handler.setFormatter(
+        _formatter(head, colors=terminal and not os.environ.get("NO_COLOR")) if pretty else _formatter(head)
+    )
     root = logging.getLogger()
     for old in [known for known in root.handlers if isinstance(known, _Handler)]:
         root.removeHandler(old)
@@ -75,6 +86,11 @@ def configure(format: LogFormat, level: str, stream: TextIO | None = None) -> No
     root.setLevel(level.upper())
     for name, lowest in _CLIENT_LIBRARIES.items():
         logging.getLogger(name).setLevel(logging.CRITICAL if root.level > logging.DEBUG else lowest)
+
+
+def explained(id: str) -> dict[str, str]:
+    """Return the field of a line whose cause has an entry in the catalogue (`steadyworker explain --id ID`); no field without an id."""
+    return {EXPLAIN: id} if id else {}
 
 
 def get_logger(name: str) -> BoundLogger:
@@ -123,6 +139,40 @@ class _Handler(logging.StreamHandler[TextIO]):
             self.flush()
 
 
+class _Head:
+    """
+    The processor that puts the four fixed keys first, and adds the remedy to a line that names an entry of the catalogue.
+
+    The timestamp is the record's time.
+    """
+
+    def __init__(self, remedy_of: RemedyOf | None) -> None:
+        self._remedy_of = remedy_of
+
+    def __call__(self, _logger: Any, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        """Process a line; this is structlog's interface."""
+        record: logging.LogRecord = line.pop("_record")
+        line.pop("_from_structlog", None)
+        return self.of(record, line)
+
+    def of(self, record: logging.LogRecord, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        """Return the line of this record."""
+        head = {
+            "timestamp": f"{_second(int(record.created))}.{int(record.created % 1 * 1000):03d}Z",
+            "level": record.levelname.lower(),
+            "event": line.pop("event", ""),
+            "logger": record.name,
+        }
+        if (
+            EXPLAIN in line
+            and "remedy" not in line
+            and self._remedy_of is not None
+            and (remedy := self._remedy_of(line))
+        ):
+            line["remedy"] = remedy
+        return {**head, **line, **head}
+
+
 class _JsonFormatter(ProcessorFormatter):
     """
     A JSON formatter that is fast for SteadyWorker's own plain lines, of which every job writes two.
@@ -130,26 +180,30 @@ class _JsonFormatter(ProcessorFormatter):
     Lines with an exception or a stack, and records of other loggers, take the slower way.
     """
 
+    def __init__(self, head: _Head, chain: Sequence[structlog.typing.Processor]) -> None:
+        super().__init__(processors=chain, foreign_pre_chain=[structlog.stdlib.ExtraAdder()])
+        self._head = head
+
     def format(self, record: logging.LogRecord) -> str:
         if hasattr(record, "_logger") and isinstance(record.msg, dict) and _LABORIOUS.isdisjoint(record.msg):
-            line = _headed(record, merge_contextvars(None, "", {**record.msg}))
+            line = self._head.of(record, merge_contextvars(None, "", {**record.msg}))
             return _at_a_glance(line) or _json(_clean(None, "", line))
         return super().format(record)
 
 
-def _formatter(*, colors: bool | None = None) -> ProcessorFormatter:
+def _formatter(head: _Head, *, colors: bool | None = None) -> ProcessorFormatter:
     """Return the JSON formatter if `colors` is None, else the pretty formatter."""
     chain: list[structlog.typing.Processor] = [
         merge_contextvars,
         structlog.stdlib.PositionalArgumentsFormatter(),
         structlog.processors.StackInfoRenderer(),
         structlog.processors.format_exc_info,
-        _head,
+        head,
         _clean,
     ]
     if colors is None:
         chain.append(structlog.processors.JSONRenderer(_json))
-        return _JsonFormatter(processors=chain, foreign_pre_chain=[structlog.stdlib.ExtraAdder()])
+        return _JsonFormatter(head, chain)
     chain += [
         _visible,
         structlog.dev.ConsoleRenderer(
@@ -157,23 +211,6 @@ def _formatter(*, colors: bool | None = None) -> ProcessorFormatter:
         ),
     ]
     return ProcessorFormatter(processors=chain, foreign_pre_chain=[structlog.stdlib.ExtraAdder()])
-
-
-def _head(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    record: logging.LogRecord = line.pop("_record")
-    line.pop("_from_structlog", None)
-    return _headed(record, line)
-
-
-def _headed(record: logging.LogRecord, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Return the line with its four fixed keys first; the timestamp is the record's time."""
-    head = {
-        "timestamp": f"{_second(int(record.created))}.{int(record.created % 1 * 1000):03d}Z",
-        "level": record.levelname.lower(),
-        "event": line.pop("event", ""),
-        "logger": record.name,
-    }
-    return {**head, **line, **head}
 
 
 @lru_cache(maxsize=1)

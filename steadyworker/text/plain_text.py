@@ -47,6 +47,11 @@ def as_unicode(text: str) -> str:
     return text if surrogate_in(text) is None else text.encode("utf-8", "backslashreplace").decode()
 
 
+def printable(text: str) -> str:
+    """Return the text on one line, with an escape for each unprintable character."""
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
+
+
 def as_unicode_data(value: Any) -> Any:
     """Return plain data (texts, numbers, mappings, lists) with an escape in place of each lone surrogate."""
     match value:

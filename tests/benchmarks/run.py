@@ -28,6 +28,7 @@ from steadyworker.ledger.base import Claimed, JobId
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Counters
 from steadyworker.system.procfs import rss
+from tests.benchmarks import bench_trace
 
 HERE = Path(__file__).parent
 JOBS, ROUNDS, STARTS, IDLE, ROWS = 1_000, 3, 5, 10.0, 2_000
@@ -37,7 +38,7 @@ Line = tuple[str, str, str]
 
 def main() -> int:
     """Measure and print."""
-    lines = [*throughput(), *starts(), *footprint(), ledger()]
+    lines = [*throughput(), *starts(), *footprint(), ledger(), *bench_trace.lines()]
     table = Table("what", "measured", "aim", title=f"{os.cpu_count()} cores", box=SIMPLE_HEAD)
     for line in lines:
         table.add_row(*line)

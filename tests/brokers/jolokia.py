@@ -36,6 +36,10 @@ class Jolokia:
         found: dict[str, dict[str, Any]] = self._ask(asked, {}) if "*" in pattern else {pattern: self._ask(asked)}
         return found
 
+    def write(self, mbean: str, attribute: str, value: object) -> None:
+        """Set an attribute of an MBean."""
+        self._ask({"type": "write", "mbean": mbean, "attribute": attribute, "value": value})
+
     def execute(self, mbean: str, operation: str, *arguments: object) -> Any:
         """Return what an operation of an MBean returns; an overloaded one is named with its types, `purge()`."""
         return self._ask({"type": "exec", "mbean": mbean, "operation": operation, "arguments": arguments})

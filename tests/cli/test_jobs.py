@@ -18,9 +18,10 @@ import pytest
 from msgspec.structs import replace
 
 from steadyworker.cli.jobs import as_record, why
-from steadyworker.cli.output import amount, instant, printable, span
+from steadyworker.cli.output import amount, instant, span
 from steadyworker.ledger.base import JobId, Ledger, Moving, Progress, Row, State, Verdict
 from steadyworker.outcome import Counters
+from steadyworker.text.plain_text import printable
 from tests.cli.kit import Queues, Shell
 
 ROW = Row(JobId("n", "exports", "k-1"), "uid", State.MOVED)

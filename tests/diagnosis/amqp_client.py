@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 from pamqp import base, body, commands, frame, header
 
 WITHIN = 30.0
+PROPERTIES = {"product": "test", "password": "hunter2", "capabilities": {"consumer_cancel_notify": True}}
 LARGEST_BODY = 131_072 - 8
 OPENING = b"AMQP\x00\x00\x09\x01"
 
@@ -33,7 +34,7 @@ class AmqpClient:
         self.send(OPENING)
         self.expect(commands.Connection.Start)
         login = f"\0{unquote(parts.username or '')}\0{unquote(parts.password or '')}"
-        self.method(commands.Connection.StartOk({"product": "test", "password": "hunter2"}, "PLAIN", login, "en_US"), 0)
+        self.method(commands.Connection.StartOk(PROPERTIES, "PLAIN", login, "en_US"), 0)
         tune: Any = self.expect(commands.Connection.Tune)
         self.method(commands.Connection.TuneOk(tune.channel_max, tune.frame_max, heartbeat), 0)
         self.method(commands.Connection.Open(unquote(parts.path[1:]) or "/"), 0)
@@ -114,13 +115,10 @@ class AmqpClient:
 
 def publish(queue: str, data: bytes, channel: int = 1) -> bytes:
     """The frames of a message."""
-    return b"".join(
-        frame.marshal(each, channel)
-        for each in (
-            commands.Basic.Publish(routing_key=queue),
-            header.ContentHeader(
-                0, len(data), commands.Basic.Properties(message_id="m-17", headers={"token": "s3cret"})
-            ),
-            *(body.ContentBody(data[at : at + LARGEST_BODY]) for at in range(0, len(data), LARGEST_BODY)),
-        )
-    )
+    properties = commands.Basic.Properties(message_id="m-17", headers={"token": "s3cret"})
+    parts: list[base.Frame | header.ContentHeader | body.ContentBody] = [
+        commands.Basic.Publish(routing_key=queue),
+        header.ContentHeader(0, len(data), properties),
+        *(body.ContentBody(data[at : at + LARGEST_BODY]) for at in range(0, len(data), LARGEST_BODY)),
+    ]
+    return b"".join(frame.marshal(part, channel) for part in parts)

@@ -7,6 +7,7 @@ import random
 import struct
 import tracemalloc
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from pamqp import commands, frame
 
 from steadyworker.diagnosis.amqp import AmqpReader
 from steadyworker.diagnosis.capture import MOST_HELD, Bytes, Closed, Event, Missing, Opened, read_capture
-from steadyworker.diagnosis.frames import Flaw, Heartbeat, Item, Method
+from steadyworker.diagnosis.frames import Flaw, Heartbeat, Item, Method, ProtocolHeader
 from steadyworker.errors import ConfigError
 from tests.diagnosis.packets import (
     ACK,
@@ -363,9 +364,79 @@ def test_bytes_that_are_missing_in_a_body_leave_the_reader_in_step_and_others_ma
     assert [item.offset for item in holed] == [item.offset for item in whole][:6] + [item.offset for item in whole][-2:]
 
 
+def test_a_joined_reader_sees_a_second_header() -> None:
+    reader = AmqpReader(opening=True, joined=True)
+    (header,) = reader.feed(b"end of a body\xce" + OPENING)
+    assert header == ProtocolHeader(14, 8, OPENING, second=True)
+
+
 def test_a_joined_reader_sees_no_frame_where_none_is() -> None:
     reader = AmqpReader(opening=False, joined=True)
     chance = random.Random(7)
     assert reader.feed(chance.randbytes(300_000)) == []
     reader.lost(50)
     assert reader.feed(BEAT) == [Heartbeat(300_050, 8, 0)]
+
+
+# --- A real one: pika 1.4 and RabbitMQ 3.10 on the loopback of Linux, with frame_max=4096 and heartbeat=2 -------------
+
+REAL = Path(__file__).parent / "captures" / "rabbitmq-3.10-pika.pcap"
+REAL_PORT = 27_600
+
+
+def real_packets() -> list[tuple[float, bytes]]:
+    """The packets of the real capture, without the head of its file."""
+    data, at, found = REAL.read_bytes(), 24, list[tuple[float, bytes]]()
+    while at < len(data):
+        seconds, micros, size, _ = struct.unpack_from("<IIII", data, at)
+        found.append((seconds + micros / 1e6, data[at + 16 : at + 16 + size]))
+        at += 16 + size
+    return found
+
+
+def read_both(path: Path) -> dict[bool, list[Item]]:
+    found = list(read_capture(path, REAL_PORT))
+    return {by_client: read(found, by_client=by_client) for by_client in (True, False)} if found else {}
+
+
+def test_a_real_capture_is_read_whole() -> None:
+    found = list(read_capture(REAL, REAL_PORT))
+    assert isinstance(found[0], Opened)
+    assert not found[0].joined
+    ends = [event for event in found if isinstance(event, Closed)]
+    assert [(event.from_client, event.reset) for event in ends] == [(True, False), (False, True)]
+    assert [event.at for event in ends] == pytest.approx([1_795_577_333.805498, 1_795_577_333.805665], abs=1e-6)
+    items = read_both(REAL)
+    assert names(items[True]) == [
+        *("ProtocolHeader", "Connection.StartOk", "Connection.TuneOk", "Connection.Open", "Channel.Open"),
+        *("Confirm.Select", "Queue.Declare", "Basic.Publish", "ContentHeader", "Body", "Body"),
+        *("Basic.Publish", "ContentHeader", "Basic.Qos", "Basic.Consume", "Basic.Ack", "Basic.Ack", "Basic.Cancel"),
+        *("Heartbeat", "Heartbeat", "Heartbeat", "Queue.Delete", "Channel.Close", "Connection.Close"),
+    ]
+    assert names(items[False]) == [
+        *("Connection.Start", "Connection.Tune", "Connection.OpenOk", "Channel.OpenOk", "Confirm.SelectOk"),
+        *("Queue.DeclareOk", "Basic.Ack", "Basic.Ack", "Basic.QosOk", "Basic.ConsumeOk"),
+        *("Basic.Deliver", "ContentHeader", "Body", "Body", "Basic.Deliver", "ContentHeader", "Basic.CancelOk"),
+        *("Heartbeat", "Heartbeat", "Heartbeat", "Queue.DeleteOk", "Channel.CloseOk", "Connection.CloseOk"),
+    ]
+    start = items[False][0]
+    assert isinstance(start, Method)
+    server: Any = start.fields["server_properties"]
+    assert (server["version"], server["capabilities"]["consumer_cancel_notify"]) == ("3.10.8", True)
+
+
+@pytest.mark.parametrize("longest", [80, 100, 120, 200, 1500, 65_535])
+def test_a_real_capture_that_begins_anywhere_or_is_cut_gives_a_part_of_it_and_no_flaw(
+    longest: int, tmp_path: Path
+) -> None:
+    whole = {by_client: list(map(placeless, items)) for by_client, items in read_both(REAL).items()}
+    packets = real_packets()
+    for first in range(len(packets)):
+        path = write_pcap(tmp_path / "a.pcap", packets[first:], link=1, longest=longest)
+        for by_client, items in read_both(path).items():
+            rest = iter(whole[by_client])
+            assert all(placeless(item) in rest for item in items), (first, by_client, names(items))
+
+
+def placeless(item: Item) -> Item:
+    return replace(item, offset=0, second=False) if isinstance(item, ProtocolHeader) else replace(item, offset=0)

@@ -6,14 +6,14 @@ import json
 import socket
 import ssl
 from collections.abc import Iterator
+from uuid import uuid4
 
 import pytest
 from pamqp import commands, frame, heartbeat
 
 from steadyworker.diagnosis import conversation
 from steadyworker.diagnosis.relay import Target
-from steadyworker.diagnosis.wire import Event
-from tests.brokers.rabbitmq import Vhost
+from tests.brokers.rabbitmq import Node, Vhost
 from tests.diagnosis.amqp_client import OPENING, AmqpClient, publish
 from tests.diagnosis.traced import Traced
 
@@ -79,7 +79,6 @@ def test_a_second_header(trace: Traced, client: AmqpClient) -> None:
     client.send(OPENING)
     client.refused()
     trace.wait_kind("method", name="Connection.Close")
-
     (flag,) = trace.of("flag")
     assert flag["id"] == "amqp.second-header"
     assert flag["level"] == "error"
@@ -138,7 +137,7 @@ def test_a_delivery_tag_that_never_was(trace: Traced, client: AmqpClient) -> Non
     client.method(commands.Basic.Ack(17))
     client.expect(commands.Channel.Close)
 
-    (flag,) = trace.of("flag", id="amqp.unknown-delivery-tag")
+    flag = trace.wait_flag("amqp.unknown-delivery-tag")
     assert "delivery 17 on channel 1" in flag["what"]
     trace.wait_kind("method", name="Channel.Close")
     assert trace.flags() == ["amqp.unknown-delivery-tag"]
@@ -190,6 +189,33 @@ def test_a_frame_that_a_reset_cuts(trace: Traced, client: AmqpClient) -> None:
     flag = trace.wait_flag("amqp.frame-cut")
     assert flag["what"].startswith("The client reset the connection in the middle of a frame")
     assert trace.wait_kind("close", who="client")["in_frame"]
+
+
+@pytest.mark.parametrize("rabbitmq_series", ["4.3"], indirect=True)
+def test_a_delivery_that_times_out_on_a_new_broker(trace: Traced, client: AmqpClient) -> None:
+    """RabbitMQ 4.3 cancels the consumer, and says nothing."""
+    queue = f"{uuid4()}"
+    client.method(commands.Queue.Declare(queue=queue, durable=True, arguments={"x-queue-type": "quorum"}))
+    client.expect(commands.Queue.DeclareOk)
+    client.publish(queue, BODY)
+    client.method(commands.Basic.Consume(queue=queue, arguments={"x-consumer-timeout": 500}))
+    client.expect(commands.Basic.Cancel)
+
+    flag = trace.wait_flag("amqp.delivery-timeout")
+    assert "the limit is 0.5 s" in flag["what"]
+    assert flag["evidence"][0]["queue"] == queue
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rabbitmq_series", ["3.10", "4.0"], indirect=True)
+def test_a_delivery_that_times_out_on_an_old_broker(rabbitmq_node: Node, trace: Traced) -> None:
+    """It closes the channel, and says why."""
+    rabbitmq_node.set_delivery_timeout(1.0)
+    with AmqpClient(trace.through()) as client:
+        client.consume(client.queue(BODY))
+        client.expect(commands.Channel.Close)
+        flag = trace.wait_flag("amqp.delivery-timeout")
+    assert "406 PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out" in flag["what"]
 
 
 def test_http_on_the_port(trace: Traced) -> None:

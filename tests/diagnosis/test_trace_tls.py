@@ -50,7 +50,7 @@ class EchoServer:
     def __init__(self, keys: Keys) -> None:
         context = towards_clients(keys.certificate, keys.key)
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = "127.0.0.1:{}".format(self._listener.getsockname()[1])
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.error = ""
 
         def serve() -> None:
@@ -134,14 +134,14 @@ def test_a_broker_whose_certificate_is_not_trusted_is_an_event(keys: Keys, echo:
 
 def test_a_client_that_does_not_trust_the_trace_is_an_event(keys: Keys) -> None:
     target = Target((), None, "", towards_clients(keys.certificate, keys.key))
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        with (
-            Traced("127.0.0.1:{}".format(server.getsockname()[1]), target=target) as trace,
-            socket.create_connection(("127.0.0.1", trace.port), timeout=WITHIN) as plain,
-        ):
-            with pytest.raises(ssl.SSLCertVerificationError):
-                ssl.create_default_context().wrap_socket(plain, server_hostname="localhost")
-            close = trace.wait_kind("close", who="client")
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        Traced(f"127.0.0.1:{server.getsockname()[1]}", target=target) as trace,
+        socket.create_connection(("127.0.0.1", trace.port), timeout=WITHIN) as plain,
+    ):
+        with pytest.raises(ssl.SSLCertVerificationError):
+            ssl.create_default_context().wrap_socket(plain, server_hostname="localhost")
+        close = trace.wait_kind("close", who="client")
     assert "unknown ca" in close["error"]
 
 

@@ -12,8 +12,8 @@ from steadyworker.errors import BrokerUnavailable, Finding
 from steadyworker.service import broker_recheck
 from steadyworker.service.broker_recheck import DAILY, SOON, BrokerRecheck
 
-ERROR = Finding("error", "Waiting jobs are lost after 60 s.", "remove expires from policy 'all'.")
-WARNING = Finding("warning", "The queue is classic.", "move its messages.")
+ERROR = Finding("error", "Waiting jobs are lost after 60 s.", "remove expires from policy 'all'.", id="test.error")
+WARNING = Finding("warning", "The queue is classic.", "move its messages.", id="test.warning")
 
 
 class Broker:
@@ -42,7 +42,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
     class Log:
         def __getattr__(self, level: str) -> Any:
-            return lambda event, what, remedy: lines.append((event, what)) if remedy else None
+            return lambda event, what, remedy, explain: lines.append((event, what)) if remedy and explain else None
 
     monkeypatch.setattr(broker_recheck, "get_logger", lambda _: Log())
     return lines

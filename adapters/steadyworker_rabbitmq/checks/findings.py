@@ -68,7 +68,7 @@ def broker_finding(broker: Broker) -> Finding | None:
         f"Expected RabbitMQ {'.'.join(map(str, limits.OLDEST))} or newer, got {got}: "
         "this broker would lose jobs that wait for a retry."
     )
-    return Finding("error", what, "upgrade the broker, or name another with --broker.")
+    return Finding("error", what, "upgrade the broker, or name another with --broker.", id="rabbitmq.too-old")
 
 
 def names_finding(reported: Mapping[str, str]) -> list[Finding]:
@@ -88,7 +88,7 @@ def names_finding(reported: Mapping[str, str]) -> list[Finding]:
     remedy = (
         f"rabbitmqctl set_cluster_name {shlex.quote(names[0])}; if these are several clusters, name one in --broker."
     )
-    return [Finding("error", what, remedy)]
+    return [Finding("error", what, remedy, id="rabbitmq.several-cluster-names")]
 
 
 def retry_finding(wanted: Wanted, actual: QueueState) -> Finding | None:
@@ -101,6 +101,7 @@ def retry_finding(wanted: Wanted, actual: QueueState) -> Finding | None:
         "error",
         what,
         f"rabbitmqctl delete_queue {shlex.quote(wanted.name)} --if-empty, and run again with --topology declare.",
+        id="rabbitmq.retry-queue-differs",
     )
 
 
@@ -109,7 +110,10 @@ def missing_finding(broker: Broker, wanted: Wanted) -> Finding:
     arguments = ", ".join(f"{name}={value}" for name, value in wanted.arguments.items())
     what = f"Expected the {_ROLES[wanted.role]} {wanted.name!r} in virtual host {broker.vhost!r}, got none."
     return Finding(
-        "error", what, f"create it as a durable queue with {arguments}; or run once with --topology declare."
+        "error",
+        what,
+        f"create it as a durable queue with {arguments}; or run once with --topology declare.",
+        id="rabbitmq.missing-queue",
     )
 
 
@@ -125,6 +129,7 @@ def permission_finding(broker: Broker, topology: Topology, what_for: str) -> Fin
         f"{shlex.join(words)} (this command replaces the user's permissions, "
         "so first add to its patterns what rabbitmqctl list_user_permissions shows). "
         f"A sender needs less, once a worker process has created the queues: {shlex.join(sender)}",
+        id="rabbitmq.missing-permission",
     )
 
 
@@ -132,10 +137,10 @@ def _heartbeat(broker: Broker) -> Iterator[Finding]:
     remedy = "set the option heartbeat in --broker to a value from 30 to 60, or leave it out."
     if broker.heartbeat < _HASTY_HEARTBEAT:
         what = f"With a heartbeat of {broker.heartbeat} s, a pause of {2 * broker.heartbeat} s (swapping, a frozen host) ends the connection."
-        yield Finding("warning", what, remedy)
+        yield Finding("warning", what, remedy, id="rabbitmq.hasty-heartbeat")
     elif broker.heartbeat > _RARE_HEARTBEAT:
         what = f"With a heartbeat of {broker.heartbeat} s, the jobs of a host that died wait up to {3 * broker.heartbeat} s for another host."
-        yield Finding("warning", what, remedy)
+        yield Finding("warning", what, remedy, id="rabbitmq.rare-heartbeat")
 
 
 def _reading(broker: Broker, topology: Topology) -> Iterator[Finding]:
@@ -151,7 +156,12 @@ def _writing(broker: Broker, topology: Topology) -> Iterator[Finding]:
             yield permission_finding(broker, topology, what_for)
     except BrokerUnavailable as error:
         what = f"The check could not find out whether user {broker.user!r} may publish: {error}"
-        yield Finding("warning", what, "check again when the broker accepts messages; until then no job is retried.")
+        yield Finding(
+            "warning",
+            what,
+            "check again when the broker accepts messages; until then no job is retried.",
+            id="rabbitmq.permission-unknown",
+        )
 
 
 def _queue(broker: Broker, topology: Topology, wanted: Wanted, actual: QueueState) -> Iterator[Finding]:
@@ -161,7 +171,12 @@ def _queue(broker: Broker, topology: Topology, wanted: Wanted, actual: QueueStat
         return
     if not actual.durable:
         what = f"The {_ROLES[wanted.role]} {wanted.name!r} is not durable: a restart of the broker deletes it with all its messages."
-        yield Finding("error", what, "delete it when it is empty, and create it again as a durable queue.")
+        yield Finding(
+            "error",
+            what,
+            "delete it when it is empty, and create it again as a durable queue.",
+            id="rabbitmq.transient-queue",
+        )
     if wanted.role == "retry":
         if found := retry_finding(wanted, actual):
             yield found
@@ -196,13 +211,16 @@ def _unfit(wanted: Wanted, actual: QueueState) -> Finding | None:
     queue = f"The {_ROLES[wanted.role]} {wanted.name!r}"
     if actual.type == "stream":
         what = f"{queue} is a stream, from which an ack removes no message."
-        return Finding("error", what, "use a quorum queue.")
+        return Finding("error", what, "use a quorum queue.", id="rabbitmq.stream")
     if actual.auto_delete:
         what = (
             f"{queue} is auto-delete: when its last consumer leaves, the broker deletes it with all waiting messages."
         )
         return Finding(
-            "error", what, "delete it when it is empty, and create it again as a durable queue without auto-delete."
+            "error",
+            what,
+            "delete it when it is empty, and create it again as a durable queue without auto-delete.",
+            id="rabbitmq.auto-delete-queue",
         )
     return None
 
@@ -233,6 +251,7 @@ def _differs(wanted: Wanted, actual: QueueState) -> Iterator[Finding]:
             "warning",
             what,
             "nothing, if this is intended; to change its arguments, delete the queue and create it again.",
+            id="rabbitmq.queue-differs",
         )
 
 
@@ -247,7 +266,7 @@ def _unseen(why: Unanswered, actual: QueueState, timeout: Iterator[Finding]) -> 
     remedy = why.remedy
     for finding in timeout:
         what, remedy = f"{what} {finding.what}", f"{remedy} For the timeout: {finding.remedy}"
-    yield Finding("warning", what, remedy)
+    yield Finding("warning", what, remedy, id="rabbitmq.arguments-unseen")
 
 
 def _why(broker: Broker) -> str:

@@ -44,21 +44,28 @@ def losses(wanted: Wanted, actual: QueueState) -> Iterator[Finding]:
 
     ttl = actual.number("message-ttl")
     if ttl is not None and wanted.role != "retry":
-        yield Finding(level, f"{messages} {fate} after {ttl / 1000:g} s.", _without(actual, "message-ttl"))
+        yield Finding(
+            level,
+            f"{messages} {fate} after {ttl / 1000:g} s.",
+            _without(actual, "message-ttl"),
+            id="rabbitmq.message-ttl",
+        )
     elif ttl is not None and ttl < int(wanted.arguments["x-message-ttl"]):
         what = f"{messages} return to the work queue too early, after {ttl / 1000:g} s, and must wait again."
-        yield Finding("warning", what, _without(actual, "message-ttl"))
+        yield Finding("warning", what, _without(actual, "message-ttl"), id="rabbitmq.short-retry-ttl")
 
     for key in ("max-length", "max-length-bytes"):
         longest = actual.number(key)
         if longest is not None and actual.text("overflow") != "reject-publish":
             what = f"{messages} {fate} when the queue holds more than {longest} ({key})."
-            yield Finding(level, what, f"set overflow to reject-publish, or {_without(actual, key)}")
+            yield Finding(
+                level, what, f"set overflow to reject-publish, or {_without(actual, key)}", id="rabbitmq.max-length"
+            )
 
     expires = actual.number("expires")
     if expires is not None:
         what = f"{messages} are lost when the queue is unused for {expires / 1000:g} s: it then expires (expires)."
-        yield Finding("error", what, _without(actual, "expires"))
+        yield Finding("error", what, _without(actual, "expires"), id="rabbitmq.queue-expires")
 
 
 def dead_letter_target(wanted: Wanted, actual: QueueState) -> Iterator[Finding]:
@@ -79,7 +86,7 @@ def dead_letter_target(wanted: Wanted, actual: QueueState) -> Iterator[Finding]:
         remedy = f"set dead-letter-routing-key in policy {actual.policy_name!r} to {expected!r}."
     else:
         remedy = f"set dead_letter_queue = {target!r} on the Worker, or delete the queue when it is empty, and start the Worker before anything else creates the queue."
-    yield Finding("warning", what, remedy)
+    yield Finding("warning", what, remedy, id="rabbitmq.other-dead-letter-queue")
 
 
 def delivery_timeout(
@@ -96,7 +103,9 @@ def delivery_timeout(
     longest = "without limit" if time_limit is None else f"{time_limit:g} s"
     how = "" if timeout.known else f" (RabbitMQ's default; the value in force could not be read{unknown})"
     what = f"A job of {actual.name!r} may run {longest}, but the broker takes a delivery back after {timeout.seconds:g} s{how}."
-    yield Finding("warning", what, limits.longer_timeout(version, vhost, actual, time_limit))
+    yield Finding(
+        "warning", what, limits.longer_timeout(version, vhost, actual, time_limit), id="rabbitmq.short-delivery-timeout"
+    )
 
 
 def delivery_limit(
@@ -113,22 +122,25 @@ def delivery_limit(
     remedy = limits.no_limit(version, vhost, actual)
     if wanted.role == "dead":
         yield Finding(
-            "warning", f"The broker drops a dead letter in {actual.name!r} that has been read {limit} times.", remedy
+            "warning",
+            f"The broker drops a dead letter in {actual.name!r} that has been read {limit} times.",
+            remedy,
+            id="rabbitmq.dead-letters-dropped",
         )
         return
     needed = limits.deliveries_needed(version, actual, time_limit)
     if needed > limit:
         what = f"One job of {actual.name!r} may need {needed:g} deliveries, but the broker gives a message up after {limit}."
-        yield Finding("error", what, remedy)
+        yield Finding("error", what, remedy, id="rabbitmq.low-delivery-limit")
     elif actual.text("dead-letter-exchange") is None:
         what = (
             f"The broker drops a job of {actual.name!r} after {limit} deliveries, without a dead letter, "
             "because the queue has no dead-letter exchange."
         )
-        yield Finding("error", what, remedy)
+        yield Finding("error", what, remedy, id="rabbitmq.limit-without-dead-letter")
     else:
         what = f"A job of {actual.name!r} becomes a dead letter after {limit} deliveries, whatever its progress."
-        yield Finding("warning", what, remedy)
+        yield Finding("warning", what, remedy, id="rabbitmq.delivery-limit")
 
 
 def oddities(version: Version, actual: QueueState) -> Iterator[Finding]:
@@ -138,7 +150,10 @@ def oddities(version: Version, actual: QueueState) -> Iterator[Finding]:
         held = ", and has no delivery timeout for a consumer that hangs" if version >= limits.CONSUMER_TIMEOUTS else ""
         what = f"Queue {name!r} is classic: it lives on one node{held}."
         yield Finding(
-            "warning", what, "move its messages to a quorum queue when you can; until then this queue is used."
+            "warning",
+            what,
+            "move its messages to a quorum queue when you can; until then this queue is used.",
+            id="rabbitmq.classic-queue",
         )
     for argument in sorted(arguments):
         if argument.startswith("x-") and argument not in KNOWN_ARGUMENTS:
@@ -146,11 +161,19 @@ def oddities(version: Version, actual: QueueState) -> Iterator[Finding]:
             meant = f" (did you mean {near[0]}?)" if near else ""
             what = f"Queue {name!r} has the argument {argument}, which RabbitMQ ignores as unknown{meant}."
             yield Finding(
-                "warning", what, "delete the queue and create it again with the right argument, or without this one."
+                "warning",
+                what,
+                "delete the queue and create it again with the right argument, or without this one.",
+                id="rabbitmq.unknown-argument",
             )
     if arguments.get("x-single-active-consumer") is True:
         what = f"Queue {name!r} has a single active consumer: one worker process gets all jobs, until it ends."
-        yield Finding("warning", what, "delete the queue and create it again without x-single-active-consumer.")
+        yield Finding(
+            "warning",
+            what,
+            "delete the queue and create it again without x-single-active-consumer.",
+            id="rabbitmq.single-active-consumer",
+        )
 
 
 def delayed_retry(version: Version, wanted: Wanted, actual: QueueState) -> Iterator[Finding]:
@@ -184,7 +207,7 @@ def delayed_retry(version: Version, wanted: Wanted, actual: QueueState) -> Itera
         if "delayed-retry-type" in (actual.policy or {})
         else f"delete queue {actual.name!r} and create it again without x-delayed-retry-type."
     )
-    yield Finding("warning", f"Queue {actual.name!r} delays {fate}.", remedy)
+    yield Finding("warning", f"Queue {actual.name!r} delays {fate}.", remedy, id="rabbitmq.delayed-retry")
 
 
 def _delayed_retry(actual: QueueState, key: str) -> object:

@@ -35,7 +35,12 @@ def broker_findings(remoting: Remoting, broker: Broker, url: BrokerUrl, settings
         if not is_lacking_right(error):
             raise
         what = f"The transactions of broker {broker.name} were not counted, because user {url.user!r} has no right to their topics."
-        yield Finding("note", what, "if producers use transactions, check as a user who has all rights.")
+        yield Finding(
+            "note",
+            what,
+            "if producers use transactions, check as a user who has all rights.",
+            id="rocketmq.transactions-unseen",
+        )
 
 
 def setting_findings(found: Mapping[str, str], broker: str, url: BrokerUrl, settings: Settings) -> Iterator[Finding]:
@@ -44,22 +49,35 @@ def setting_findings(found: Mapping[str, str], broker: str, url: BrokerUrl, sett
     if hours.isdecimal():
         what = f"Broker {broker} deletes every message after {hours} h, read or not: jobs that wait, and dead letters, too."
         level: Level = "warning" if int(hours) < SHORT_RETENTION else "note"
-        yield Finding(level, what, "set fileReservedTime in broker.conf to the longest time that a message may wait.")
+        yield Finding(
+            level,
+            what,
+            "set fileReservedTime in broker.conf to the longest time that a message may wait.",
+            id="rocketmq.retention",
+        )
     size = found.get("maxMessageSize", "")
     if size.isdecimal() and int(size) < settings.max_body:
         what = (
             f"Broker {broker} accepts bodies of at most {size} bytes, and the limit of senders is {settings.max_body}."
         )
         yield Finding(
-            "warning", what, f"set maxMessageSize={settings.max_body} in broker.conf, or send smaller bodies."
+            "warning",
+            what,
+            f"set maxMessageSize={settings.max_body} in broker.conf, or send smaller bodies.",
+            id="rocketmq.max-message-size",
         )
     if url.driver == "grpc" and found.get("timerWheelEnable") == "false":
         what = f"Broker {broker} has timerWheelEnable=false, so it refuses every receive of a proxy."
-        yield Finding("error", what, "remove timerWheelEnable from broker.conf, and restart the broker.")
+        yield Finding(
+            "error",
+            what,
+            "remove timerWheelEnable from broker.conf, and restart the broker.",
+            id="rocketmq.timer-wheel-off",
+        )
     if url.driver == "remoting" and settings.topology != "trust":
         problem = problem_of_levels(found.get("messageDelayLevel", ""), url, broker)
         if problem is not None:
-            yield Finding("error", problem.what, problem.remedy)
+            yield problem
 
 
 def _transactions(remoting: Remoting, broker: Broker) -> Iterator[Finding]:
@@ -73,9 +91,14 @@ def _transactions(remoting: Remoting, broker: Broker) -> Iterator[Finding]:
     remedy = "see the producers' logs: a transaction checker is missing, raises, or answers UNKNOWN."
     if undecided > MANY_UNDECIDED:
         what = f"Broker {broker.name} has {undecided} messages of transactions that are not decided ({HALF})."
-        yield Finding("warning", what, remedy)
+        yield Finding("warning", what, remedy, id="rocketmq.undecided-transactions")
     if given_up > 0:
         what = (
             f"Broker {broker.name} has given up {given_up} messages of transactions without a decision ({UNDECIDED})."
         )
-        yield Finding("warning", what, f"{remedy} The messages stay until the broker's retention ends.")
+        yield Finding(
+            "warning",
+            what,
+            f"{remedy} The messages stay until the broker's retention ends.",
+            id="rocketmq.given-up-transactions",
+        )

@@ -27,7 +27,10 @@ def find(remoting: Remoting, url: BrokerUrl, names: Names, spec: QueueSpec, sett
     if not brokers:
         what = "The name server knows no broker."
         yield Finding(
-            "warning", what, "start the broker, and set namesrvAddr in broker.conf to the name server's address."
+            "warning",
+            what,
+            "start the broker, and set namesrvAddr in broker.conf to the name server's address.",
+            id="rocketmq.no-broker",
         )
         return
     alive: list[Broker] = []
@@ -41,7 +44,12 @@ def find(remoting: Remoting, url: BrokerUrl, names: Names, spec: QueueSpec, sett
         return
     versions = {version_of(remoting.version(broker)) for broker in alive}
     for problem in dict.fromkeys(problem for version in versions for problem in problems(names, version or None)):
-        yield Finding("error", problem, "take the name that it proposes; until then `run` exits with code 78.")
+        yield Finding(
+            "error",
+            problem,
+            "take the name that it proposes; until then `run` exits with code 78.",
+            id="rocketmq.topic-name",
+        )
     if settings.topology != "trust":
         topics = topic_findings(remoting, alive, url, names, spec, settings)
         yield from _asked("The topics", str(url), topics)[0]
@@ -51,12 +59,14 @@ def find(remoting: Remoting, url: BrokerUrl, names: Names, spec: QueueSpec, sett
 def unseen() -> Finding:
     """Return a note for a URL without name servers."""
     what = "The URL names no name server, so version, group and retention were not checked, and dead letters cannot be read."
-    return Finding("note", what, "add ?namesrv=host:9876 to --broker.")
+    return Finding("note", what, "add ?namesrv=host:9876 to --broker.", id="rocketmq.no-name-server")
 
 
 def refused(error: Refused) -> Finding:
     """Return an error for a refusal that no later try can mend."""
-    return Finding("error", f"{error}", "correct --broker; until then `run` exits with code 78.")
+    return Finding(
+        "error", f"{error}", "correct --broker; until then `run` exits with code 78.", id=error.id or "rocketmq.refused"
+    )
 
 
 def _asked(subject: str, place: str, findings: Iterable[Finding]) -> tuple[list[Finding], bool]:
@@ -75,10 +85,15 @@ def _asked(subject: str, place: str, findings: Iterable[Finding]) -> tuple[list[
         what = f"{subject} could not be checked as a whole: {error}"
         return [
             *found,
-            Finding("error", what, "grant it; until then jobs wait, or their retries and dead letters fail."),
+            Finding(
+                "error",
+                what,
+                "grant it; until then jobs wait, or their retries and dead letters fail.",
+                id=error.id or "rocketmq.missing-right",
+            ),
         ], True
     except BrokerUnavailable as error:
         what = f"{subject} could not be checked as a whole: {error}"
         remedy = "start it; or set brokerIP1 in broker.conf to an address that this host reaches."
-        return [*found, Finding("warning", what, remedy)], False
+        return [*found, Finding("warning", what, remedy, id=error.id or "rocketmq.broker-unreachable")], False
     return found, True

@@ -26,4 +26,4 @@ def member_findings(url: BrokerUrl, names: Names, clock: Clock) -> Iterator[Find
                     "name the proxies' remoting ports (remotingListenPort in rmq-proxy.json, 8080 by default) "
                     "with ?members=host:8080;host2 in --broker, or members=off."
                 )
-                yield Finding("warning", what, remedy)
+                yield Finding("warning", what, remedy, id="rocketmq.members-uncounted")

@@ -37,20 +37,28 @@ def topic_findings(
             if settings.topology == "verify":
                 what = f"Expected the topic {topic!r}, got none."
                 remedy = f"{commands.topic(topic, wanted, kind)}; or run once with --topology declare."
-                yield Finding("error", what, remedy)
+                yield Finding("error", what, remedy, id="rocketmq.missing-topic")
             continue
         writable = remoting.route(topic, writable=True) or []
         for access, queues in (("read", readable), ("written", writable)):
             if not queues:
                 what = f"Topic {topic!r} has no queue that can be {access}."
-                yield Finding("error", what, commands.topic(topic, _most(readable + writable) or wanted, kind))
+                yield Finding(
+                    "error",
+                    what,
+                    commands.topic(topic, _most(readable + writable) or wanted, kind),
+                    id="rocketmq.topic-closed",
+                )
         got = remoting.topic_type(topic)
         if kind is not None and got not in (None, kind):
             what = (
                 f"Topic {topic!r} has the type {got}, so a proxy refuses our messages to it; the type must be {kind}."
             )
             yield Finding(
-                "error", what, f"{commands.topic(topic, _most(writable) or wanted, kind)}; or name another queue."
+                "error",
+                what,
+                f"{commands.topic(topic, _most(writable) or wanted, kind)}; or name another queue.",
+                id="rocketmq.topic-type",
             )
         if topic == names.work and url.driver == "remoting":
             yield from _room(remoting, brokers, readable, names, spec, commands)
@@ -67,20 +75,22 @@ def group_findings(
         missing = ", ".join(broker.name for broker, of_broker in found.items() if of_broker is None)
         if missing and settings.topology == "verify":
             what = f"Expected the consumer group {group!r} at broker {missing}, got none."
-            yield Finding("error", what, f"{command}; or run once with --topology declare.")
+            yield Finding(
+                "error", what, f"{command}; or run once with --topology declare.", id="rocketmq.missing-group"
+            )
         for broker, of_broker in found.items():
             if of_broker is None:
                 continue
             if of_broker.get("consumeEnable") is False:
                 what = f"Broker {broker.name} does not let the group {group!r} consume."
-                yield Finding("error", what, command)
+                yield Finding("error", what, command, id="rocketmq.group-closed")
             attempts = of_broker.get("retryMaxTimes")
             if isinstance(attempts, int) and attempts < ENOUGH_ATTEMPTS:
                 what = (
                     f"Broker {broker.name} moves a message of group {group!r} to its own dead letters after {1 + attempts} "
                     "deliveries, and each worker that is killed costs one."
                 )
-                yield Finding("warning", what, command)
+                yield Finding("warning", what, command, id="rocketmq.retry-limit")
         if url.driver == "grpc" and not all(of_broker is None for of_broker in found.values()):
             yield from _skipped(remoting, topic, group)
     yield from _shared(remoting, brokers, names)
@@ -104,7 +114,7 @@ def _room(
             f"so {slots - len(queues)} of {slots} slots stay empty ({workers} × concurrency {spec.concurrency})."
         )
         places = len({queue.broker for queue in queues}) or 1
-        yield Finding("warning", what, commands.topic(names.work, -(-slots // places), None))
+        yield Finding("warning", what, commands.topic(names.work, -(-slots // places), None), id="rocketmq.few-queues")
 
 
 def _skipped(remoting: Remoting, topic: str, group: str) -> Iterator[Finding]:
@@ -121,7 +131,10 @@ def _skipped(remoting: Remoting, topic: str, group: str) -> Iterator[Finding]:
     if waiting:
         what = f"The group {group!r} has read nothing yet, and its first start can skip {waiting} messages that wait in {topic!r}."
         yield Finding(
-            "warning", what, "start it once with --topology declare, which sets the group to the first message."
+            "warning",
+            what,
+            "start it once with --topology declare, which sets the group to the first message.",
+            id="rocketmq.skipped-messages",
         )
 
 
@@ -138,7 +151,12 @@ def _shared(remoting: Remoting, brokers: Sequence[Broker], names: Names) -> Iter
             f"The group {names.group!r} reads {', '.join(map(repr, others[:_SHOWN]))}, too, and a broker counts the consumers of all "
             "topics together: `run` would end because of foreign consumers."
         )
-        yield Finding("warning", what, "give each queue a group of its own, such as ?group=shop-{queue} in --broker.")
+        yield Finding(
+            "warning",
+            what,
+            "give each queue a group of its own, such as ?group=shop-{queue} in --broker.",
+            id="rocketmq.shared-group",
+        )
 
 
 def _most(queues: Sequence[Queue]) -> int:

@@ -42,11 +42,16 @@ def version_findings(text: str, driver: Driver, broker: str) -> Iterator[Finding
         what = (
             f"Expected RocketMQ {'.'.join(map(str, oldest))} or newer, got {text} at {broker}, which is not supported."
         )
-        yield Finding("warning", what, "upgrade the broker.")
+        yield Finding("warning", what, "upgrade the broker.", id="rocketmq.too-old")
     for cve, harm, fixed in _WEAKNESSES:
         if version < fixed.get(version[0], (0,)):
             what = f"Every host that reaches broker {broker} ({text}) can {harm} ({cve})."
-            yield Finding("warning", what, "upgrade the broker, or close its ports to all but its clients.")
+            yield Finding(
+                "warning",
+                what,
+                "upgrade the broker, or close its ports to all but its clients.",
+                id="rocketmq.known-weakness",
+            )
     if any(first <= version < end for first, end in LOSES_LAST_SEND_BACK):
         what = (
             f"Broker {broker} ({text}) loses a message that another application's consumer sends back for the last time; "
@@ -56,4 +61,5 @@ def version_findings(text: str, driver: Driver, broker: str) -> Iterator[Finding
             "note",
             what,
             "let consumers of this cluster publish what fails to a topic of their own, and acknowledge it.",
+            id="rocketmq.loses-last-send-back",
         )

@@ -134,5 +134,5 @@ class DirectAdapter(Base):
                 with suppress(RemotingError):  # without the right to read them, an operator compares the levels
                     text = remoting.settings(broker).get("messageDelayLevel", "")
                     if (problem := problem_of_levels(text, url, broker.name)) is not None:
-                        raise ConfigError(f"{problem.what} Remedy: {problem.remedy}")
+                        raise ConfigError(str(problem), [problem])
         return prepared

@@ -142,13 +142,15 @@ class Held:
                 if state is None:
                     item.in_doubt = True  # its broker did not reply, and may have been restarted
                     if item.settlements and self._clock.monotonic() > item.until:
-                        self._lose(item, "its broker has not replied until the lock of its queue ended")
+                        said = "its broker has not replied until the lock of its queue ended"
+                        self._lose(item, said, "rocketmq.lock-ended")
                 elif state is State.OURS or (state is State.CONSUMED and item.tried):  # by a try whose reply was lost
                     item.until = asked_at + LOCKED_FOR
                     item.in_doubt = False
                     self._turn(item)
                 else:
-                    self._lose(item, "another consumer has its queue, or has consumed it")
+                    said = "another consumer has its queue, or has consumed it"
+                    self._lose(item, said, "rocketmq.queue-moved")
 
         self._link.run(lambda member: member.keep(held), renewed)
 
@@ -207,7 +209,8 @@ class Held:
                     self._go_on(finished.following)
                 self._freed()
             else:
-                self._lose(item, "its queue's lock ended, and another consumer may have the message")
+                said = "its queue's lock ended, and another consumer may have the message"
+                self._lose(item, said, "rocketmq.lock-ended")
 
         self._link.run(work, settled)
 
@@ -218,12 +221,11 @@ class Held:
         else:
             self._link.run(lambda member: member.free([following.queue]), ignore)
 
-    def _lose(self, item: _Item, cause: str) -> None:
+    def _lose(self, item: _Item, cause: str, explain: str = "") -> None:
         del self._items[item.delivery.id]
         self._lost.append(item.delivery.id)
-        self._sink(
-            Lost(self._epoch, f"Expected to hold a message until its job ends, but lost it: {cause}.", item.delivery.id)
-        )
+        said = f"Expected to hold a message until its job ends, but lost it: {cause}."
+        self._sink(Lost(self._epoch, said, item.delivery.id, explain))
         for settlement in item.settlements:
             settlement.on_settled(unsettled(cause))
         self._freed()

@@ -110,7 +110,14 @@ class GrpcAdapter(Base):
             found += super().findings(spec)
         except BrokerUnavailable as error:
             what = f"The name server does not respond, so brokers, topics and groups were not checked: {error}"
-            found.append(Finding("warning", what, "start it, or correct ?namesrv= in --broker."))
+            found.append(
+                Finding(
+                    "warning",
+                    what,
+                    "start it, or correct ?namesrv= in --broker.",
+                    id="rocketmq.name-server-unreachable",
+                )
+            )
         return found
 
     def _is_made(self) -> bool:

@@ -30,7 +30,7 @@ def library_findings() -> Iterator[Finding]:
         "so the next installation of either replaces files of the other."
     )
     remedy = f"pip uninstall {_OTHER}, and then pip install --force-reinstall rocketmq-python-client."
-    yield Finding("warning", what, remedy)
+    yield Finding("warning", what, remedy, id="rocketmq.two-client-libraries")
 
 
 def proxy_findings(url: BrokerUrl, names: Names, settings: Settings, *, made: bool) -> Iterator[Finding]:
@@ -50,7 +50,12 @@ def proxy_findings(url: BrokerUrl, names: Names, settings: Settings, *, made: bo
     if len(failed) == len(url.addresses):
         raise worst(failed)
     for cause in failed:
-        yield Finding("warning", str(cause), "start this proxy, or remove it from --broker.")
+        yield Finding(
+            "warning",
+            str(cause),
+            "start this proxy, or remove it from --broker.",
+            id=cause.id or "rocketmq.proxy-unreachable",
+        )
 
 
 def _proxy(url: BrokerUrl, names: Names, settings: Settings, *, first: bool, made: bool) -> Iterator[Finding]:
@@ -72,12 +77,17 @@ def _proxy(url: BrokerUrl, names: Names, settings: Settings, *, first: bool, mad
                     what = (
                         f"Expected the topic {topic!r}, got none, and without a name server the worker cannot make it."
                     )
-                    yield Finding("error", what, f"{command}; or add ?namesrv=host:9876 to --broker.")
+                    yield Finding(
+                        "error", what, f"{command}; or add ?namesrv=host:9876 to --broker.", id="rocketmq.missing-topic"
+                    )
                 elif kind not in got:
                     types = " and ".join(sorted(got))
                     what = f"Topic {topic!r} has the type {types}, so a proxy refuses our messages to it; the type must be {kind}."
                     yield Finding(
-                        "error", what, "let an operator change its type (message.type), or name another queue."
+                        "error",
+                        what,
+                        "let an operator change its type (message.type), or name another queue.",
+                        id="rocketmq.topic-type",
                     )
         finally:
             sender.close()

@@ -49,18 +49,21 @@ def _library() -> Any:
             raise
         raise ConfigError(
             "Expected the client library rocketmq-python-client for rocketmq+grpc: URLs, but it is not installed: "
-            "pip install 'steadyworker[rocketmq-grpc]'."
+            "pip install 'steadyworker[rocketmq-grpc]'.",
+            id="config.no-adapter",
         ) from error
     except OSError as error:
         raise ConfigError(
             f"Expected a home directory in which rocketmq-python-client can write its log, got: {error}: "
-            "set the environment variable HOME to a directory that this user can write."
+            "set the environment variable HOME to a directory that this user can write.",
+            id="config.no-adapter",
         ) from error
     if not hasattr(rocketmq, "SimpleConsumer"):
         raise ConfigError(
             "Expected the client library rocketmq-python-client for rocketmq+grpc: URLs, got rocketmq-client-python, "
             "which has the same import name: pip uninstall rocketmq-client-python, and then "
-            "pip install --force-reinstall rocketmq-python-client."
+            "pip install --force-reinstall rocketmq-python-client.",
+            id="config.no-adapter",
         )
     _quiet(importlib.import_module("rocketmq.v5.log").logger)
     return rocketmq

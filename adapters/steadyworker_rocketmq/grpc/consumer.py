@@ -381,13 +381,14 @@ class Consumer(consumer.Consumer[Link, Epoch]):
     def _moved(self, error: Exception | None) -> None:
         if not self.link.is_open:
             return  # the connection's own cause is known
-        cause = ""
+        cause = explain = ""
         if error is not None:
             got = error if isinstance(error, SteadyWorkerError) else unavailable(error, "a proxy")
+            explain = got.id
             cause = f"Expected to move the delayed messages of the topic {self._names.later!r} that are due, got: {got}"
         if cause != self._unmoved:
             self._unmoved = cause
-            self.tell(Unreachable(cause) if cause else Connected(self._only.number))
+            self.tell(Unreachable(cause, explain=explain) if cause else Connected(self._only.number))
 
     def _go(self) -> None:
         """Take the next step towards Connected."""

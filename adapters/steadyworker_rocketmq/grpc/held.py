@@ -189,7 +189,8 @@ class Held:
             return
         now = self._clock.monotonic()
         if now >= item.until:
-            self._lose(item, "its invisibility ended before a renewal succeeded, so the broker delivers it again")
+            said = "its invisibility ended before a renewal succeeded, so the broker delivers it again"
+            self._lose(item, said, "rocketmq.invisibility-ended")
         elif self._session is None and self._when_empty is not None:
             self._lose(item, "the adapter was stopped without a connection")
         elif self._session is None or not (self._link.is_open or self._when_empty):
@@ -263,7 +264,7 @@ class Held:
         if item.delivery.id not in self._items:
             return  # abandoned
         if is_refused_handle(error):
-            self._lose(item, f"the broker refused its handle ({error})")
+            self._lose(item, f"the broker refused its handle ({error})", "rocketmq.handle-refused")
         elif self._when_empty is not None:
             self._lose(item, f"the adapter was stopped, and the proxy did not confirm it ({error})")
         else:
@@ -271,12 +272,11 @@ class Held:
             if session is self._session and isinstance(error, Exception) and not self.is_early(error):
                 self._link.abort(error)
 
-    def _lose(self, item: _Item, cause: str) -> None:
+    def _lose(self, item: _Item, cause: str, explain: str = "") -> None:
         self._forget(item)
         self._lost.append(item.delivery.id)
-        self._sink(
-            Lost(self._epoch, f"Expected to hold a message until its job ends, but lost it: {cause}.", item.delivery.id)
-        )
+        said = f"Expected to hold a message until its job ends, but lost it: {cause}."
+        self._sink(Lost(self._epoch, said, item.delivery.id, explain))
         for settlement in item.settlements:
             settlement.on_settled(unsettled(cause))
         self._freed()

@@ -106,20 +106,20 @@ class _Check:
         agree = "let the broker, or the proxy before it, agree to heart-beats in both directions."
         if not visited.connection.beat_every:
             what = "The broker expects no heart-beats from us, so it never notices a vanished worker, and keeps its messages from others."
-            yield Finding("warning", what, agree)
+            yield Finding("warning", what, agree, id="stomp.no-heart-beats")
         if not visited.connection.silent_after:
             what = "The broker sends no heart-beats, so a vanished broker is noticed only after up to 90 s, by TCP."
-            yield Finding("warning", what, agree)
+            yield Finding("warning", what, agree, id="stomp.no-heart-beats")
         interval, remedy = (
             self._url.heartbeat,
             "set the option heartbeat in --broker to a value from 10 to 30, or leave it out.",
         )
         if interval < _HASTY:
             what = f"With a heartbeat of {interval} s, a pause of {2 * interval} s (swapping, a frozen host) ends the connection."
-            yield Finding("warning", what, remedy)
+            yield Finding("warning", what, remedy, id="stomp.hasty-heartbeat")
         elif interval > _RARE:
             what = f"With a heartbeat of {interval} s, the jobs of a host that died wait up to {_SILENT * interval} s for another host."
-            yield Finding("warning", what, remedy)
+            yield Finding("warning", what, remedy, id="stomp.rare-heartbeat")
 
     def _size(self, dialect: Dialect) -> Iterator[Finding]:
         """
@@ -136,13 +136,19 @@ class _Check:
                 return
         except Silent:
             what = f"The check could not find out whether the broker accepts a body of {size} bytes: it sent no receipt in time."
-            yield Finding("warning", what, "check whether the broker's memory or disk is full, and check again.")
+            yield Finding(
+                "warning",
+                what,
+                "check whether the broker's memory or disk is full, and check again.",
+                id="activemq.size-unknown",
+            )
             return
         what = f"The broker closes the connection on a message of {size} bytes and its headers, so a retry of such a job would fail."
         yield Finding(
             "error",
             what,
             f"raise wireFormat.maxFrameSize and wireFormat.maxDataLength above {size + (64 << 10)} on the broker's connector.",
+            id="activemq.max-frame-size",
         )
 
     def _rights(self, dialect: Dialect, queue: str) -> Iterator[Finding]:
@@ -155,7 +161,9 @@ class _Check:
             right = classic if dialect is CLASSIC else artemis
             what = f"User {self._user!r} may not {doing} {queue!r}: {refused}."
             remedy = f"grant the user's group the right {right!r}: {_entry(dialect, queue, right)}"
-            yield Finding("error", what, f"{remedy}; if it has this right, see the broker's log.")
+            yield Finding(
+                "error", what, f"{remedy}; if it has this right, see the broker's log.", id="stomp.missing-right"
+            )
 
     def _missing(self, dialect: Dialect, queue: str) -> Finding:
         """Return the finding for a missing queue that the adapter must not create."""
@@ -166,7 +174,9 @@ class _Check:
             else f'<address name="{queue}"><anycast><queue name="{queue}"/></anycast></address> in broker.xml'
         )
         what = f"Expected the {role} {queue!r} on the broker, got none."
-        return Finding("error", what, f"create it: {how}; or run once with --topology declare.")
+        return Finding(
+            "error", what, f"create it: {how}; or run once with --topology declare.", id="stomp.missing-queue"
+        )
 
     def _uncounted(self, dialect: Dialect) -> Finding:
         what = f"User {self._user!r} may not count the consumers of {self._spec.queue!r}, so a consumer without our ledger is not noticed."
@@ -180,14 +190,19 @@ class _Check:
                 "in broker.xml, grant the user's role the rights manage and send for activemq.management, and consume, createAddress "
                 "and createNonDurableQueue for steadyworker.replies; then `check` also reads the address settings."
             )
-        return Finding("warning", what, how)
+        return Finding("warning", what, how, id="stomp.consumers-uncounted")
 
     def _unseen(self) -> Finding:
         what = (
             f"ActiveMQ Classic does not report over STOMP which plugins and policies it has for {self._spec.queue!r}, "
             "so a time-to-live, an abort of slow consumers and the dead-letter strategy were not checked."
         )
-        return Finding("note", what, "compare activemq.xml with the list on the page of the adapter.")
+        return Finding(
+            "note",
+            what,
+            "compare activemq.xml with the list on the page of the adapter.",
+            id="activemq.policies-unseen",
+        )
 
     def _reported(self, visited: Visit) -> Iterator[Finding]:
         """Return the risks in what Artemis reports about both queues."""
@@ -212,7 +227,10 @@ def _prefetch_finding(visited: Visit) -> Finding | None:
         return None
     what = "The broker sends a consumer more messages than it asks for, so jobs wait behind a long job although other workers are free."
     return Finding(
-        "error", what, "connect to the broker without the proxy that removes activemq.prefetchSize from frames."
+        "error",
+        what,
+        "connect to the broker without the proxy that removes activemq.prefetchSize from frames.",
+        id="activemq.prefetch-ignored",
     )
 
 

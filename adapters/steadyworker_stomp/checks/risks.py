@@ -109,17 +109,17 @@ def _attempts(state: QueueState, *, letters_kept: bool | None) -> Iterator[Findi
     if not address or letters_kept is False:
         why = f"dead-letter address {address!r} has no queue" if address else "there is no dead-letter address"
         what = f"{state.messages} are lost after {attempts} lost connections, because {why}."
-        yield Finding(state.level, what, remedy)
+        yield Finding(state.level, what, remedy, id="artemis.limit-without-dead-letter")
     elif not state.work:
         return  # they stay dead letters, in another queue that `dead` reads
     elif attempts < SPARE_DELIVERIES:
         what = f"One job of {state.name!r} may lose {SPARE_DELIVERIES} connections, but the broker gives a message up after {attempts}."
-        yield Finding("error", what, remedy)
+        yield Finding("error", what, remedy, id="artemis.low-delivery-limit")
     else:
         what = (
             f"A job of {state.name!r} becomes a dead letter after {attempts} lost connections, whatever its progress."
         )
-        yield Finding("warning", what, remedy)
+        yield Finding("warning", what, remedy, id="artemis.delivery-limit")
 
 
 def _other_letters(state: QueueState, dlq: str | None) -> Iterator[Finding]:
@@ -129,7 +129,12 @@ def _other_letters(state: QueueState, dlq: str | None) -> Iterator[Finding]:
             f"When the broker gives up a job of {state.name!r}, it moves the job to {address!r}, "
             f"but `steadyworker dead` reads {dlq!r}, which the option dlq names."
         )
-        yield Finding("warning", what, "remove the option dlq from --broker: Artemis reports the right queue itself.")
+        yield Finding(
+            "warning",
+            what,
+            "remove the option dlq from --broker: Artemis reports the right queue itself.",
+            id="artemis.other-dead-letter-queue",
+        )
 
 
 def _expiry(state: QueueState) -> Iterator[Finding]:
@@ -144,7 +149,7 @@ def _expiry(state: QueueState) -> Iterator[Finding]:
         fate = f"moved to {address!r} without being run" if address and state.work else f"moved to {address!r}"
         fate = fate if address else "lost"
         what = f"{state.messages} are {fate} after {after[first] / 1000:g} s ({first})."
-        yield Finding(state.level, what, state.without(first))
+        yield Finding(state.level, what, state.without(first), id="artemis.expiry")
 
 
 def _full(state: QueueState) -> Iterator[Finding]:
@@ -155,7 +160,9 @@ def _full(state: QueueState) -> Iterator[Finding]:
     ):
         if state.settings.get(setting) == "DROP":
             what = f"{state.messages} are lost when the address is full: the broker confirms them, and drops them ({element} DROP)."
-            yield Finding(state.level, what, f"set {element} to PAGE, BLOCK or FAIL in broker.xml.")
+            yield Finding(
+                state.level, what, f"set {element} to PAGE, BLOCK or FAIL in broker.xml.", id="artemis.full-policy-drop"
+            )
 
 
 def _slow_consumers(state: QueueState) -> Iterator[Finding]:
@@ -169,6 +176,7 @@ def _slow_consumers(state: QueueState) -> Iterator[Finding]:
             "error",
             what,
             f"set <slow-consumer-policy>NOTIFY</slow-consumer-policy>, or {state.without('slow-consumer-threshold')}",
+            id="artemis.slow-consumers-killed",
         )
 
 
@@ -178,18 +186,18 @@ def _kind(state: QueueState) -> Iterator[Finding]:
     again = f"delete queue {name!r} when it is empty, and create it again"
     if state.own("routingType", "", "ANYCAST") != "ANYCAST":
         what = f"The queue {name!r} is a multicast queue: every such queue of its address gets a copy of each message."
-        yield Finding("error", what, f"{again} as an anycast queue.")
+        yield Finding("error", what, f"{again} as an anycast queue.", id="artemis.multicast-queue")
     if state.own("durable", "", "true") != "true":
         what = f"The queue {name!r} is not durable: a restart of the broker deletes it with all its messages."
-        yield Finding("error", what, f"{again} as a durable queue.")
+        yield Finding("error", what, f"{again} as a durable queue.", id="artemis.transient-queue")
     if state.own("filter", "", ""):
         what = (
             f"The queue {name!r} has a filter: the broker confirms every message that does not match it, and drops it."
         )
-        yield Finding("error", what, f"{again} without the filter.")
+        yield Finding("error", what, f"{again} without the filter.", id="artemis.filtered-queue")
     if state.is_on("defaultNonDestructive"):
         what = f"The broker keeps a message of {name!r} after its acknowledgement (non-destructive), so jobs come again without end."
-        yield Finding("error", what, state.without("default-non-destructive"))
+        yield Finding("error", what, state.without("default-non-destructive"), id="artemis.non-destructive")
 
 
 def _losses(state: QueueState) -> Iterator[Finding]:
@@ -197,19 +205,19 @@ def _losses(state: QueueState) -> Iterator[Finding]:
     name, level = state.name, state.level
     if state.own("purgeOnNoConsumers", "defaultPurgeOnNoConsumers", "false") == "true":
         what = f"{state.messages} are lost when the last consumer leaves, for instance at a deploy (purge-on-no-consumers)."
-        yield Finding(level, what, state.again("default-purge-on-no-consumers"))
+        yield Finding(level, what, state.again("default-purge-on-no-consumers"), id="artemis.purge-on-no-consumers")
     ring = state.own("ringSize", "defaultRingSize", "-1")
     if ring != "-1":
         what = f"{state.messages} are lost when the queue holds more than {ring} (ring-size)."
-        yield Finding(level, what, state.again("default-ring-size"))
+        yield Finding(level, what, state.again("default-ring-size"), id="artemis.ring-queue")
     if state.own("lastValue", "defaultLastValueQueue", "false") == "true":
         what = f"The queue {name!r} is a last-value queue: a message can replace an older one, whose job is lost."
-        yield Finding(level, what, state.again("default-last-value-queue"))
+        yield Finding(level, what, state.again("default-last-value-queue"), id="artemis.last-value-queue")
     count = state.number("autoDeleteQueuesMessageCount", 0)
     if state.is_on("autoDeleteQueues", default=True) and count != 0:
         up_to = "with all its messages" if count < 0 else f"with up to {count} messages"
         what = f"When the last consumer leaves, the broker deletes queue {name!r} {up_to}, for instance at a deploy."
-        yield Finding(level, what, state.without("auto-delete-queues-message-count"))
+        yield Finding(level, what, state.without("auto-delete-queues-message-count"), id="artemis.auto-delete-queue")
 
 
 def _oddities(state: QueueState) -> Iterator[Finding]:
@@ -219,12 +227,15 @@ def _oddities(state: QueueState) -> Iterator[Finding]:
         return
     if state.own("exclusive", "defaultExclusiveQueue", "false") == "true":
         what = f"The queue {name!r} is exclusive: one slot of one worker process gets all jobs, until it ends."
-        yield Finding("warning", what, state.again("default-exclusive-queue"))
+        yield Finding("warning", what, state.again("default-exclusive-queue"), id="artemis.exclusive-queue")
     consumers = state.own("maxConsumers", "defaultMaxConsumers", "-1")
     if consumers != "-1":
         what = f"The queue {name!r} accepts {consumers} consumers, and each slot of each worker process is one."
-        yield Finding("warning", what, state.again("default-max-consumers"))
+        yield Finding("warning", what, state.again("default-max-consumers"), id="artemis.max-consumers")
     if state.own("paused", "", "false") == "true":
         yield Finding(
-            "warning", f"The queue {name!r} is paused, so no job starts.", "resume it in the broker's console."
+            "warning",
+            f"The queue {name!r} is paused, so no job starts.",
+            "resume it in the broker's console.",
+            id="artemis.paused-queue",
         )

@@ -54,11 +54,14 @@ def version_findings(dialect: Dialect, version: Version) -> Iterator[Finding]:
             f"Expected {dialect.broker} {'.'.join(map(str, oldest))} or newer, got {got}, which is not supported: "
             "a retry, a delay, a release or a dead letter may behave differently."
         )
-        yield Finding("warning", what, "upgrade the broker.")
+        yield Finding("warning", what, "upgrade the broker.", id="stomp.too-old")
     if dialect is CLASSIC:
         for weakness in WEAKNESSES:
             if weakness.concerns(version):
                 what = f"Every host that reaches the OpenWire port of {dialect.broker} {got} can {weakness.what} ({weakness.cve})."
                 yield Finding(
-                    "warning", what, "upgrade the broker, or close its connectors for openwire: and auto: URLs."
+                    "warning",
+                    what,
+                    "upgrade the broker, or close its connectors for openwire: and auto: URLs.",
+                    id="activemq.known-weakness",
                 )

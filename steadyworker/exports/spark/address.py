@@ -46,11 +46,14 @@ class ConnectAddress:
         if not url.startswith(SCHEME) or not host or strange or not all(names):
             raise ConfigError(
                 f"Expected a Spark Connect server as sc://host:port/;name=value;…, got one at {host or 'no host'!r}: "
-                "correct spark_master."
+                "correct spark_master.",
+                id="spark.setting",
             )
         for name in map(unquote, names):
             if name in _OURS:
-                raise ConfigError(f"Expected a Spark Connect address without {name}: {_OURS[name]}.")
+                raise ConfigError(
+                    f"Expected a Spark Connect address without {name}: {_OURS[name]}.", id="spark.setting"
+                )
         return cls(host, port)
 
     def __str__(self) -> str:
@@ -67,7 +70,8 @@ class ConnectAddress:
         if missing:
             raise ConfigError(
                 f"Expected the packages of a Spark Connect client, got no {', '.join(missing)}: "
-                "pip install 'steadyworker[spark-connect]'."
+                "pip install 'steadyworker[spark-connect]'.",
+                id="spark.setting",
             )
 
     def answers(self, within: float) -> bool:

@@ -34,7 +34,8 @@ def build_archive(settings: SparkSettings) -> Path:
     path = settings.archive(java)
     if java is None or path is None:
         raise ConfigError(
-            f"Expected a master with its driver in the Spark host, got {settings.place}: a server does not use this archive."
+            f"Expected a master with its driver in the Spark host, got {settings.place}: a server does not use this archive.",
+            id="spark.setting",
         )
     if path.exists():
         return path

@@ -53,7 +53,8 @@ def find_java(environ: Mapping[str, str], folders: tuple[str, ...] = _FOLDERS) -
     raise ConfigError(
         f"Expected Java {OLDEST} or newer for Spark in JAVA_HOME, on PATH or in {folders[0]}, got {found}: "
         "install one (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; Fedora: dnf install java-17-openjdk-headless; "
-        "macOS: brew install openjdk@17), or set JAVA_HOME."
+        "macOS: brew install openjdk@17), or set JAVA_HOME.",
+        id="spark.no-java",
     )
 
 

@@ -127,7 +127,7 @@ class SparkService:
         try:
             reap_folders(self._settings.hosts)
         except OSError:  # no job fails for this; if the folder is unusable, `_start` reports it
-            self._log.exception("spark_reap_failed")
+            self._log.exception("spark_reap_failed", explain="spark.reap-failed")
 
     def _work(self) -> None:
         self._reap()
@@ -139,7 +139,7 @@ class SparkService:
                 for host in self._hosts:
                     host.attend(self._clock.monotonic())
             except Exception as error:  # noqa: BLE001 - after a bug here, no job must wait forever
-                self._log.exception("spark_service_failed")
+                self._log.exception("spark_service_failed", explain="spark.service-failed")
                 self._fail_all("unavailable", f"a fault of the Spark service: {error!r}")
 
     def _until_due(self) -> float | None:
@@ -257,7 +257,8 @@ class SparkService:
         if call is not None and not call.cancelled:
             call.stuck = message.text
             log = host.process.keep_log()
-            self._log.warning("spark_job_stuck", job=call.job, pid=host.process.pid, why=message.text, log=str(log))
+            said = {"job": call.job, "pid": host.process.pid, "why": message.text, "log": str(log)}
+            self._log.warning("spark_job_stuck", **said, explain="spark.job-stuck")
             host.cancel(call, self._clock.monotonic())
 
     def _again(self, call: Call, kind: str, text: str) -> None:
@@ -275,7 +276,8 @@ class SparkService:
         calls = list(host.calls.values())
         if calls or not host.stopping:
             log = host.process.keep_log()
-            self._log.warning("spark_host_died", pid=host.process.pid, calls=len(calls), why=why, log=str(log))
+            said = {"pid": host.process.pid, "calls": len(calls), "why": why, "log": str(log)}
+            self._log.warning("spark_host_died", **said, explain="spark.host-died")
         else:
             self._log.info("spark_host_ended", pid=host.process.pid)
         host.process.remove()

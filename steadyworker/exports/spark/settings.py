@@ -147,20 +147,24 @@ class SparkSettings:
         for key, value in self.conf.items():
             if not isinstance(key, str) or not key.startswith("spark.") or key in _OURS:
                 why = _OURS.get(key, "Spark's settings begin with `spark.`")
-                raise ConfigError(f"Expected a Spark setting that may be set, got {key!r}: {why}.")
+                raise ConfigError(f"Expected a Spark setting that may be set, got {key!r}: {why}.", id="spark.setting")
             if not isinstance(value, str):
                 raise ConfigError(
                     f"Expected text as the value of {key}, got {type(value).__name__}: write it as Spark's documentation does, "
-                    'like "8", "64m" or "true".'
+                    'like "8", "64m" or "true".',
+                    id="spark.setting",
                 )
         for name, (least, most) in _RANGES.items():
             number = getattr(self, name)
             if not isinstance(number, int | float) or not least <= number <= most:  # also false for NaN
-                raise ConfigError(f"Expected {name} from {least:g} to {most:g}, got {number!r}: correct it.")
+                raise ConfigError(
+                    f"Expected {name} from {least:g} to {most:g}, got {number!r}: correct it.", id="spark.setting"
+                )
         if self.server is not None and self.server_within >= self.start_within:
             raise ConfigError(
                 f"Expected server_within below start_within, got {self.server_within:g} and {self.start_within:g} s: "
-                "a host must stay alive while it waits for its server."
+                "a host must stay alive while it waits for its server.",
+                id="spark.setting",
             )
 
     @property
@@ -190,11 +194,11 @@ class SparkSettings:
         try:
             self.server.check_client()
         except ConfigError as error:
-            yield Finding("error", str(error), "install the extra, or set another spark_master.")
+            yield Finding("error", str(error), "install the extra, or set another spark_master.", id="spark.no-client")
         if not self.server.answers(_LISTENS_WITHIN):
             what = f"The Spark Connect server at {self.server} does not answer."
             remedy = f"start the server, or correct spark_master; an export waits {self.server_within:g} s for it, then fails."
-            yield Finding("warning", what, remedy)
+            yield Finding("warning", what, remedy, id="spark.server-silent")
 
     def java(self, environ: Mapping[str, str]) -> Java | None:
         """
@@ -208,7 +212,8 @@ class SparkSettings:
             return None
         if importlib.util.find_spec("pyspark") is None:
             raise ConfigError(
-                "Expected pyspark for SparkExport, got no such module: pip install 'steadyworker[spark]'."
+                "Expected pyspark for SparkExport, got no such module: pip install 'steadyworker[spark]'.",
+                id="spark.setting",
             )
         return find_java(environ)
 

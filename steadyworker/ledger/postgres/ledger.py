@@ -121,6 +121,7 @@ class PostgresLedger(Ledger):
                     "warning",
                     f"Another server can pass for the ledger {self.url}, because TLS does not verify the server's name.",
                     "set sslmode=verify-full in the URL of --ledger, or leave sslmode out.",
+                    id="ledger.unverified-server",
                 )
             )
         try:
@@ -128,7 +129,12 @@ class PostgresLedger(Ledger):
         except ConfigError as error:
             return [
                 *found,
-                Finding("error", str(error), "do what the message asks, then run `steadyworker check` again."),
+                Finding(
+                    "error",
+                    str(error),
+                    "do what the message asks, then run `steadyworker check` again.",
+                    id=error.id or "ledger.unusable",
+                ),
             ]
         if "off" in {synchronous, fsync}:
             found.append(
@@ -137,6 +143,7 @@ class PostgresLedger(Ledger):
                     f"Expected synchronous_commit and fsync not to be off at the ledger {self.url}, got "
                     f"synchronous_commit={synchronous}, fsync={fsync}: a crash of the server loses its last commits.",
                     "set both to on, in the server's configuration or for this user.",
+                    id="ledger.not-durable",
                 )
             )
         return found

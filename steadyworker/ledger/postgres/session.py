@@ -275,7 +275,9 @@ class Session:
             self._connection = None
 
     def _unfit(self, message: str) -> ConfigError | LedgerUnavailable:
-        return LedgerUnavailable(message) if self._identity.ledger_id is not None else ConfigError(message)
+        if self._identity.ledger_id is not None:
+            return LedgerUnavailable(message)
+        return ConfigError(message, id="ledger.unusable")
 
     def _translated(self, error: psycopg.Error) -> Exception:
         """Return the error to raise for an error of psycopg; an error in our own statement is returned unchanged."""

@@ -84,7 +84,8 @@ def _read(url: str) -> dict[str, str]:
     if not given or torn or not all(port.isdecimal() for port in ports if port):
         raise ConfigError(
             "Expected --ledger postgresql://user:password@host:port/database, got a URL that libpq cannot read: "
-            "percent-encode user and password (`/` is %2F, `@` is %40), and check the options."
+            "percent-encode user and password (`/` is %2F, `@` is %40), and check the options.",
+            id="config.ledger-url",
         ) from None
     return given
 

@@ -62,6 +62,9 @@ _REMEDIES = {
     sqlite3.SQLITE_NOTADB: "it is not a SQLite database; move it away, or name another file.",
 }
 
+_IDS = {sqlite3.SQLITE_BUSY: "ledger.locked", sqlite3.SQLITE_FULL: "ledger.disk-full"}
+"""The entries of the catalogue for results with a cause of their own."""
+
 
 class LedgerFile:
     """
@@ -243,7 +246,8 @@ class LedgerFile:
     def _connect(self) -> sqlite3.Connection:
         if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
             raise ConfigError(
-                f"Expected SQLite 3.37 or newer, got {sqlite3.sqlite_version}: use a Python that has a newer SQLite."
+                f"Expected SQLite 3.37 or newer, got {sqlite3.sqlite_version}: use a Python that has a newer SQLite.",
+                id="ledger.unusable",
             )
         mode = "rw" if self._was_open else "rwc"
         if not self._was_open:
@@ -252,7 +256,8 @@ class LedgerFile:
             except OSError as error:
                 raise ConfigError(
                     f"Expected to create the directory of the ledger {self.path}, got {error.strerror}: "
-                    "make its parent writable for this user, or name another file."
+                    "make its parent writable for this user, or name another file.",
+                    id="ledger.unusable",
                 ) from error
             with suppress(OSError):  # SQLite then reports the cause
                 make_private_file(self.path)
@@ -322,7 +327,7 @@ class LedgerFile:
             self._connection = None
 
     def _unfit(self, message: str) -> ConfigError | LedgerUnavailable:
-        return LedgerUnavailable(message) if self._was_open else ConfigError(message)
+        return LedgerUnavailable(message) if self._was_open else ConfigError(message, id="ledger.unusable")
 
     def _translated(self, error: sqlite3.DatabaseError) -> ConfigError | LedgerUnavailable:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # Python's own errors have no code (text that is not UTF-8)
@@ -330,7 +335,7 @@ class LedgerFile:
             self._drop()
         remedy = _REMEDIES.get(code, "see SQLite's result codes.")
         message = f"Expected a reply from the ledger {self.path}, got {str(error)!r}: {remedy}"
-        return self._unfit(message) if code in _FINAL else LedgerUnavailable(message)
+        return self._unfit(message) if code in _FINAL else LedgerUnavailable(message, id=_IDS.get(code, ""))
 
 
 class _Held(AbstractContextManager[sqlite3.Connection]):

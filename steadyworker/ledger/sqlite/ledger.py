@@ -82,7 +82,8 @@ class SqliteLedger(Ledger):
     ) -> None:
         if synchronous not in {"normal", "full"}:
             raise ConfigError(
-                f"Expected synchronous=normal or synchronous=full, got {synchronous!r}: choose one of them."
+                f"Expected synchronous=normal or synchronous=full, got {synchronous!r}: choose one of them.",
+                id="config.ledger-url",
             )
         self._path = path.absolute()
         self._file = LedgerFile(self._path, synchronous, times.call_timeout, clock, self.owners_dir)
@@ -113,7 +114,14 @@ class SqliteLedger(Ledger):
         try:
             self.ledger_id()
         except ConfigError as error:
-            found.append(Finding("error", str(error), "do what the message asks, then run `steadyworker check` again."))
+            found.append(
+                Finding(
+                    "error",
+                    str(error),
+                    "do what the message asks, then run `steadyworker check` again.",
+                    id=error.id or "ledger.unusable",
+                )
+            )
         else:
             found += access_findings("the ledger", self._path)
         return [*found, *place_findings(self._path.resolve())]

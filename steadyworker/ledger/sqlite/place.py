@@ -21,6 +21,7 @@ def place_findings(where: Path) -> list[Finding]:
                 "error",
                 f"Expected the SQLite ledger {where} on a local disk, got a network file system ({kind}), where its locks do not work.",
                 "put it on a local disk, or use --ledger postgresql://….",
+                id="ledger.network-file-system",
             )
         )
     if where.parent.is_dir():
@@ -31,6 +32,7 @@ def place_findings(where: Path) -> list[Finding]:
                     "warning",
                     f"Expected at least {_ROOM >> 20} MiB of free space for the ledger {where}, got {free >> 20} MiB.",
                     "free some space: while the ledger cannot write, no job starts or ends.",
+                    id="ledger.little-space",
                 )
             )
     return found

@@ -1,0 +1,271 @@
+"""
+Reads the catalogue: what brokers and clients write when something fails, with its cause and its remedies.
+
+The catalogue is data: the files `entries/*.toml`, a list of `[[entry]]` each.
+`Entry`, `Pattern`, `Sample` and `Finding` are the schema; a file that does not keep it is refused with the place and the reason.
+The expressions of the patterns are compiled when they are first needed, because a log needs few of them.
+
+What SteadyWorker's own checks and errors report is a `[[finding]]`, without `what` and `remedies`: these stand in its line.
+
+The texts of an entry may contain the groups of its patterns: `{queue}` becomes what the group `queue` matched.
+`{queue|a queue}` becomes "a queue" if there is no such group in the record; without a default, it becomes `<queue>`.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from steadyworker.diagnosis.protocols import OPENINGS
+from steadyworker.errors import ConfigError
+
+FOLDER = "steadyworker.diagnosis.entries"
+
+GROUPS = frozenset(
+    {
+        *("connection", "peer", "channel", "queue", "message", "user", "vhost", "host", "port", "code", "text"),
+        *("size", "max", "type", "seconds", "version", "id", "exchange", "topic", "group", "client", "bytes", "name"),
+        *("what", "remedy"),  # of our own lines
+    }
+)
+"""The names of groups that mean the same in every entry; an entry may have others for its own texts."""
+
+_GROUP = re.compile(r"\(\?P<(\w+)>")
+_PLACE = re.compile(r"\{([a-z_]+)(?:\|([^{}]*))?\}")
+
+Id = Annotated[str, Meta(pattern=r"^[a-z0-9]+\.[a-z0-9]+(-[a-z0-9]+)*$")]
+Text = Annotated[str, Meta(min_length=1)]
+
+
+class Pattern(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    r"""
+    One way in which a record says what an entry explains.
+
+    Attributes:
+        hint: A text on one line of each record that matches; the regular expression is only tried where it occurs.
+        regex: The regular expression, searched in the whole record; its lines are joined by `\n`, and `^` is each line's start.
+    """
+
+    hint: Annotated[str, Meta(min_length=4)]
+    regex: Text
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    Lines that were really seen.
+
+    Attributes:
+        origin: What wrote them (`from` in the file): "RabbitMQ 3.10.8".
+        how: "provoked" by a test of this repository, from the "source" code of what wrote them, or "reported" by others.
+        test: The test that makes a broker or client write it, if it was provoked.
+        text: The lines, with all that stands before and behind them in a log.
+    """
+
+    origin: Text = msgspec.field(name="from")
+    how: Literal["provoked", "source", "reported"]
+    text: Text
+    test: str = ""
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
+    """
+    One thing that can happen, with all that a reader needs to know about it.
+
+    Attributes:
+        id: The family and a name, such as "amqp.second-header"; it never changes.
+        title: The conclusion, in one short sentence without a full stop.
+        what: What happened, in the reader's words.
+        why: The cause.
+        remedies: What to do, the most likely first.
+        verify: How to make sure: commands.
+        read: Where to read on: URLs.
+        sources: How this is known: versions, issues, documents.
+        severity: "error", or "warning" if nothing has failed yet.
+        spelled: How bytes are the clue (`bytes` in the file): the groups type, channel and size of a "frame",
+            the group size as the 32-bit "length" of a frame, or as a "length-plus-4", to which Netty has added the size of
+            the length itself, or the group bytes as "raw" bytes (`<<65,77>>` or `'AM'`).
+        opens: Kinds of protocols (`protocols.OPENINGS`): the entry explains only bytes that open one of them.
+        keys: Named groups by which related records join into one time line.
+        follows: The ids whose consequence this is: with one of them in its time line, this is no finding of its own.
+        general: Whether it only explains a record that no other entry explains.
+        patterns: How it is recognized (`[[entry.pattern]]`); without a pattern, only by its id in our own log or trace.
+        samples: Lines that were seen (`[[entry.sample]]`).
+    """
+
+    id: Id
+    title: Text
+    what: Text
+    why: Text
+    remedies: Annotated[tuple[Text, ...], Meta(min_length=1)]
+    verify: tuple[Text, ...] = ()
+    read: tuple[Text, ...] = ()
+    sources: Annotated[tuple[Text, ...], Meta(min_length=1)]
+    severity: Literal["error", "warning"]
+    spelled: Literal["frame", "length", "length-plus-4", "raw"] | None = msgspec.field(default=None, name="bytes")
+    opens: tuple[Text, ...] = ()
+    keys: tuple[Text, ...] = ()
+    follows: tuple[Id, ...] = ()
+    general: bool = False
+    patterns: tuple[Pattern, ...] = msgspec.field(default=(), name="pattern")
+    samples: Annotated[tuple[Sample, ...], Meta(min_length=1)] = msgspec.field(name="sample")
+
+    @property
+    def speaks_for_itself(self) -> bool:
+        """True if the line of the log itself says what happened and what to do (`Finding`)."""
+        return self.remedies == _IN_THE_LINE
+
+    @property
+    def family(self) -> str:
+        """The part of the id before the point."""
+        return self.id.partition(".")[0]
+
+    @cached_property
+    def groups(self) -> frozenset[str]:
+        """The names of all groups of the patterns."""
+        return frozenset(name for pattern in self.patterns for name in _GROUP.findall(pattern.regex))
+
+    def filled(self, text: str, groups: Mapping[str, str]) -> str:
+        """Return one of the entry's texts with what the groups matched."""
+
+        def value(place: re.Match[str]) -> str:
+            name, default = place[1], place[2]
+            if name not in self.groups and name not in GROUPS:
+                return place[0]
+            return groups.get(name) or (f"<{name}>" if default is None else default)
+
+        return _PLACE.sub(value, text)
+
+
+_IN_THE_LINE = ("{remedy|The line itself has the remedy.}",)
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    What a check or an error of SteadyWorker itself reports (`[[finding]]`): its line says what happened and what to do.
+
+    Attributes:
+        id: As in `Entry`; the code that reports the problem names it.
+        title: As in `Entry`.
+        why: Why it is a problem.
+        read: As in `Entry`.
+    """
+
+    id: Id
+    title: Text
+    why: Text
+    read: tuple[Text, ...] = ()
+
+    @property
+    def entry(self) -> Entry:
+        """The finding as an entry of the catalogue, whose texts stand in the line that names it."""
+        return Entry(
+            id=self.id,
+            title=self.title,
+            what="{what|The line itself says what happened.}",
+            why=self.why,
+            remedies=_IN_THE_LINE,
+            read=self.read,
+            sources=("SteadyWorker's own checks and errors",),
+            severity="warning",
+            keys=("queue", "message"),
+            samples=(),
+        )
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    entries: tuple[Entry, ...] = msgspec.field(default=(), name="entry")
+    findings: tuple[Finding, ...] = msgspec.field(default=(), name="finding")
+
+
+def load(*names: str) -> dict[str, Entry]:
+    """
+    Return the entries of the named files (`steadyworker` for `entries/steadyworker.toml`) by id; without a name, of all.
+
+    Raises:
+        ConfigError: A file does not keep the schema.
+    """
+    found: dict[str, Entry] = {}
+    for path in _paths():
+        if not names or path.name.removesuffix(".toml") in names:
+            for entry in read(path.read_text(encoding="utf-8"), path.name):
+                if entry.id in found:
+                    raise ConfigError(
+                        f"{path.name}: expected each id once, got {entry.id} again: rename one of the two."
+                    )
+                found[entry.id] = entry
+    return found
+
+
+def find(id: str) -> Entry | None:
+    """Return the entry with this id, or None if there is none; reads only the file that has it, for a program that needs few entries."""
+    for path in _paths():
+        text = path.read_text(encoding="utf-8")
+        if f'id = "{id}"' in text:
+            return next((entry for entry in read(text, path.name) if entry.id == id), None)
+    return None
+
+
+def _paths() -> list[Traversable]:
+    return sorted((path for path in files(FOLDER).iterdir() if path.name.endswith(".toml")), key=lambda path: path.name)
+
+
+def read(text: str, name: str) -> tuple[Entry, ...]:
+    """
+    Return the entries of one file's text.
+
+    Raises:
+        ConfigError: The text is not TOML, or does not keep the schema; the message names the entry, the field and the reason.
+    """
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{name}: expected TOML, got: {error}") from error
+    try:
+        file = msgspec.convert(data, _File)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{name}: {_with_id(str(error), data)}") from error
+    for entry in file.entries:
+        for complaint in _complaints(entry):
+            raise ConfigError(f"{name}: {entry.id}: {complaint}")
+    return (*file.entries, *(finding.entry for finding in file.findings))
+
+
+def _with_id(said: str, data: Mapping[str, object]) -> str:
+    """Return msgspec's message with the id of the entry that its path (`$.entry[3].title`) points to."""
+    place = re.search(r"\$\.(entry|finding)\[(\d+)\]", said)
+    entries = data.get(place[1]) if place else None
+    if place and isinstance(entries, list) and isinstance(found := entries[int(place[2])], dict) and "id" in found:
+        return f"{found['id']}: {said}"
+    return said
+
+
+def _complaints(entry: Entry) -> Iterable[str]:
+    """Yield what the types cannot say."""
+    needed = {
+        "frame": {"type", "channel", "size"},
+        **dict.fromkeys(("length", "length-plus-4"), {"size"}),
+        "raw": {"bytes"},
+        None: set[str](),
+    }
+    for pattern in entry.patterns:
+        if "\n" in pattern.hint:
+            yield f"expected a hint on one line, got {pattern.hint!r}: hints are searched line by line."
+    if missing := needed[entry.spelled] - entry.groups:
+        yield f"expected the groups {sorted(missing)} in a pattern, because bytes = {entry.spelled!r} spells them: add them."
+    if unknown := set(entry.opens) - {opening.kind for opening in OPENINGS}:
+        yield f"expected kinds of protocols.OPENINGS in `opens`, got {sorted(unknown)}: correct them."
+    if entry.opens and entry.spelled is None:
+        yield "expected `bytes` beside `opens`, got none: say how the bytes are spelled."
+    if unknown := set(entry.keys) - entry.groups - GROUPS:
+        yield f"expected each of `keys` to be a named group of a pattern, got {sorted(unknown)}: add the group (?P<…>…)."
+    for sample in entry.samples:
+        if (sample.how == "provoked") != bool(sample.test):
+            yield f"expected `test` for a provoked sample and only there, got how = {sample.how!r}, test = {sample.test!r}."

@@ -1,0 +1,247 @@
+"""
+The formats of logs, line by line: what a collector put in front, where a record begins, its time and its level.
+
+Nothing here keeps a state; `records.py` does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+_ISO = r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:[ ]?(?:Z|UTC|[+-]\d\d:?\d\d))?"
+_ZONED = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d)"
+_PREFIX = re.compile(
+    rf"""(?: <\d{{1,3}}> )?
+        (?P<syslog> [A-Z][a-z]{{2}}\ [ \d]\d\ \d\d:\d\d:\d\d(?:\.\d{{1,6}})? )
+        \ [\w.-]{{1,255}} \ (?P<unit> [^\s:\[\]]{{1,128}} (?: \[\d{{1,10}}\] )? ) :[ ]     # journald, syslog
+      | (?P<iso> {_ZONED} ) \ [\w.-]{{1,255}} \ (?P<daemon> [^\s:\[\]]{{1,128}} \[\d{{1,10}}\] ) :[ ]
+      | (?P<cri> {_ZONED} ) \ std(?:out|err)\ [FP]\                                         # the files of containerd
+      | (?P<docker> {_ZONED} ) \                                                           # docker logs -t
+        (?= [\[(]?\d{{4}}[-/]\d\d[-/]\d\d[T\ ] | =[A-Z]+\ REPORT==== | \{{ | [DIWEFAU],\ \[ )
+      | (?P<nanos> \d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{{7,9}}(?:Z|[+-]\d\d:\d\d) ) \       # the same, before plain text
+      | (?! (?: TRACE | DEBUG | INFO | WARN | WARNING | ERROR | FATAL ) \b )
+        (?P<service> [A-Za-z][\w.-]{{0,63}} ) \ {{1,40}} \|\ ?                           # docker compose
+      | \[(?P<pod> pod/[\w./-]{{1,300}} )\]\                                               # kubectl logs --prefix
+    """,
+    re.VERBOSE,
+)
+_MOST_PREFIXES = 3
+
+_RABBIT = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}[+-]\d\d:\d\d) \[\w+\] <[\d.]+> ?")
+_STAMP = re.compile(
+    rf"""(?: [DIWEFAU],\ )? [\[(]{{0,1}} (?P<iso> {_ISO} )
+      | =[A-Z]+\ REPORT====\ (?P<erlang> \d{{1,2}}-[A-Z][a-z]{{2}}-\d{{4}}::\d\d:\d\d:\d\d )
+      | \[(?P<php> \d\d-[A-Z][a-z]{{2}}-\d{{4}}\ \d\d:\d\d:\d\d )
+      | (?P<java> [A-Z][a-z]{{2}}\ \d{{1,2}},\ \d{{4}}\ \d{{1,2}}:\d\d:\d\d\ [AP]M )
+      | (?P<clock> \d\d:\d\d:\d\d[.,]\d{{3}} )\ [\[A-Z]
+    """,
+    re.VERBOSE,
+)
+_LEVELED = re.compile(r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):[\w.-]*:")
+_BELONGS = re.compile(
+    r"[\s})\]]|Caused by: |Suppressed: |\.\.\. \d+ more|Stack trace:|#\d+ |During handling of the above|The above exception was"
+)
+_TRACEBACK = "Traceback (most recent call last)"
+_CHAINED = ("During handling of the above", "The above exception was")
+
+_HEAD = 160  # characters of a record in which its level stands
+_LEVEL = re.compile(
+    r"(?:^|[\s|\[(.:\"=,])(?P<level>trace|debug|info|notice|warn(?:ing)?|error|severe|fatal|critical|alert|emergency"
+    r"|TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|SEVERE|FATAL|CRITICAL|ALERT|EMERGENCY)\s*(?=[\s|\]/):]|$)"
+)
+_LOWER = re.compile(r"\[(?P<level>debug|info|notice|warning|error|critical|alert|emergency)\s*\]")
+_FAILED = re.compile(
+    rf"^(?:{re.escape(_TRACEBACK)}|PHP Fatal error|Exception in thread|(?:Uncaught|Unhandled) |SEVERE: )|^=(?:ERROR|CRASH|SUPERVISOR) REPORT",
+    re.MULTILINE,
+)
+_ERRORS = frozenset({"error", "severe", "fatal", "critical", "alert", "emergency"})
+
+ERROR_MARKS = (
+    *("[error", "[critical", "[alert", "[emergency", "ERROR", "CRITICAL", "FATAL", "SEVERE", "CRASH REPORT===="),
+    *(_TRACEBACK, "PHP Fatal error", "Exception in thread", "Uncaught ", "Unhandled ", "SUPERVISOR REPORT===="),
+    *(
+        f'"{name}":{space}"{level}"'
+        for name in ("level", "severity")
+        for space in ("", " ")
+        for level in sorted(_ERRORS)
+    ),
+    *('"level":50', '"level":60'),
+)
+"""Texts, at least one of which each record has that is an error by its level (`is_error`)."""
+
+_MESSAGES = ("msg", "message", "event", "@message")
+_TIMES = ("time", "timestamp", "datetime", "@timestamp", "ts", "asctime")
+_LEVELS = ("level", "level_name", "severity", "levelname")
+_TRACES = ("stack", "exception", "exc_info", "traceback")
+_USED = frozenset({*_MESSAGES, *_TIMES, *_LEVELS, *_TRACES})
+_MILLISECONDS = 1e11  # a number above it is no time in seconds
+_NODE_LEVELS = {10: "trace", 20: "debug", 30: "info", 40: "warning", 50: "error", 60: "critical"}
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """
+    The beginning of a record.
+
+    Attributes:
+        stamp: Its time, as the log spells it.
+        head: What each further line of this record repeats; empty in most formats.
+        whole: Whether every line up to the next beginning belongs to it.
+    """
+
+    stamp: str = ""
+    head: str = ""
+    whole: bool = False
+
+
+def prefix(line: str) -> tuple[str, str, str]:
+    """Return the process that a collector names, the line without what the collector put in front, and the collector's time."""
+    process, stamp, at = "", "", 0
+    for _ in range(_MOST_PREFIXES):
+        if (found := _PREFIX.match(line, at)) is None:
+            break
+        process += found["unit"] or found["daemon"] or found["service"] or found["pod"] or ""
+        stamp = next(filter(None, (found[name] for name in ("syslog", "iso", "cri", "docker", "nanos"))), stamp)
+        at = found.end()
+    return process, line[at:] if at else line, stamp
+
+
+def start(text: str) -> Start | None:
+    """Return the beginning that this line is, or None if it may belong to the record before it."""
+    if (found := _RABBIT.match(text)) is not None:
+        return Start(found[1], found[0].rstrip(" ") + " ", whole=True)
+    if (found := _STAMP.match(text)) is not None:
+        return Start(found[found.lastgroup or 0], whole=True)
+    return Start() if _LEVELED.match(text) else None
+
+
+def continues(lines: Sequence[str], begun: Start, text: str, begins: Start | None) -> bool:
+    """Return whether a line belongs to the record that these lines began."""
+    if begins is not None:
+        return False
+    if begun.whole or _BELONGS.match(text):
+        return True
+    traced = any(line.startswith(_TRACEBACK) for line in (lines[-1], *lines[:2]))
+    if text.startswith(_TRACEBACK):
+        return bool(_LEVELED.match(lines[0])) or _chained(lines)
+    if not text:
+        return traced
+    return traced and not _ended(lines)
+
+
+def _chained(lines: Sequence[str]) -> bool:
+    """Return whether the last line with text announces a second traceback."""
+    return next((line.startswith(_CHAINED) for line in reversed(lines) if line), False)
+
+
+def _ended(lines: Sequence[str]) -> bool:
+    """Return whether a Python traceback has reached the line that names the exception."""
+    return bool(lines[-1]) and not lines[-1][0].isspace() and not lines[-1].startswith((_TRACEBACK, *_CHAINED))
+
+
+def as_line(text: str) -> str:
+    """
+    Return a line of JSON as the line of text that the same program writes without JSON; other text as it is.
+
+    RabbitMQ, docker, structlog, monolog, pino, bunyan and winston name time, level and message differently.
+    """
+    try:
+        fields = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return text
+    if not isinstance(fields, dict):
+        return text
+    inner = fields.get("log") if "stream" in fields else fields.get("MESSAGE")  # docker's json-file, journalctl -o json
+    if isinstance(inner, str):
+        return inner.rstrip("\n")
+    message = _first(fields, *_MESSAGES)
+    if message is None or fields.get("kind") == "flag":
+        return text
+    time = _first(fields, *_TIMES)
+    level = _first(fields, *_LEVELS)
+    said = [_time(time), f"[{_level(level)}]" if level is not None else ""]
+    said.append(str(pid) if str(pid := fields.get("pid", "")).startswith("<") else "")  # RabbitMQ's process
+    used = {"msg", "message", "event", "time", "timestamp", "datetime", "level", "level_name", "severity", "stack"}
+    rest = [
+        f"{name}={_text(value)}" for name, value in fields.items() if name not in used and value not in ({}, [], "")
+    ]
+    line = " ".join(part for part in (*said, str(message), *rest) if part)
+    traces = [str(value) for name in _TRACES if isinstance(value := fields.get(name), str)]
+    if isinstance(cause := fields.get("err") or fields.get("error"), dict) and "stack" in cause:
+        traces.append(str(cause["stack"]))
+    return "\n".join([line, *traces])
+
+
+def _first(fields: Mapping[str, Any], *names: str) -> Any:
+    return next((fields[name] for name in names if fields.get(name) is not None), None)
+
+
+def _time(value: Any) -> str:
+    """Return a time as ISO 8601; Node.js gives milliseconds since 1970."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        try:
+            return datetime.fromtimestamp(value / 1000 if value > _MILLISECONDS else value, UTC).isoformat(
+                timespec="milliseconds"
+            )
+        except (ValueError, OverflowError, OSError):
+            return ""
+    return str(value or "")
+
+
+def _level(value: Any) -> str:
+    return _NODE_LEVELS.get(value, str(value)) if isinstance(value, int) else str(value).lower()
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def is_error(text: str) -> bool:
+    """Return whether a record says by its level, or by being a stack trace, that something failed."""
+    if _FAILED.search(text):
+        return True
+    head = text[:_HEAD].partition("\n")[0]
+    found = _LOWER.search(head) or _LEVEL.search(head)
+    return found is not None and found["level"].lower() in _ERRORS
+
+
+def instant(stamp: str) -> float | None:
+    """
+    Return a record's time in seconds since 1970, or None if it cannot be read.
+
+    A time without a zone is taken as local time; one without a date or year is only good for differences.
+    """
+    text = stamp.strip().replace(",", ".").replace("/", "-")
+    text = _SPACE_BEFORE_ZONE.sub("", text.removesuffix("UTC") + "+00:00" if text.endswith("UTC") else text)
+    whole, point, fraction = text.partition(".")
+    if point:  # Python 3.11 reads at most six digits
+        digits = re.match(r"\d+", fraction)
+        kept = digits[0] if digits else ""
+        text = f"{whole}.{kept[:6]}{fraction[len(kept) :]}"
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        pass
+    for given, form in _FORMS:
+        try:
+            return datetime.strptime(given.format(text), form).timestamp()  # noqa: DTZ007 - local time, as above
+        except (ValueError, OverflowError, OSError):
+            continue
+    return None
+
+
+_SPACE_BEFORE_ZONE = re.compile(r" (?=[+-]\d\d:?\d\d$)")
+_FORMS = (
+    ("{}", "%d-%b-%Y::%H:%M:%S"),
+    ("{}", "%d-%b-%Y %H:%M:%S"),
+    ("{}", "%b %d. %Y %I:%M:%S %p"),
+    ("2000 {}", "%Y %b %d %H:%M:%S"),
+    ("2000 {}", "%Y %b %d %H:%M:%S.%f"),
+    ("2000-01-01 {}", "%Y-%m-%d %H:%M:%S.%f"),
+)

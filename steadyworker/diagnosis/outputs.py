@@ -1,0 +1,101 @@
+"""
+Where the events of a trace go: a terminal, a file of JSON Lines, a page.
+
+An output that fails gets no more events, and the trace goes on: the connections that pass through it matter more.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self, TextIO
+
+import click
+import msgspec
+
+from steadyworker.diagnosis.page import Page
+from steadyworker.diagnosis.terminal import Terminal
+from steadyworker.diagnosis.wire import Event, Listener
+
+STDOUT = "standard output"
+
+
+class Outputs:
+    """
+    The outputs of one trace; it is called with each event.
+
+    `jsonl` is the path of a file, or `-` for standard output, which then has nothing else.
+    `html` is the path of the page, which is written when the trace has ended.
+    `failures` has the error of each output that failed, by its name.
+
+    Raises:
+        OSError: A file cannot be opened.
+    """
+
+    def __init__(self, *, jsonl: str | None, html: Path | None, frames: bool) -> None:
+        self.failures: dict[str, OSError] = {}
+        self._files = ExitStack()
+        self._listeners: dict[str, Listener] = {}
+        self._flushes: dict[str, Callable[[], object]] = {}
+        self._page: tuple[str, Page, TextIO] | None = None
+        if jsonl == "-":
+            self._write_json(STDOUT, sys.stdout.buffer)
+        elif jsonl is not None:
+            file = Path(jsonl).open("wb")  # noqa: SIM115 - it stays open until the trace ends
+            self._write_json(jsonl, self._files.enter_context(file))
+        if html is not None:
+            page = Page()
+            self._page = (str(html), page, self._files.enter_context(html.open("w", encoding="utf-8")))
+            self._listeners[str(html)] = page.add
+        if jsonl != "-":
+            self._listeners[STDOUT] = Terminal(click.echo, frames=frames)
+            self._flushes[STDOUT] = sys.stdout.flush
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with suppress(OSError):  # a file that could not be written cannot be flushed either
+            self._files.close()
+
+    def __call__(self, event: Event) -> None:
+        """Hand an event to all outputs."""
+        for name, listener in tuple(self._listeners.items()):
+            try:
+                listener(event)
+            except OSError as error:
+                self._failed(name, error)
+
+    def flush(self) -> None:
+        """Write what is held back."""
+        for name, flush in tuple(self._flushes.items()):
+            try:
+                flush()
+            except OSError as error:
+                self._failed(name, error)
+
+    def finish(self) -> None:
+        """Write the page, and what is held back."""
+        if self._page is not None:
+            name, page, file = self._page
+            try:
+                page.write(file)
+                file.flush()
+            except OSError as error:
+                self._failed(name, error)
+        self.flush()
+
+    def _failed(self, name: str, error: OSError) -> None:
+        self._listeners.pop(name, None)
+        self._flushes.pop(name, None)
+        self.failures.setdefault(name, error)
+
+    def _write_json(self, name: str, out: IO[bytes]) -> None:
+        encode = msgspec.json.Encoder().encode
+        self._listeners[name] = lambda event: out.write(encode(event) + b"\n")
+        self._flushes[name] = out.flush

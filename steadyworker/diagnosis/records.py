@@ -1,0 +1,184 @@
+"""
+Cuts a log into records: a line, with the lines that belong to it.
+
+| format | where a record begins | what belongs to it |
+|---|---|---|
+| RabbitMQ from 3.9 | a time, a level and a process | the lines with exactly the same three |
+| RabbitMQ 3.7 and 3.8, ActiveMQ, Artemis, RocketMQ, Python, Ruby, PHP, structlog | a time | all lines up to the next time |
+| RabbitMQ up to 3.6 | `=ERROR REPORT==== 1-May-2018::10:00:00 ===` | all lines up to the next report |
+| JSON Lines | each line | its fields, as a line of text that the same expressions match |
+| anything else | each line | indented lines, stack traces, and the rest of a Python traceback |
+
+Before that, what a collector put in front of each line is removed: journald, syslog, docker, docker compose, kubectl, CRI.
+Where it names the process, the lines of several processes may be mixed: each process has its own open record.
+
+The input is bytes of any kind, and the memory is bounded.
+A line of more than 64 KiB loses its middle, and a record of that size ends; what follows becomes a record of its own.
+Colours are removed, and bytes that are not UTF-8 become U+FFFD.
+
+A block of ordinary lines is not cut at all: `Skip` finds such a block much faster than it can be cut.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from steadyworker.diagnosis.formats import Start, as_line, continues, prefix, start
+
+LONGEST = 64 << 10
+"""The largest size of a line and of a record, in bytes and in characters."""
+
+_TAIL = 16 << 10
+_MOST_LINES = 2000
+_MOST_OPEN = 64
+_PIECE = 32 << 10
+_EDGE = 16  # lines at both ends of a skipped block that are cut all the same
+_BACK = 200  # lines
+_ANSI = re.compile(rb"\x1b(?:\[[0-9:;<=>?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
+_START = re.compile(rb"[\[(]?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:|=[A-Z]+ REPORT====|\{|[A-Z][a-z]{2} [ \d]\d \d\d:")
+
+Skip = Callable[[bytes], bool]
+"""Returns whether whole lines contain nothing of interest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """
+    One thing that a log says.
+
+    Attributes:
+        source: The name of the file, or "-".
+        line: The number of its first line in the source, from 1.
+        text: Its lines, joined by newlines, without what a collector put in front of them.
+        stamp: Its time as the log spells it; empty if it has none.
+        process: The process that wrote it, if a collector named it.
+    """
+
+    source: str
+    line: int
+    text: str
+    stamp: str = ""
+    process: str = ""
+
+
+@dataclass(slots=True)
+class _Open:
+    """A record that further lines may belong to."""
+
+    line: int
+    start: Start
+    lines: list[str] = field(default_factory=list)
+    size: int = 0
+
+
+class Cutter:
+    """The records of one source, from blocks of bytes as they come."""
+
+    def __init__(self, source: str, skip: Skip | None = None) -> None:
+        self.source = source
+        self.lines = 0
+        self._skip = skip
+        self._rest = b""
+        self._open: dict[str, _Open] = {}
+
+    def feed(self, block: bytes) -> Iterator[Record]:
+        """Yield the records that end within this block; the last one stays open until a later line or `flush`."""
+        data = self._rest + block if self._rest else block
+        end = data.rfind(b"\n") + 1
+        self._rest = _shortened(data[end:])
+        begin = 0
+        while begin < end:  # in pieces, because one line of interest has its whole piece cut
+            piece = data.rfind(b"\n", begin, begin + _PIECE) + 1 or data.find(b"\n", begin) + 1
+            yield from self._cut(data[begin:piece])
+            begin = piece
+
+    def flush(self) -> Iterator[Record]:
+        """Yield the open records: no further line is expected soon."""
+        for process, record in list(self._open.items()):
+            yield from self._close(process, record)
+
+    def end(self) -> Iterator[Record]:
+        """Yield the rest, with a last line that has no newline."""
+        if self._rest:
+            rest, self._rest = self._rest, b""
+            yield from self._cut(rest + b"\n")
+        yield from self.flush()
+
+    def _cut(self, block: bytes) -> Iterator[Record]:
+        """Cut a block of whole lines, or only its two ends if the rest is of no interest."""
+        if b"\x1b" in block:
+            block = _ANSI.sub(b"", block)
+        head, tail = _edges(block)
+        if self._skip is None or head >= tail or not self._skip(block):
+            yield from self._take(block)
+            return
+        yield from self._take(block[:head])
+        yield from self.flush()
+        self.lines += block.count(b"\n", head, tail)
+        yield from self._take(block[tail:])
+
+    def _take(self, block: bytes) -> Iterator[Record]:
+        for raw in block.split(b"\n")[:-1]:
+            self.lines += 1
+            line = _shortened(raw.removesuffix(b"\r")).decode("utf-8", "replace")
+            process, text, stamp = prefix(line)
+            yield from self._add(process, text, stamp)
+
+    def _add(self, process: str, line: str, stamp: str) -> Iterator[Record]:
+        """Add a line to the open record of its process, or open a new one."""
+        record = self._open.get(process)
+        text = as_line(line) if line.startswith("{") else line
+        begins = start(text)
+        if text is not line and begins is not None:
+            begins = Start(begins.stamp, whole=True)  # each line of JSON is whole
+        if record is not None:
+            if begins is not None and begins.head and begins.head == record.start.head:
+                text, begins = text[len(begins.head) :], None  # RabbitMQ repeats time, level and process on each line
+                belongs = True
+            else:
+                belongs = continues(record.lines, record.start, text, begins)
+            full = record.size + len(text) > LONGEST or len(record.lines) >= _MOST_LINES
+            if belongs and not full:
+                record.lines.append(text)
+                record.size += len(text) + 1
+                return
+            yield from self._close(process, record)
+        if not text and begins is None:
+            return
+        if len(self._open) >= _MOST_OPEN:
+            oldest = next(iter(self._open))
+            yield from self._close(oldest, self._open[oldest])
+        begins = begins or Start()
+        self._open[process] = _Open(
+            self.lines, Start(begins.stamp or stamp, begins.head, begins.whole), [text], len(text)
+        )
+
+    def _close(self, process: str, record: _Open) -> Iterator[Record]:
+        del self._open[process]
+        while record.lines and not record.lines[-1].strip():
+            record.lines.pop()
+        if record.lines:
+            yield Record(self.source, record.line, "\n".join(record.lines), record.start.stamp, process)
+
+
+def _shortened(line: bytes) -> bytes:
+    """Return the line without its middle if it is too long."""
+    return line if len(line) <= LONGEST else line[: LONGEST - _TAIL] + line[-_TAIL:]
+
+
+def _edges(block: bytes) -> tuple[int, int]:
+    """Return where the first lines end and the last ones begin; the last ones begin with the start of a record."""
+    head, tail = 0, len(block)
+    for _ in range(_EDGE):
+        head = block.find(b"\n", head) + 1
+        if not head:
+            return 0, 0
+    for back in range(_BACK):
+        tail = block.rfind(b"\n", head, tail - 1) + 1
+        if not tail:
+            return 0, 0
+        if back >= _EDGE and _START.match(block, tail):
+            break
+    return head, tail

@@ -1,0 +1,47 @@
+"""The remedies of the catalogue, for the log of a worker process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from steadyworker.telemetry.logs import EXPLAIN
+
+if TYPE_CHECKING:
+    from steadyworker.diagnosis.catalogue import Entry
+
+_MOST = 1000
+"""The largest number of ids that are looked up: a user's own line can have any text there."""
+
+
+class Remedies:
+    """
+    Returns the first remedy of the entry that a line names; for `steadyworker.telemetry.logs.configure`.
+
+    An entry is read at the first line that names it; a start without an error imports and reads nothing.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[str, Entry | None] = {}
+
+    def __call__(self, line: Mapping[str, Any]) -> str:
+        """Return the remedy, or an empty text if there is no such entry, or if the line has the remedy already."""
+        entry = self._entry(str(line.get(EXPLAIN)))
+        if entry is None or entry.speaks_for_itself:
+            return ""
+        texts = {name: value for name, value in line.items() if isinstance(value, str)}
+        remedy = entry.filled(entry.remedies[0], texts)
+        return "" if any(remedy.rstrip(".") in text for text in texts.values()) else remedy
+
+    def _entry(self, id: str) -> Entry | None:
+        with self._lock:
+            if id not in self._known and len(self._known) < _MOST:
+                try:
+                    from steadyworker.diagnosis.catalogue import find
+
+                    self._known[id] = find(id)
+                except Exception:  # noqa: BLE001 - a line that reports an error must not be lost for its remedy
+                    self._known[id] = None
+            return self._known.get(id)

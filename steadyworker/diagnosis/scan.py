@@ -1,0 +1,103 @@
+"""Searches logs: from blocks of bytes to what the catalogue explains, and a count of the errors that it does not explain."""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from steadyworker.diagnosis.catalogue import Entry
+from steadyworker.diagnosis.formats import instant, is_error
+from steadyworker.diagnosis.matching import Matcher
+from steadyworker.diagnosis.records import Cutter, Record
+from steadyworker.diagnosis.timeline import Sighting
+
+_MOST_SHAPES = 200
+_SHAPE = re.compile(r"[0-9a-f]*[0-9][0-9a-f]*|\s+")
+_LONGEST_SHAPE = 300
+
+
+@dataclass(slots=True)
+class Unknown:
+    """
+    The records with the level of an error that no entry explains.
+
+    Attributes:
+        count: Their number.
+        shapes: For each text without its numbers: how often it was seen, and its first record.
+    """
+
+    count: int = 0
+    shapes: dict[str, tuple[int, Record]] = field(default_factory=dict)
+
+    def add(self, record: Record) -> None:
+        """Count a record."""
+        self.count += 1
+        shape = _SHAPE.sub("#", record.text[:_LONGEST_SHAPE])
+        if shape in self.shapes or len(self.shapes) < _MOST_SHAPES:
+            times, first = self.shapes.get(shape, (0, record))
+            self.shapes[shape] = times + 1, first
+
+    def most_frequent(self, number: int) -> list[tuple[int, Record]]:
+        """Return the most frequent ones."""
+        return heapq.nlargest(number, self.shapes.values(), key=lambda shape: shape[0])
+
+
+class Search:
+    """A catalogue, ready to search any number of sources."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self.matcher = Matcher(entries)
+        self.sieve = self.matcher.sieve
+        self.unknown = Unknown()
+
+
+class Scanner:
+    """The search of one source."""
+
+    def __init__(self, source: str, search: Search) -> None:
+        self.cutter = Cutter(source, search.sieve.ordinary)
+        self._search = search
+
+    def feed(self, block: bytes) -> Iterator[Sighting]:
+        """Yield what the catalogue explains in the records that end within this block."""
+        return self._found(self.cutter.feed(block))
+
+    def flush(self) -> Iterator[Sighting]:
+        """Yield what it explains in the open records."""
+        return self._found(self.cutter.flush())
+
+    def end(self) -> Iterator[Sighting]:
+        """Yield what it explains in the rest."""
+        return self._found(self.cutter.end())
+
+    def whole(self, blocks: Iterable[bytes]) -> Iterator[Sighting]:
+        """Yield what it explains in the whole source."""
+        for block in blocks:
+            yield from self.feed(block)
+        yield from self.end()
+
+    def _found(self, records: Iterable[Record]) -> Iterator[Sighting]:
+        for record in records:
+            if self._search.sieve.ordinary(record.text.encode()):
+                continue
+            matches = self._search.matcher.match(record.text)
+            if not matches and is_error(record.text):
+                self._search.unknown.add(record)
+            time = instant(record.stamp) if matches and record.stamp else None
+            for match in matches:
+                yield Sighting(match.entry, match.groups, record, record.line + match.line, time)
+
+
+def by_time(sources: Iterable[Iterator[Sighting]]) -> Iterator[Sighting]:
+    """Yield the sightings of several sources in the order of their times; each source is in order already."""
+
+    def timed(number: int, source: Iterator[Sighting]) -> Iterator[tuple[float, int, int, Sighting]]:
+        time = float("-inf")
+        for position, seen in enumerate(source):
+            time = max(time, seen.time) if seen.time is not None else time
+            yield time, number, position, seen
+
+    for *_, seen in heapq.merge(*(timed(number, source) for number, source in enumerate(sources))):
+        yield seen

@@ -1,0 +1,74 @@
+"""
+Tells why the broker delivers a message again, as far as this process knows it: for the log, and for no decision.
+
+The row tells of other worker processes, and this process remembers how its own deliveries ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from steadyworker.adapter import Lost
+from steadyworker.delivery import HOP, ROUND, Delivery, Redelivered
+from steadyworker.ledger.base import Row, State
+from steadyworker.runner.envelope import Envelope, key_of
+
+RELEASED = "released"
+
+_MOST = 1000
+"""The number of ended deliveries that are remembered; the oldest is forgotten first."""
+
+_Message = tuple[str | None, str | None, str | None]
+
+
+def cause_of(signal: Lost) -> str:
+    """Return why the lost deliveries come again, in a word of `steadyworker.events.REDELIVERED`."""
+    name = signal.explain.rpartition(".")[2]
+    if name in ("delivery-timeout", "consumer-cancelled"):
+        return name
+    return "connection-lost" if signal.id is None else "delivery-lost"
+
+
+class Redeliveries:
+    """
+    The deliveries that this process had, and no longer has, without a settlement that ended their messages.
+
+    Args:
+        key_header: The header that has the key; None for the usual one.
+        margin: Seconds after the end of a lease in which only a proof of death ends it (`Times.margin`).
+    """
+
+    def __init__(self, key_header: str | None, margin: float) -> None:
+        self._key_header = key_header
+        self._margin = margin
+        self._ended: dict[_Message, str] = {}
+
+    def ended(self, delivery: Delivery, because: str) -> None:
+        """Remember that this delivery ended, so that the broker delivers its message again."""
+        message = self._message(delivery)
+        self._ended.pop(message, None)
+        self._ended[message] = because
+        if len(self._ended) > _MOST:
+            del self._ended[next(iter(self._ended))]
+
+    def because(self, envelope: Envelope, row: Row | None, owner: str) -> str:
+        """
+        Return why this message comes again, in a word of `steadyworker.events.REDELIVERED`; empty if that is not known.
+
+        `row` is the job's row before any action on this delivery, and `owner` is this process.
+        """
+        delivery = envelope.delivery
+        known = ""
+        if self._ended and delivery.redelivered is not Redelivered.NO:
+            known = self._ended.pop(self._message(delivery), "")
+        if row is None:
+            return known or ("requeued-by-operator" if envelope.id.round > 0 and envelope.hop == 0 else "")
+        if row.state is State.INTERRUPTED and row.fence:
+            return known or RELEASED
+        if row.state in (State.RUNNING, State.MOVING) and row.owner != owner and row.lease_over:
+            return "worker-killed" if row.late_by <= self._margin else "worker-lost"
+        return known
+
+    def _message(self, delivery: Delivery) -> _Message:
+        headers: Mapping[str, str] = delivery.headers
+        return key_of(delivery, self._key_header), headers.get(ROUND), headers.get(HOP)

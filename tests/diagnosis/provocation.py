@@ -1,0 +1,116 @@
+"""What a provocation has at hand: a broker, a virtual host of its own, clients that keep the rules and one that breaks them."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import pika
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import AMQPError
+
+from tests.brokers.rabbitmq import Node, Vhost
+from tests.diagnosis.raw_amqp import RawAmqp
+
+
+@dataclass
+class Scene:
+    """A broker and a virtual host, where one thing goes wrong; `said` is what the client's log has of it."""
+
+    node: Node
+    vhost: Vhost
+    said: list[str] = field(default_factory=list)
+
+    # --- Clients ------------------------------------------------------------------------------------------------------
+
+    def raw(self, port: int = 0, **capabilities: bool) -> RawAmqp:
+        """Return a client that has only connected."""
+        client = RawAmqp(self.vhost.url, port=port)
+        client.capabilities.update(capabilities)
+        return client
+
+    def opened(self, *, heartbeat: int = 0) -> RawAmqp:
+        """Return a raw client with an open connection and channel 1."""
+        return self.raw().open(heartbeat=heartbeat)
+
+    @contextmanager
+    def pika(self, **parameters: Any) -> Iterator[pika.BlockingConnection]:
+        """Yield a connection of pika's; its end is silent, even where the broker has ended it."""
+        connection = pika.BlockingConnection(self.parameters(**parameters))
+        try:
+            yield connection
+        finally:
+            with suppress(AMQPError):
+                connection.close()
+
+    def parameters(self, **changes: Any) -> pika.URLParameters:
+        """Return pika's parameters for this virtual host, with these changes."""
+        parameters = pika.URLParameters(self.vhost.url)
+        for name, value in {"stack_timeout": 30, "socket_timeout": 30, **changes}.items():
+            setattr(parameters, name, value)
+        return parameters
+
+    @contextmanager
+    def channel(self, **parameters: Any) -> Iterator[BlockingChannel]:
+        with self.pika(**parameters) as connection:
+            yield connection.channel()
+
+    def context(self) -> ssl.SSLContext:
+        """Return a context that trusts this node's certificates."""
+        return ssl.create_default_context(cafile=str(self.node.ca_file))
+
+    # --- What is said -------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Keep pika's own warnings and errors, too."""
+        handler = _Keeper(self)
+        logger = logging.getLogger("pika")
+        logger.addHandler(handler)
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
+
+    def hear(self, *texts: str) -> None:
+        """Keep what a client's log has."""
+        self.said.extend(text for text in texts if text)
+
+    def fails(self, action: Callable[[], object]) -> Exception:
+        """Run what must fail, keep its exception as a log has it, and return it."""
+        try:
+            action()
+        except Exception as error:
+            self.hear(as_logged(error))
+            return error
+        raise AssertionError(f"expected {action} to fail, and it did not")
+
+
+class _Keeper(logging.Handler):
+    """A log that a scene keeps, as Python's usual format writes it."""
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(logging.WARNING)
+        self._scene = scene
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        record.exc_info = record.exc_text = None
+        self._scene.hear(self.format(record))
+
+
+def as_logged(error: BaseException) -> str:
+    """Return an exception as the last line of its traceback has it."""
+    return "".join(traceback.format_exception_only(error)).strip()
+
+
+def queue(channel: BlockingChannel, name: str = "work", **arguments: object) -> str:
+    """Declare a durable queue with these arguments (`x_message_ttl` for `x-message-ttl`), and return its name."""
+    named = {key.replace("_", "-"): value for key, value in arguments.items()}
+    channel.queue_declare(name, durable=True, arguments=named or None)
+    return name

@@ -1,0 +1,150 @@
+"""The catalogue: its schema, and each entry of it against its own samples."""
+
+from __future__ import annotations
+
+import ast
+import re
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from steadyworker.diagnosis.catalogue import Entry, load, read
+from steadyworker.diagnosis.matching import LEAST_LEFT, left
+from steadyworker.diagnosis.records import Cutter
+from steadyworker.diagnosis.scan import Scanner, Search
+from steadyworker.errors import ConfigError
+
+CATALOGUE = load()
+SEARCH = Search(CATALOGUE.values())
+ROOT = Path(__file__).parents[2]
+
+VALID = r"""
+[[entry]]
+id = "amqp.second-header"
+title = "A client sent a second protocol header on an open connection"
+what = "The broker read {size} in channel {channel|0} of {host}; {not_a_group} and {a,b} stay."
+why = "Two parts of the program write to one socket."
+remedies = ["One owner for each socket"]
+sources = ["RabbitMQ 3.10.8, provoked"]
+severity = "error"
+bytes = "frame"
+keys = ["connection"]
+[[entry.pattern]]
+hint = "frame_too_large"
+regex = '''type (?P<type>\d+).*channel (?P<channel>\d+).*\{frame_too_large,(?P<size>\d+)'''
+[[entry.sample]]
+from = "RabbitMQ 3.10.8"
+how = "source"
+text = "type 65 channel 19793 {frame_too_large,1342177289,131064}"
+"""
+
+
+def by_id(value: object) -> str:
+    return value.id if isinstance(value, Entry) else ""
+
+
+# --- The schema -------------------------------------------------------------------------------------------------------
+
+
+def test_an_entry_is_read_with_all_its_parts() -> None:
+    (entry,) = read(VALID, "rabbitmq.toml")
+    assert (entry.id, entry.family, entry.spelled, entry.general) == ("amqp.second-header", "amqp", "frame", False)
+    assert entry.groups == {"type", "channel", "size"}
+    assert [sample.origin for sample in entry.samples] == ["RabbitMQ 3.10.8"]
+
+
+def test_the_texts_are_filled_with_the_groups() -> None:
+    (entry,) = read(VALID, "rabbitmq.toml")
+    filled = entry.filled(entry.what, {"size": "12"})
+    assert filled == "The broker read 12 in channel 0 of <host>; {not_a_group} and {a,b} stay."
+
+
+@pytest.mark.parametrize(
+    ("change", "into", "said"),
+    [
+        ("[[entry]]", "[[entry", "expected TOML"),
+        ("title =", "titel =", "amqp.second-header: Object contains unknown field `titel`"),
+        (
+            'hint = "',
+            'tip = "',
+            r"amqp.second-header: Object contains unknown field `tip` - at `\$.entry\[0\].pattern\[0\]`",
+        ),
+        ('id = "amqp.second-header"', 'id = "Second Header"', "Expected `str` matching regex"),
+        ('severity = "error"', 'severity = "bad"', "Invalid enum value 'bad'"),
+        ('remedies = ["One owner for each socket"]', "remedies = []", "Expected `array` of length >= 1"),
+        ("(?P<size>", "(?P<length>", r"expected the groups \['size'\] in a pattern"),
+        ('"connection"', '"socket"', r"got \['socket'\]"),
+        ('how = "source"', 'how = "provoked"', "expected `test` for a provoked sample"),
+        ('hint = "frame', 'hint = "\\nframe', "expected a hint on one line"),
+        ('keys = ["connection"]', 'keys = ["connection"]\nkey = 1', "unknown field `key`"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_place_and_reason(change: str, into: str, said: str) -> None:
+    assert change in VALID
+    with pytest.raises(ConfigError, match=f"rabbitmq.toml: .*{said}"):
+        read(VALID.replace(change, into), "rabbitmq.toml")
+
+
+# --- Every entry ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("entry", CATALOGUE.values(), ids=by_id)
+def test_each_sample_is_explained_by_its_own_entry(entry: Entry) -> None:
+    """Entries that follow from it may be found beside it."""
+    consequences = {other.id for other in CATALOGUE.values() if entry.id in other.follows}
+    for sample in entry.samples:
+        found = {seen.entry.id for seen in Scanner("sample", SEARCH).whole([sample.text.encode()])}
+        assert entry.id in found, sample.text
+        assert found - consequences == {entry.id}, sample.text
+
+
+@pytest.mark.parametrize("entry", CATALOGUE.values(), ids=by_id)
+def test_each_pattern_keeps_its_promises(entry: Entry) -> None:
+    """Its expression has the named groups, and its hint is in each record that it matches, and distinguishes lines from others."""
+    for pattern in entry.patterns:
+        expression = re.compile(pattern.regex, re.MULTILINE)
+        assert set(expression.groupindex) <= entry.groups
+        assert len(left(pattern.hint.encode())) >= LEAST_LEFT, "its letters a to f and u, and its digits, do not count"
+        for sample in entry.samples:
+            for record in [*(cutter := Cutter("sample")).feed(sample.text.encode()), *cutter.end()]:
+                hinted = any(each.hint in record.text for each in entry.patterns)
+                assert hinted or not expression.search(record.text), pattern.hint
+
+
+@pytest.mark.parametrize("entry", CATALOGUE.values(), ids=by_id)
+def test_each_text_can_be_read_without_a_log(entry: Entry) -> None:
+    """A value that a record may lack has a default, or is a placeholder in a command."""
+    for text in (entry.title, entry.what, entry.why, *entry.remedies, *entry.verify):
+        assert text == text.strip()
+        assert "{}" not in text
+        assert (
+            not re.search(r"[{}|]", re.sub(r"\{[^{}]*\}|`[^`]*`", "", entry.filled(text, {}))) or text in entry.verify
+        )
+    assert not entry.title.endswith("."), "a title is a headline"
+    assert set(entry.follows) <= CATALOGUE.keys()
+
+
+def test_no_entry_is_its_own_cause() -> None:
+    TopologicalSorter({entry.id: entry.follows for entry in CATALOGUE.values()}).prepare()
+
+
+def test_each_provoking_test_exists() -> None:
+    named = {sample.test for entry in CATALOGUE.values() for sample in entry.samples if sample.test}
+    files = {test.partition("::")[0] for test in named}
+    tests = {file: ast.parse((ROOT / file).read_text(encoding="utf-8")) for file in files}
+    found = {
+        f"{file}::{node.name}"
+        for file, tree in tests.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert {test.partition("[")[0] for test in named} <= found
+
+
+def test_the_catalogue_is_large_enough() -> None:
+    """Without what our own checks report: these lines say themselves what to do."""
+    seen = [entry for entry in CATALOGUE.values() if not entry.speaks_for_itself and entry.patterns]
+    provoked = [entry for entry in seen if any(sample.how == "provoked" for sample in entry.samples)]
+    assert len(seen) >= 120
+    assert len(provoked) >= 70

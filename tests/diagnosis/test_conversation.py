@@ -1,0 +1,371 @@
+"""Conversations that no broker is needed for: silences, bytes that were missed, both protocols in every state."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pamqp import base, commands, frame, heartbeat
+
+from steadyworker.diagnosis.conversation import Conversation, Known
+from steadyworker.diagnosis.tap import Side
+from steadyworker.diagnosis.wire import FLAGS, MOST_FLAGS, Event, Wire
+from tests.diagnosis.amqp_client import LARGEST_BODY, OPENING, publish
+
+BEAT = frame.marshal(heartbeat.Heartbeat(), 0)
+START = commands.Connection.Start(server_properties={"product": "RabbitMQ", "cluster_name": "b1"})
+
+
+class Told:
+    """A conversation that is told what passes, with a clock that is told, too."""
+
+    def __init__(self, port: int = 5672) -> None:
+        self.events: list[Event] = []
+        self.wire = Wire(0.0, [self.events.append])
+        self.known = Known.at(port)
+        self.it = Conversation(self.wire, 1, self.known)
+        self.t = 0.0
+        self.it.opened(0.0, {"client": "10.0.0.1:51234", "tls": False})
+        self.it.connected(0.0, {"broker": "10.0.0.2:5672"})
+
+    def client(self, *what: bytes | base.Frame, channel: int = 1, after: float = 0.0) -> None:
+        self._say(Side.CLIENT, what, channel, after)
+
+    def broker(self, *what: bytes | base.Frame, channel: int = 1, after: float = 0.0) -> None:
+        self._say(Side.BROKER, what, channel, after)
+
+    def _say(self, side: Side, what: tuple[bytes | base.Frame, ...], channel: int, after: float) -> None:
+        self.wait(after)
+        for each in what:
+            data = each if isinstance(each, bytes) else frame.marshal(each, 0 if "Connection" in each.name else channel)
+            self.it.data(self.t, side, data)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, with the looks at silences that the command makes."""
+        until = self.t + seconds
+        while self.it.due() < until:
+            self.it.tick(self.it.due())
+        self.t = until
+
+    def amqp(self, beat: int = 0) -> None:
+        self.client(OPENING)
+        self.broker(START)
+        self.client(commands.Connection.StartOk(response="\0guest\0hunter2"))
+        self.broker(commands.Connection.Tune(2047, 131072, 60))
+        self.client(commands.Connection.TuneOk(2047, 131072, beat), commands.Connection.Open())
+        self.broker(commands.Connection.OpenOk())
+        self.client(commands.Channel.Open())
+        self.broker(commands.Channel.OpenOk())
+
+    def stomp(self, asked: str = "0,0", given: str = "0,0") -> None:
+        self.client(stomp("CONNECT", {"accept-version": "1.2", "heart-beat": asked, "passcode": "hunter2"}))
+        self.broker(stomp("CONNECTED", {"version": "1.2", "heart-beat": given}) + b"\n")
+
+    def of(self, kind: str) -> list[Event]:
+        return [event for event in self.events if event["kind"] == kind]
+
+    @property
+    def flags(self) -> list[str]:
+        return [event["id"] for event in self.of("flag")]
+
+
+def stomp(command: str, headers: dict[str, str], data: bytes = b"") -> bytes:
+    lines = [command, *(f"{name}:{value}" for name, value in headers.items())]
+    return "\n".join([*lines, "", ""]).encode() + data + b"\0"
+
+
+def deliver(tag: int) -> bytes:
+    message = publish("jobs", b"{}").partition(b"\xce")[2]  # without its method
+    return frame.marshal(commands.Basic.Deliver("ctag", tag, exchange="", routing_key="jobs"), 1) + message
+
+
+def consume(told: Told, prefetch: int = 0) -> None:
+    if prefetch:
+        told.client(commands.Basic.Qos(prefetch_count=prefetch))
+        told.broker(commands.Basic.QosOk())
+    told.client(commands.Basic.Consume(queue="jobs", consumer_tag="ctag"))
+    told.broker(commands.Basic.ConsumeOk("ctag"))
+
+
+# --- Silence ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("late", [Side.CLIENT, Side.BROKER])
+def test_a_late_beat_has_its_side_and_its_lateness(late: Side) -> None:
+    told = Told()
+    told.amqp(beat=4)
+    say = {Side.CLIENT: told.client, Side.BROKER: told.broker}
+    for _ in range(4):
+        say[late.other](BEAT, after=2.0)
+    assert told.flags == ["amqp.late-heartbeat"]
+    say[late](BEAT, after=0.5)
+    (flag,) = told.of("flag")
+    assert flag["level"] == "warning"
+    assert flag["what"].startswith(f"The {late.label} sent nothing for 4.4 s, and had agreed to a heartbeat of 4 s")
+    (gap,) = told.of("gap")
+    assert (gap["from"], gap["seconds"], gap["allowed"]) == (late.label, 8.5, 4)
+
+
+def test_beats_in_time_are_no_flag() -> None:
+    told = Told()
+    told.amqp(beat=4)
+    for _ in range(20):
+        told.client(BEAT, after=1.0)
+        told.broker(BEAT, after=1.0)
+        told.client(BEAT, after=1.5)
+        told.broker(BEAT, after=0.5)
+    assert told.flags == []
+    assert told.of("gap") == []
+
+
+def test_a_close_of_a_silent_connection_names_both_sides() -> None:
+    told = Told()
+    told.amqp(beat=4)
+    for _ in range(6):
+        told.broker(BEAT, after=2.0)
+    told.it.ended(told.t, Side.BROKER, "reset")
+    told.it.closed(told.t)
+    assert [(event["level"], event["id"]) for event in told.of("flag")] == [
+        ("warning", "amqp.late-heartbeat"),
+        ("error", "amqp.late-heartbeat"),
+    ]
+    assert told.of("flag")[-1]["what"] == (
+        "The client sent nothing for 12.0 s, and had agreed to a heartbeat of 4 s: it is 8.0 s late, and the broker closed the connection."
+    )
+    assert [event["seconds"] for event in told.of("gap")] == [12.0]
+
+
+def test_no_heartbeat_is_agreed_and_no_silence_is_late() -> None:
+    told = Told()
+    told.amqp(beat=0)
+    told.wait(3600)
+    assert told.flags == []
+
+
+def test_stomp_beats_that_drift_are_flagged_before_the_broker_closes() -> None:
+    told = Told(61613)
+    told.stomp("300,0", "0,300")
+    for _ in range(20):
+        told.client(b"\n", after=0.305)
+    assert told.flags == ["stomp.late-heartbeat"]
+    assert "5.0 ms late on average" in told.of("flag")[0]["what"]
+    assert "after about 60 such heartbeats" in told.of("flag")[0]["what"]
+
+
+def test_the_end_of_line_behind_a_frame_is_no_heartbeat() -> None:
+    told = Told(61613)
+    told.stomp("300,0", "0,300")
+    told.client(stomp("SEND", {"destination": "/queue/jobs"}, b"{}") + b"\n")
+    assert told.of("heartbeat") == []
+    told.client(b"\n", after=0.1)
+    assert len(told.of("heartbeat")) == 1
+
+
+# --- Deliveries -------------------------------------------------------------------------------------------------------
+
+
+def test_a_pile_of_deliveries_without_a_prefetch_is_flagged_once() -> None:
+    told = Told()
+    told.amqp()
+    consume(told)
+    for tag in range(1, 500):
+        told.broker(deliver(tag))
+    assert told.flags == ["amqp.unlimited-prefetch"]
+    assert told.of("flag")[0]["evidence"] == [{"consumer": "ctag", "queue": "jobs", "prefetch": "none", "waiting": 300}]
+
+
+def test_a_pile_within_the_prefetch_is_no_flag() -> None:
+    told = Told()
+    told.amqp()
+    consume(told, prefetch=1000)
+    for tag in range(1, 500):
+        told.broker(deliver(tag))
+    assert told.flags == []
+
+
+def test_acks_in_any_order_are_no_flag() -> None:
+    told = Told()
+    told.amqp()
+    consume(told, prefetch=20)
+    for tag in range(1, 21):
+        told.broker(deliver(tag))
+    told.client(
+        commands.Basic.Ack(3), commands.Basic.Nack(1), commands.Basic.Reject(2), commands.Basic.Ack(10, multiple=True)
+    )
+    told.client(commands.Basic.Ack(20), commands.Basic.Ack(0, multiple=True))
+    assert told.flags == []
+    told.client(commands.Basic.Ack(7))
+    assert told.flags == ["amqp.double-ack"]
+
+
+@pytest.mark.parametrize(
+    ("method", "flag"),
+    [
+        (commands.Channel.Close(406, "PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out. Timeout value used: 1800000 ms.", 0, 0), "amqp.delivery-timeout"),
+        (commands.Channel.Close(406, "PRECONDITION_FAILED - unknown delivery tag 1", 60, 80), "amqp.unknown-delivery-tag"),
+        (commands.Channel.Close(404, "NOT_FOUND - no queue 'x' in vhost '/'", 50, 10), "amqp.channel-error"),
+        (commands.Connection.Close(320, "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'", 0, 0), "amqp.connection-forced"),
+        (commands.Connection.Close(501, "FRAME_ERROR - type 65, all octets = <<>>: {frame_too_large,1342177289,131064}", 0, 0), "amqp.second-header"),
+        (commands.Connection.Close(501, "FRAME_ERROR - type 2, all octets = <<>>: {frame_too_large,200029,131064}", 0, 0), "amqp.frame-too-large"),
+        (commands.Connection.Close(501, "FRAME_ERROR - type 8, all octets = <<>>: {invalid_frame_end_marker,0}", 0, 0), "amqp.invalid-frame-end"),
+        (commands.Connection.Close(504, "CHANNEL_ERROR - expected 'channel.open'", 60, 40), "amqp.dead-channel"),
+        (commands.Connection.Close(505, "UNEXPECTED_FRAME - expected content header for class 60", 60, 40), "amqp.interleaved-frames"),
+    ],
+)  # fmt: skip
+def test_what_the_broker_says_at_a_close_is_flagged(method: base.Frame, flag: str) -> None:
+    told = Told()
+    told.amqp()
+    told.broker(method)
+    assert told.flags == [flag]
+
+
+def test_an_old_flag_explains_no_later_close() -> None:
+    told = Told()
+    told.amqp()
+    told.broker(commands.Channel.Close(404, "NOT_FOUND - no queue 'x' in vhost '/'", 50, 10))
+    told.broker(commands.Connection.Close(320, "CONNECTION_FORCED - shutdown", 0, 0), after=60)
+    assert told.flags == ["amqp.channel-error", "amqp.connection-forced"]
+
+
+def test_a_client_that_does_not_wait_for_open_ok_is_no_flag() -> None:
+    told = Told()
+    told.amqp()
+    told.client(commands.Channel.Open(), publish("jobs", b"{}", 2), channel=2)
+    told.broker(commands.Channel.OpenOk(), channel=2)
+    assert told.flags == []
+    told.client(commands.Channel.Open(), channel=2)
+    assert told.flags == ["amqp.channel-opened-twice"]
+
+
+def test_a_normal_close_is_no_flag() -> None:
+    told = Told()
+    told.amqp()
+    told.broker(commands.Connection.Close(200, "Goodbye", 0, 0))
+    told.client(commands.Connection.CloseOk())
+    told.it.ended(told.t, Side.BROKER, "fin")
+    assert told.flags == []
+
+
+def test_a_flood_of_one_flag_is_counted_and_not_listed() -> None:
+    told = Told()
+    told.amqp()
+    for tag in range(1, 101):
+        told.client(commands.Basic.Ack(tag))
+    told.it.closed(told.t)
+    assert told.flags == ["amqp.unknown-delivery-tag"] * MOST_FLAGS
+    assert told.wire.flags["amqp.unknown-delivery-tag"] == 100
+    assert told.of("skipped")[-1]["count"] == 100 - MOST_FLAGS
+
+
+# --- Bytes that were missed -------------------------------------------------------------------------------------------
+
+
+def test_reading_goes_on_behind_bytes_that_were_missed() -> None:
+    """In the middle of a body, and without a word about tags or frames whose beginning was not read."""
+    told = Told()
+    told.amqp()
+    consume(told, prefetch=10)
+    stream = b"".join(deliver(tag) for tag in range(1, 40))
+    cut = len(stream) // 2 - 20
+    told.broker(stream[:100])
+    told.it.missed(told.t, Side.BROKER, cut - 100)
+    for at in range(cut, len(stream), 37):
+        told.broker(stream[at : at + 37])
+    told.client(commands.Basic.Ack(39), commands.Basic.Ack(39))
+    told.it.ended(told.t, Side.BROKER, "fin")
+    assert told.flags == []
+    tags = [event["delivery_tag"] for event in told.of("method") if event["name"] == "Basic.Deliver"]
+    assert tags[0] == 1
+    assert tags[-1] == 39
+    assert 15 < len(tags) < 25
+    assert told.wire.skipped == cut - 100
+
+
+def test_stomp_goes_on_behind_bytes_that_were_missed() -> None:
+    told = Told(61613)
+    told.stomp()
+    stream = b"".join(stomp("MESSAGE", {"message-id": f"m{n}"}, b"MESSAGE in a body") + b"\n" for n in range(20))
+    told.broker(stream[:20])
+    told.it.missed(told.t, Side.BROKER, 280)
+    for at in range(300, len(stream), 7):
+        told.broker(stream[at : at + 7])
+    told.it.ended(told.t, Side.BROKER, "fin")
+    assert told.flags == []
+    assert told.of("frame")[-1]["headers"]["message-id"] == "m19"
+
+
+@given(cut=st.integers(0, 3000), step=st.integers(1, 500))
+def test_any_place_can_be_the_first_after_a_gap(cut: int, step: int) -> None:
+    told = Told()
+    told.amqp()
+    stream = b"".join(publish(f"q{n}", bytes([0xCE, 1, 0, 1] * 30)) for n in range(30))
+    told.it.missed(told.t, Side.CLIENT, cut)
+    for at in range(cut, len(stream), step):
+        told.client(stream[at : at + step])
+    assert told.flags == []
+    assert told.of("method")[-1]["routing_key"] == "q29"
+
+
+def test_a_search_keeps_few_bytes() -> None:
+    told = Told()
+    told.amqp()
+    told.it.missed(0.0, Side.CLIENT, 1)
+    for _ in range(100):
+        told.client(bytes([1, 0, 1, 0, 0, 0, 9, 0, 60, 0, 40]) * 1000)
+        assert len(told.it._searching[Side.CLIENT]) < 2 * 131_072
+
+
+def test_a_client_of_another_protocol_that_gets_no_answer_takes_no_memory() -> None:
+    told = Told()
+    for _ in range(100):
+        told.client(b"POST / HTTP/1.1\r\n" + bytes(10_000))
+    assert told.flags == ["amqp.http-on-port"]
+    assert not told.it._first
+
+
+# --- The whole --------------------------------------------------------------------------------------------------------
+
+
+@given(
+    data=st.binary(max_size=300), side=st.sampled_from(Side), begun=st.booleans(), port=st.sampled_from([5672, 61613])
+)
+def test_any_bytes_can_pass_and_every_flag_is_known(data: bytes, side: Side, port: int, *, begun: bool) -> None:
+    told = Told(port)
+    if begun:
+        told.amqp() if port == 5672 else told.stomp()
+    told.it.data(1.0, side, data)
+    told.it.ended(2.0, side, "fin")
+    told.it.data(3.0, side.other, data)
+    told.it.ended(4.0, side.other, "reset")
+    told.it.closed(5.0)
+    assert set(told.flags) <= set(FLAGS)
+    json.dumps(told.events)
+
+
+def test_no_login_is_in_an_event() -> None:
+    for told in (Told(), Told(61613)):
+        told.amqp() if told.known.family == "amqp" else told.stomp()
+        assert "hunter2" not in json.dumps(told.events)
+        assert len(told.events) > 2
+
+
+def test_a_large_message_is_one_event() -> None:
+    told = Told()
+    told.amqp()
+    told.client(publish("jobs", bytes(3 * LARGEST_BODY)))
+    (body,) = told.of("body")
+    assert (body["frames"], body["size"]) == (3, 3 * (LARGEST_BODY + 8))
+
+
+def test_many_deliveries_take_no_memory() -> None:
+    told = Told()
+    told.amqp()
+    consume(told)
+    channel: Any = told.it._spoken._channels[1]  # type: ignore[union-attr]  # no event shows it
+    for tag in range(1, 2000):
+        told.broker(deliver(tag))
+    assert channel.tags.waiting == 1999
+    assert len(channel.tags._starts) == 1

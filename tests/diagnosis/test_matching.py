@@ -1,0 +1,220 @@
+"""The search for entries: nothing is lost by its shortcuts, and no expression of the catalogue searches for long."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from steadyworker.diagnosis.catalogue import Entry, Pattern, load, read
+from steadyworker.diagnosis.matching import NEAR_HINT, Matcher, Sieve, left, spelled
+from steadyworker.diagnosis.records import LONGEST
+from steadyworker.diagnosis.scan import Scanner, Search
+from tests.diagnosis.small_catalogue import SMALL
+from tests.diagnosis.small_catalogue import entry as entry_text
+
+MATCHER = Matcher(SMALL.values())
+CATALOGUE = load()
+
+
+def ids(text: str) -> list[str]:
+    return [match.entry.id for match in MATCHER.match(text)]
+
+
+def test_the_groups_say_what_was_matched() -> None:
+    (match,) = MATCHER.match("x\nclosed <0.1.0> of march")
+    assert (match.entry.id, match.groups, match.line) == (
+        "small.closed",
+        {"connection": "<0.1.0>", "message": "march"},
+        1,
+    )
+    (match,) = MATCHER.match("closed <0.1.0>")
+    assert match.groups == {"connection": "<0.1.0>"}
+
+
+def test_other_values_are_another_match_and_the_same_are_not() -> None:
+    matches = MATCHER.match("lost a\nlost b\nlost a")
+    assert [(match.groups, match.line) for match in matches] == [({"queue": "a"}, 0), ({"queue": "b"}, 1)]
+
+
+def test_a_general_entry_explains_only_what_no_other_does() -> None:
+    assert ids("gone wrong") == ["small.any"]
+    assert ids("gone wrong with 'x'") == ["small.one"]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("type 65, channel 19793, size 1342177289", True),
+        ("type 71, channel 17748, size 539959368", False),
+        ("type 3, channel 1, size 200000", False),
+        ("type 650, channel 1, size 200000", False),
+    ],
+)
+def test_an_entry_for_a_protocol_explains_only_bytes_that_open_it(text: str, found: bool) -> None:
+    assert ids(text) == ["small.header"] * found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2026-11-25T10:00:00.123Z [error    ] delivery_lost [steadyworker] explain=small.beats key=march",
+        "[error] delivery_lost logger=steadyworker explain=small.beats",
+        '{"level":"error","explain":"small.beats"}',
+        '{"level": "error", "explain": "small.beats"}',
+        '{"t": 1.5, "conn": 1, "from": "trace", "kind": "flag", "id": "small.beats", "level": "error"}',
+    ],
+)
+def test_our_own_lines_name_their_entry(text: str) -> None:
+    search = Search(SMALL.values())
+    assert [seen.entry.id for seen in Scanner("log", search).whole([text.encode()])] == ["small.beats"]
+    assert ids(text.replace("small.beats", "small.unheard-of")) == []
+
+
+@pytest.mark.parametrize(
+    ("how", "groups", "raw", "protocol"),
+    [
+        ("frame", {"type": "22", "channel": "769", "size": "33554688"}, b"\x16\x03\x01\x02\0\x01\0", "TLS ClientHello"),
+        ("frame", {"type": "65", "size": "1342177289"}, None, None),
+        ("length", {"size": "1195725856"}, b"GET ", "HTTP request"),
+        ("length-plus-4", {"size": "1195725860"}, b"GET ", "HTTP request"),
+        ("raw", {"bytes": '<<"GET / HT">>'}, b"GET / HT", "HTTP request"),
+        ("raw", {"bytes": "<<22,3,1,2,0,1,0,1>>"}, b"\x16\x03\x01\x02\0\x01\0\x01", "TLS ClientHello"),
+        ("raw", {"bytes": "PING\r\n"}, b"PING\r\n", "PING"),
+    ],
+)
+def test_bytes_are_computed_from_the_numbers(
+    how: str, groups: dict[str, str], raw: bytes | None, protocol: str | None
+) -> None:
+    entry = SMALL["small.header"]
+    changed = {field: getattr(entry, field) for field in entry.__struct_fields__} | {"spelled": how, "opens": ()}
+    found = spelled(Entry(**changed), groups)
+    assert found is not None
+    if raw is not None:
+        assert (found.raw, found.protocol) == (raw, protocol)
+
+
+# --- The sieve --------------------------------------------------------------------------------------------------------
+
+HINTS = [pattern.hint for entry in CATALOGUE.values() for pattern in entry.patterns]
+SIEVE = Sieve(HINTS)
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(HINTS), st.text(max_size=60), st.text(max_size=60))
+def test_no_line_with_a_hint_is_ordinary(hint: str, before: str, after: str) -> None:
+    """Neither as it is, nor in a line of JSON, however JSON escapes it, nor among lines that are known."""
+    line = f"{before}{hint}{after}".replace("\n", " ")
+    known = f"{line.replace(hint, hint[1:])}\n".encode("utf-8", "replace")
+    SIEVE._known.clear()
+    for spelling in (line, json.dumps(line), json.dumps(line).replace("<", "\\u003c").replace("/", "\\/")):
+        SIEVE.ordinary(known)
+        assert not SIEVE.ordinary(known + spelling.encode("utf-8", "replace") + b"\n")
+
+
+def test_what_was_ordinary_is_known_and_changes_nothing() -> None:
+    sieve = Sieve(["beats missed"])
+    assert sieve.ordinary(b"2026-11-25 INFO all is well 17\n")
+    assert sieve.ordinary(b"2027-01-01 INFO all is well 4711\n")
+    assert len(sieve._known) == 2
+    assert not sieve.ordinary(b"2027-01-01 INFO all is well 4711\nbeats missed\n")
+    assert not sieve.ordinary(b"beats missed\n")
+    assert not sieve.ordinary(b"2027-01-01 10:00:00 ERROR unheard of\n")
+
+
+def test_the_known_lines_are_bounded() -> None:
+    sieve = Sieve(["beats missed"])
+    letters = str.maketrans("01", "xy")
+    for number in range(100):
+        lines = "\n".join(f"{number * 1000 + line:b}".translate(letters) for line in range(1000))
+        assert sieve.ordinary(lines.encode())
+    assert len(sieve._known) <= 21_000
+    assert sieve.ordinary(b"z" * 1000)
+    assert b"z" * 1000 not in sieve._known
+
+
+LINES = st.sampled_from(
+    [
+        *("2026-11-25 10:00:00,000 INFO all is well", "2026-11-25 10:00:01,000 WARN slow", "\tat somewhere", "", "{"),
+        *("2026-11-25 10:00:02,000 ERROR beats missed on <0.1.0>", "closed <0.1.0> of march", "lost a", "gone wrong"),
+        *("Traceback (most recent call last):", "  File x", "KeyError: 1", '{"msg":"gone wrong","level":"error"}'),
+    ]
+)
+
+
+@given(st.lists(LINES, max_size=120), st.integers(1, 50))
+def test_skipping_loses_nothing(lines: list[str], repeated: int) -> None:
+    filler = "2026-11-25 10:00:00,000 INFO nothing\n" * repeated
+    log = filler.join(f"{line}\n" for line in lines).encode()
+    with_skip, without = Search(SMALL.values()), Search(SMALL.values())
+    scanner = Scanner("log", without)
+    scanner.cutter._skip = None
+    found = [(seen.entry.id, seen.groups, seen.line) for seen in Scanner("log", with_skip).whole([log])]
+    assert found == [(seen.entry.id, seen.groups, seen.line) for seen in scanner.whole([log])]
+    assert with_skip.unknown.count == without.unknown.count
+
+
+# --- Expressions ------------------------------------------------------------------------------------------------------
+
+
+def hostile(pattern: Pattern, sample: str) -> Iterator[str]:
+    """Texts that nearly match: the hint, and all that the expression repeats, without the end that it needs."""
+    for filler in (
+        "a",
+        "1",
+        " ",
+        ".",
+        "'",
+        ",",
+        "<",
+        "(",
+        "\n",
+        "\\",
+        "a ",
+        "1.",
+        "a: ",
+        "'a' ",
+        "0,",
+        "a\n",
+        "(a ",
+        "-> ",
+    ):
+        yield (pattern.hint + filler * NEAR_HINT)[: 2 * NEAR_HINT]
+        yield (filler * NEAR_HINT)[: NEAR_HINT - len(pattern.hint)] + pattern.hint
+        yield (pattern.hint * 3 + filler * 20) * (2 * NEAR_HINT // (3 * len(pattern.hint) + 20 * len(filler)))
+    for end in range(1, len(sample), max(1, len(sample) // 6)):
+        yield (sample[:end] * (2 * NEAR_HINT // end + 1))[: 2 * NEAR_HINT]
+
+
+@pytest.mark.parametrize("entry", [entry for entry in CATALOGUE.values() if entry.patterns], ids=lambda entry: entry.id)
+def test_no_expression_searches_for_long(entry: Entry) -> None:
+    """A cubic one takes minutes for a text of this length, and an exponential one does not end."""
+    for pattern in entry.patterns:
+        expression = re.compile(pattern.regex, re.MULTILINE)
+        for text in hostile(pattern, entry.samples[0].text.strip()):
+            for size in (64, 256, 1024, len(text)):  # a short text first, so that the worst ones end at all
+                begin = time.process_time()
+                for _ in expression.finditer(text[:size]):
+                    pass
+                assert time.process_time() - begin < 0.4, f"{pattern.regex}: {text[:100]}"
+
+
+def test_a_long_record_is_searched_near_its_hints() -> None:
+    (entry,) = (each for each in SMALL.values() if each.id == "small.lost")
+    text = f"lost a\n{'x' * LONGEST}\nlost b\n{'x' * 100}"
+    assert [match.groups for match in Matcher([entry]).match(text)] == [{"queue": "a"}, {"queue": "b"}]
+
+
+def test_a_planted_cubic_expression_is_found() -> None:
+    (entry,) = read(entry_text("small.cubic", r"\w+\w+\w+;", "here"), "small.toml")
+    with pytest.raises(AssertionError, match="here"):
+        test_no_expression_searches_for_long(entry)
+
+
+def test_what_is_left_of_a_hint_is_left_of_the_line() -> None:
+    assert left(b"frame_too_large") == b"rm_too_lrg"

@@ -1,0 +1,649 @@
+"""
+What ActiveMQ Classic and Artemis say when a client or an operator does something wrong, and what the catalogue makes of it.
+
+A broker that changes its text fails a test here: the entry of the catalogue then needs its new text.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.brokers.artemis import Artemis
+from tests.brokers.fixtures import had
+from tests.brokers.stomp_broker import ClassicQueues, StompBroker
+from tests.brokers.stomp_client import StompClient
+from tests.diagnosis.raw_stomp import RawStomp, frame
+from tests.diagnosis.said import Log, explained
+from tests.support.stage import eventually
+
+CLASSIC, ARTEMIS = "classic", "artemis"
+only_classic = pytest.mark.parametrize("stomp_kind", [CLASSIC], indirect=True)
+only_artemis = pytest.mark.parametrize("stomp_kind", [ARTEMIS], indirect=True)
+
+
+class Scene:
+    """A broker, a queue of its own, and one client that breaks a rule."""
+
+    def __init__(self, broker: StompBroker, queue: str) -> None:
+        self.broker, self.name = broker, queue
+        self.said = ""
+        """The ERROR frame that the client has got."""
+        self.mark = ""
+        """What is in every record about this client."""
+        self.held: socket.socket | None = None
+        """What keeps a connection open until the broker has spoken."""
+
+    @property
+    def queue(self) -> str:
+        return self.name if self.broker.is_artemis else f"/queue/{self.name}"
+
+    def raw(self, url: str = "", context: ssl.SSLContext | None = None) -> RawStomp:
+        client = RawStomp(url or self.broker.url, context=context)
+        self.mark = client.peer
+        return client
+
+    def logged_in(self, **headers: str) -> RawStomp:
+        return self.raw().connect(**headers)
+
+    def fails(self, client: RawStomp, command: str, headers: Mapping[str, str], body: bytes = b"") -> None:
+        """Send a frame that the broker refuses; without a receipt, Classic's log does not say whose it was."""
+        client.send(frame(command, {**headers, "receipt": "r"}, body))
+        self.said = client.error()
+
+    def message(self, client: RawStomp, **headers: str) -> Mapping[str, str]:
+        """Send a message and consume it; return what an acknowledgement needs."""
+        kind = {"destination-type": "ANYCAST"} if self.broker.is_artemis else {}
+        client.send(frame("SEND", {"destination": self.queue, **kind}, b"x"))
+        kind = {"subscription-type": "ANYCAST"} if self.broker.is_artemis else {}
+        named = {"destination": self.queue, "id": "1", "ack": "client-individual", **kind, **headers}
+        client.send(frame("SUBSCRIBE", named))
+        assert client.receive().startswith("MESSAGE"), client.met
+        return {"id": client.header("ack")}
+
+    def receipt(self, client: RawStomp, command: str, headers: Mapping[str, str]) -> None:
+        client.send(frame(command, {**headers, "receipt": "r"}))
+        assert client.receive().startswith("RECEIPT"), client.met
+
+
+Wrong = Callable[[Scene], object]
+
+
+def log_of(broker: StompBroker) -> Log:
+    """Return the log of a broker that the tests started, in this process or in another one."""
+    return Log(broker.ca_file.parent / "node.log")
+
+
+# --- Frames that a broker refuses -------------------------------------------------------------------------------------
+
+
+def refused(command: str, headers: Mapping[str, str] | None = None, body: bytes = b"") -> Wrong:
+    """Return a client that logs in, and sends this frame; `QUEUE` stands for the destination."""
+
+    def wrong(scene: Scene) -> None:
+        named = {name: scene.queue if value == "QUEUE" else value for name, value in (headers or {}).items()}
+        with scene.logged_in() as client:
+            scene.fails(client, command, named, body)
+
+    return wrong
+
+
+def first(data: bytes, *, listener: str = "url") -> Wrong:
+    """Return a client that sends these bytes before anything else."""
+
+    def wrong(scene: Scene) -> None:
+        with scene.raw(getattr(scene.broker, listener)) as client:
+            client.send(data)
+            if listener == "url" and not scene.broker.is_artemis:
+                scene.said = client.error()
+            elif listener != "url":
+                client.receive()
+
+    return wrong
+
+
+def login(**headers: str) -> Wrong:
+    """Return a client whose CONNECT has these headers; `user` and `password` are those of the URL."""
+
+    def wrong(scene: Scene) -> None:
+        with scene.raw() as client:
+            client.user, client.password = headers.pop("user", client.user), headers.pop("password", client.password)
+            client.connect(**headers)
+            scene.said = client.met[-1]
+
+    return wrong
+
+
+def as_user(name: str, command: str, headers: Mapping[str, str]) -> Wrong:
+    """Return a client of a user who may not do this."""
+
+    def wrong(scene: Scene) -> None:
+        named = {header: scene.queue if value == "QUEUE" else value for header, value in headers.items()}
+        with scene.raw() as client:
+            client.user = name
+            client.connect()
+            scene.fails(client, command, named)
+
+    return wrong
+
+
+def taken(scene: Scene) -> None:
+    with scene.logged_in(client_id=scene.name), scene.raw() as second:
+        second.connect(client_id=scene.name)
+        scene.said = second.met[-1]
+
+
+def acknowledged_twice(scene: Scene) -> None:
+    with scene.logged_in() as client:
+        message = scene.message(client)
+        scene.receipt(client, "ACK", message)
+        scene.fails(client, "ACK", message)
+
+
+def acknowledged_after_the_subscription(scene: Scene) -> None:
+    with scene.logged_in() as client:
+        message = scene.message(client)
+        scene.receipt(client, "UNSUBSCRIBE", {"id": "1"})
+        scene.fails(client, "ACK", message)
+
+
+def subscribed_twice(scene: Scene) -> None:
+    with scene.logged_in() as client:
+        scene.message(client)
+        scene.fails(client, "SUBSCRIBE", {"destination": scene.queue, "id": "1", "subscription-type": "ANYCAST"})
+
+
+def begun_twice(scene: Scene) -> None:
+    with scene.logged_in() as client:
+        client.send(frame("BEGIN", {"transaction": "t1"}))
+        scene.fails(client, "BEGIN", {"transaction": "t1"})
+
+
+def nack_in_a_transaction(scene: Scene) -> None:
+    with scene.logged_in() as client:
+        message = scene.message(client)
+        client.send(frame("BEGIN", {"transaction": "t1"}))
+        scene.fails(client, "NACK", {**message, "transaction": "t1"})
+
+
+def durable_in_use(scene: Scene) -> None:
+    headers = {"destination": f"/topic/{scene.name}", "activemq.subscriptionName": "n"}
+    with scene.logged_in(client_id=scene.name) as client:
+        client.send(frame("SUBSCRIBE", {**headers, "id": "1"}))
+        scene.fails(client, "SUBSCRIBE", {**headers, "id": "2"})
+        client.send(frame("UNSUBSCRIBE", {"id": "1"}))
+    scene.mark = f"client {scene.name} "
+
+
+def connected_twice(scene: Scene) -> None:
+    with scene.logged_in() as client:
+        scene.fails(client, "CONNECT", {"accept-version": "1.2", "login": client.user, "passcode": client.password})
+
+
+def many_headers(scene: Scene) -> None:
+    with scene.logged_in() as client:
+        scene.fails(client, "SEND", {"destination": scene.queue, **{f"h{number}": "1" for number in range(1100)}})
+
+
+def without_a_name(scene: Scene) -> None:
+    """Classic closes the connection without a word."""
+    with scene.logged_in() as client:
+        client.send(frame("SEND", {"destination": "/queue/"}))
+        client.receive()
+
+
+def bad_cron(scene: Scene) -> None:
+    with scene.logged_in() as client:
+        client.send(frame("SEND", {"destination": scene.queue, "AMQ_SCHEDULED_CRON": "bad cron"}))
+        client.receive()
+
+
+def slow(scene: Scene) -> None:
+    """A consumer of a topic, which takes three messages of many."""
+    topic = {"destination": f"/topic/{scene.name}"}
+    with scene.logged_in() as client, scene.raw().connect() as publisher:
+        scene.mark = client.peer
+        headers = {"id": "1", "ack": "client", "activemq.prefetchSize": "3", **topic}
+        scene.receipt(client, "SUBSCRIBE", headers)
+        for _ in range(30):
+            publisher.send(frame("SEND", topic))
+        scene.receipt(publisher, "SEND", topic)
+
+
+def dropped(scene: Scene) -> None:
+    """A client that is gone without a word; Artemis logs that, Classic does not."""
+    with scene.logged_in() as client:
+        client.reset()
+
+
+def a_handshake(listener: str, *, change: Callable[[ssl.SSLContext], object] = lambda _: None, trusts: bool) -> Wrong:
+    """Return a client whose handshake fails, or that is refused after it."""
+
+    def wrong(scene: Scene) -> None:
+        context = ssl.create_default_context(cafile=scene.broker.ca_file if trusts else None)
+        change(context)
+        parts = urlsplit(getattr(scene.broker, listener))
+        with socket.create_connection((str(parts.hostname), parts.port), timeout=20) as plain:
+            scene.mark = "{}:{}".format(*plain.getsockname())
+            plain.settimeout(3 if listener == "url" else 20)
+            scene.held = plain.dup()  # a broker that is still writing would see the end instead of the alert
+            with suppress(OSError), context.wrap_socket(plain, server_hostname="localhost") as client:
+                client.sendall(frame("CONNECT", {}))
+                client.recv(100)
+
+    return wrong
+
+
+def old_tls(context: ssl.SSLContext) -> None:
+    context.set_ciphers("DEFAULT@SECLEVEL=0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        context.minimum_version, context.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
+
+
+def tls_1_2(context: ssl.SSLContext) -> None:
+    """Up to TLS 1.2, an alert about the certificate is not encrypted, and Java shows its name."""
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+
+
+HTTP = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+TOPIC, QUEUED = {"destination": "/topic/t", "id": "1"}, {"destination": "QUEUE", "id": "1"}
+ANYCAST, TO_ANYCAST = (
+    {**QUEUED, "subscription-type": "ANYCAST"},
+    {"destination": "QUEUE", "destination-type": "ANYCAST"},
+)
+
+ON_CLASSIC: list[tuple[str, Wrong]] = [
+    ("stomp.client-id-taken", taken),
+    ("stomp.http-on-port", first(HTTP)),
+    ("stomp.no-connect", first(frame("SEND", {"destination": "/queue/x"}, b"x"))),
+    ("stomp.tls-on-port", a_handshake("url", trusts=False)),
+    ("activemq.plain-on-tls-port", first(frame("CONNECT", {"accept-version": "1.2"}), listener="tls_url")),
+    ("activemq.tls-alert", a_handshake("tls_url", change=tls_1_2, trusts=False)),
+    ("activemq.client-certificate", a_handshake("mutual_url", trusts=True)),
+    ("activemq.tls-version", a_handshake("tls_url", change=old_tls, trusts=True)),
+    ("stomp.second-connect", connected_twice),
+    ("stomp.version", login(accept_version="3.0")),
+    ("stomp.heartbeat-header", login(heart_beat="abc")),
+    ("activemq.wrong-password", login(password="wrong")),
+    ("activemq.wrong-password", login(user="")),
+    ("activemq.not-authorized", as_user("no-consume", "SUBSCRIBE", QUEUED)),
+    ("activemq.not-authorized", as_user("no-send", "SEND", QUEUED)),
+    ("activemq.not-authorized", as_user("limited", "SUBSCRIBE", TOPIC)),
+    ("stomp.double-ack", refused("ACK", {"id": "nonsense"})),
+    ("stomp.double-ack", refused("NACK", {"id": "nonsense"})),
+    ("stomp.double-ack", acknowledged_twice),
+    ("stomp.missing-header", refused("ACK")),
+    ("stomp.missing-header", refused("SUBSCRIBE", {"destination": "QUEUE"})),
+    ("stomp.missing-header", refused("SUBSCRIBE", {"id": "1"})),
+    ("stomp.missing-header", refused("UNSUBSCRIBE")),
+    ("stomp.missing-header", refused("SEND", {}, b"x")),
+    ("stomp.missing-header", refused("BEGIN")),
+    ("stomp.unknown-subscription", refused("UNSUBSCRIBE", {"id": "77"})),
+    ("stomp.unknown-transaction", refused("COMMIT", {"transaction": "t9"})),
+    ("stomp.unknown-transaction", refused("ABORT", {"transaction": "t9"})),
+    ("stomp.unknown-transaction", refused("SEND", {"destination": "QUEUE", "transaction": "t9"})),
+    ("stomp.transaction-twice", begun_twice),
+    ("stomp.unknown-command", refused("FOO", {"a": "b"})),
+    ("stomp.header-too-long", refused("SEND", {"destination": "QUEUE", "h": "x" * 11_000})),
+    ("stomp.header-too-long", many_headers),
+    ("stomp.header-too-long", refused("S" * 3000)),
+    ("stomp.frame-too-large", refused("SEND", {"destination": "QUEUE", "content-length": "999999999"})),
+    ("stomp.content-length", refused("SEND", {"destination": "QUEUE", "content-length": "2"}, b"abcdef")),
+    ("stomp.content-length", refused("SEND", {"destination": "QUEUE", "content-length": "abc"})),
+    ("stomp.content-length", refused("SEND", {"destination": "QUEUE", "content-length": "-3"})),
+    ("stomp.selector", refused("SUBSCRIBE", {**QUEUED, "selector": "a = = 3"})),
+    ("activemq.durable-queue", refused("SUBSCRIBE", {**QUEUED, "activemq.subscriptionName": "n"})),
+    ("activemq.durable-in-use", durable_in_use),
+    ("activemq.nack-in-transaction", nack_in_a_transaction),
+    ("activemq.temporary-destination-gone", refused("SEND", {"destination": "/remote-temp-queue/x"})),
+    ("activemq.empty-destination", without_a_name),
+    ("activemq.bad-schedule", bad_cron),
+    ("activemq.slow-consumer", slow),
+]
+
+ON_ARTEMIS: list[tuple[str, Wrong]] = [
+    ("artemis.foreign-protocol", a_handshake("url", trusts=False)),
+    ("artemis.foreign-protocol", first(b"AMQP\0\1\0\0")),
+    ("artemis.tls-handshake", a_handshake("tls_url", trusts=False)),
+    ("artemis.tls-client-certificate", a_handshake("mutual_url", trusts=True)),
+    ("artemis.tls-version", a_handshake("tls_url", change=old_tls, trusts=True)),
+    ("artemis.connection-lost", dropped),
+    ("artemis.wrong-password", login(password="wrong")),
+    ("artemis.wrong-password", login(user="")),
+    ("artemis.subscription-refused", as_user("no-consume", "SUBSCRIBE", ANYCAST)),
+    ("artemis.send-refused", as_user("no-send", "SEND", TO_ANYCAST)),
+    ("artemis.routing-type", refused("SUBSCRIBE", {**QUEUED, "subscription-type": "FOO"})),
+    ("stomp.version", login(accept_version="3.0")),
+    ("stomp.heartbeat-header", login(heart_beat="abc")),
+    ("stomp.double-ack", refused("ACK", {"id": "nonsense"})),
+    ("stomp.double-ack", acknowledged_twice),
+    ("stomp.double-ack", acknowledged_after_the_subscription),
+    ("stomp.missing-header", refused("ACK")),
+    ("stomp.missing-header", refused("UNSUBSCRIBE")),
+    ("stomp.missing-header", refused("SUBSCRIBE", {"id": "1"})),
+    ("stomp.missing-header", refused("SEND", {}, b"x")),
+    ("stomp.missing-header", refused("BEGIN")),
+    ("stomp.unknown-subscription", refused("UNSUBSCRIBE", {"id": "77"})),
+    ("stomp.duplicate-subscription", subscribed_twice),
+    ("stomp.unknown-transaction", refused("COMMIT", {"transaction": "t9"})),
+    ("stomp.unknown-transaction", refused("ABORT", {"transaction": "t9"})),
+    ("stomp.transaction-twice", begun_twice),
+    ("stomp.unknown-command", refused("FOO", {"a": "b"})),
+    ("stomp.undefined-escape", refused("SEND", {"destination": "QUEUE", "h": "a\\tb"})),
+    ("stomp.selector", refused("SUBSCRIBE", {**ANYCAST, "selector": "a = = 3"})),
+    ("stomp.error-frame", refused("SUBSCRIBE", {**ANYCAST, "consumer-window-size": "abc"})),
+]
+
+CASES = [
+    pytest.param(kind, expected, wrong, id=f"{expected}-{kind}-{number}")
+    for kind, cases in ((CLASSIC, ON_CLASSIC), (ARTEMIS, ON_ARTEMIS))
+    for number, (expected, wrong) in enumerate(cases)
+]
+ONLY_IN_THE_LOG = {"stomp.error-frame"}
+"""What is only recognized by what the log has around the text."""
+
+
+@pytest.mark.parametrize(("stomp_kind", "expected", "wrong"), CASES, indirect=["stomp_kind"])
+def test_what_a_client_does_wrong(stomp_broker: StompBroker, queue: str, expected: str, wrong: Wrong) -> None:
+    """Both the ERROR frame and the broker's log are explained, by this entry alone."""
+    scene, log = Scene(stomp_broker, queue), log_of(stomp_broker)
+    wrong(scene)
+    if scene.said and expected not in ONLY_IN_THE_LOG:
+        assert explained(scene.said) == {expected}, scene.said
+    log.shows(expected, scene.mark)
+    if scene.held:
+        scene.held.close()
+
+
+def test_a_client_that_is_silent(stomp_broker: StompBroker, queue: str) -> None:
+    """Neither broker says a word to the client."""
+    scene, log = Scene(stomp_broker, queue), log_of(stomp_broker)
+    with scene.logged_in(heart_beat="400,400") as client:
+        while client.receive():
+            pass
+    log.shows("artemis.connection-ttl" if stomp_broker.is_artemis else "stomp.late-heartbeat", scene.mark)
+
+
+# --- What is said without a word to the client, or by what an operator does -------------------------------------------
+
+
+@only_artemis
+def test_a_length_that_artemis_cannot_read(stomp_broker: StompBroker, queue: str) -> None:
+    """Artemis does not answer, and goes on."""
+    scene, log = Scene(stomp_broker, queue), log_of(stomp_broker)
+    with scene.logged_in() as client:
+        client.send(frame("SEND", {"destination": queue, "content-length": "abc"}))
+        log.shows("stomp.content-length", "Failed to decode packet")
+
+
+@only_classic
+def test_an_option_that_cannot_be_read(stomp_broker: StompBroker, queue: str) -> None:
+    """The subscription is made with the default."""
+    scene, log = Scene(stomp_broker, queue), log_of(stomp_broker)
+    with scene.logged_in() as client:
+        headers = {"destination": scene.queue, "id": "1", "activemq.prefetchSize": "abc"}
+        scene.receipt(client, "SUBSCRIBE", headers)
+        log.shows("activemq.unreadable-option", scene.mark)
+
+
+@only_classic
+def test_a_message_that_expires(stomp_broker: StompBroker, queue: str) -> None:
+    """A header of the dead letter says it, and no log."""
+    with stomp_broker.client() as client:
+        client.send(queue, b"x", {"expires": str(int(time.time() * 1000) + 50)})
+        time.sleep(0.1)
+        client.subscribe(queue)
+        eventually(lambda: stomp_broker.dead(queue) == 1, "the dead letter")
+    stomp_broker.move_dead(queue, f"{queue}.letters")
+    with stomp_broker.client() as client:
+        client.subscribe(f"{queue}.letters")
+        headers = client.message().headers
+    (cause,) = (f"{name}:{value}" for name, value in headers.items() if name == "dlqDeliveryFailureCause")
+    assert explained(cause) == {"activemq.expired"}, headers
+
+
+@only_artemis
+def test_a_session_that_is_cleared(stomp_broker: StompBroker, queue: str) -> None:
+    """Alone, the two lines are explained; beside the line about the connection, they follow from it."""
+    scene, log = Scene(stomp_broker, queue), log_of(stomp_broker)
+    with scene.logged_in() as client:
+        client.reset()
+    log.shows("artemis.session-cleared", "resources for session")
+    assert "artemis.session-cleared" not in log.explained()
+
+
+@only_artemis
+def test_an_acknowledgement_in_a_transaction(stomp_broker: StompBroker, queue: str) -> None:
+    scene, log = Scene(stomp_broker, queue), log_of(stomp_broker)
+    with scene.logged_in() as client:
+        message = scene.message(client)
+        client.send(frame("BEGIN", {"transaction": "t1"}))
+        scene.receipt(client, "ACK", {**message, "transaction": "t1"})
+        log.shows("artemis.ack-in-transaction", "Transactional acknowledgement")
+
+
+@only_artemis
+def test_a_message_that_comes_twice(stomp_broker: StompBroker, queue: str) -> None:
+    log = log_of(stomp_broker)
+    with stomp_broker.client() as client:
+        for _ in range(2):
+            client.send(queue, b"x", {"_AMQ_DUPL_ID": queue})
+    log.shows("artemis.duplicate-message", queue)
+
+
+@only_artemis
+def test_headers_that_are_too_large(stomp_broker: StompBroker, queue: str) -> None:
+    scene, log = Scene(stomp_broker, queue), log_of(stomp_broker)
+    with scene.logged_in() as client:
+        scene.fails(client, "SEND", {**TO_ANYCAST, "destination": queue, "persistent": "true", "h": "x" * 900_000})
+    assert explained(scene.said) == {"artemis.send-refused"}
+    log.shows("artemis.header-too-large", "header too large")
+
+
+@only_artemis
+@pytest.mark.parametrize(
+    ("expected", "settings"),
+    [
+        ("artemis.paging", {"addressFullMessagePolicy": "PAGE", "maxSizeBytes": 30_000, "pageSizeBytes": 10_000}),
+        (
+            "artemis.messages-dropped",
+            {"addressFullMessagePolicy": "DROP", "maxSizeBytes": 30_000, "pageSizeBytes": 10_000},
+        ),
+        ("artemis.send-refused", {"addressFullMessagePolicy": "FAIL", "maxSizeBytes": 30_000, "pageSizeBytes": 10_000}),
+        ("artemis.no-destination", {"autoCreateQueues": False, "autoCreateAddresses": False}),
+        ("artemis.dead-letter", {"maxDeliveryAttempts": 1}),
+        ("artemis.dead-letter-dropped", {"maxDeliveryAttempts": 1, "deadLetterAddress": "nowhere"}),
+        ("artemis.expired-dropped", {"expiryAddress": ""}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_the_settings_of_an_address_do(
+    stomp_broker: StompBroker, queue: str, expected: str, settings: Mapping[str, object]
+) -> None:
+    log = log_of(stomp_broker)
+    with stomp_broker.address_settings(queue, settings), stomp_broker.client() as client:
+        kind = {"destination": queue, "destination-type": "ANYCAST", "persistent": "true"}
+        if expected == "artemis.expired-dropped":
+            kind["expires"] = str(int(time.time() * 1000) + 50)
+        with suppress(OSError):
+            for _ in range(6):
+                client.send_frame("SEND", kind, b"x" * 20_000)
+        time.sleep(0.1)
+        if "maxDeliveryAttempts" in settings:
+            client.subscribe(queue)
+            client.message()
+            client.close()
+        elif expected == "artemis.expired-dropped":
+            client.subscribe(queue)
+        log.shows(expected, queue)
+
+
+@only_artemis
+def test_a_queue_that_is_removed(stomp_broker: StompBroker, queue: str) -> None:
+    scene, log = Scene(stomp_broker, queue), log_of(stomp_broker)
+    with scene.logged_in() as client:
+        scene.message(client)
+        stomp_broker.delete_queue(queue)
+        assert explained(client.error()) == {"artemis.queue-removed"}
+    log.shows("artemis.queue-removed", scene.mark)
+
+
+@only_artemis
+def test_a_connection_that_an_operator_closes(stomp_broker: StompBroker, queue: str) -> None:
+    scene, log = Scene(stomp_broker, queue), log_of(stomp_broker)
+    with scene.logged_in() as client:
+        stomp_broker.close_connections_of([client.header("session")])
+        assert explained(client.error()) == {"artemis.closed-by-management"}
+    log.shows("artemis.closed-by-management", scene.mark)
+
+
+@only_artemis
+def test_a_consumer_that_is_slow(stomp_broker: StompBroker, queue: str) -> None:
+    """Artemis measures once a second, and ends the consumer as an operator would."""
+    scene, log = Scene(stomp_broker, queue), log_of(stomp_broker)
+    settings = {
+        "slowConsumerThreshold": 100,
+        "slowConsumerCheckPeriod": 1,
+        "slowConsumerPolicy": "KILL",
+        "slowConsumerThresholdMeasurementUnit": "MESSAGES_PER_SECOND",
+    }
+    with (
+        stomp_broker.address_settings(queue, settings),
+        scene.logged_in() as client,
+        stomp_broker.client() as publisher,
+    ):
+        for number in range(300):
+            publisher.send(queue, b"x", receipt=number == 299)
+        scene.message(client)
+        while "closed by management" not in client.receive():
+            pass
+    log.shows("artemis.slow-consumer", scene.mark)
+
+
+# --- Brokers that a test sets -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def connector(broker: StompBroker, options: str) -> Iterator[str]:
+    """Give Classic another connector for a while; yield its URL."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as free:
+        port = free.getsockname()[1]
+    (mbean,) = broker.jolokia.search(ClassicQueues.BROKER)
+    name = broker.jolokia.execute(mbean, "addConnector(java.lang.String)", f"stomp://127.0.0.1:{port}?{options}")
+    try:
+        yield broker.url.replace(str(urlsplit(broker.url).port), str(port))
+    finally:
+        broker.jolokia.execute(mbean, "removeConnector(java.lang.String)", name)
+
+
+@only_classic
+def test_the_limits_of_a_connector(stomp_broker: StompBroker, queue: str) -> None:
+    log, scene = log_of(stomp_broker), Scene(stomp_broker, queue)
+    limits = (
+        "wireFormat.maxFrameSize=20000&transport.connectAttemptTimeout=500&maximumConnections=2&allowLinkStealing=true"
+    )
+    with connector(stomp_broker, limits) as url:
+        with scene.raw(url).connect() as client:
+            headers = {"destination": scene.queue, **{f"h{number}": "x" * 5000 for number in range(5)}}
+            scene.fails(client, "SEND", headers, b"x" * 900)
+            assert explained(scene.said) == {"stomp.frame-too-large"}
+        log.shows("stomp.frame-too-large", scene.mark)
+        with scene.raw(url) as client:
+            assert not client.receive()
+        log.shows("stomp.connect-timeout", scene.mark)
+        with scene.raw(url).connect(client_id=queue), scene.raw(url).connect(client_id=queue):
+            log.shows("activemq.link-stolen", queue)
+        eventually(lambda: "maximumConnections' property" in _flooded(url, log), "a connection that is refused")
+        log.shows("activemq.too-many-connections", "maximumConnections' property")
+
+
+def _flooded(url: str, log: Log) -> str:
+    """Open three connections where two are allowed; return what the log has."""
+    clients = [RawStomp(url) for _ in range(3)]
+    for client in clients:
+        client.reset()
+    return log.written()
+
+
+@only_classic
+def test_a_port_that_is_taken(stomp_broker: StompBroker, queue: str) -> None:
+    """The broker answers its operator; a broker that starts has the same text in its log, and ends."""
+    (mbean,) = stomp_broker.jolokia.search(ClassicQueues.BROKER)
+    taken_url = f"stomp://127.0.0.1:{urlsplit(stomp_broker.url).port}"
+    with pytest.raises(Exception, match="Failed to bind") as caught:
+        stomp_broker.jolokia.execute(mbean, "addConnector(java.lang.String)", taken_url)
+    assert explained(str(caught.value)) == {"activemq.port-in-use"}, queue
+
+
+@contextmanager
+def limit(broker: StompBroker, attribute: str, size: int) -> Iterator[None]:
+    """Give Classic another limit for a while."""
+    (mbean,) = broker.jolokia.search(ClassicQueues.BROKER)
+    before = broker.jolokia.read(mbean, attribute)[mbean][attribute]
+    broker.jolokia.write(mbean, attribute, size)
+    try:
+        yield
+    finally:
+        broker.jolokia.write(mbean, attribute, before)
+
+
+@only_classic
+def test_the_memory_is_full(stomp_broker: StompBroker, stomp_node: object, queue: str) -> None:
+    """A consumer holds many messages, and one more producer waits."""
+    log = log_of(stomp_broker)
+    with stomp_broker.client() as consumer, stomp_broker.client() as producer:
+        consumer.subscribe(queue, greedy=True)
+        for number in range(40):
+            producer.send(queue, b"x" * 20_000, {"persistent": "false"}, receipt=number == 39)
+        with limit(stomp_broker, "MemoryLimit", 300_000):
+            producer.send(queue, b"x", {"persistent": "false"}, receipt=False)
+            log.shows("activemq.memory-limit", queue)
+
+
+@only_classic
+def test_the_store_is_full(stomp_broker: StompBroker, stomp_node: object, queue: str) -> None:
+    log = log_of(stomp_broker)
+    with stomp_broker.client() as producer:
+        producer.send(queue, b"x" * 2000)
+        with limit(stomp_broker, "StoreLimit", 1000):
+            producer.send(queue, b"x" * 2000, receipt=False)
+            log.shows("activemq.store-full", queue)
+
+
+# --- Artemis with limits ----------------------------------------------------------------------------------------------
+
+
+class LimitedArtemis(Artemis):
+    """An Artemis that finds its disk too full, and takes one connection at a listener."""
+
+    def _main(self) -> list[str]:
+        main = [*super()._main()]
+        path = Path(main[1])
+        text = path.read_text().replace("<max-disk-usage>-1", "<max-disk-usage>1")
+        path.write_text(text.replace("anycastPrefix=/queue/", "connectionsAllowed=1;anycastPrefix=/queue/"))
+        return main
+
+
+@pytest.mark.slow
+@pytest.mark.stomp
+def test_artemis_with_a_full_disk_and_few_connections() -> None:
+    with had():
+        node = LimitedArtemis()
+    with closing(node):
+        log = Log(node.log)
+        node.start()
+        log.shows("artemis.disk-full", "max-disk-usage")
+        with StompClient(node.other_url), suppress(OSError, EOFError):
+            StompClient(node.other_url)
+        log.shows("artemis.too-many-connections", "Refusing connection")
+        with closing(socket.create_connection(("127.0.0.1", node.plain))) as silent:
+            log.shows("artemis.handshake-timeout", "{}:{}".format(*silent.getsockname()))

@@ -1,0 +1,38 @@
+"""Delivery tags, beside a set of numbers that does the same."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steadyworker.diagnosis.tags import MOST_RUNS, Settled, Tags
+
+steps = st.lists(st.one_of(st.none(), st.just("auto"), st.tuples(st.integers(0, 30), st.booleans())), max_size=80)
+
+
+@given(steps=steps)
+def test_tags_do_what_a_set_of_numbers_does(steps: list[tuple[int, bool] | str | None]) -> None:
+    tags, waiting, highest = Tags(), set[int](), 0
+    for step in steps:
+        if step is None or isinstance(step, str):
+            highest += 1
+            tags.delivered(highest, needs_ack=step is None)
+            waiting |= {highest} if step is None else set()
+        else:
+            tag, multiple = step
+            named = {each for each in waiting if each <= (tag or highest)} if multiple else waiting & {tag}
+            named = set() if tag > highest else named
+            known = tag <= highest if multiple else 0 < tag <= highest
+            expected = Settled.NOW if named else Settled.BEFORE if known else Settled.UNKNOWN
+            if multiple and not tag:
+                expected = Settled.NOW
+            assert tags.settle(tag, multiple=multiple) is expected
+            waiting -= named
+        assert tags.waiting == len(waiting)
+
+
+def test_the_number_of_runs_has_a_limit() -> None:
+    tags = Tags()
+    for tag in range(1, 4 * MOST_RUNS):
+        tags.delivered(tag, needs_ack=bool(tag % 2))
+    assert len(tags._starts) == MOST_RUNS

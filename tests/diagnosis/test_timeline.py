@@ -1,0 +1,154 @@
+"""Related records become one finding with its time line, and unrelated ones do not."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steadyworker.diagnosis.records import Record
+from steadyworker.diagnosis.scan import Scanner, Search, by_time
+from steadyworker.diagnosis.timeline import NEAR, Finding, Incident, Sighting, Timelines
+from tests.diagnosis.small_catalogue import SMALL
+
+
+def sighting(identity: str, time: float | None = None, line: int = 1, source: str = "log", **groups: str) -> Sighting:
+    return Sighting(SMALL[identity], groups, Record(source, line, identity), line, time)
+
+
+def joined(*sightings: Sighting) -> tuple[list[list[str]], dict[str, Finding]]:
+    """The ids of each incident in order, and the findings."""
+    timelines = Timelines(SMALL.values())
+    for seen in sightings:
+        timelines.add(seen)
+    return [[step.seen.entry.id for step in each.in_order()] for each in timelines.end()], timelines.findings
+
+
+BEATS = sighting("small.beats", 10, connection="<0.1.0>")
+CLOSED = sighting("small.closed", 11, connection="<0.1.0>", message="march")
+AGAIN = sighting("small.again", 4000, message="march")
+TWICE = sighting("small.twice", 9000, message="march")
+CHAIN = ["small.beats", "small.closed", "small.again", "small.twice"]
+
+
+def test_a_chain_is_one_finding_whose_root_is_the_cause() -> None:
+    """Missed heartbeats, closed, redelivered, ran twice: joined by the connection, then by the message."""
+    incidents, findings = joined(BEATS, CLOSED, AGAIN, TWICE)
+    assert incidents == [CHAIN]
+    (finding,) = findings.values()
+    assert (finding.entry.id, finding.times, finding.values) == ("small.beats", 1, {"connection": {"<0.1.0>": 1}})
+
+
+@given(st.permutations([BEATS, CLOSED, AGAIN, TWICE]))
+def test_the_order_of_reading_does_not_change_the_root(order: list[Sighting]) -> None:
+    """Neighbours in the chain meet whichever comes first; if the middle is read last, the ends are incidents of their own."""
+    _, findings = joined(*order)
+    assert findings["small.beats"].example.in_order()[0].seen is BEATS
+
+
+def test_another_connection_is_another_incident_of_the_same_finding() -> None:
+    other = sighting("small.closed", 12, connection="<0.2.0>")
+    incidents, findings = joined(BEATS, sighting("small.beats", 10.5, connection="<0.2.0>"), CLOSED, other)
+    assert sorted(incidents) == [["small.beats", "small.closed"]] * 2
+    (finding,) = findings.values()
+    assert finding.times == 2
+    assert finding.values == {"connection": {"<0.1.0>": 1, "<0.2.0>": 1}}
+
+
+def test_without_a_key_in_common_only_what_is_near_is_joined() -> None:
+    keyless = sighting("small.beats", 10)
+    assert joined(keyless, sighting("small.closed", 10 + NEAR))[0] == [["small.beats", "small.closed"]]
+    assert joined(keyless, sighting("small.closed", 10.1 + NEAR))[0] == [["small.beats"], ["small.closed"]]
+
+
+def test_without_times_the_lines_have_to_be_near() -> None:
+    first = sighting("small.beats", line=1)
+    assert joined(first, sighting("small.closed", line=201))[0] == [["small.beats", "small.closed"]]
+    assert len(joined(first, sighting("small.closed", line=202))[0]) == 2
+    assert len(joined(first, sighting("small.closed", line=2, source="other"))[0]) == 2
+
+
+def test_unrelated_entries_are_never_joined() -> None:
+    assert len(joined(BEATS, sighting("small.lost", 10, queue="a"))[0]) == 2
+
+
+def test_repetitions_are_one_step() -> None:
+    times = [sighting("small.lost", second, queue="a") for second in range(0, 300, 10)]
+    timelines = Timelines(SMALL.values())
+    for seen in times:
+        timelines.add(seen)
+    (incident,) = timelines.end()
+    (step,) = incident.steps
+    assert (step.times, step.seen, step.last) == (30, times[0], times[-1])
+    finding = timelines.findings["small.lost"]
+    assert (finding.times, finding.first, finding.last) == (30, times[0], times[-1])
+
+
+def test_a_finding_shows_its_longest_incident_and_counts_all() -> None:
+    """The values in its texts are those of the incident that is shown."""
+    late = sighting("small.beats", 500, connection="<0.3.0>")
+    _, findings = joined(late, sighting("small.beats", 1, connection="<0.4.0>"), BEATS, CLOSED)
+    finding = findings["small.beats"]
+    assert (finding.root, finding.example.steps[0].seen, finding.times) == (BEATS, BEATS, 3)
+    assert (finding.first.time, finding.last.time) == (1, 500)
+
+
+def test_a_step_without_a_time_stays_behind_the_one_before_it() -> None:
+    incident = Incident()
+    timelines = Timelines(SMALL.values())
+    timelines.add(sighting("small.closed", 20, connection="<0.1.0>", message="march"))
+    timelines.add(sighting("small.again", None, message="march"))
+    timelines.add(sighting("small.beats", 10, connection="<0.1.0>"))
+    (incident,) = timelines.end()
+    assert [step.seen.entry.id for step in incident.in_order()] == ["small.beats", "small.closed", "small.again"]
+
+
+def test_the_memory_is_bounded() -> None:
+    timelines = Timelines(SMALL.values())
+    chosen = random.Random(1)
+    for number in range(3_000):
+        timelines.add(sighting("small.lost", number * 100, queue=f"queue-{number}"))
+        timelines.add(sighting("small.beats", number, connection=f"<0.{chosen.randrange(10_000)}.0>"))
+        timelines.add(sighting("small.twice", 1, message="always"))
+        timelines.add(sighting("small.again", number, message=f"message-{number}"))
+    assert len(timelines._open) <= 200
+    timelines.end()
+    finding = timelines.findings["small.lost"]
+    assert finding.times == 3_000
+    assert len(finding.values["queue"]) == 100
+
+
+def test_an_incident_of_many_steps_says_how_many_it_left_out() -> None:
+    timelines = Timelines(SMALL.values())
+    timelines.add(sighting("small.closed", 1, connection="<0.1.0>"))
+    for number in range(100):
+        timelines.add(sighting("small.closed", 1, connection="<0.1.0>", message=f"message-{number}"))
+    (incident,) = timelines.end()
+    assert (len(incident.steps), incident.left_out) == (40, 61)
+
+
+def test_an_incident_settles_when_nothing_is_added() -> None:
+    timelines = Timelines(SMALL.values())
+    assert timelines.next_settles(4) is None
+    timelines.add(BEATS, now=100)
+    timelines.add(CLOSED, now=103)
+    assert timelines.settled(106.9, 4) == []
+    assert timelines.next_settles(4) == 107
+    (incident,) = timelines.settled(107, 4)
+    incident.shown = len(incident.steps)
+    assert timelines.settled(200, 4) == []
+    timelines.add(BEATS, now=201)
+    assert timelines.settled(300, 4) == [], "a repetition is nothing new"
+    timelines.add(AGAIN, now=301)
+    assert timelines.settled(306, 4) == [incident]
+
+
+def test_several_logs_are_read_in_the_order_of_their_times() -> None:
+    broker = b"2026-11-25T10:00:05Z ERROR closed <0.1.0> of march\n2026-11-25T10:00:01Z ERROR beats missed on <0.1.0>\n"
+    worker = b"lost a\n2026-11-25T10:00:02Z ERROR received march again\nlost b\n2026-11-25T10:00:09Z ran march twice\n"
+    search = Search(SMALL.values())
+    found = by_time([Scanner("broker", search).whole([broker]), Scanner("worker", search).whole([worker])])
+    assert [(seen.record.source, seen.line) for seen in found] == [
+        *(("worker", 1), ("worker", 2), ("worker", 3), ("broker", 1), ("broker", 2), ("worker", 4)),
+    ]

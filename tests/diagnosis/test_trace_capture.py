@@ -1,0 +1,137 @@
+"""`steadyworker trace --pcap`: captured packets are read as live bytes are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from pamqp import base, commands, frame
+
+from steadyworker.cli import verbs
+from tests.diagnosis.amqp_client import OPENING, publish
+from tests.diagnosis.packets import ACK, FIN, PORT, RST, Talk, timed, write_pcap
+from tests.diagnosis.test_conversation import START, stomp
+
+pytest.importorskip("pcapy", reason="the extra 'pcap' is not installed")
+
+
+def run(file: Path, *options: str, port: int = PORT) -> Result:
+    return CliRunner().invoke(verbs, ["trace", "--pcap", str(file), "--port", str(port), *options])
+
+
+def events(result: Result) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def data(*what: bytes | base.Frame) -> bytes:
+    return b"".join(
+        each if isinstance(each, bytes) else frame.marshal(each, 0 if "Connection" in each.name else 1) for each in what
+    )
+
+
+def handshake(talk: Talk, beat: int = 0) -> list[bytes]:
+    return [
+        *talk.opened(),
+        talk.packet(OPENING),
+        talk.packet(data(START), by_client=False),
+        talk.packet(data(commands.Connection.StartOk(response="\0guest\0hunter2"))),
+        talk.packet(data(commands.Connection.Tune(2047, 131072, 60)), by_client=False),
+        talk.packet(
+            data(commands.Connection.TuneOk(2047, 131072, beat), commands.Connection.Open(), commands.Channel.Open())
+        ),
+        talk.packet(data(commands.Connection.OpenOk(), commands.Channel.OpenOk()), by_client=False),
+    ]
+
+
+def test_a_connection_that_a_second_header_ends(tmp_path: Path) -> None:
+    talk = Talk()
+    packets = [
+        *handshake(talk),
+        talk.packet(OPENING),
+        talk.packet(flags=FIN | ACK, by_client=False),
+        talk.packet(flags=FIN | ACK),
+    ]
+    result = run(write_pcap(tmp_path / "one.pcap", timed(packets)), "--jsonl", "-")
+    assert result.exit_code == 1
+    found = events(result)
+    assert found[0]["started"] == "2023-11-14T22:13:20.000000+00:00"
+    assert found[0]["to"] == f"port {PORT}"
+    assert (found[1]["kind"], found[1]["client"], found[1]["broker"]) == ("open", "10.0.0.1:40000", f"10.0.0.2:{PORT}")
+    assert found[-1]["flags"] == {"amqp.second-header": 1}
+    assert [event["who"] for event in found if event["kind"] == "close"] == ["broker", "client"]
+    assert "hunter2" not in result.stdout
+
+
+def test_silences_are_those_of_the_packets(tmp_path: Path) -> None:
+    talk = Talk()
+    packets = timed(handshake(talk, beat=1))
+    at = packets[-1][0]
+    packets += [(at + after, talk.packet(data(frame.marshal(commands.Basic.Qos(), 1)))) for after in (0.5, 4.5)]
+    packets.append((at + 4.6, talk.packet(flags=RST)))
+    result = run(write_pcap(tmp_path / "silent.pcap", packets), "--jsonl", "-")
+    assert result.exit_code == 1
+    gaps = [event for event in events(result) if event["kind"] == "gap" and event["from"] == "client"]
+    assert [round(gap["seconds"], 3) for gap in gaps] == [4.0]
+
+
+@pytest.mark.parametrize("speaks_stomp", [True, False])
+def test_a_connection_that_was_open_before(tmp_path: Path, *, speaks_stomp: bool) -> None:
+    """Its first packet begins in the middle of a frame; its port is not one that is known."""
+    talk = Talk(port=7000)
+    message = stomp("SEND", {"destination": "/queue/jobs"}, b"{}") if speaks_stomp else publish("jobs", b"{}")
+    packets = [talk.packet(message[9:]), *(talk.packet(message) for _ in range(5))]
+    result = run(write_pcap(tmp_path / "joined.pcap", timed(packets)), "--jsonl", "-", port=7000)
+    found = events(result)
+    assert result.exit_code == 0, found
+    kind = "frame" if speaks_stomp else "method"
+    assert [event["name"] for event in found if event["kind"] == kind] == [
+        "SEND" if speaks_stomp else "Basic.Publish"
+    ] * 5
+
+
+def test_a_packet_that_the_capture_lacks(tmp_path: Path) -> None:
+    talk = Talk()
+    packets = handshake(talk)
+    lost = [talk.packet(publish("jobs", b"{}")) for _ in range(3)][1]
+    rest = [talk.packet(publish("jobs", b"{}")) for _ in range(5)]
+    packets += [
+        *rest,
+        talk.packet(by_client=False),
+        talk.packet(flags=FIN | ACK),
+        talk.packet(flags=FIN | ACK, by_client=False),
+    ]
+    assert lost not in packets
+    result = run(write_pcap(tmp_path / "lacking.pcap", timed(packets)), "--jsonl", "-")
+    found = events(result)
+    assert result.exit_code == 0, found
+    (skipped,) = [event for event in found if event["kind"] == "skipped"]
+    assert skipped["what"] == "bytes that the capture lacks"
+    assert [event["name"] for event in found if event["kind"] == "method"].count("Basic.Publish") == 5
+
+
+def test_the_page_of_a_capture(tmp_path: Path) -> None:
+    talk = Talk()
+    file = write_pcap(tmp_path / "one.pcap", timed([*handshake(talk), talk.packet(OPENING)]))
+    result = run(file, "--html", str(tmp_path / "page.html"), "--flags-only")
+    assert result.exit_code == 1
+    assert "! amqp.second-header" in result.stdout
+    page = (tmp_path / "page.html").read_text()
+    assert "amqp.second-header" in page
+    assert "hunter2" not in page
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(b"no capture", "Expected a capture in"), (None, "Expected packets of port 5672 in")]
+)
+def test_a_file_without_packets_is_said(tmp_path: Path, content: bytes | None, said: str) -> None:
+    file = tmp_path / "file.pcap"
+    if content is None:
+        write_pcap(file, [])
+    else:
+        file.write_bytes(content)
+    result = run(file)
+    assert result.exit_code == 78
+    assert said in result.stderr

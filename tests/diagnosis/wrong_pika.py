@@ -1,0 +1,223 @@
+"""Provocations of pika: what its users do wrong, and what the network does to it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+
+import pika
+from pika import spec
+from pika.adapters.blocking_connection import BlockingChannel
+
+from tests.brokers.process import free_ports
+from tests.diagnosis.provocation import Scene, as_logged, queue
+
+
+def two_threads(scene: Scene) -> None:
+    """Threads that publish on one connection, until it breaks."""
+    with suppress(Exception), scene.pika() as connection:
+        channel = connection.channel()
+        name = queue(channel, "shared")
+        told: list[str] = []
+        ends = time.monotonic() + 20
+
+        def publish() -> None:
+            try:
+                while time.monotonic() < ends and not told:
+                    channel.basic_publish("", name, b"x" * 100)
+                    connection.process_data_events(time_limit=0)
+            except Exception as error:  # noqa: BLE001  # whatever comes of it is what is looked for
+                told.append(as_logged(error))
+
+        threads = [threading.Thread(target=publish) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        scene.hear(*told)
+
+
+def closed_connection(scene: Scene) -> None:
+    connection = pika.BlockingConnection(scene.parameters())
+    connection.close()
+    scene.fails(connection.channel)
+
+
+def closed_channel(scene: Scene) -> None:
+    with scene.channel() as channel:
+        channel.close()
+        scene.fails(lambda: channel.basic_ack(1))
+
+
+@contextmanager
+def listener(answer: bytes | None) -> Iterator[int]:
+    """Yield a port whose peer answers so and closes, or says nothing at all."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken: list[socket.socket] = []
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    accepted, _ = server.accept()
+                    taken.append(accepted)
+                    if answer is not None:
+                        accepted.recv(8)
+                        accepted.sendall(answer)
+                        accepted.close()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield server.getsockname()[1]
+        for one in taken:
+            one.close()
+
+
+def at(scene: Scene, port: int, **changes: object) -> None:
+    scene.fails(lambda: pika.BlockingConnection(scene.parameters(port=port, **changes)))
+
+
+def no_broker(scene: Scene) -> None:
+    (port,) = free_ports(1)
+    at(scene, port)
+
+
+def closing_peer(scene: Scene) -> None:
+    """What accepts and closes: a proxy without a broker behind it."""
+    with listener(b"") as port:
+        at(scene, port)
+
+
+def tls_port(scene: Scene) -> None:
+    at(scene, scene.node.amqps)
+
+
+def silent_peer(scene: Scene) -> None:
+    with listener(None) as port:
+        at(scene, port, stack_timeout=1)
+
+
+def no_such_host(scene: Scene) -> None:
+    scene.fails(lambda: pika.BlockingConnection(scene.parameters(host="rabbit.invalid")))
+
+
+def unroutable(scene: Scene) -> None:
+    with scene.channel() as channel:
+        channel.confirm_delivery()
+        scene.fails(lambda: channel.basic_publish("", "nosuch", b"", mandatory=True))
+
+
+def nacked(scene: Scene) -> None:
+    """A full queue that refuses."""
+    with scene.channel() as channel:
+        channel.confirm_delivery()
+        queue(channel, "short", x_max_length=1, x_overflow="reject-publish")
+        channel.basic_publish("", "short", b"")
+        scene.fails(lambda: channel.basic_publish("", "short", b""))
+
+
+def consumer_tag(scene: Scene) -> None:
+    with scene.channel() as channel:
+        queue(channel)
+        channel.basic_consume("work", lambda *_: None, consumer_tag="worker-1")
+        scene.fails(lambda: channel.basic_consume("work", lambda *_: None, consumer_tag="worker-1"))
+
+
+def reentrant(scene: Scene) -> None:
+    with scene.channel() as channel:
+        queue(channel, "again")
+        channel.basic_publish("", "again", b"")
+
+        def handle(inner: BlockingChannel, *_: object) -> None:
+            scene.fails(inner.start_consuming)
+            inner.stop_consuming()
+
+        channel.basic_consume("again", handle, auto_ack=True)
+        channel.start_consuming()
+
+
+def no_channels(scene: Scene) -> None:
+    with scene.pika(channel_max=2) as connection:
+        connection.channel()
+        connection.channel()
+        scene.fails(connection.channel)
+
+
+def long_name(scene: Scene) -> None:
+    with scene.channel() as channel:
+        scene.fails(lambda: channel.basic_publish("", "é" * 128, b""))
+
+
+def odd_header(scene: Scene) -> None:
+    with scene.channel() as channel:
+        properties = spec.BasicProperties(headers={"price": {1, 2}})
+        scene.fails(lambda: channel.basic_publish("", "work", b"", properties))
+
+
+def frozen_broker(scene: Scene) -> None:
+    """A broker that answers no more: pika looks every heartbeat + 5 s."""
+    with scene.pika(heartbeat=1) as connection:
+        scene.node.freeze()
+        try:
+            scene.fails(lambda: connection.process_data_events(time_limit=60))
+        finally:
+            scene.node.thaw()
+
+
+def lost_peer(scene: Scene) -> None:
+    """A peer that ends the connection without a word."""
+    with forwarded(scene) as (port, cut), scene.pika(port=port) as connection:
+        cut()
+        scene.fails(lambda: connection.process_data_events(time_limit=30))
+
+
+@contextmanager
+def forwarded(scene: Scene) -> Iterator[tuple[int, object]]:
+    """Yield the port of a forwarder to the broker, and what ends its connections in order."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        pairs: list[socket.socket] = []
+
+        def pump(source: socket.socket, target: socket.socket) -> None:
+            with suppress(OSError):
+                while data := source.recv(65536):
+                    target.sendall(data)
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    near, _ = server.accept()
+                    far = socket.create_connection(("127.0.0.1", scene.node.amqp))
+                    pairs.extend((near, far))
+                    for one, other in ((near, far), (far, near)):
+                        threading.Thread(target=pump, args=(one, other), daemon=True).start()
+
+        def cut() -> None:
+            for one in pairs:
+                with suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield server.getsockname()[1], cut
+        cut()
+
+
+def zombie(scene: Scene) -> None:
+    """As of 4.3: the broker cancels the consumer of a delivery that took too long, and a late acknowledgement wakes it."""
+    with scene.channel() as channel:
+        queue(channel, "slow", x_queue_type="quorum")
+        channel.basic_publish("", "slow", b"")
+        taken: list[int] = []
+        channel.basic_qos(prefetch_count=1)
+        channel.basic_consume(
+            "slow",
+            lambda _, method, *__: taken.append(method.delivery_tag),
+            arguments={"x-consumer-timeout": 300},
+        )
+        while channel.consumer_tags:
+            channel.connection.process_data_events(time_limit=0.1)
+        channel.basic_ack(taken[0])
+        channel.basic_publish("", "slow", b"")
+        while not any("Unexpected delivery" in text for text in scene.said):
+            channel.connection.process_data_events(time_limit=0.1)

@@ -1,0 +1,381 @@
+"""Provocations by the broker's own state, and by its operators: alarms, closes, certificates, dead letters."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from urllib.parse import quote, urlsplit
+
+import pika
+import trustme
+from pika import spec
+from pika.exceptions import AMQPError
+
+from tests.brokers.process import free_ports
+from tests.diagnosis.provocation import Scene, queue
+from tests.diagnosis.raw_amqp import HEADER
+
+
+def until(probe: Callable[[], object], *, within: float = 30.0) -> object:
+    """Ask until the answer is true."""
+    deadline = time.monotonic() + within
+    while not (answer := probe()):
+        assert time.monotonic() < deadline, f"not within {within:g} s; the last answer was {answer!r}"
+        time.sleep(0.05)
+    return answer
+
+
+# --- Alarms -----------------------------------------------------------------------------------------------------------
+
+
+def blocked(scene: Scene) -> None:
+    """Publish while an alarm is on; pika gives up after `blocked_connection_timeout`."""
+    with scene.pika(blocked_connection_timeout=0.5) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+
+        def publish() -> None:
+            for _ in range(100):  # the first is still taken: it is what makes this a connection that publishes
+                channel.basic_publish("", "work", b"")
+
+        scene.fails(publish)
+
+
+def memory_alarm(scene: Scene) -> None:
+    scene.node.set_memory_alarm(on=True)
+    try:
+        blocked(scene)
+    finally:
+        scene.node.set_memory_alarm(on=False)
+
+
+def disk_alarm(scene: Scene) -> None:
+    scene.node.eval("rabbit_disk_monitor:set_disk_free_limit(999999999999999)")
+    try:
+        blocked(scene)
+    finally:
+        scene.node.eval("rabbit_disk_monitor:set_disk_free_limit(50000000)")
+
+
+# --- Closed by somebody else ------------------------------------------------------------------------------------------
+
+
+def closed_while_idle(scene: Scene, act: Callable[[], object]) -> None:
+    """An idle connection that something ends: `act`."""
+    with scene.pika() as connection:
+        act()
+        scene.fails(lambda: connection.process_data_events(time_limit=30))
+
+
+def _pid(scene: Scene) -> str:
+    """Return Erlang's pid of the only connection in the virtual host."""
+    return scene.node.eval(
+        f"[lists:flatten(rabbit_misc:pid_to_string(P)) || P <- rabbit_networking:connections(), "
+        f'(catch rabbit_networking:connection_info(P, [vhost])) =:= [{{vhost, <<"{scene.vhost.name}">>}}]]'
+    )[2:-2]
+
+
+def closed_by_operator(scene: Scene) -> None:
+    """As `rabbitmqctl close_connection PID EXPLANATION` does it."""
+
+    def act() -> None:
+        scene.node.eval(
+            f'rabbit_networking:close_connection(rabbit_misc:string_to_pid("{_pid(scene)}"), "maintenance at 10")'
+        )
+
+    closed_while_idle(scene, act)
+
+
+def closed_by_management(scene: Scene) -> None:
+    def act() -> None:
+        (name,) = until(
+            lambda: [c["name"] for c in scene.node.management("GET", f"vhosts/{scene.vhost.name}/connections")]
+        )
+        scene.node.management("DELETE", f"connections/{quote(name)}")
+
+    closed_while_idle(scene, act)
+
+
+def user_deleted(scene: Scene) -> None:
+    other = scene.node.add_vhost()
+    try:
+        with Scene(scene.node, other, scene.said).pika() as connection:
+            scene.node.management("DELETE", f"users/{other.user}")
+            scene.fails(lambda: connection.process_data_events(time_limit=30))
+    finally:
+        scene.node.management("PUT", f"users/{other.user}", {"password": "x", "tags": ""})
+        scene.node.remove_vhost(other)
+
+
+def vhost_deleted(scene: Scene) -> None:
+    other = scene.node.add_vhost()
+    try:
+        with Scene(scene.node, other, scene.said).pika() as connection:
+            scene.node.management("DELETE", f"vhosts/{other.name}")
+            scene.fails(lambda: connection.process_data_events(time_limit=30))
+    finally:
+        scene.node.management("PUT", f"vhosts/{other.name}")
+        scene.node.remove_vhost(other)
+
+
+def vhost_down(scene: Scene) -> None:
+    """A virtual host that does not run on the node."""
+    other = scene.node.add_vhost()
+    try:
+        scene.node.eval(f'rabbit_vhost_sup_sup:stop_and_delete_vhost(<<"{other.name}">>)')
+        scene.fails(lambda: pika.BlockingConnection(Scene(scene.node, other).parameters()))
+    finally:
+        scene.node.eval(f'rabbit_vhost_sup_sup:start_vhost(<<"{other.name}">>)')
+        scene.node.remove_vhost(other)
+
+
+def shutdown(scene: Scene) -> None:
+    """A node that an operator stops, and starts again."""
+    closed_while_idle(scene, scene.node.stop)
+    scene.node.start()
+
+
+def killed(scene: Scene) -> None:
+    closed_while_idle(scene, scene.node.kill)
+    scene.node.start()
+
+
+# --- A peer that does not read ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def impatient_listener(scene: Scene, milliseconds: int) -> Iterator[int]:
+    """Yield the port of a listener that waits only so long for a client that does not read."""
+    (port,) = free_ports(1)
+    where = f'{{"127.0.0.1", {port}}}'
+    scene.node.eval(
+        "{ok, Usual} = application:get_env(rabbit, tcp_listen_options), "
+        f"application:set_env(rabbit, tcp_listen_options, lists:keystore(send_timeout, 1, Usual, {{send_timeout, {milliseconds}}})), "
+        f"rabbit_networking:start_tcp_listener({where}, 1), "
+        "application:set_env(rabbit, tcp_listen_options, Usual)"
+    )
+    try:
+        yield port
+    finally:
+        scene.node.eval(f"rabbit_networking:stop_tcp_listener({where})")
+
+
+def not_reading(scene: Scene) -> None:
+    """A consumer without a limit, which does not read what it is sent."""
+    with scene.channel() as channel:
+        queue(channel, "much")
+        for _ in range(300):
+            channel.basic_publish("", "much", b"x" * 100_000)
+    with impatient_listener(scene, 500) as port, scene.raw(port=port) as client:
+        client.open()
+        client.say(spec.Basic.Consume(queue="much", no_ack=True))
+        until(lambda: scene.node.eval("ok") and not _alive(client.socket), within=20)
+
+
+def _alive(connection: socket.socket) -> bool:
+    """Return whether the peer has not reset the connection, without reading from it."""
+    connection.settimeout(0.2)
+    with suppress(TimeoutError):
+        try:
+            connection.sendall(b"\x08\x00\x00\x00\x00\x00\x00\xce")
+        except OSError:
+            return False
+    time.sleep(0.3)
+    return True
+
+
+# --- TLS --------------------------------------------------------------------------------------------------------------
+
+
+def handshake(scene: Scene, context: ssl.SSLContext, port: int = 0, host: str = "127.0.0.1") -> None:
+    """Open TLS and say what an AMQP client says; fails where the certificates do."""
+
+    def act() -> None:
+        with (
+            socket.create_connection(("127.0.0.1", port or scene.node.amqps), timeout=30) as plain,
+            context.wrap_socket(plain, server_hostname=host) as secure,
+        ):
+            secure.sendall(HEADER)
+            if not secure.recv(8):
+                raise EOFError
+
+    scene.fails(act)
+
+
+def unknown_ca(scene: Scene) -> None:
+    """A client that trusts others than who signed the broker's certificate."""
+    handshake(scene, ssl.create_default_context())
+
+
+def wrong_host(scene: Scene) -> None:
+    handshake(scene, scene.context(), host="rabbit.example")
+
+
+def expired(scene: Scene) -> None:
+    scene.node.set_certificate(not_after=datetime.now(UTC) - timedelta(days=1))
+    try:
+        handshake(scene, scene.context())
+    finally:
+        scene.node.set_certificate()
+
+
+def old_tls(scene: Scene) -> None:
+    context = scene.context()
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with scene.node.listener_for_certificates("tlsv1.3") as port:
+        handshake(scene, context, port)
+
+
+def no_certificate(scene: Scene) -> None:
+    with scene.node.listener_for_certificates("tlsv1.3") as port:
+        handshake(scene, scene.context(), port)
+
+
+def _client_context(scene: Scene, ca: trustme.CA, not_after: datetime | None = None) -> ssl.SSLContext:
+    context = scene.context()
+    certificate = ca.issue_cert("worker-1", not_after=not_after)
+    certificate.configure_cert(context)
+    return context
+
+
+def strange_client(scene: Scene) -> None:
+    """A client whose certificate somebody else signed."""
+    with scene.node.listener_for_certificates("tlsv1.3") as port:
+        handshake(scene, _client_context(scene, trustme.CA()), port)
+
+
+def expired_client(scene: Scene) -> None:
+    with scene.node.listener_for_certificates("tlsv1.3") as port:
+        handshake(scene, _client_context(scene, scene.node.ca, datetime.now(UTC) - timedelta(days=1)), port)
+
+
+# --- Dead letters -----------------------------------------------------------------------------------------------------
+
+
+def dead_letter_cycle(scene: Scene) -> None:
+    """A queue whose expired messages come back to it."""
+    with scene.channel() as channel:
+        queue(channel, "round", x_message_ttl=1, x_dead_letter_exchange="", x_dead_letter_routing_key="round")
+        channel.basic_publish("", "round", b"")
+        until(lambda: "round" in scene.node.log.read_text(errors="replace"))
+        time.sleep(0.5)
+
+
+def no_dead_letter_target(scene: Scene) -> None:
+    """At-least-once dead-lettering to an exchange that is not there."""
+    with scene.channel() as channel:
+        queue(
+            channel,
+            "kept",
+            x_queue_type="quorum",
+            x_message_ttl=1,
+            x_dead_letter_exchange="nosuch",
+            x_dead_letter_strategy="at-least-once",
+            x_overflow="reject-publish",
+        )
+        channel.basic_publish("", "kept", b"")
+        time.sleep(1.5)
+        channel.queue_delete("kept")
+
+
+def no_dead_letter_route(scene: Scene) -> None:
+    """At-least-once dead-lettering to an exchange that has no queue."""
+    with scene.channel() as channel:
+        queue(
+            channel,
+            "stuck",
+            x_queue_type="quorum",
+            x_message_ttl=1,
+            x_dead_letter_exchange="amq.direct",
+            x_dead_letter_routing_key="nosuch",
+            x_dead_letter_strategy="at-least-once",
+            x_overflow="reject-publish",
+        )
+        channel.basic_publish("", "stuck", b"")
+        time.sleep(1.5)
+        channel.queue_delete("stuck")
+
+
+# --- Policies, operators ----------------------------------------------------------------------------------------------
+
+
+def mirrored_policy(scene: Scene) -> None:
+    """A policy for classic mirrored queues, which 4.0 has no more."""
+    try:
+        scene.node.management(
+            "PUT",
+            f"policies/{scene.vhost.name}/ha",
+            {"pattern": ".*", "definition": {"ha-mode": "all"}, "apply-to": "queues"},
+        )
+    except AssertionError as refused:
+        scene.hear(str(refused))
+
+
+def wrong_cookie(scene: Scene) -> None:
+    """A command of an operator's whose cookie is not the node's."""
+    cookie = scene.node.folder / ".erlang.cookie"
+    right = cookie.read_text()
+    cookie.chmod(0o600)
+    cookie.write_text("wrong")
+    cookie.chmod(0o400)
+    try:
+        scene.node.ctl("status")
+    except Exception as refused:  # noqa: BLE001  # BrokerError says what the command said
+        scene.hear(str(refused))
+    finally:
+        cookie.chmod(0o600)
+        cookie.write_text(right)
+        cookie.chmod(0o400)
+
+
+# --- A node that does not start ---------------------------------------------------------------------------------------
+
+
+def start_beside(scene: Scene, **changes: str) -> None:
+    """Start a node beside the one that runs, with these variables changed; it fails, and says why."""
+    node = scene.node
+    environment = {**node._environment(), **changes}  # noqa: SLF001  # how its node is started is the node's own
+    done = subprocess.run(
+        node._server.command,  # noqa: SLF001
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode, f"expected the node not to start: {done.stdout[-500:]}"
+    scene.hear(*(part for part in (done.stdout, done.stderr) if part.strip()))
+
+
+def node_name_taken(scene: Scene) -> None:
+    (port,) = free_ports(1)
+    start_beside(scene, RABBITMQ_DIST_PORT=str(port))
+
+
+def distribution_port_taken(scene: Scene) -> None:
+    start_beside(scene, RABBITMQ_NODENAME="other@localhost")
+
+
+def wrong_setting(scene: Scene) -> None:
+    """A setting with a typing error."""
+    (port,) = free_ports(1)
+    scene.node.folder.joinpath("wrong.conf").write_text("listeners.tcp.default = 5672\nchannel_mx = 100\n")
+    inside = scene.node._inside  # noqa: SLF001
+    start_beside(
+        scene,
+        RABBITMQ_NODENAME="other@localhost",
+        RABBITMQ_DIST_PORT=str(port),
+        RABBITMQ_CONFIG_FILE=f"{inside}/wrong.conf",
+    )
+
+
+def port_taken(scene: Scene) -> None:
+    """A listener on a port that another program has."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        with suppress(Exception):
+            scene.node.eval(f'rabbit_networking:start_tcp_listener({{"127.0.0.1", {other.getsockname()[1]}}}, 1)')
