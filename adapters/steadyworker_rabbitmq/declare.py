@@ -14,7 +14,7 @@ from steadyworker_rabbitmq.checks.management import Management
 from steadyworker_rabbitmq.checks.probe import PRECONDITION, REFUSED, Broker
 from steadyworker_rabbitmq.checks.queue_state import QueueState, as_wanted
 from steadyworker_rabbitmq.connection import hasty, visit
-from steadyworker_rabbitmq.errors import closed_channel, translated
+from steadyworker_rabbitmq.errors import channel_id, closed_channel, translated
 from steadyworker_rabbitmq.topology import Topology, Wanted
 from steadyworker_rabbitmq.url import BrokerUrl
 
@@ -88,7 +88,8 @@ def _made(broker: Broker, topology: Topology, wanted: Wanted) -> QueueState:
     if refused.reply_code == REFUSED:
         raise _fatal(permission_finding(broker, topology, f"create queue {wanted.name!r}"))
     text = f"Expected to create queue {wanted.name!r}, got: {closed_channel(refused)}."
-    raise ConfigError(text) if refused.reply_code == PRECONDITION else BrokerUnavailable(text)
+    kind = ConfigError if refused.reply_code == PRECONDITION else BrokerUnavailable
+    raise kind(text, id=channel_id(refused))
 
 
 def _seen(broker: Broker, topology: Topology, wanted: Wanted) -> QueueState:

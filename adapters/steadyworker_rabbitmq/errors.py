@@ -31,7 +31,19 @@ def channel_id(error: BaseException) -> str:
     if is_delivery_timeout(error):
         return "amqp.delivery-timeout"
     text = getattr(error, "reply_text", "")
-    return next((id_ for needle, _, id_ in _CHANNEL_REMEDIES if needle in text), "")
+    if "inequivalent arg" in text:
+        return "rabbitmq.inequivalent-argument"
+    return next((id_ for needle, _, id_ in _CHANNEL_REMEDIES if needle in text), "amqp.channel-error" if text else "")
+
+
+def alarm_id(reason: str) -> str:
+    """Return the id of the entry for the reason of an alarm; empty if several alarms are on, or another one."""
+    alarms = [
+        id_
+        for needle, id_ in (("memory", "rabbitmq.memory-alarm"), ("disk", "rabbitmq.disk-alarm"))
+        if needle in reason
+    ]
+    return alarms[0] if len(alarms) == 1 else ""
 
 
 def is_refusal(error: BaseException) -> bool:
@@ -56,27 +68,33 @@ def is_delivery_timeout(error: BaseException) -> bool:
 
 _NOT_FOUND, _UNFIT = 404, 406
 
-_CLOSED = {320: "amqp.connection-forced", 504: "amqp.channel-error", 505: "amqp.interleaved-frames"}
-"""The entry that explains the end of a connection, by the broker's code; a code with several causes is not here."""
+_FORCED, _UNEXPECTED_FRAME = 320, 505
+_FORCED_BY = (
+    ("reason 'shutdown'", "rabbitmq.node-shutdown"),
+    ("Closed via management", "rabbitmq.closed-via-management"),
+    ("user '", "rabbitmq.user-deleted"),
+    ("vhost '", "rabbitmq.vhost-deleted"),
+)
+"""The entries that explain a connection that the broker closed on purpose, by its text; any other text is an operator's."""
 
 _CHANNEL_REMEDIES = (
-    ("access to queue", "grant it with rabbitmqctl set_permissions", "rabbitmq.access-refused"),
+    ("access to queue", "grant it with rabbitmqctl set_permissions", "rabbitmq.right-missing"),
     (
         "access to exchange 'amq.default'",
         r"grant write access to ^amq\.default$ with rabbitmqctl set_permissions: all that a sender needs if the queues exist",
-        "rabbitmq.access-refused",
+        "rabbitmq.right-missing",
     ),
-    ("access to exchange", "grant it with rabbitmqctl set_permissions", "rabbitmq.access-refused"),
-    ("no queue", "create it, or run once with --topology declare", "amqp.no-queue"),
+    ("access to exchange", "grant it with rabbitmqctl set_permissions", "rabbitmq.right-missing"),
+    ("no queue", "create it, or run once with --topology declare", "rabbitmq.no-queue"),
     (
         "exclusive use",
         "end the consumer that uses the queue exclusively, or wait until its heartbeats time out",
-        "amqp.exclusive-use",
+        "rabbitmq.exclusive-consumer",
     ),
     (
         "locked queue",
         "close the connection that uses the queue exclusively, or wait until its heartbeats time out",
-        "amqp.resource-locked",
+        "rabbitmq.exclusive-queue",
     ),
     ("unknown delivery tag", "this is a defect of the adapter: please report it", "amqp.unknown-delivery-tag"),
 )
@@ -119,18 +137,18 @@ def _judged(error: BaseException) -> Judged | None:  # noqa: C901, PLR0911, PLR0
                 f"no login mechanism {error.args[0]}",
                 "enable it in the broker (auth_mechanisms, rabbitmq_auth_mechanism_ssl), or give user and password in the URL",
                 refused=True,
-                id="rabbitmq.no-login-mechanism",
+                id="amqp.unknown-mechanism",
             )
         case exceptions.ProbableAccessDeniedError() if "530" in text and "is reached" not in text:
             return Judged(
                 f"no access to the virtual host ({_reply(text)})",
                 "create it and grant access to it (rabbitmqctl add_vhost, set_permissions), or correct the path in --broker",
                 refused=True,
-                id="rabbitmq.vhost-not-found" if "not found" in text else "rabbitmq.vhost-refused",
+                id="rabbitmq.no-vhost" if "not found" in text else "rabbitmq.vhost-refused",
             )
         case exceptions.ProbableAccessDeniedError() if "is reached" in text:
             remedy = "raise the limit, or run fewer workers"
-            return Judged(f"too many connections ({_reply(text)})", remedy, id="rabbitmq.connection-limit")
+            return Judged(f"too many connections ({_reply(text)})", remedy, id=_of_limit(text))
         case Foreign():
             return Judged(
                 "a reply that is not AMQP 0-9-1",
@@ -142,10 +160,10 @@ def _judged(error: BaseException) -> Judged | None:  # noqa: C901, PLR0911, PLR0
             return Judged(
                 "a connection that was closed without a reply",
                 "check whether the port or load balancer leads to a broker, and whether the broker requires TLS (amqps:)",
-                id="amqp.closed-at-start",
+                id="pika.not-amqp",
             )
         case exceptions.ConnectionClosedByBroker(reply_code=code, reply_text=reply):
-            return Judged(f"{short(reply)} ({code})", SEE_LOG, id=_CLOSED.get(code, ""))
+            return Judged(f"{short(reply)} ({code})", SEE_LOG, id=_closed_id(code, reply))
         case exceptions.AMQPHeartbeatTimeout():
             return Judged(
                 "no heartbeat",
@@ -158,11 +176,25 @@ def _judged(error: BaseException) -> Judged | None:  # noqa: C901, PLR0911, PLR0
             return Judged(short(text), SEE_LOG, id="network.connection-reset")
         case exceptions.ConnectionBlockedTimeout():
             remedy = "free memory or disk space on the broker"
-            return Judged("a memory or disk alarm that does not end", remedy, id="rabbitmq.alarm")
+            return Judged("a memory or disk alarm that does not end", remedy, id="pika.blocked-timeout")
         case connection_workflow.AMQPConnectorStackTimeout():
-            return Judged("no reply in time", NO_ANSWER, id="network.no-reply")
+            return Judged("no reply in time", NO_ANSWER, id="pika.handshake-timeout")
         case _:
             return None
+
+
+def _closed_id(code: int, reply: str) -> str:
+    """Return the id of the entry for a connection that the broker closed; empty for a code with several causes."""
+    if code == _FORCED:
+        return next((id_ for needle, id_ in _FORCED_BY if needle in reply), "amqp.connection-forced")
+    return "amqp.interleaved-frames" if code == _UNEXPECTED_FRAME else ""
+
+
+def _of_limit(text: str) -> str:
+    """Return the id of the entry for a limit of connections that is reached."""
+    if "user connection limit" in text:
+        return "rabbitmq.user-connection-limit"
+    return "rabbitmq.vhost-connection-limit" if "vhost" in text else ""
 
 
 def _reply(text: str) -> str:

@@ -24,7 +24,7 @@ from steadyworker.network.owed import ANSWER_WITHIN, Owed
 from steadyworker.network.preparation import Preparation
 from steadyworker_rabbitmq.connection import ManagedConnection
 from steadyworker_rabbitmq.declare import Prepared
-from steadyworker_rabbitmq.errors import closed_channel, is_refusal
+from steadyworker_rabbitmq.errors import alarm_id, closed_channel, is_refusal
 from steadyworker_rabbitmq.messages import HEADER_BYTES, fits_id, fitted, properties_of, size_of
 from steadyworker_rabbitmq.topology import Topology
 from steadyworker_rabbitmq.url import BrokerUrl
@@ -228,7 +228,7 @@ class Publisher:
     def _alarm(self, reason: str | None) -> None:
         if reason is not None and self._blocked is None:
             said = f"the broker accepts no messages ({reason}): free memory or disk space on the broker"
-            self._tell(Blocked(said, "rabbitmq.alarm"))
+            self._tell(Blocked(said, alarm_id(reason)))
         elif reason is None and self._blocked is not None:
             self._tell(Unblocked())
         self._blocked = reason

@@ -117,21 +117,21 @@ def _tls(text: str) -> Judged | None:
             "which this user can read"
         )
         return Judged(
-            f"a certificate that is not trusted ({reason})", remedy, refused=True, id="tls.certificate-untrusted"
+            f"a certificate that is not trusted ({reason})", remedy, refused=True, id="tls.certificate-not-trusted"
         )
     if _HOST_NAME in text:
         return Judged(
             "a certificate for another host name",
             "write a name that is in the proxy's certificate as the host in --broker",
             refused=True,
-            id="tls.certificate-untrusted",
+            id="tls.wrong-host",
         )
     if _NO_TLS in text:
         return Judged(
             "no TLS",
             "write rocketmq+grpc:// in --broker if the proxy has no TLS, else correct the port",
             refused=True,
-            id="tls.no-tls",
+            id="tls.plain-port",
         )
     return None
 

@@ -78,10 +78,12 @@ class Report:
         self._title(number, finding)
         self._part("What", self._wrapped(entry.filled(entry.what, groups)))
         self._part("Why", self._wrapped(entry.filled(entry.why, groups)))
+        self._line()
         if (bytes_ := spelled(entry, finding.root.groups)) is not None:
             self._part("The bytes", _byte_rows(bytes_))
         self._part("Seen", self._steps(finding))
         self._part("Values", self._values(finding))
+        self._line()
         self._part("What to do", self._numbered(entry.filled(remedy, groups) for remedy in entry.remedies))
         self._part("Make sure", self._commands(entry.filled(line, groups) for line in entry.verify))
         self._part("Read on", ([Text(link, "blue")] for link in entry.read))
@@ -109,13 +111,14 @@ class Report:
         """Show that there were errors which the catalogue does not explain."""
         if not unknown.count:
             return
-        lines, are, they = ("line", "is", "it") if unknown.count == 1 else ("lines", "are", "the most frequent of them")
-        self._line(
-            Text(f"{unknown.count:,} {lines} with the level of an error {are} not in the catalogue; {they}:", "yellow")
-        )
+        if unknown.count == 1:
+            said = "1 line with the level of an error is not in the catalogue:"
+        else:
+            frequent = "" if len(unknown.shapes) <= most else "; the most frequent of them"
+            said = f"{unknown.count:,} lines with the level of an error are not in the catalogue{frequent}:"
+        self._line(Text(said, "yellow"))
         for times, record in unknown.most_frequent(most):
-            said = f"{self._place(record.source, record.line)}{_times(times)}"
-            self._line("   ", Text(said, "dim"))
+            self._line("   ", Text(f"{self._place(record.source, record.line)}{_times(times)}", "dim"))
             for row in self._quoted(_head(record.text), 4, self._width - 5):
                 self._line("     ", row)
 
@@ -202,14 +205,15 @@ class Report:
         at = f"{clock(seen.record.stamp)}  " if seen.record.stamp else ""
         place = f"{at}{self._place(seen.record.source, seen.line)}{_times(step.times)}  "
         yield [Text(place, "dim"), Text(seen.entry.filled(title, _safe_groups(seen.groups)))]
-        for row in self._quoted(_said(seen), rows, self._room - 2):
+        for row in self._quoted(_said(seen, rows), rows, self._room - 2):
             yield [Text("  "), row]
 
     def _quoted(self, text: str, rows: int, width: int) -> Iterator[Text]:
         """Yield a line from a log on at most so many rows."""
-        wrapped = textwrap.wrap(
-            safe(text), max(20, width), max_lines=rows, placeholder=" …", break_on_hyphens=False, drop_whitespace=True
-        )
+        width = max(20, width)
+        wrapped = textwrap.wrap(safe(text), width, break_on_hyphens=False)
+        if len(wrapped) > rows:
+            wrapped[rows - 1 :] = [f"{wrapped[rows - 1][: width - 2].rstrip()} …"]
         return (Text(row, "italic") for row in wrapped)
 
     def _values(self, finding: Finding) -> Iterator[list[Text]]:
@@ -268,11 +272,13 @@ def _head(text: str) -> str:
     return _TIME_HEAD.sub("", text, count=1)
 
 
-def _said(seen: Sighting) -> str:
-    """Return the beginning of the record, and the line of the match if that is further down."""
+def _said(seen: Sighting, rows: int) -> str:
+    """Return the beginning of the record, and the line of the match if that is further down, or if there is one row only."""
     lines = _head(seen.record.text).split("\n")
     at = max(0, seen.line - seen.record.line)
-    return " ".join(lines[:3] if at < _NEAR else [lines[0], "…", *lines[at : at + 2]])
+    if rows == 1:
+        return " ".join(lines[at : at + _NEAR])
+    return " ".join(lines[:_NEAR] if at < _NEAR else [lines[0], "…", *lines[at : at + 2]])
 
 
 def _byte_rows(bytes_: Spelled) -> Iterator[list[Text]]:

@@ -23,6 +23,9 @@ _LISTED = 200
 _OUR_CERTIFICATE = re.compile(r"\w+_ALERT_(?:\w*CERTIFICATE\w*|UNKNOWN_CA|ACCESS_DENIED|HANDSHAKE_FAILURE)")
 """The TLS alerts by which a broker refuses our certificate; in TLS 1.2, HANDSHAKE_FAILURE means a missing certificate."""
 
+_WRONG_HOST = 62
+"""OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH."""
+
 NO_ANSWER = "check that the broker is up, and that no firewall is in between"
 SEE_LOG = "see the broker's log"
 
@@ -125,7 +128,7 @@ class Translator:
                 f"a refusal, because our certificate is missing or untrusted ({alert[0]})",
                 f"set ?certfile= to a certificate that the broker's {self.trusts} trusts, and ?keyfile= to its key",
                 refused=True,
-                id="tls.client-certificate-refused",
+                id=_by_alert(alert[0]),
             )
         return None
 
@@ -138,12 +141,12 @@ class Translator:
                     refused=True,
                     id="tls.certificate-expired",
                 )
-            case ssl.SSLCertVerificationError(verify_message=message):
+            case ssl.SSLCertVerificationError(verify_message=message, verify_code=code):
                 return Judged(
                     f"an untrusted certificate ({message})",
                     "set ?cafile= to the PEM file of the signing authority, and connect by a host name that the certificate contains",
                     refused=True,
-                    id="tls.certificate-untrusted",
+                    id="tls.wrong-host" if code == _WRONG_HOST else "tls.certificate-not-trusted",
                 )
             case ssl.SSLEOFError() | ssl.SSLZeroReturnError() | ssl.SSLSyscallError():
                 return Judged(
@@ -156,7 +159,7 @@ class Translator:
                     f"no TLS ({getattr(error, 'reason', None) or error})",
                     f"correct the scheme and the port ({self.ports})",
                     refused=True,
-                    id="tls.no-tls",
+                    id="tls.plain-port",
                 )
             case Silent():
                 return Judged(str(error), "check whether the broker is frozen or overloaded", id=error.id)
@@ -169,6 +172,13 @@ class Translator:
                 return Judged(error.strerror or short(repr(error)), NO_ANSWER, id=_by_kind(error))
             case _:
                 return Judged(short(repr(error)), SEE_LOG)
+
+
+def _by_alert(alert: str) -> str:
+    """Return the id of the entry for a TLS alert about our certificate."""
+    if "UNKNOWN_CA" in alert:
+        return "tls.client-certificate-not-trusted"
+    return "tls.client-certificate-missing" if "REQUIRED" in alert or "HANDSHAKE_FAILURE" in alert else ""
 
 
 def _by_kind(error: OSError) -> str:

@@ -74,7 +74,7 @@ def test_what_is_not_in_the_catalogue_is_said_to_be_unknown(shell: Shell) -> Non
     assert said.code == 0
     assert said.lines == [
         "Nothing found in 12 lines.",
-        "12 lines with the level of an error are not in the catalogue; the most frequent of them:",
+        "12 lines with the level of an error are not in the catalogue:",
         "   worker.log:1, 12 times",
         "     a_thing_that_no_broker_says [app] number=0",
     ]
@@ -231,6 +231,7 @@ def test_a_chain_is_shown_as_one_time_line() -> None:
         "",
         "   What        What happened to a queue",
         "   Why         The cause",
+        "",
         "   Seen        10:00:00,000  app.log:1",
         "                 ERROR beats missed on <0.1.0>",
         "               10:00:01,000  app.log:2  Title of small.closed",
@@ -239,6 +240,7 @@ def test_a_chain_is_shown_as_one_time_line() -> None:
         "                 WARN received march again",
         "               10:40:00,000  app.log:4  Title of small.twice",
         "                 ERROR ran march twice",
+        "",
         "   What to do  1. Do this",
         "",
     ]

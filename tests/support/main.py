@@ -36,6 +36,7 @@ from unittest.mock import patch
 from steadyworker import cli, config
 from steadyworker.adapter import Renamable, SettlesAsync
 from steadyworker.clock import Times
+from steadyworker.diagnosis.remedies import Remedies
 from steadyworker.ledger.postgres import schema as postgres_schema
 from steadyworker.ledger.sqlite import schema as sqlite_schema
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
@@ -148,7 +149,7 @@ def main() -> int:
     if "turn_limit" in script:
         patch.object(watching, "_TURN_LIMIT", script["turn_limit"]).start()
     options = config.load({}, os.environ, Path.cwd())
-    logs.configure(options.log_format, options.log_level)
+    logs.configure(options.log_format, options.log_level, remedy_of=Remedies())
     times = replace(Times().scaled(script.get("scale", 1)), **script.get("times", {}))
     planned = changed(plan(workers, options, times), script)
     monitor = Monitor(planned.clock, planned.times, options.health, os.environ)
