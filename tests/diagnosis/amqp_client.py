@@ -12,7 +12,11 @@ from urllib.parse import unquote, urlsplit
 from pamqp import base, body, commands, frame, header
 
 WITHIN = 30.0
-PROPERTIES = {"product": "test", "password": "hunter2", "capabilities": {"consumer_cancel_notify": True}}
+PROPERTIES: dict[str, Any] = {
+    "product": "test",
+    "password": "hunter2",
+    "capabilities": {"consumer_cancel_notify": True},
+}
 LARGEST_BODY = 131_072 - 8
 OPENING = b"AMQP\x00\x00\x09\x01"
 

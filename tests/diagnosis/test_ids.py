@@ -117,7 +117,7 @@ def test_each_warning_and_error_in_the_code_names_an_entry() -> None:
                 if logs and isinstance(event, ast.Constant) and re.fullmatch("[a-z_]+", str(event.value)):
                     names = re.search("explain|fields_of", text) or "_ENTRY" in text
                     if not names and event.value not in ORDINARY:
-                        bare.append(f"{path.relative_to(ROOT)}:{node.lineno} {event.value}")
+                        bare.append(f"{path.relative_to(ROOT)}:{node.lineno} {event.value!r}")
     assert bare == []
 
 

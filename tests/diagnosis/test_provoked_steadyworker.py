@@ -137,12 +137,13 @@ def test_a_host_that_cannot_run_the_job(stage: Stage) -> None:
 
 def test_a_job_that_is_interrupted_again_and_again(stage: Stage) -> None:
     stage.send("odd", {"do": "wait"})
+    processes = []
     for number in range(10):
-        process = stage.worker(ODD)
+        processes.append(process := stage.worker(ODD))
         stage.notes("starts", number + 1)
         process.terminate()
         process.ended(0)
-    explained(process, "often_interrupted", "steadyworker.often-interrupted")
+    explained(processes[-1], "often_interrupted", "steadyworker.often-interrupted")
     restarted = stage.worker(ODD)
     assert restarted.says("job_started")["redelivered_because"] == "released"
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 import stomp  # type: ignore[import-untyped]
 from stomp.exception import ConnectFailedException, NotConnectedException  # type: ignore[import-untyped]
+from stomp.utils import Frame  # type: ignore[import-untyped]
 
 from tests.brokers.stomp_broker import StompBroker
 from tests.diagnosis.said import explained
@@ -50,7 +51,7 @@ class Listener(stomp.ConnectionListener):  # type: ignore[misc] # the library ha
         self.errors: list[str] = []
         self.ended = threading.Event()
 
-    def on_error(self, frame: stomp.utils.Frame) -> None:
+    def on_error(self, frame: Frame) -> None:
         self.errors += [f"ERROR message:{frame.headers.get('message', '')}", str(frame.body)]
 
     def on_disconnected(self) -> None:
