@@ -65,8 +65,10 @@ def received(reader: SimpleConsumer) -> list[Message]:
     """Return a message, once the proxy knows the client."""
     for _ in range(20):
         try:
-            if found := reader.receive(*RECEIVE):
-                return list(found)
+            found = reader.receive(*RECEIVE)
+            assert isinstance(found, list)
+            if found:
+                return found
         except Exception:  # noqa: BLE001 - as above
             time.sleep(0.5)
     return []
