@@ -12,6 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from typing import Any
 
 from rocketmq import (  # type: ignore[import-untyped]
     ClientConfiguration,
@@ -61,7 +62,7 @@ def attempt(name: str, action: Callable[[], object]) -> None:
     sys.stdout.flush()
 
 
-def received(reader: SimpleConsumer) -> list[Message]:
+def received(reader: Any) -> list[Message]:
     """Return a message, once the proxy knows the client."""
     for _ in range(20):
         try:

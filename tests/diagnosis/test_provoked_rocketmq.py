@@ -401,7 +401,7 @@ def test_what_the_grpc_client_says(scene5: Scene, rocketmq5: RocketMQ5, tmp_path
 @pytest.mark.parametrize("line", [RocketMQ4, RocketMQ5], ids=["4", "5"])
 def test_logins(line: type[RocketMQ4 | RocketMQ5]) -> None:
     with had():
-        node: RocketMQNode = line(login=True)
+        node = line(login=True)
     with closing(node):
         node.start()
         scene = Scene(node)
