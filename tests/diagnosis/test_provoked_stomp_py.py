@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 import pytest
 import stomp  # type: ignore[import-untyped]
 from stomp.exception import ConnectFailedException, NotConnectedException  # type: ignore[import-untyped]
-from stomp.utils import Frame  # type: ignore[import-untyped]
 
 from tests.brokers.stomp_broker import StompBroker
 from tests.diagnosis.said import explained
