@@ -240,7 +240,7 @@ class _Direction:
         if self._first is None:
             self._first = seq % _WHOLE
         place = self._position(seq)
-        if size and place + size > self._next:
+        if size:
             heapq.heappush(self._held, (place, segment.data, segment.missing))
             self._waiting += len(segment.data) + _OVERHEAD
             yield from self._drain(at)

@@ -118,7 +118,8 @@ def stomp(chunks: Sequence[bytes]) -> int:
 
 def by_stomp_py(frames: Sequence[bytes]) -> int:
     """Read with stomp.py."""
-    return sum(parse_frame(one).cmd == "MESSAGE" for one in frames)
+    parsed = (parse_frame(one) for one in frames)
+    return sum(found is not None and found.cmd == "MESSAGE" for found in parsed)
 
 
 if __name__ == "__main__":

@@ -142,7 +142,8 @@ def test_bytes_that_were_never_captured_are_missing_when_the_other_end_acknowled
     talk = Talk()
     packets = [*talk.opened(), talk.packet(b"abc")]
     talk.packet(b"lost")
-    packets += [talk.packet(b"def"), talk.packet(by_client=False), talk.packet(b"ghi")]
+    acknowledged = talk.packet(by_client=False)  # just these bytes, and none of the next ones
+    packets += [talk.packet(b"def"), acknowledged, talk.packet(b"ghi")]
 
     found = events(tmp_path, packets)
 
