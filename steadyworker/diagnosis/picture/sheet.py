@@ -271,7 +271,7 @@ def _notes(story: Story) -> Iterator[str]:
             f"so the broker delivers {them} again."
         )
     if story.more_gaps:
-        yield f"{count_text(story.more_gaps, 'more gap')} are not drawn."
+        yield f"The {len(story.gaps)} longest gaps are drawn, of {len(story.gaps) + story.more_gaps:,}."
     if story.skipped:
         yield f"{count_text(story.skipped, 'event')} of this connection were counted, and not recorded."
 

@@ -187,9 +187,9 @@ class Story:
     def _gap(self, event: Event, moment: Moment) -> None:
         seconds = number_of(field(event, "seconds")) or 0.0
         gap = Gap(moment.side, max(moment.t - seconds, self.start), moment.t, number_of(field(event, "allowed")))
-        if len(self.gaps) < _MOST_GAPS:
-            self.gaps.append(gap)
-        else:
+        self.gaps.append(gap)
+        if len(self.gaps) > _MOST_GAPS:
+            self.gaps.remove(min(self.gaps, key=lambda each: each.end - each.start))
             self.more_gaps += 1
 
     def _queue(self, event: Event, moment: Moment) -> bool:

@@ -91,7 +91,16 @@ _MANY = {
     ("client", "SEND"): ("message sent", "messages sent"),
 }
 
-_MANY_OF_KIND = {"heartbeat": ("heartbeat", ""), "bytes": ("piece of unread bytes", "pieces of unread bytes")}
+_MANY_OF_KIND = {
+    "heartbeat": ("heartbeat", ""),
+    "bytes": ("piece of unread bytes", "pieces of unread bytes"),
+    "gap": ("gap", ""),
+    "queue": ("full queue", ""),
+    "open": ("opening", ""),
+    "close": ("close", ""),
+    "header": ("protocol header", ""),
+    "skipped": ("note of what is not shown", "notes of what is not shown"),
+}
 
 PARTS = frozenset({"content", "body"})
 """Events that are parts of a message, which its method counts."""
