@@ -98,6 +98,7 @@ OPTIONAL_LIBRARIES = {
     *(
         "duckdb",
         "pamqp",
+        "pcapy",
         "pika",
         "prometheus_client",
         "psycopg",

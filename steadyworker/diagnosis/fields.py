@@ -127,12 +127,15 @@ class Fields:
         Raises:
             Misfit: The words do not end.
         """
-        words = [1]
+        words = [self._flags()]
         while words[-1] & 1:
-            words.append(int.from_bytes(self._take(2, self._end), "big"))
-            if len(words) > DEEPEST:
+            if len(words) == DEEPEST:
                 raise Misfit("the property flags do not end")
-        return words[1:]
+            words.append(self._flags())
+        return words
+
+    def _flags(self) -> int:
+        return int.from_bytes(self._take(2, self._end), "big")
 
     def _argument(self, kind: str) -> object:
         if kind == "longstr":

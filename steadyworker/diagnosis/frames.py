@@ -4,6 +4,7 @@ What a reader of one direction of a connection returns.
 Every item has its place: the offset of its first byte in this direction, and its size on the wire.
 A `Flaw` stands for bytes that break the protocol.
 Some flaws leave the reader in step, such as a table of an unknown type in a frame that is otherwise complete.
+The flaw has the place of this frame, which follows it as an item of its own if it could be read.
 After the others, the reader is blind: it no longer knows where a frame begins, and returns nothing more.
 """
 

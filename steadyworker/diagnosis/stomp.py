@@ -41,6 +41,9 @@ MOST_FLAWS = 100
 
 _HEAD_END = re.compile(rb"\n\r?\n")
 _EOLS = re.compile(rb"[\r\n]+")
+# A command behind the end of a frame, or at the beginning of what was captured.
+_FRAME = re.compile(rb"(?:\A|\x00)[\r\n]*((?:" + "|".join(sorted(STOMP_COMMANDS)).encode() + rb")\r?\n)")
+_COMMANDS = frozenset(command.encode() for command in STOMP_COMMANDS)
 _COMMAND = re.compile(rb"[A-Z]{1,32}\r?")
 _LONGEST_COMMAND = 33  # with its CR
 _ESCAPE = re.compile(rb"\\(.?)", re.DOTALL)
@@ -58,12 +61,15 @@ class StompReader:
     `version` is what both ends agreed on.
     A reader learns it from `CONNECTED`, and guesses it from `CONNECT`; set it for the other direction.
     `max_frame` is the largest body; a larger `content-length` is a flaw before any byte of the body is read.
+    `joined` says that the first bytes can be in the middle of a frame, as in a capture that began later.
+    Such a reader looks for the command of a frame, and returns nothing before it.
     """
 
-    def __init__(self, *, max_frame: int = 104_857_600) -> None:
+    def __init__(self, *, max_frame: int = 104_857_600, joined: bool = False) -> None:
         self.version = "1.2"
         self.max_frame = max_frame
         self.blind = False
+        self._searching = joined
         self._offset = 0  # of the first byte that is neither read nor skipped
         self._head = bytearray()  # the command and the headers, as far as they have come
         self._frame: StompFrame | None = None  # the frame of which the body is skipped; its size is that of its head
@@ -74,17 +80,40 @@ class StompReader:
         """Take the next bytes of this direction, and return what they complete."""
         items: list[Item] = []
         at, end = 0, len(data)
+        if self._searching:
+            found = _FRAME.search(data)
+            self._searching = found is None
+            at = found.start(1) if found else end
+            self._offset += at
         while at < end and not self.blind:
             if self._frame is not None:
                 at = self._skip_body(self._frame, data, at, items)
-            elif not self._head and (found := _EOLS.match(data, at)):
-                items.append(Heartbeat(self._offset, found.end() - at))
-                self._offset += found.end() - at
-                at = found.end()
+            elif not self._head and (eols := _EOLS.match(data, at)):
+                items.append(Heartbeat(self._offset, eols.end() - at))
+                self._offset += eols.end() - at
+                at = eols.end()
             else:
                 at = self._read_head(data, at, items)
         if self.blind:
             self._offset += end - at
+        return items
+
+    def lost(self, size: int) -> list[Item]:
+        """
+        Take note that so many bytes are missing here, as in a capture.
+
+        If they are a part of a sized body, or its rest with the NUL, the reader stays in step; else it finds a frame.
+        """
+        items: list[Item] = []
+        if (frame := self._frame) is not None and self._left is not None and size <= self._left + 1:
+            if size > self._left:
+                items.append(replace(frame, size=self._offset + size - frame.offset))
+                self._frame = None
+            self._left -= size
+        elif not self.blind:
+            self._offset += len(self._head)
+            self._head, self._frame, self._searching = bytearray(), None, True
+        self._offset += size
         return items
 
     def end(self) -> list[Item]:
@@ -107,7 +136,10 @@ class StompReader:
     def _read_head(self, data: bytes, at: int, items: list[Item]) -> int:
         """Hold what belongs to the command and the headers; read them when the empty line has come."""
         before = len(self._head)
-        self._head += data[at : at + LONGEST_HEAD + 1 - before]
+        stop = at + LONGEST_HEAD + 1 - before
+        if not before and (found := _HEAD_END.search(data, at, stop)):  # the usual case: hold this frame's head only
+            stop = found.end()
+        self._head += data[at:stop]
         found = _HEAD_END.search(self._head, max(0, before - len(b"\n\r")))
         if found:
             del self._head[found.end() :]
@@ -122,7 +154,7 @@ class StompReader:
     def _begins_well(self, items: list[Item]) -> bool:
         """Judge the command line, as far as it has come."""
         line, whole, _ = bytes(self._head[: _LONGEST_COMMAND + 1]).partition(b"\n")
-        if not whole and len(self._head) < _JUDGED:
+        if line.removesuffix(b"\r") in _COMMANDS if whole else len(self._head) < _JUDGED:
             return True
         place = "in the place of a frame" if self._offset else "at the start"
         if (opening := self._foreign()) is not None:

@@ -42,6 +42,7 @@ def main() -> int:
     for line in lines:
         table.add_row(*line)
     Console(width=110).print(table)
+    subprocess.run([sys.executable, "-m", "tests.benchmarks.bench_readers"], cwd=HERE.parents[1], check=True)
     if "--no-brokers" not in sys.argv:
         subprocess.run([sys.executable, "-m", "tests.benchmarks.bench_brokers"], cwd=HERE.parents[1], check=True)
     if "--no-spark" in sys.argv:

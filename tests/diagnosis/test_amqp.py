@@ -160,6 +160,10 @@ def test_property_flags_may_have_more_words() -> None:
     assert isinstance(flaw, Flaw)
     assert (flaw.kind, "does not have" in flaw.what) == ("bad-method", True)
 
+    flaw, about = content_header(b"\0\2")
+    assert isinstance(flaw, Flaw)
+    assert "does not have" in flaw.what
+
     flaw, about = content_header(b"\0\1" * 100)
     assert isinstance(flaw, Flaw)
     assert "do not end" in flaw.what

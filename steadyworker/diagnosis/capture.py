@@ -1,0 +1,359 @@
+"""
+The TCP connections in a file of captured packets, as `tcpdump -w` writes it.
+
+    tcpdump -i any -s 0 -w amqp.pcap port 5672
+
+`read_capture` returns what happened on the connections of one port, in the order of the packets:
+a connection began, bytes of one direction, bytes that the capture lacks, an end closed.
+It puts the segments of each direction in order, and leaves out what was sent or captured twice.
+When the other end has acknowledged bytes that were never captured, they are `Missing`.
+A connection that was open before the capture began is `joined`: its first bytes can be in the middle of anything.
+
+The file is read by libpcap (pcapy-ng, extra `pcap`), in both formats.
+"""
+
+from __future__ import annotations
+
+import heapq
+import ipaddress
+import os
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from steadyworker.errors import ConfigError
+
+MOST_HELD = 4_194_304
+"""The largest number of bytes of one direction that wait for an earlier segment."""
+
+_FIN, _SYN, _RST, _ACK = 0x01, 0x02, 0x04, 0x10
+_TCP = 6
+_HALF, _WHOLE = 1 << 31, 1 << 32
+_IPV4, _IPV6 = 0x0800, 0x86DD
+_TAGS = {0x8100, 0x88A8, 0x9100}  # VLAN
+_EXTENSIONS = {0, 43, 60}  # of IPv6: hop by hop, routing, destination
+_OVERHEAD = 100  # what a segment in the heap takes beside its bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A connection began, or was `joined` by the capture; `at` is in seconds since 1970, here and below."""
+
+    at: float
+    connection: int
+    client: str
+    broker: str
+    joined: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """The next bytes of one direction."""
+
+    at: float
+    connection: int
+    from_client: bool
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """So many bytes of one direction are not in the capture."""
+
+    at: float
+    connection: int
+    from_client: bool
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """One end sent its last byte, or broke the connection off (`reset`)."""
+
+    at: float
+    connection: int
+    from_client: bool
+    reset: bool
+
+
+_End = tuple[str, int]
+Event = Opened | Bytes | Missing | Closed
+
+
+def read_capture(path: str | os.PathLike[str], port: int) -> Iterator[Event]:
+    """
+    Return what happened on the connections to this port, in the order of the packets.
+
+    Raises:
+        ConfigError: pcapy-ng is not installed, or the file is no capture of a network.
+    """
+    try:
+        import pcapy  # type: ignore[import-not-found]
+    except ImportError as error:
+        raise ConfigError("Expected pcapy-ng to read a capture, got none: pip install 'steadyworker[pcap]'.") from error
+    try:
+        reader = pcapy.open_offline(os.fspath(path))
+    except pcapy.PcapError as error:
+        raise ConfigError(f"Expected a capture in {path} (tcpdump -w), got: {error}.") from error
+    with closing(reader):
+        if (link := reader.datalink()) not in _LINKS:
+            raise ConfigError(
+                f"Expected the packets of Ethernet, loopback or IP in {path}, got the link type {link}: "
+                "capture with tcpdump -i any."
+            )
+        connections = _Connections(port)
+        for at, packet, whole in _packets(reader, path, pcapy.PcapError):
+            if (segment := _segment(packet, whole, _LINKS[link])) is not None:
+                yield from connections.take(at, segment)
+        yield from connections.rest()
+
+
+def _packets(reader: Any, path: str | os.PathLike[str], failure: type[Exception]) -> Iterator[tuple[float, bytes, int]]:
+    """Return each packet with its time and with the size that it had; a file that ends inside a packet ends there."""
+    while True:
+        try:
+            head, packet = reader.next()
+        except failure as error:
+            if "truncated" in str(error):
+                return
+            raise ConfigError(f"Expected a capture in {path} (tcpdump -w), got: {error}.") from error
+        if head is None:
+            return
+        seconds, micros = head.getts()
+        yield seconds + micros / 1e6, packet, head.getlen()
+
+
+# --- From a packet to a segment of TCP ---
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    source: _End
+    target: _End
+    seq: int
+    ack: int | None
+    flags: int
+    data: bytes
+    missing: int  # bytes at its end that were not captured
+
+
+def _ethernet(packet: bytes) -> tuple[int, int]:
+    at = 12
+    kind = int.from_bytes(packet[at : at + 2], "big")
+    while kind in _TAGS:
+        at += 4
+        kind = int.from_bytes(packet[at : at + 2], "big")
+    return at + 2, kind
+
+
+def _ip(start: int) -> Callable[[bytes], tuple[int, int]]:
+    """IP behind so many bytes; its first half-byte is its version."""
+    return lambda packet: (start, {4: _IPV4, 6: _IPV6}.get(packet[start] >> 4 if len(packet) > start else 0, 0))
+
+
+_LINKS: dict[int, Callable[[bytes], tuple[int, int]]] = {
+    0: _ip(4),  # loopback of BSD and macOS
+    1: _ethernet,
+    12: _ip(0),
+    14: _ip(0),
+    101: _ip(0),
+    108: _ip(4),
+    113: lambda packet: (16, int.from_bytes(packet[14:16], "big")),  # tcpdump -i any
+    228: _ip(0),
+    229: _ip(0),
+    276: lambda packet: (20, int.from_bytes(packet[0:2], "big")),  # tcpdump -i any, since 2021
+}
+"""How to find the IP packet: a function for each link type returns its place and its kind."""
+
+
+def _segment(packet: bytes, whole: int, link: Callable[[bytes], tuple[int, int]]) -> _Segment | None:
+    """Return the TCP segment of a packet; None if there is none, or if its head was not captured."""
+    start, kind = link(packet)
+    try:
+        if kind == _IPV4:
+            length, fragment, protocol = struct.unpack_from(">2xH2xHxB", packet, start)
+            source, target = packet[start + 12 : start + 16], packet[start + 16 : start + 20]
+            at = start + (packet[start] & 0x0F) * 4
+            if protocol != _TCP or fragment & 0x3FFF:
+                return None
+        elif kind == _IPV6:
+            length, protocol = struct.unpack_from(">4xHB", packet, start)
+            source, target = packet[start + 8 : start + 24], packet[start + 24 : start + 40]
+            at = start + 40
+            length = length and length + 40
+            while protocol in _EXTENSIONS:
+                protocol, at = packet[at], at + 8 + packet[at + 1] * 8
+            if protocol != _TCP:
+                return None
+        else:
+            return None
+        source_port, target_port, seq, ack, head, flags = struct.unpack_from(">HHIIBB", packet, at)
+    except (struct.error, IndexError):
+        return None
+    end = start + length if length else whole  # a network card that cuts packets itself is given no length
+    first = at + (head >> 4) * 4
+    data = packet[first:end]
+    return _Segment(
+        (_address(source), source_port),
+        (_address(target), target_port),
+        seq,
+        ack if flags & _ACK else None,
+        flags,
+        data,
+        max(0, end - first - len(data)),
+    )
+
+
+def _address(raw: bytes) -> str:
+    return str(ipaddress.ip_address(raw))
+
+
+# --- From segments to streams ---
+
+
+class _Direction:
+    """One direction: the bytes in their order, and those that came before their turn."""
+
+    def __init__(self, connection: int, *, from_client: bool) -> None:
+        self.closed = False
+        self._connection = connection
+        self._from_client = from_client
+        self._first: int | None = None  # the sequence number of the first byte
+        self._next = 0  # the position of the next byte, from the first one on
+        self._held: list[tuple[int, bytes, int]] = []  # a heap of positions, with the bytes there and those missing
+        self._waiting = 0  # bytes in it
+        self._end: int | None = None  # the position behind the last byte
+
+    @property
+    def has_hole(self) -> bool:
+        """Whether bytes wait for earlier ones."""
+        return bool(self._held)
+
+    def take(self, at: float, segment: _Segment) -> Iterator[Event]:
+        """Return the bytes of this segment if it is their turn, with what waited for them; else hold them."""
+        size = len(segment.data) + segment.missing
+        if not size and not segment.flags & (_SYN | _FIN):
+            return
+        seq = segment.seq + 1 if segment.flags & _SYN else segment.seq
+        if self._first is None:
+            self._first = seq % _WHOLE
+        place = self._position(seq)
+        if size:
+            heapq.heappush(self._held, (place, segment.data, segment.missing))
+            self._waiting += len(segment.data) + _OVERHEAD
+            yield from self._drain(at)
+            if self._waiting > MOST_HELD:
+                yield from self.skip_holes(at)
+        if segment.flags & _FIN:
+            self._end = place + size
+
+    def skip_holes(self, at: float, acknowledged: int | None = None) -> Iterator[Event]:
+        """Go on behind bytes that were never captured: those before this acknowledgement, or all of them."""
+        while self._held:
+            place = self._held[0][0]
+            if acknowledged is not None and self._position(acknowledged) < place:
+                return
+            yield from self._miss(at, place - self._next)
+            yield from self._drain(at)
+
+    def close(self, at: float) -> Iterator[Event]:
+        """Return that this end closed, if it did and if its last byte has been returned."""
+        if self._end is not None and self._next >= self._end and not self.closed:
+            self.closed = True
+            yield Closed(at, self._connection, self._from_client, reset=False)
+
+    def _position(self, seq: int) -> int:
+        """Return the position of a sequence number; these begin again behind the largest."""
+        expected = (self._first or 0) + self._next
+        return self._next + (seq - expected + _HALF) % _WHOLE - _HALF
+
+    def _drain(self, at: float) -> Iterator[Event]:
+        """Return what it is the turn of now."""
+        while self._held and self._held[0][0] <= self._next:
+            place, data, missing = heapq.heappop(self._held)
+            self._waiting -= len(data) + _OVERHEAD
+            if fresh := data[self._next - place :]:
+                self._next += len(fresh)
+                yield Bytes(at, self._connection, self._from_client, fresh)
+            yield from self._miss(at, place + len(data) + missing - self._next)
+
+    def _miss(self, at: float, size: int) -> Iterator[Event]:
+        if size > 0:
+            self._next += size
+            yield Missing(at, self._connection, self._from_client, size)
+
+
+class _Connection:
+    """The two directions of a connection; `first` is the number by which it is told from a later one of its ports."""
+
+    def __init__(self, number: int, first: int) -> None:
+        self.number = number
+        self.first = first
+        self.over = False
+        self.client = _Direction(number, from_client=True)
+        self.broker = _Direction(number, from_client=False)
+
+    def take(self, at: float, segment: _Segment, *, from_client: bool) -> Iterator[Event]:
+        """Take the next segment."""
+        own, other = (self.client, self.broker) if from_client else (self.broker, self.client)
+        if segment.ack is not None and other.has_hole:
+            yield from other.skip_holes(at, segment.ack)
+        yield from own.take(at, segment)
+        if segment.flags & _RST:
+            self.over = True
+            yield from self.rest(at)
+            yield Closed(at, self.number, from_client, reset=True)
+        else:
+            for direction in (other, own):
+                yield from direction.close(at)
+            self.over = own.closed and other.closed
+
+    def rest(self, at: float) -> Iterator[Event]:
+        """Return what still waits for earlier bytes, which will not come any more."""
+        for direction in (self.client, self.broker):
+            yield from direction.skip_holes(at)
+            yield from direction.close(at)
+
+
+class _Connections:
+    """The connections to one port."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._count = 0
+        self._known: dict[tuple[_End, _End], _Connection] = {}
+        self._last = 0.0
+
+    def take(self, at: float, segment: _Segment) -> Iterator[Event]:
+        """Take the next segment."""
+        self._last = at
+        opens = segment.flags & _SYN and segment.ack is None
+        from_client = segment.target[1] == self._port
+        if from_client and segment.source[1] == self._port:  # both ends have this port
+            from_client = bool(opens) or (segment.source, segment.target) in self._known
+        elif not from_client and segment.source[1] != self._port:
+            return
+        ends = (segment.source, segment.target) if from_client else (segment.target, segment.source)
+        connection = self._known.get(ends)
+        if connection is None or (opens and connection.first != segment.seq):
+            if not (segment.flags & _SYN or segment.data or segment.missing) or segment.flags & _RST:
+                return
+            self._count += 1
+            connection = self._known[ends] = _Connection(self._count, segment.seq)
+            client, broker = map(_text, ends)
+            yield Opened(at, self._count, client, broker, joined=not segment.flags & _SYN)
+        if not connection.over:
+            yield from connection.take(at, segment, from_client=from_client)
+
+    def rest(self) -> Iterator[Event]:
+        """Return what still waits for earlier bytes: the capture ends here."""
+        for connection in self._known.values():
+            if not connection.over:
+                yield from connection.rest(self._last)
+
+
+def _text(end: _End) -> str:
+    host, port = end
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

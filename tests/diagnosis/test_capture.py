@@ -1,0 +1,443 @@
+"""Captures: what each end sent comes back in order, whatever was captured twice, late, or not at all."""
+
+from __future__ import annotations
+
+import builtins
+import random
+import struct
+import tracemalloc
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pamqp import commands, frame
+
+from steadyworker.diagnosis.amqp import AmqpReader
+from steadyworker.diagnosis.capture import MOST_HELD, Bytes, Closed, Event, Missing, Opened, read_capture
+from steadyworker.diagnosis.frames import Flaw, Heartbeat, Item, Method, ProtocolHeader
+from steadyworker.errors import ConfigError
+from tests.diagnosis.packets import (
+    ACK,
+    ETHERNET,
+    FIN,
+    PORT,
+    PUSH,
+    RST,
+    Talk,
+    ethernet,
+    ipv4,
+    ipv6,
+    tcp,
+    timed,
+    write_pcap,
+    write_pcapng,
+)
+from tests.diagnosis.traffic import OPENING, framed
+
+BEAT = framed(8, 0, b"")
+
+
+def events(tmp_path: Path, packets: Iterable[bytes], **options: Any) -> list[Event]:
+    return list(read_capture(write_pcap(tmp_path / "a.pcap", timed(packets), **options), PORT))
+
+
+def sent(found: Iterable[Event], *, by_client: bool = True) -> list[bytes | int]:
+    """The bytes of one direction, and the numbers of those that are missing."""
+    parts: list[bytes | int] = []
+    for event in found:
+        if isinstance(event, Bytes) and event.from_client == by_client:
+            parts.append(event.data)
+        elif isinstance(event, Missing) and event.from_client == by_client:
+            parts.append(event.size)
+    return parts
+
+
+@pytest.mark.parametrize("write", [write_pcap, write_pcapng])
+def test_a_connection_is_read_from_both_formats(write: Callable[..., Path], tmp_path: Path) -> None:
+    talk = Talk()
+    packets = [
+        *talk.opened(),
+        talk.packet(OPENING, ACK | PUSH),
+        talk.packet(by_client=False),
+        talk.packet(BEAT, by_client=False),
+        talk.packet(flags=FIN | ACK),
+        talk.packet(flags=FIN | ACK, by_client=False),
+        talk.packet(),
+    ]
+    assert list(read_capture(write(tmp_path / "a.pcap", timed(packets)), PORT)) == [
+        Opened(1_700_000_000.0, 1, "10.0.0.1:40000", "10.0.0.2:5672", joined=False),
+        Bytes(1_700_000_000.75, 1, True, OPENING),
+        Bytes(1_700_000_001.25, 1, False, BEAT),
+        Closed(1_700_000_001.5, 1, True, reset=False),
+        Closed(1_700_000_001.75, 1, False, reset=False),
+    ]
+
+
+V6 = ipv6("fe80::1", "fe80::2", tcp(40_000, PORT, 1, 1, ACK, b"abc"))
+V4 = ipv4("10.0.0.1", "10.0.0.2", tcp(40_000, PORT, 1, 1, ACK, b"abc", options=bytes(12)))
+
+
+@pytest.mark.parametrize(
+    ("link", "packet", "client"),
+    [
+        (0, b"\2\0\0\0" + V4, "10.0.0.1:40000"),
+        (1, ethernet(V4), "10.0.0.1:40000"),
+        (1, ethernet(V6), "[fe80::1]:40000"),
+        (1, ethernet(V4, tags=b"\x81\x00\0\7"), "10.0.0.1:40000"),
+        (1, ethernet(V4, tags=b"\x88\xa8\0\7\x81\x00\0\x09"), "10.0.0.1:40000"),
+        (101, V6, "[fe80::1]:40000"),
+        (101, ipv6("::1", "::2", tcp(40_000, PORT, 1, 1, ACK, b"abc"), extension=b"\6\0" + bytes(6)), "[::1]:40000"),
+        (113, bytes(14) + b"\x08\x00" + V4, "10.0.0.1:40000"),
+        (276, b"\x08\x00" + bytes(18) + V4, "10.0.0.1:40000"),
+        (101, ipv4("10.0.0.1", "10.0.0.2", tcp(40_000, PORT, 1, 1, ACK, b"abc"), length=0), "10.0.0.1:40000"),
+    ],
+)
+def test_packets_of_every_kind_of_link_are_read(link: int, packet: bytes, client: str, tmp_path: Path) -> None:
+    opened, data = events(tmp_path, [packet], link=link)
+    assert isinstance(opened, Opened)
+    assert (opened.client, opened.joined) == (client, True)
+    assert isinstance(data, Bytes)
+    assert data.data == b"abc"
+
+
+def test_what_is_no_segment_of_the_port_is_left_out(tmp_path: Path) -> None:
+    other = tcp(1, 2, 1, 1, ACK, b"abc")
+    packets = [
+        b"",
+        b"\x45",
+        ipv4("10.0.0.1", "10.0.0.2", other),
+        ipv4("10.0.0.1", "10.0.0.2", b"\0\1"),
+        ipv4("10.0.0.1", "10.0.0.2", tcp(1, PORT, 1, 1, ACK, b"abc"), fragment=0x2000),
+        ipv4("10.0.0.1", "10.0.0.2", tcp(1, PORT, 1, 1, ACK)),  # of an old connection, without any bytes
+        ipv4("10.0.0.1", "10.0.0.2", tcp(1, PORT, 1, 1, RST)),
+        ipv6("::1", "::2", b"", extension=b"\x11"),
+    ]
+    assert events(tmp_path, packets) == []
+    assert events(tmp_path, [ETHERNET + b"\x08\x06" + bytes(40)], link=1) == []
+
+
+def test_what_was_captured_twice_or_late_comes_once_and_in_order(tmp_path: Path) -> None:
+    talk = Talk()
+    first, second, third = talk.packet(b"abc"), talk.packet(b"def"), talk.packet(b"ghi")
+    overlap = ipv4(talk.client, talk.broker, tcp(talk.client_port, PORT, 1002, 1, ACK, b"cdefg"))
+    packets = [*talk.opened()[:0], first, first, third, overlap, second, second, third]
+    assert b"".join(map(bytes, sent(events(tmp_path, packets)))) == b"abcdefghi"
+    assert len(sent(events(tmp_path, packets))) == 3
+
+
+def test_numbers_that_begin_again_are_no_gap(tmp_path: Path) -> None:
+    talk = Talk(numbers={True: 2**32 - 5, False: 2**32 - 1})
+    packets = [*talk.opened(), *(talk.packet(b"abc") for _ in range(4)), talk.packet(b"xyz", by_client=False)]
+    packets[4], packets[5] = packets[5], packets[4]
+    found = events(tmp_path, packets)
+    assert sent(found) == [b"abc"] * 4
+    assert sent(found, by_client=False) == [b"xyz"]
+
+
+def test_bytes_that_were_never_captured_are_missing_when_the_other_end_acknowledges_them(tmp_path: Path) -> None:
+    talk = Talk()
+    packets = [*talk.opened(), talk.packet(b"abc")]
+    talk.packet(b"lost")
+    acknowledged = talk.packet(by_client=False)  # just these bytes, and none of the next ones
+    packets += [talk.packet(b"def"), acknowledged, talk.packet(b"ghi")]
+
+    found = events(tmp_path, packets)
+
+    assert sent(found) == [b"abc", 4, b"def", b"ghi"]
+    missing = next(event for event in found if isinstance(event, Missing))
+    assert missing.at == 1_700_000_000 + 5 / 4  # when the acknowledgement came
+
+
+def test_bytes_that_were_never_captured_are_missing_at_the_end(tmp_path: Path) -> None:
+    talk = Talk()
+    packets = [*talk.opened(), talk.packet(b"abc")]
+    talk.packet(b"lost")
+    packets += [talk.packet(b"def"), talk.packet(flags=FIN | ACK)]
+    found = events(tmp_path, packets)
+    assert sent(found) == [b"abc", 4, b"def"]
+    assert found[-1] == Closed(1_700_000_000 + 5 / 4, 1, True, reset=False)
+
+    packets.append(talk.packet(flags=RST | ACK, by_client=False))
+    found = events(tmp_path, packets)
+    assert sent(found) == [b"abc", 4, b"def"]
+    assert isinstance(found[-1], Closed)
+
+
+def test_a_capture_of_the_first_bytes_of_each_packet_says_what_it_lacks(tmp_path: Path) -> None:
+    talk = Talk()
+    packets = [*talk.opened(), talk.packet(b"a" * 100), talk.packet(b"b" * 30), talk.packet(b"c" * 100)]
+    found = events(tmp_path, [*packets, packets[3]], longest=80)
+    assert sent(found) == [b"a" * 40, 60, b"b" * 30, b"c" * 40, 60]
+
+
+def test_a_reset_ends_a_connection_and_the_same_ports_may_open_another(tmp_path: Path) -> None:
+    talk = Talk()
+    packets = [*talk.opened(), talk.packet(b"abc"), talk.packet(flags=RST, by_client=False), talk.packet(b"late")]
+    again = Talk(numbers={True: 70_000, False: 90_000})
+    opening = again.opened()
+    packets += [opening[0], opening[0], *opening[1:], again.packet(b"def")]
+
+    found = events(tmp_path, packets)
+
+    assert [type(event) for event in found] == [Opened, Bytes, Closed, Opened, Bytes]
+    assert [event.connection for event in found] == [1, 1, 1, 2, 2]
+    assert found[2] == Closed(1_700_000_001.0, 1, False, reset=True)
+    assert sent(found) == [b"abc", b"def"]
+
+
+def test_two_connections_at_a_time_are_kept_apart(tmp_path: Path) -> None:
+    one, two = Talk(), Talk(client_port=40_001)
+    packets = [*one.opened(), *two.opened(), one.packet(b"a"), two.packet(b"b"), one.packet(b"c", by_client=False)]
+    found = events(tmp_path, packets)
+    assert [(event.connection, event.data) for event in found if isinstance(event, Bytes)] == [
+        (1, b"a"),
+        (2, b"b"),
+        (1, b"c"),
+    ]
+
+
+def test_a_connection_in_which_both_ends_have_the_port_has_the_client_that_opened_it(tmp_path: Path) -> None:
+    talk = Talk(client_port=PORT)
+    found = events(tmp_path, [*talk.opened(), talk.packet(b"a"), talk.packet(b"b", by_client=False)])
+    assert sent(found) == [b"a"]
+    assert sent(found, by_client=False) == [b"b"]
+
+
+def test_a_file_that_ends_inside_a_packet_is_read_up_to_it(tmp_path: Path) -> None:
+    talk = Talk()
+    path = write_pcap(tmp_path / "a.pcap", timed([*talk.opened(), talk.packet(b"abc"), talk.packet(b"def")]))
+    path.write_bytes(path.read_bytes()[:-2])
+    assert sent(read_capture(path, PORT)) == [b"abc"]
+
+
+def test_what_is_no_capture_is_refused(tmp_path: Path) -> None:
+    for path in (tmp_path / "missing", tmp_path, Path(__file__)):
+        with pytest.raises(ConfigError, match=r"Expected a capture in .*tcpdump -w"):
+            list(read_capture(path, PORT))
+    path = write_pcap(tmp_path / "a.pcap", timed([V4]), link=147)
+    with pytest.raises(ConfigError, match="got the link type 147"):
+        list(read_capture(path, PORT))
+    path = write_pcap(tmp_path / "a.pcap", timed([V4]))
+    path.write_bytes(path.read_bytes() + struct.pack("<IIII", 0, 0, 2**31, 5) + b"abcde")
+    with pytest.raises(ConfigError, match="Expected a capture"):
+        list(read_capture(path, PORT))
+
+
+def test_a_missing_pcapy_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def refuse(name: str, *args: Any, **options: Any) -> Any:
+        if name == "pcapy":
+            raise ModuleNotFoundError(name)
+        return real(name, *args, **options)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(ConfigError, match=r"pip install 'steadyworker\[pcap\]'"):
+        list(read_capture("a.pcap", PORT))
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(st.data())
+def test_whatever_is_shuffled_doubled_or_dropped_the_streams_come_back(tmp_path: Path, data: st.DataObject) -> None:
+    chance = random.Random(data.draw(st.integers(0, 2**32)))
+    numbers = {True: data.draw(st.integers(0, 2**32 - 1)), False: data.draw(st.integers(0, 2**32 - 1))}
+    talk, whole = Talk(numbers=numbers), {True: b"", False: b""}
+    packets = talk.opened()
+    dropped = {True: 0, False: 0}
+    for _ in range(data.draw(st.integers(0, 40))):
+        by_client, content = chance.random() < 0.5, chance.randbytes(chance.randrange(1, 50))
+        whole[by_client] += content
+        packet = talk.packet(content, by_client=by_client)
+        match chance.randrange(8):
+            case 0:
+                dropped[by_client] += len(content)
+            case 1:
+                packets += [packet, packet]
+            case 2:
+                packets.insert(max(3, len(packets) - 1), packet)
+            case _:
+                packets.append(packet)
+    packets += [talk.packet(b"!"), talk.packet(b"!", by_client=False)]
+
+    found = events(tmp_path, packets)
+
+    for by_client, content in whole.items():
+        at = missing = 0
+        for part in sent(found, by_client=by_client):
+            if isinstance(part, int):
+                at, missing = at + part, missing + part
+            else:
+                assert (content + b"!")[at : at + len(part)] == part
+                at += len(part)
+        assert at == len(content) + 1
+        assert missing >= dropped[by_client]
+
+
+def test_a_hole_that_is_never_acknowledged_holds_a_bounded_number_of_bytes(tmp_path: Path) -> None:
+    talk = Talk()
+    packets = [*talk.opened(), talk.packet(b"abc")]
+    talk.packet(b"lost")
+    packets += [talk.packet(bytes(60_000)) for _ in range(2 * MOST_HELD // 60_000)]
+    path = write_pcap(tmp_path / "a.pcap", timed(packets))
+    tracemalloc.start()
+    try:
+        size = sum(len(part) if isinstance(part, bytes) else part for part in sent_one_by_one(path))
+        assert tracemalloc.get_traced_memory()[1] < 1.2 * MOST_HELD
+    finally:
+        tracemalloc.stop()
+    assert size == 7 + 60_000 * (2 * MOST_HELD // 60_000)
+
+
+def sent_one_by_one(path: Path) -> Iterable[bytes | int]:
+    for event in read_capture(path, PORT):
+        yield from sent([event])
+
+
+# --- With a reader behind it -----------------------------------------------------------------------------------------
+
+
+def read(found: Sequence[Event], *, by_client: bool) -> list[Item]:
+    """What a reader of AMQP makes of one direction of the only connection."""
+    opened = found[0]
+    assert isinstance(opened, Opened)
+    reader, items = AmqpReader(opening=by_client, joined=opened.joined), list[Item]()
+    for part in sent(found, by_client=by_client):
+        if isinstance(part, int):
+            items += reader.lost(part)
+        else:
+            items += reader.feed(part)
+    return items
+
+
+def deliver(number: int) -> bytes:
+    return frame.marshal(commands.Basic.Deliver("ctag", number, False, "", "jobs"), 1)
+
+
+def names(items: Iterable[Item]) -> list[str]:
+    return [item.name if isinstance(item, Method) else type(item).__name__ for item in items]
+
+
+def message(number: int, size: int = 300) -> bytes:
+    return deliver(number) + framed(2, 1, struct.pack(">HHQH", 60, 0, size, 0)) + framed(3, 1, b"\1" * size)
+
+
+def test_a_capture_that_began_later_is_read_from_the_first_frame_on(tmp_path: Path) -> None:
+    talk = Talk()
+    wire = message(1) + BEAT + message(2)
+    packets = [talk.packet(part, by_client=False) for part in (wire[60:200], wire[200:])]
+    items = read(events(tmp_path, packets), by_client=False)
+    assert names(items) == ["Heartbeat", "Basic.Deliver", "ContentHeader", "Body"]
+    assert next(item.offset for item in items) == len(message(1)) - 60
+
+
+def test_a_capture_that_begins_inside_a_message_flags_nothing(tmp_path: Path) -> None:
+    talk = Talk()
+    wire = framed(3, 1, b"\1" * 30) + framed(3, 1, b"\1" * 30) + message(2) + message(3)
+    items = read(events(tmp_path, [talk.packet(wire, by_client=False)]), by_client=False)
+    assert names(items)[:3] == ["Body", "Body", "Basic.Deliver"]
+    assert not [item for item in items if isinstance(item, Flaw)]
+
+
+def test_bytes_that_are_missing_in_a_body_leave_the_reader_in_step_and_others_make_it_search(tmp_path: Path) -> None:
+    talk = Talk()
+    parts = [message(1), message(2, size=1000), BEAT, message(3), BEAT, BEAT]
+    packets = [*talk.opened(), talk.packet(OPENING), *(talk.packet(part, by_client=False) for part in parts)]
+
+    whole = read(events(tmp_path, packets), by_client=False)
+    assert names(whole) == ["Basic.Deliver", "ContentHeader", "Body"] * 2 + ["Heartbeat"] + [
+        *("Basic.Deliver", "ContentHeader", "Body", "Heartbeat", "Heartbeat")
+    ]
+    # The first 600 bytes of each packet: the second message lacks the rest of its body, and nothing else.
+    assert read(events(tmp_path, packets, longest=600), by_client=False) == whole
+    # The first 90 bytes: each content header lacks its end, so the reader looks for the next frame.
+    some = read(events(tmp_path, packets, longest=90), by_client=False)
+    assert names(some) == ["Basic.Deliver", "Basic.Deliver", "Heartbeat", "Basic.Deliver", "Heartbeat", "Heartbeat"]
+    assert some == [item for item in whole if isinstance(item, Method | Heartbeat)]
+
+    del packets[6]  # the second heartbeat of the broker is lost, and then the third message
+    del packets[6]
+    holed = read(events(tmp_path, [*packets, talk.packet()]), by_client=False)
+    assert names(holed) == [*names(whole)[:6], "Heartbeat", "Heartbeat"]
+    assert [item.offset for item in holed] == [item.offset for item in whole][:6] + [item.offset for item in whole][-2:]
+
+
+def test_a_joined_reader_sees_a_second_header() -> None:
+    reader = AmqpReader(opening=True, joined=True)
+    (header,) = reader.feed(b"end of a body\xce" + OPENING)
+    assert header == ProtocolHeader(14, 8, OPENING, second=True)
+
+
+def test_a_joined_reader_sees_no_frame_where_none_is() -> None:
+    reader = AmqpReader(opening=False, joined=True)
+    chance = random.Random(7)
+    assert reader.feed(chance.randbytes(300_000)) == []
+    reader.lost(50)
+    assert reader.feed(BEAT) == [Heartbeat(300_050, 8, 0)]
+
+
+# --- A real one: pika 1.4 and RabbitMQ 3.10 on the loopback of Linux, with frame_max=4096 and heartbeat=2 -------------
+
+REAL = Path(__file__).parent / "captures" / "rabbitmq-3.10-pika.pcap"
+REAL_PORT = 27_600
+
+
+def real_packets() -> list[tuple[float, bytes]]:
+    """The packets of the real capture, without the head of its file."""
+    data, at, found = REAL.read_bytes(), 24, list[tuple[float, bytes]]()
+    while at < len(data):
+        seconds, micros, size, _ = struct.unpack_from("<IIII", data, at)
+        found.append((seconds + micros / 1e6, data[at + 16 : at + 16 + size]))
+        at += 16 + size
+    return found
+
+
+def read_both(path: Path) -> dict[bool, list[Item]]:
+    found = list(read_capture(path, REAL_PORT))
+    return {by_client: read(found, by_client=by_client) for by_client in (True, False)} if found else {}
+
+
+def test_a_real_capture_is_read_whole() -> None:
+    found = list(read_capture(REAL, REAL_PORT))
+    assert isinstance(found[0], Opened)
+    assert not found[0].joined
+    ends = [event for event in found if isinstance(event, Closed)]
+    assert [(event.from_client, event.reset) for event in ends] == [(True, False), (False, True)]
+    assert [event.at for event in ends] == pytest.approx([1_795_577_333.805498, 1_795_577_333.805665], abs=1e-6)
+    items = read_both(REAL)
+    assert names(items[True]) == [
+        *("ProtocolHeader", "Connection.StartOk", "Connection.TuneOk", "Connection.Open", "Channel.Open"),
+        *("Confirm.Select", "Queue.Declare", "Basic.Publish", "ContentHeader", "Body", "Body"),
+        *("Basic.Publish", "ContentHeader", "Basic.Qos", "Basic.Consume", "Basic.Ack", "Basic.Ack", "Basic.Cancel"),
+        *("Heartbeat", "Heartbeat", "Heartbeat", "Queue.Delete", "Channel.Close", "Connection.Close"),
+    ]
+    assert names(items[False]) == [
+        *("Connection.Start", "Connection.Tune", "Connection.OpenOk", "Channel.OpenOk", "Confirm.SelectOk"),
+        *("Queue.DeclareOk", "Basic.Ack", "Basic.Ack", "Basic.QosOk", "Basic.ConsumeOk"),
+        *("Basic.Deliver", "ContentHeader", "Body", "Body", "Basic.Deliver", "ContentHeader", "Basic.CancelOk"),
+        *("Heartbeat", "Heartbeat", "Heartbeat", "Queue.DeleteOk", "Channel.CloseOk", "Connection.CloseOk"),
+    ]
+    start = items[False][0]
+    assert isinstance(start, Method)
+    server: Any = start.fields["server_properties"]
+    assert (server["version"], server["capabilities"]["consumer_cancel_notify"]) == ("3.10.8", True)
+
+
+@pytest.mark.parametrize("longest", [80, 100, 120, 200, 1500, 65_535])
+def test_a_real_capture_that_begins_anywhere_or_is_cut_gives_a_part_of_it_and_no_flaw(
+    longest: int, tmp_path: Path
+) -> None:
+    whole = {by_client: list(map(placeless, items)) for by_client, items in read_both(REAL).items()}
+    packets = real_packets()
+    for first in range(len(packets)):
+        path = write_pcap(tmp_path / "a.pcap", packets[first:], link=1, longest=longest)
+        for by_client, items in read_both(path).items():
+            rest = iter(whole[by_client])
+            assert all(placeless(item) in rest for item in items), (first, by_client, names(items))
+
+
+def placeless(item: Item) -> Item:
+    return replace(item, offset=0, second=False) if isinstance(item, ProtocolHeader) else replace(item, offset=0)
