@@ -114,3 +114,20 @@ def queue(channel: BlockingChannel, name: str = "work", **arguments: object) -> 
     named = {key.replace("_", "-"): value for key, value in arguments.items()}
     channel.queue_declare(name, durable=True, arguments=named or None)
     return name
+
+
+def on_channel(scene: Scene, action: Callable[[BlockingChannel], object]) -> None:
+    """Run on a fresh channel what the broker answers with a close, sooner or later."""
+    with scene.connection() as connection:
+        channel = connection.channel()
+
+        def act() -> None:
+            action(channel)
+            for _ in range(3):  # the broker answers them in order, and so the close is there before the second answer
+                channel.basic_qos(prefetch_count=1)
+
+        scene.fails(act)
+
+
+def nothing(*_: object) -> None:
+    """Take a message and do nothing with it."""

@@ -65,6 +65,13 @@ def disk_alarm(scene: Scene) -> None:
         scene.node.eval("rabbit_disk_monitor:set_disk_free_limit(50000000)")
 
 
+def file_descriptors(scene: Scene) -> None:
+    """The alarm that a node of 3.x raises when its file descriptors are used up."""
+    alarm = "{file_descriptor_limit, []}"
+    scene.node.eval(f"rabbit_alarm:set_alarm({alarm})")
+    scene.node.eval("rabbit_alarm:clear_alarm(file_descriptor_limit)")
+
+
 # --- Closed by somebody else ------------------------------------------------------------------------------------------
 
 
