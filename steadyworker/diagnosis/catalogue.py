@@ -254,7 +254,8 @@ def _complaints(entry: Entry) -> Iterable[str]:
     """Yield what the types cannot say."""
     needed = {
         "frame": {"type", "channel", "size"},
-        **dict.fromkeys(("length", "length-plus-4"), {"size"}),
+        "length": {"size"},
+        "length-plus-4": {"size"},
         "raw": {"bytes"},
         None: set[str](),
     }
