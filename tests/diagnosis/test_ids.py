@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[2]
 CATALOGUE = load()
 FAMILIES = {entry.family for entry in CATALOGUE.values()} | {"steadyworker"}
 ID = re.compile(r"[a-z0-9]+\.[a-z0-9]+(-[a-z0-9]+)*")
+EVENT = re.compile("[a-z_]+")
 NO_IDS = frozenset(
     {
         *("config.options", "config.resolve"),  # modules
@@ -114,7 +115,12 @@ def test_each_warning_and_error_in_the_code_names_an_entry() -> None:
                     continue
                 event = node.args[0]
                 logs = node.func.attr in ("warning", "error", "exception", "critical")
-                if logs and isinstance(event, ast.Constant) and re.fullmatch("[a-z_]+", str(event.value)):
+                if (
+                    logs
+                    and isinstance(event, ast.Constant)
+                    and isinstance(event.value, str)
+                    and EVENT.fullmatch(event.value)
+                ):
                     names = re.search("explain|fields_of", text) or "_ENTRY" in text
                     if not names and event.value not in ORDINARY:
                         bare.append(f"{path.relative_to(ROOT)}:{node.lineno} {event.value}")
