@@ -41,6 +41,8 @@ _ACL = re.compile(
 )
 """The texts that tell a refused login, because its code is the general one (tried on 4.9.7 and 5.4.0)."""
 
+_UNKNOWN = re.compile(r"No acl config|No accessKey|User:\S* is not found")
+
 _RIGHT = re.compile(r"has no permission|[Nn]eed admin permission|No default permission")
 """The texts that tell a missing right of a login that is valid, on 5.4.0 and 4.9.7."""
 
@@ -140,7 +142,7 @@ def _judged(error: BaseException) -> Judged | None:
     text = short(str(error))
     match error:
         case ProxyError() | RemotingError() if is_lacking_right(error):
-            return Judged(f"a missing right ({text})", _grant(text), refused=True, id="rocketmq.missing-right")
+            return Judged(f"a missing right ({text})", _grant(text), refused=True, id="rocketmq.not-authorized")
         case ProxyError():
             return _of_proxy(error, text)
         case RemotingError():
@@ -161,13 +163,13 @@ def _of_proxy(error: ProxyError, text: str) -> Judged:  # noqa: C901, PLR0911 - 
         case ProxyError(code=code) if code == _UNAUTHORIZED or error.status == "UNAUTHENTICATED":
             return _no_login(text)
         case ProxyError(code=code) if code == _FORBIDDEN or error.status == "PERMISSION_DENIED":
-            return Judged(f"a refusal ({text})", _grant(text), refused=True, id="rocketmq.missing-right")
+            return Judged(f"a refusal ({text})", _grant(text), refused=True, id="rocketmq.not-authorized")
         case ProxyError(code=code) if code == _TOPIC_NOT_FOUND:
             remedy = "make the topic: mqadmin updateTopic, or name the name server with ?namesrv="
             return Judged(text, remedy, id="rocketmq.no-route")
         case ProxyError(code=code) if code == _GROUP_NOT_FOUND:
             remedy = "make the consumer group: mqadmin updateSubGroup, or name the name server with ?namesrv="
-            return Judged(text, remedy, id="rocketmq.no-group")
+            return Judged(text, remedy, id="rocketmq.group-missing")
         case ProxyError(status="UNAVAILABLE") if (judged := _tls(str(error))) is not None:
             return judged
         case ProxyError(status="UNIMPLEMENTED"):
@@ -181,7 +183,7 @@ def _of_proxy(error: ProxyError, text: str) -> Judged:  # noqa: C901, PLR0911 - 
             remedy = f"{NO_ANSWER}; if the proxy has TLS only, write rocketmq+grpcs:// in --broker"
             return Judged(text, remedy, id="network.connection-closed")
         case ProxyError(status="UNAVAILABLE"):
-            return Judged(text, NO_ANSWER, id="rocketmq.proxy-unreachable")
+            return Judged(text, NO_ANSWER, id="rocketmq.proxy-away")
         case ProxyError(status="DEADLINE_EXCEEDED"):
             return Judged(text, NO_ANSWER, id="network.no-reply")
         case ProxyError() if _NO_SETTINGS.search(text):
@@ -195,18 +197,23 @@ def _of_remoting(error: RemotingError, text: str) -> Judged:
         case RemotingError() if _ACL.search(text):  # 4.9.7 has no code of its own for it
             return _no_login(text)
         case RemotingError(code=code) if code == _NO_PERMISSION:
-            return Judged(f"a refusal ({text})", _grant(text), refused=True, id="rocketmq.no-permission")
+            return Judged(f"a refusal ({text})", _grant(text), refused=True, id="rocketmq.forbidden")
         case RemotingError(code=code) if code == _BUSY:
-            return Judged(text, "wait until the broker is less busy, or see its log", id="rocketmq.system-busy")
+            return Judged(text, "wait until the broker is less busy, or see its log", id="rocketmq.broker-busy")
         case RemotingError(code=code) if code == _NO_TOPIC:
-            return Judged(text, "make the topic: mqadmin updateTopic", id="rocketmq.no-route")
+            id_ = "rocketmq.no-route" if "route" in text else "rocketmq.topic-missing"
+            return Judged(text, "make the topic: mqadmin updateTopic", id=id_)
         case _:
             return Judged(text, SEE_LOG)
 
 
 def _no_login(text: str) -> Judged:
     remedy = "correct access key and secret in --broker or its file"
-    return Judged(f"no login ({text})", remedy, refused=True, id="rocketmq.login-refused")
+    if re.search("signature", text, re.IGNORECASE):
+        id_ = "rocketmq.wrong-signature"
+    else:
+        id_ = "rocketmq.unknown-key" if _UNKNOWN.search(text) else ""
+    return Judged(f"no login ({text})", remedy, refused=True, id=id_)
 
 
 TRANSLATOR = Translator(

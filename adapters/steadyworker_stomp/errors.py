@@ -56,6 +56,11 @@ def is_right(error: BaseException) -> bool:
     return isinstance(error, BrokerError) and _RIGHTS.search(str(error)) is not None
 
 
+def _by_broker(error: BrokerError, name: str) -> str:
+    """Return the id of the entry of the broker that wrote this text: only Artemis numbers its texts."""
+    return f"artemis.{name}" if "AMQ" in str(error) else f"activemq.{name}"
+
+
 def _judged(error: BaseException) -> Judged | None:  # noqa: PLR0911 - one case per kind of error
     match error:
         case BrokerError() if _RABBITMQ.search(str(error)):
@@ -74,10 +79,10 @@ def _judged(error: BaseException) -> Judged | None:  # noqa: PLR0911 - one case 
             )
         case BrokerError() if _RIGHTS.search(str(error)):
             remedy = "grant the user read, write and create for the queue"
-            return Judged(f"a refusal ({error})", remedy, refused=True, id="stomp.access-refused")
+            return Judged(f"a refusal ({error})", remedy, refused=True, id=_by_broker(error, "not-authorized"))
         case BrokerError() if _LOGIN.search(str(error)):
             remedy = "correct user and password in --broker or its file"
-            return Judged(f"no login ({error})", remedy, refused=True, id="stomp.login-refused")
+            return Judged(f"no login ({error})", remedy, refused=True, id=_by_broker(error, "wrong-password"))
         case BrokerError() if _TAKEN.search(str(error)):
             remedy = "wait until the broker notices the end of the earlier connection"
             return Judged(str(error), remedy, id="stomp.client-id-taken")

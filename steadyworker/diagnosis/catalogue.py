@@ -85,6 +85,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         what: What happened, in the reader's words.
         why: The cause.
         remedies: What to do, the most likely first.
+        worker: What to do if SteadyWorker's own log names the entry, if that is not the first remedy, because SteadyWorker
+            does it by itself; empty if the text of such a line always has the remedy.
         verify: How to make sure: commands.
         read: Where to read on: URLs.
         sources: How this is known: versions, issues, documents.
@@ -105,6 +107,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     what: Text
     why: Text
     remedies: Annotated[tuple[Text, ...], Meta(min_length=1)]
+    worker: str | None = None
     verify: tuple[Text, ...] = ()
     read: tuple[Text, ...] = ()
     sources: Annotated[tuple[Text, ...], Meta(min_length=1)]
@@ -251,7 +254,8 @@ def _complaints(entry: Entry) -> Iterable[str]:
     """Yield what the types cannot say."""
     needed = {
         "frame": {"type", "channel", "size"},
-        **dict.fromkeys(("length", "length-plus-4"), {"size"}),
+        "length": {"size"},
+        "length-plus-4": {"size"},
         "raw": {"bytes"},
         None: set[str](),
     }

@@ -27,8 +27,9 @@ def groups_of(text: str) -> Mapping[str, str]:
     """Return what the fields of an own line give to the texts of its entry: `what`, `remedy`, `queue`, and `message`, the job's key."""
     fields: dict[str, str] = {}
     places = list(_FIELD.finditer(text))
-    for place, following in zip(places, [*places[1:], None], strict=False):  # nothing follows the last one
-        value = text[place.end() : following.start() if following else len(text)].partition("\n")[0].strip()
+    ends = [*(place.start() for place in places[1:]), len(text)]
+    for place, end in zip(places, ends, strict=False):
+        value = text[place.end() : end].partition("\n")[0].strip()
         fields.setdefault(place["name"], _unquoted(value))
     found = {name: fields[name] for name in _SHOWN if fields.get(name)}
     if what := next((fields[name] for name in _WHAT if fields.get(name)), ""):

@@ -34,7 +34,7 @@ _TAIL = 16 << 10
 _MOST_LINES = 2000
 _MOST_OPEN = 64
 _PIECE = 32 << 10
-_EDGE = 16  # lines at both ends of a skipped block that are cut all the same
+_EDGE = 8  # lines at both ends of a skipped block that are cut all the same
 _BACK = 200  # lines
 _ANSI = re.compile(rb"\x1b(?:\[[0-9:;<=>?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
 _START = re.compile(rb"[\[(]?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:|=[A-Z]+ REPORT====|\{|[A-Z][a-z]{2} [ \d]\d \d\d:")
@@ -89,7 +89,7 @@ class Cutter:
         end = data.rfind(b"\n") + 1
         self._rest = _shortened(data[end:])
         begin = 0
-        while begin < end:  # in pieces, because one line of interest has its whole piece cut
+        while begin < end:  # in pieces, because a line of interest has all of its piece looked at
             piece = data.rfind(b"\n", begin, begin + _PIECE) + 1 or data.find(b"\n", begin) + 1
             yield from self._cut(data[begin:piece])
             begin = piece
@@ -107,17 +107,21 @@ class Cutter:
         yield from self.flush()
 
     def _cut(self, block: bytes) -> Iterator[Record]:
-        """Cut a block of whole lines, or only its two ends if the rest is of no interest."""
+        """Cut a block of whole lines; of a part that is of no interest, only the two ends."""
         if b"\x1b" in block:
             block = _ANSI.sub(b"", block)
         head, tail = _edges(block)
-        if self._skip is None or head >= tail or not self._skip(block):
+        middle = block.rfind(b"\n", 0, len(block) // 2) + 1
+        if self._skip is None or head >= tail or not middle:
             yield from self._take(block)
-            return
-        yield from self._take(block[:head])
-        yield from self.flush()
-        self.lines += block.count(b"\n", head, tail)
-        yield from self._take(block[tail:])
+        elif self._skip(block):
+            yield from self._take(block[:head])
+            yield from self.flush()
+            self.lines += block.count(b"\n", head, tail)
+            yield from self._take(block[tail:])
+        else:
+            yield from self._cut(block[:middle])
+            yield from self._cut(block[middle:])
 
     def _take(self, block: bytes) -> Iterator[Record]:
         for raw in block.split(b"\n")[:-1]:

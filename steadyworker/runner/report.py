@@ -92,7 +92,6 @@ def row_locked(token: Token) -> None:
 def often_interrupted(token: Token, times: int) -> None:
     """Warn of a job that was interrupted many times without a checkpoint, because it might never reach its end."""
     if times >= _MANY_INTERRUPTIONS:
-        remedy = "save checkpoints more often, or raise --stop-within."
         log = get_logger("steadyworker.runner")
         about = {"key": token.id.key, "queue": token.id.queue, "times": times}
-        log.warning("often_interrupted", **about, remedy=remedy, explain="steadyworker.often-interrupted")
+        log.warning("often_interrupted", **about, explain="steadyworker.often-interrupted")

@@ -41,8 +41,7 @@ def name_threads(event: str, threads: Sequence[threading.Thread]) -> None:
     """Write a log line that names these threads, if there are any."""
     if threads:
         names = [each.name for each in threads]
-        remedy = "end threads, and shut down pools, in teardown"
-        said = {"threads": names, "remedy": remedy, "explain": "steadyworker.threads-left"}
+        said = {"threads": names, "explain": "steadyworker.threads-left"}
         logging.getLogger("steadyworker").warning(event, extra=said)
 
 

@@ -76,7 +76,7 @@ def log_events() -> Listener:
             for field in optional[kind]:
                 if value := getattr(event, field):
                     said[field] = value
-            if EXPLAIN not in said and level >= logging.WARNING and (entry := _ENTRIES.get(kind)) is not None:
+            if level >= logging.WARNING and EXPLAIN not in said and (entry := _ENTRIES.get(kind)) is not None:
                 said[EXPLAIN] = entry
             (line,), more = ProcessorFormatter.wrap_for_formatter(log, name, {"event": name, **said})
             log.handle(log.makeRecord(log.name, level, "", 0, line, (), None, extra=more["extra"]))

@@ -63,7 +63,7 @@ LOGBACK = """\
  <appender name="C" class="ch.qos.logback.core.ConsoleAppender">
   <encoder><pattern>%d %p %c %m%n</pattern></encoder>
  </appender>
- <root level="ERROR"><appender-ref ref="C"/></root>
+ <root level="WARN"><appender-ref ref="C"/></root>
 </configuration>
 """
 """4.9.7 does not start without such a file; 5.4.0 has its own, which writes to `logs` in the node's folder."""

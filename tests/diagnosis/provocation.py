@@ -39,7 +39,7 @@ class Scene:
         return self.raw().open(heartbeat=heartbeat)
 
     @contextmanager
-    def pika(self, **parameters: Any) -> Iterator[pika.BlockingConnection]:
+    def connection(self, **parameters: Any) -> Iterator[pika.BlockingConnection]:
         """Yield a connection of pika's; its end is silent, even where the broker has ended it."""
         connection = pika.BlockingConnection(self.parameters(**parameters))
         try:
@@ -57,7 +57,7 @@ class Scene:
 
     @contextmanager
     def channel(self, **parameters: Any) -> Iterator[BlockingChannel]:
-        with self.pika(**parameters) as connection:
+        with self.connection(**parameters) as connection:
             yield connection.channel()
 
     def context(self) -> ssl.SSLContext:
@@ -85,7 +85,7 @@ class Scene:
         """Run what must fail, keep its exception as a log has it, and return it."""
         try:
             action()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is what is looked for
             self.hear(as_logged(error))
             return error
         raise AssertionError(f"expected {action} to fail, and it did not")
@@ -114,3 +114,20 @@ def queue(channel: BlockingChannel, name: str = "work", **arguments: object) -> 
     named = {key.replace("_", "-"): value for key, value in arguments.items()}
     channel.queue_declare(name, durable=True, arguments=named or None)
     return name
+
+
+def on_channel(scene: Scene, action: Callable[[BlockingChannel], object]) -> None:
+    """Run on a fresh channel what the broker answers with a close, sooner or later."""
+    with scene.connection() as connection:
+        channel = connection.channel()
+
+        def act() -> None:
+            action(channel)
+            for _ in range(3):  # the broker answers them in order, and so the close is there before the second answer
+                channel.basic_qos(prefetch_count=1)
+
+        scene.fails(act)
+
+
+def nothing(*_: object) -> None:
+    """Take a message and do nothing with it."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Self
 from urllib.parse import unquote, urlsplit
 
 from pika import frame, spec
@@ -13,8 +13,6 @@ from pika.amqp_object import Method
 
 HEADER = b"AMQP\x00\x00\x09\x01"
 CAPABLE = {"authentication_failure_close": True, "consumer_cancel_notify": True, "connection.blocked": True}
-
-Made = spec.Connection.StartOk
 
 
 @dataclass
@@ -32,7 +30,7 @@ class RawAmqp:
         self.socket = socket.create_connection(("127.0.0.1", self.port or parts.port or 5672), timeout=30)
         self._received = b""
 
-    def __enter__(self) -> RawAmqp:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -109,6 +107,3 @@ class RawAmqp:
             while more := self.socket.recv(65536):
                 heard += more
         return heard
-
-
-Step = Callable[[RawAmqp], None]

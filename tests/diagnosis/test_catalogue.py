@@ -14,6 +14,7 @@ from steadyworker.diagnosis.matching import LEAST_LEFT, left
 from steadyworker.diagnosis.records import Cutter
 from steadyworker.diagnosis.scan import Scanner, Search
 from steadyworker.errors import ConfigError
+from tests.test_words import REPLACED
 
 CATALOGUE = load()
 SEARCH = Search(CATALOGUE.values())
@@ -121,6 +122,8 @@ def test_each_text_can_be_read_without_a_log(entry: Entry) -> None:
         assert (
             not re.search(r"[{}|]", re.sub(r"\{[^{}]*\}|`[^`]*`", "", entry.filled(text, {}))) or text in entry.verify
         )
+        for pattern, instead in REPLACED.items():
+            assert not re.search(rf"\b(?:{pattern})\b", text, re.IGNORECASE), f"write {instead}: {text}"
     assert not entry.title.endswith("."), "a title is a headline"
     assert set(entry.follows) <= CATALOGUE.keys()
 

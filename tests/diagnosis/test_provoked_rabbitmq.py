@@ -1,24 +1,31 @@
 """
 Real brokers and pika are made to say what the catalogue explains, so that a new text of a new version is noticed.
 
-Each provocation (`wrong_frames`, `wrong_requests`, `wrong_states`, `wrong_pika`) does one thing wrong.
+Each provocation (`wrong_frames`, `wrong_requests`, `wrong_rights`, `wrong_states`, `wrong_pika`) does one thing wrong.
 The broker's own log and pika's log and exceptions are then searched as a whole.
 The catalogue has to find the expected entries there, their consequences (`follows`), and nothing else.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
 
-from tests.brokers.rabbitmq import Node, Vhost
-from tests.diagnosis import wrong_frames, wrong_pika, wrong_requests, wrong_states
+from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
+from tests.brokers.trio import Trio
+from tests.diagnosis import wrong_frames, wrong_pika, wrong_requests, wrong_rights, wrong_states
 from tests.diagnosis.heard import BrokersLog, catalogue, consequences, explained
-from tests.diagnosis.provocation import Scene
+from tests.diagnosis.provocation import Scene, on_channel, queue
 
-LATE = {"amqp.frame-error-close", "rabbitmq.no-dead-letter-queue", "rabbitmq.no-dead-letter-exchange"}
+LATE = {
+    "amqp.frame-error-close",
+    "rabbitmq.no-dead-letter-queue",
+    "rabbitmq.no-dead-letter-exchange",
+    "rabbitmq.port-taken",
+}
 """What the broker writes some seconds later: perhaps into the log of the next provocation."""
 
 GONE = "amqp.closed-unexpectedly"
@@ -65,7 +72,7 @@ def both(act: Callable[[Scene], object], ids: str, also: str = "", *, series: se
     return case(act, ids, ids, also, series=series)
 
 
-F, R, S, P = wrong_frames, wrong_requests, wrong_states, wrong_pika
+F, R, A, S, P = wrong_frames, wrong_requests, wrong_rights, wrong_states, wrong_pika
 IN = "amqp.frame-too-large"  # without the channel's number, a client's text does not show which protocol it is
 
 CASES = [
@@ -148,24 +155,27 @@ CASES = [
     both(R.prefetch_size, "rabbitmq.prefetch-size"),
     both(R.other_user_id, "rabbitmq.wrong-user-id"),
     both(R.text_expiration, "rabbitmq.invalid-expiration"),
-    both(R.wrong_password, "rabbitmq.login-refused"),
-    both(R.unknown_user, "rabbitmq.login-refused"),
-    both(R.closed_vhost, "rabbitmq.vhost-refused"),
-    both(R.may_not_configure, "rabbitmq.right-missing"),
-    both(R.may_not_write, "rabbitmq.right-missing"),
-    both(R.may_not_read, "rabbitmq.right-missing"),
-    both(R.may_not_write_topic, "rabbitmq.topic-right-missing"),
-    both(R.user_connections, "rabbitmq.user-connection-limit"),
-    both(R.user_channels, "rabbitmq.user-channel-limit"),
-    both(R.vhost_connections, "rabbitmq.vhost-connection-limit"),
-    both(R.vhost_queues, "rabbitmq.vhost-queue-limit"),
-    case(R.management_password, "rabbitmq.management-login-refused", "", "rabbitmq.login-refused"),
-    case(R.management_tag, "rabbitmq.management-tag-missing"),
+    both(A.wrong_password, "rabbitmq.login-refused"),
+    both(A.unknown_user, "rabbitmq.login-refused"),
+    both(A.closed_vhost, "rabbitmq.vhost-refused"),
+    both(A.may_not_configure, "rabbitmq.right-missing"),
+    both(A.may_not_write, "rabbitmq.right-missing"),
+    both(A.may_not_read, "rabbitmq.right-missing"),
+    both(A.may_not_write_topic, "rabbitmq.topic-right-missing"),
+    both(A.user_connections, "rabbitmq.user-connection-limit"),
+    both(A.user_channels, "rabbitmq.user-channel-limit"),
+    both(A.vhost_connections, "rabbitmq.vhost-connection-limit"),
+    both(A.vhost_queues, "rabbitmq.vhost-queue-limit"),
+    both(A.node_connections, "rabbitmq.node-connection-limit", series={"4.0", "4.3"}),
+    both(A.node_channels, "rabbitmq.node-channel-limit", series={"4.0", "4.3"}),
+    case(A.management_password, "rabbitmq.management-login-refused", "", "rabbitmq.login-refused"),
+    case(A.management_tag, "rabbitmq.management-tag-missing"),
     both(R.odd_channel_error, "amqp.channel-error"),
     both(R.odd_connection_error, "amqp.connection-error"),
     # --- States
     case(S.memory_alarm, "rabbitmq.memory-alarm", "pika.blocked pika.blocked-timeout", GONE),
     case(S.disk_alarm, "rabbitmq.disk-alarm", "pika.blocked pika.blocked-timeout", GONE),
+    case(S.file_descriptors, "rabbitmq.file-descriptor-alarm", series={"3.10", "4.0"}),
     both(S.closed_by_operator, "amqp.connection-forced"),
     both(S.closed_by_management, "rabbitmq.closed-via-management"),
     both(S.user_deleted, "rabbitmq.user-deleted"),
@@ -188,6 +198,7 @@ CASES = [
     case(S.no_dead_letter_route, "rabbitmq.no-dead-letter-queue"),
     case(S.mirrored_policy, "", "rabbitmq.unknown-policy-setting", series={"4.0", "4.3"}),
     case(S.wrong_cookie, "rabbitmq.wrong-cookie", "rabbitmq.wrong-cookie", slow=True),
+    case(S.in_json, f"amqp.second-header rabbitmq.no-queue {GONE}", "amqp.second-header rabbitmq.no-queue"),
     case(S.node_name_taken, "", "rabbitmq.node-already-runs", slow=True),
     case(S.distribution_port_taken, "", "rabbitmq.distribution-port-taken", slow=True),
     case(S.wrong_setting, "", "rabbitmq.unknown-setting", slow=True),
@@ -227,7 +238,16 @@ def vhosts() -> Iterator[dict[Node, Vhost]]:
     made: dict[Node, Vhost] = {}
     yield made
     for node, vhost in made.items():
+        node.heal()
         node.remove_vhost(vhost)
+
+
+@pytest.fixture
+def rabbitmq_node(rabbitmq: RabbitMQ) -> Node:
+    """As elsewhere, but not healed after each test: a provocation restores what it has set, and most take less time than to heal."""
+    if not isinstance(rabbitmq, Node):
+        pytest.skip("these tests read the broker's log, and change its settings")
+    return rabbitmq
 
 
 @pytest.fixture
@@ -258,12 +278,46 @@ def test_what_is_said_is_explained(scene: Scene, told: Case) -> None:
     assert not {name: record for name, record in (in_log | by_client).items() if name not in known}
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("rabbitmq_series", ["3.10"], indirect=True)
+def test_a_cluster_that_has_lost_nodes(trio: Trio) -> None:
+    """First the node of a classic queue, then the majority of a quorum queue."""
+    first, second, third = trio.nodes
+    scene = Scene(first, first.add_vhost())
+    with scene.connection(port=third.amqp) as connection:
+        queue(connection.channel(), "mine")
+    log = BrokersLog(first.log)
+    third.kill()
+    on_channel(scene, lambda channel: channel.queue_declare("mine", passive=True))
+    second.kill()
+    on_channel(scene, lambda channel: queue(channel, "new", x_queue_type="quorum"))
+    lost = {"rabbitmq.queue-node-down", "rabbitmq.no-majority"}
+    assert lost <= explained("\n".join(scene.said)).keys()
+    assert log.until(lost).keys() - lost <= LATE | {GONE}
+
+
 def test_each_provoked_entry_has_a_provocation() -> None:
     """An entry that says that a test of this file provokes it is the aim of one here."""
     here = {
         entry.id
         for entry in catalogue().values()
         for sample in entry.samples
-        if "test_provoked_rabbitmq.py" in sample.test
+        if sample.test.endswith("test_provoked_rabbitmq.py::test_what_is_said_is_explained")
     }
     assert here - {name for one in CASES for name in one.broker | one.client} == set()
+
+
+TOOLS = ("rabbitmqctl", "rabbitmq-diagnostics", "rabbitmq-plugins")
+
+
+@pytest.mark.slow
+def test_each_command_of_the_catalogue_exists(rabbitmq_node: Node) -> None:
+    """An operator can run what the catalogue advises: each command is one that RabbitMQ's own help lists, on the newest version."""
+    if rabbitmq_node.series not in NEWEST:
+        pytest.skip("an older version has not all commands")
+    texts = [text for entry in catalogue().values() for text in (*entry.remedies, *entry.verify)]
+    for tool in TOOLS:
+        advised = {found for text in texts for found in re.findall(rf"\b{tool} ([a-z_]+)", text)}
+        help_ = rabbitmq_node._run(rabbitmq_node._enter(rabbitmq_node._program(tool), "help"))
+        assert advised - {*re.findall(r"^ +([a-z_]+) ", help_, re.MULTILINE)} == set(), tool

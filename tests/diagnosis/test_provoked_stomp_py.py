@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from queue import SimpleQueue
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -50,7 +51,7 @@ class Listener(stomp.ConnectionListener):  # type: ignore[misc] # the library ha
         self.errors: list[str] = []
         self.ended = threading.Event()
 
-    def on_error(self, frame: stomp.utils.Frame) -> None:
+    def on_error(self, frame: Any) -> None:
         self.errors += [f"ERROR message:{frame.headers.get('message', '')}", str(frame.body)]
 
     def on_disconnected(self) -> None:

@@ -298,6 +298,17 @@ def test_ordinary_blocks_are_skipped_and_their_lines_counted() -> None:
     assert records[-1].line == 40_002
 
 
+@pytest.mark.parametrize("interesting", [True, False])
+@pytest.mark.parametrize("shape", ["sl", "ls", "sls", "lsl", "ll"])
+def test_long_lines_among_short_ones_are_all_read(shape: str, interesting: bool) -> None:
+    """A block that cannot be halved is taken whole."""
+    log = "".join("short\n" * 300 if part == "s" else f"{'x' * 60_000}\n" for part in shape)
+    cutter = Cutter("log", skip=lambda _: not interesting)
+    records = [*cutter.feed(log.encode()), *cutter.end()]
+    assert cutter.lines == log.count("\n")
+    assert not interesting or len(records) == log.count("\n")
+
+
 @pytest.mark.parametrize("before", range(40))
 def test_a_record_that_begins_in_an_ordinary_block_is_whole(before: int) -> None:
     """The word of interest is in a later line of it, in the next block."""

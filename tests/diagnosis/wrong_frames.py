@@ -6,7 +6,6 @@ import ssl
 
 from pika import frame, spec
 
-
 from tests.diagnosis.provocation import Scene
 from tests.diagnosis.raw_amqp import HEADER, RawAmqp
 
@@ -62,7 +61,7 @@ def proxy_within(scene: Scene) -> None:
 
 def large_headers(scene: Scene) -> None:
     """A header frame above the agreed maximum, as pika makes one of a long traceback in a header."""
-    with scene.pika() as connection:
+    with scene.connection() as connection:
         channel = connection.channel()
         properties = spec.BasicProperties(headers={"traceback": "x" * 200_000})
 

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pika
 from pika import spec
 from pika.adapters.blocking_connection import BlockingChannel
 
-from tests.brokers.rabbitmq import RabbitMQ
-from tests.diagnosis.provocation import Scene, queue
-
-
-def on_channel(scene: Scene, action: Callable[[BlockingChannel], object]) -> None:
-    """Run on a fresh channel what the broker answers with a close, sooner or later."""
-    with scene.pika() as connection:
-        channel = connection.channel()
-
-        def act() -> None:
-            action(channel)
-            for _ in range(3):  # the broker answers them in order, and so the close is there before the second answer
-                channel.basic_qos(prefetch_count=1)
-
-        scene.fails(act)
-
+from tests.diagnosis.provocation import Scene, nothing, on_channel, queue
+from tests.diagnosis.raw_amqp import RawAmqp
 
 # --- Declarations -----------------------------------------------------------------------------------------------------
 
@@ -94,7 +80,7 @@ def quorum_exclusive(scene: Scene) -> None:
 def stream_without_prefetch(scene: Scene) -> None:
     with scene.channel() as channel:
         queue(channel, "stream", x_queue_type="stream")
-        on_channel(scene, lambda other: other.basic_consume("stream", _nothing))
+        on_channel(scene, lambda other: other.basic_consume("stream", nothing))
 
 
 def reserved_queue(scene: Scene) -> None:
@@ -122,10 +108,6 @@ def deprecated_features(scene: Scene) -> None:
     with scene.channel() as channel:
         channel.queue_declare("transient", durable=False)
         channel.basic_qos(prefetch_count=1, global_qos=True)
-
-
-def _nothing(*_: object) -> None:
-    """Take a message and do nothing with it."""
 
 
 # --- What is not there ------------------------------------------------------------------------------------------------
@@ -169,28 +151,30 @@ def double_ack(scene: Scene) -> None:
 
 
 def delivery_timeout(scene: Scene) -> None:
-    """A delivery that stays without an acknowledgement: until 4.2 the channel is closed, from 4.3 on the consumer is cancelled."""
+    """A delivery that stays without an acknowledgement, until 4.2: the channel is closed."""
     scene.node.set_delivery_timeout(1, looked_at_every=0.5)
-    with scene.opened() as client:
-        client.say(spec.Queue.Declare(queue="slow", durable=True, arguments={"x-queue-type": "quorum"}))
-        client.method(spec.Queue.DeclareOk)
-        client.say(spec.Basic.Consume(queue="slow", consumer_tag="worker-1"))
-        client.method(spec.Basic.ConsumeOk)
-        with scene.channel() as channel:
-            channel.basic_publish("", "slow", b"")
-        scene.hear(client.farewell())
+    try:
+        with scene.opened() as client:
+            hold(scene, client)
+            scene.hear(client.farewell())
+    finally:
+        scene.node.set_delivery_timeout(1800, looked_at_every=60)
+
+
+def hold(scene: Scene, client: RawAmqp, **arguments: object) -> None:
+    """Let the client take a message of a quorum queue, and not acknowledge it."""
+    client.say(spec.Queue.Declare(queue="slow", durable=True, arguments={"x-queue-type": "quorum"}))
+    client.method(spec.Queue.DeclareOk)
+    client.say(spec.Basic.Consume(queue="slow", consumer_tag="worker-1", arguments=arguments))
+    client.method(spec.Basic.ConsumeOk)
+    with scene.channel() as channel:
+        channel.basic_publish("", "slow", b"")
 
 
 def delivery_timeout_43(scene: Scene) -> None:
-    """As 4.3 tells a client that cannot be told of a cancelled consumer."""
+    """From 4.3 on, as told to a client that cannot be told of a cancelled consumer."""
     with scene.raw(consumer_cancel_notify=False) as client:
-        client.open()
-        client.say(spec.Queue.Declare(queue="slow", durable=True, arguments={"x-queue-type": "quorum"}))
-        client.method(spec.Queue.DeclareOk)
-        client.say(spec.Basic.Consume(queue="slow", consumer_tag="worker-1", arguments={"x-consumer-timeout": 500}))
-        client.method(spec.Basic.ConsumeOk)
-        with scene.channel() as channel:
-            channel.basic_publish("", "slow", b"")
+        hold(scene, client.open(), **{"x-consumer-timeout": 500})
         scene.hear(client.farewell())
 
 
@@ -211,14 +195,14 @@ def exclusive_queue(scene: Scene) -> None:
 def exclusive_consumer(scene: Scene) -> None:
     with scene.channel() as channel:
         queue(channel)
-        channel.basic_consume("work", _nothing, exclusive=True)
-        on_channel(scene, lambda other: other.basic_consume("work", _nothing))
+        channel.basic_consume("work", nothing, exclusive=True)
+        on_channel(scene, lambda other: other.basic_consume("work", nothing))
 
 
 def delete_used(scene: Scene) -> None:
     with scene.channel() as channel:
         queue(channel)
-        channel.basic_consume("work", _nothing)
+        channel.basic_consume("work", nothing)
         on_channel(scene, lambda other: other.queue_delete("work", if_unused=True))
 
 
@@ -241,7 +225,7 @@ def delete_bound_exchange(scene: Scene) -> None:
 def get_from_single_active(scene: Scene) -> None:
     with scene.channel() as channel:
         queue(channel, "single", x_queue_type="quorum", x_single_active_consumer=True)
-        channel.basic_consume("single", _nothing)
+        channel.basic_consume("single", nothing)
         on_channel(scene, lambda other: other.basic_get("single"))
 
 
@@ -297,121 +281,6 @@ def text_expiration(scene: Scene) -> None:
     on_channel(
         scene, lambda channel: channel.basic_publish("", "work", b"", spec.BasicProperties(expiration="10 minutes"))
     )
-
-
-# --- Rights -----------------------------------------------------------------------------------------------------------
-
-
-def wrong_password(scene: Scene) -> None:
-    credentials = pika.PlainCredentials(scene.vhost.user, "wrong")
-    scene.fails(lambda: pika.BlockingConnection(scene.parameters(credentials=credentials)))
-
-
-def unknown_user(scene: Scene) -> None:
-    credentials = pika.PlainCredentials("nobody", "wrong")
-    scene.fails(lambda: pika.BlockingConnection(scene.parameters(credentials=credentials)))
-
-
-def closed_vhost(scene: Scene) -> None:
-    """A virtual host that is there, and in which the user has no right at all."""
-    scene.fails(lambda: pika.BlockingConnection(scene.parameters(virtual_host="/")))
-
-
-@contextmanager
-def limited(scene: Scene, **rights: str) -> Iterator[None]:
-    """Have the user with these rights only."""
-    path = f"permissions/{scene.vhost.name}/{scene.vhost.user}"
-    whole = {"configure": ".*", "write": ".*", "read": ".*"}
-    scene.node.management("PUT", path, {**whole, **rights})
-    try:
-        yield
-    finally:
-        scene.node.management("PUT", path, whole)
-
-
-def may_not_configure(scene: Scene) -> None:
-    with limited(scene, configure="^$"):
-        on_channel(scene, lambda channel: queue(channel, "new"))
-
-
-def may_not_write(scene: Scene) -> None:
-    with limited(scene, write="^$"):
-        on_channel(scene, lambda channel: channel.basic_publish("amq.direct", "key", b""))
-
-
-def may_not_read(scene: Scene) -> None:
-    with scene.channel() as channel:
-        queue(channel)
-        with limited(scene, read="^$"):
-            on_channel(scene, lambda other: other.basic_consume("work", _nothing))
-
-
-def may_not_write_topic(scene: Scene) -> None:
-    path = f"topic-permissions/{scene.vhost.name}/{scene.vhost.user}"
-    scene.node.management("PUT", path, {"exchange": "amq.topic", "write": "^mine", "read": ".*"})
-    try:
-        on_channel(scene, lambda channel: channel.basic_publish("amq.topic", "theirs.key", b""))
-    finally:
-        scene.node.management("DELETE", path)
-
-
-# --- Limits -----------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def limit(scene: Scene, path: str, value: int) -> Iterator[None]:
-    scene.node.management("PUT", path, {"value": value})
-    try:
-        yield
-    finally:
-        scene.node.management("DELETE", path)
-
-
-def user_connections(scene: Scene) -> None:
-    with limit(scene, f"user-limits/{scene.vhost.user}/max-connections", 0):
-        scene.fails(lambda: pika.BlockingConnection(scene.parameters()))
-
-
-def user_channels(scene: Scene) -> None:
-    with limit(scene, f"user-limits/{scene.vhost.user}/max-channels", 0), scene.pika() as connection:
-        scene.fails(connection.channel)
-
-
-def vhost_connections(scene: Scene) -> None:
-    with limit(scene, f"vhost-limits/{scene.vhost.name}/max-connections", 0):
-        scene.fails(lambda: pika.BlockingConnection(scene.parameters()))
-
-
-def vhost_queues(scene: Scene) -> None:
-    with limit(scene, f"vhost-limits/{scene.vhost.name}/max-queues", 0):
-        on_channel(scene, lambda channel: queue(channel, "one-more"))
-
-
-# --- The management API -----------------------------------------------------------------------------------------------
-
-
-def management_password(scene: Scene) -> None:
-    _ask(scene, "amqp://nobody:wrong@127.0.0.1")
-
-
-def management_tag(scene: Scene) -> None:
-    """A user whom the broker knows, but who has no tag for the management API."""
-    name = scene.vhost.user
-    scene.node.management("PUT", f"users/{name}", {"password": scene.vhost.password, "tags": ""})
-    try:
-        _ask(scene, scene.vhost.url)
-    finally:
-        scene.node.management("PUT", f"users/{name}", {"password": scene.vhost.password, "tags": "management"})
-
-
-def _ask(scene: Scene, url: str) -> None:
-    asked = RabbitMQ(url, scene.node.management_url)
-    try:
-        asked.management("GET", "overview")
-    except AssertionError as refused:
-        scene.hear(str(refused))
-    else:
-        raise AssertionError("expected the management API to refuse it")
 
 
 # --- Errors that no entry of the catalogue is about -------------------------------------------------------------------

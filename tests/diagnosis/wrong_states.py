@@ -9,19 +9,22 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from urllib.parse import quote, urlsplit
+from typing import TypeVar
+from urllib.parse import quote
 
 import pika
 import trustme
 from pika import spec
-from pika.exceptions import AMQPError
 
 from tests.brokers.process import free_ports
+from tests.diagnosis import wrong_frames, wrong_requests
 from tests.diagnosis.provocation import Scene, queue
 from tests.diagnosis.raw_amqp import HEADER
 
+Answer = TypeVar("Answer")
 
-def until(probe: Callable[[], object], *, within: float = 30.0) -> object:
+
+def until(probe: Callable[[], Answer], *, within: float = 30.0) -> Answer:
     """Ask until the answer is true."""
     deadline = time.monotonic() + within
     while not (answer := probe()):
@@ -35,7 +38,7 @@ def until(probe: Callable[[], object], *, within: float = 30.0) -> object:
 
 def blocked(scene: Scene) -> None:
     """Publish while an alarm is on; pika gives up after `blocked_connection_timeout`."""
-    with scene.pika(blocked_connection_timeout=0.5) as connection:
+    with scene.connection(blocked_connection_timeout=0.5) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
 
@@ -62,12 +65,19 @@ def disk_alarm(scene: Scene) -> None:
         scene.node.eval("rabbit_disk_monitor:set_disk_free_limit(50000000)")
 
 
+def file_descriptors(scene: Scene) -> None:
+    """The alarm that a node of 3.x raises when its file descriptors are used up."""
+    alarm = "{file_descriptor_limit, []}"
+    scene.node.eval(f"rabbit_alarm:set_alarm({alarm})")
+    scene.node.eval("rabbit_alarm:clear_alarm(file_descriptor_limit)")
+
+
 # --- Closed by somebody else ------------------------------------------------------------------------------------------
 
 
 def closed_while_idle(scene: Scene, act: Callable[[], object]) -> None:
     """An idle connection that something ends: `act`."""
-    with scene.pika() as connection:
+    with scene.connection() as connection:
         act()
         scene.fails(lambda: connection.process_data_events(time_limit=30))
 
@@ -104,7 +114,7 @@ def closed_by_management(scene: Scene) -> None:
 def user_deleted(scene: Scene) -> None:
     other = scene.node.add_vhost()
     try:
-        with Scene(scene.node, other, scene.said).pika() as connection:
+        with Scene(scene.node, other, scene.said).connection() as connection:
             scene.node.management("DELETE", f"users/{other.user}")
             scene.fails(lambda: connection.process_data_events(time_limit=30))
     finally:
@@ -115,7 +125,7 @@ def user_deleted(scene: Scene) -> None:
 def vhost_deleted(scene: Scene) -> None:
     other = scene.node.add_vhost()
     try:
-        with Scene(scene.node, other, scene.said).pika() as connection:
+        with Scene(scene.node, other, scene.said).connection() as connection:
             scene.node.management("DELETE", f"vhosts/{other.name}")
             scene.fails(lambda: connection.process_data_events(time_limit=30))
     finally:
@@ -333,15 +343,43 @@ def wrong_cookie(scene: Scene) -> None:
         cookie.chmod(0o400)
 
 
+# --- Another form of the log ------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def log_as_json(scene: Scene) -> Iterator[None]:
+    """Have the broker write its log as JSON, as with `log.file.formatter = json`."""
+    swap = (
+        "[begin {{ok, Config}} = logger:get_handler_config(Id), {{Form, More}} = maps:get(formatter, Config), "
+        "(Form =:= {old}) andalso logger:update_handler_config(Id, formatter, {{{new}, More}}) end || Id <- logger:get_handler_ids()]"
+    )
+    text, json = "rabbit_logger_text_fmt", "rabbit_logger_json_fmt"
+    scene.node.eval(swap.format(old=text, new=json))
+    try:
+        yield
+    finally:
+        scene.node.eval(swap.format(old=json, new=text))
+
+
+def in_json(scene: Scene) -> None:
+    """A second header, a queue that is not there, and a client that goes, in a log of JSON lines."""
+    begins = scene.node.log.stat().st_size
+    with log_as_json(scene):
+        wrong_frames.second_header(scene)
+        wrong_requests.no_queue(scene)
+        wrong_frames.gone(scene)
+        until(lambda: b'unexpectedly closed TCP connection","' in scene.node.log.read_bytes()[begins:])
+
+
 # --- A node that does not start ---------------------------------------------------------------------------------------
 
 
 def start_beside(scene: Scene, **changes: str) -> None:
     """Start a node beside the one that runs, with these variables changed; it fails, and says why."""
     node = scene.node
-    environment = {**node._environment(), **changes}  # noqa: SLF001  # how its node is started is the node's own
+    environment = {**node._environment(), **changes}  # how its node is started is the node's own
     done = subprocess.run(
-        node._server.command,  # noqa: SLF001
+        node._server.command,
         env=environment,
         capture_output=True,
         text=True,
@@ -365,7 +403,7 @@ def wrong_setting(scene: Scene) -> None:
     """A setting with a typing error."""
     (port,) = free_ports(1)
     scene.node.folder.joinpath("wrong.conf").write_text("listeners.tcp.default = 5672\nchannel_mx = 100\n")
-    inside = scene.node._inside  # noqa: SLF001
+    inside = scene.node._inside
     start_beside(
         scene,
         RABBITMQ_NODENAME="other@localhost",
@@ -376,6 +414,5 @@ def wrong_setting(scene: Scene) -> None:
 
 def port_taken(scene: Scene) -> None:
     """A listener on a port that another program has."""
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        with suppress(Exception):
-            scene.node.eval(f'rabbit_networking:start_tcp_listener({{"127.0.0.1", {other.getsockname()[1]}}}, 1)')
+    with socket.create_server(("127.0.0.1", 0)) as other, suppress(Exception):
+        scene.node.eval(f'rabbit_networking:start_tcp_listener({{"127.0.0.1", {other.getsockname()[1]}}}, 1)')

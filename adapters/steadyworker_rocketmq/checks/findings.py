@@ -89,7 +89,7 @@ def _asked(subject: str, place: str, findings: Iterable[Finding]) -> tuple[list[
                 "error",
                 what,
                 "grant it; until then jobs wait, or their retries and dead letters fail.",
-                id=error.id or "rocketmq.missing-right",
+                id=error.id or "rocketmq.not-authorized",
             ),
         ], True
     except BrokerUnavailable as error:

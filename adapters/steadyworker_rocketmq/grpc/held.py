@@ -264,7 +264,7 @@ class Held:
         if item.delivery.id not in self._items:
             return  # abandoned
         if is_refused_handle(error):
-            self._lose(item, f"the broker refused its handle ({error})", "rocketmq.handle-refused")
+            self._lose(item, f"the broker refused its handle ({error})", "rocketmq.receipt-handle")
         elif self._when_empty is not None:
             self._lose(item, f"the adapter was stopped, and the proxy did not confirm it ({error})")
         else:
