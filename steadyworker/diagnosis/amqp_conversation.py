@@ -34,6 +34,7 @@ _FRAME_ERROR = re.compile(
 _CODES: Mapping[int, str] = {320: "amqp.connection-forced", 504: "amqp.dead-channel", 505: "amqp.interleaved-frames"}
 _FRAME_ERROR_CODE = 501
 _NEARLY = 0.95
+_SLACK = 0.25  # seconds that a delivery takes to get here on a busy machine, while the broker counts already
 
 
 class AmqpConversation:
@@ -325,7 +326,7 @@ class AmqpConversation:
         """RabbitMQ 4.3 cancels a consumer whose delivery timed out, without a reason; it also does so if the queue is gone."""
         tag = fields.get("consumer_tag", "")
         consumer, oldest = channel.consumers.pop(tag, None), channel.oldest()
-        if consumer is None or oldest is None or t - oldest[1] < consumer.timeout * _NEARLY:
+        if consumer is None or oldest is None or t - oldest[1] < consumer.timeout * _NEARLY - _SLACK:
             return
         what = f"The broker cancelled the consumer {text(tag)} of the queue {text(consumer.queue)}: delivery {oldest[0]} had waited {t - oldest[1]:.1f} s for its acknowledgement, and the limit is {consumer.timeout:g} s."
         rows: list[dict[str, object]] = [

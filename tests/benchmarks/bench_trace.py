@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -32,7 +35,7 @@ OPEN = OPENING + frame.marshal(commands.Channel.Open(), 1)
 OPENED = frame.marshal(commands.Channel.OpenOk(), 1)
 LARGE = publish("jobs", bytes(8 * LARGEST_BODY))
 SMALL = publish("jobs", bytes(1000)) * 200
-TRIPS = 5_000
+TRIPS = 10_000
 
 Work = Callable[[socket.socket], None]
 
@@ -40,8 +43,8 @@ Work = Callable[[socket.socket], None]
 def sink(listener: socket.socket) -> None:
     """A broker for one connection: it opens the channel, sends every heartbeat back, and reads all else."""
     connection, _ = listener.accept()
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     into = bytearray(1 << 18)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     while size := connection.recv_into(into):
         if size == len(BEAT):
             connection.sendall(BEAT)
@@ -73,68 +76,82 @@ def trips(client: socket.socket) -> None:
 
 WORK: dict[str, tuple[Work, int]] = {
     "large messages": (stream(LARGE, 500), 500 * len(LARGE)),
-    "messages of 1 kB": (stream(SMALL, 200), 200 * len(SMALL)),
+    "messages of 1 kB": (stream(SMALL, 2_000), 2_000 * len(SMALL)),
     "round trips": (trips, 2 * TRIPS * len(BEAT)),
 }
 
 
+@dataclass(frozen=True)
+class Proxy:
+    """A proxy that runs: its port, and the process that passes the bytes."""
+
+    port: int
+    pid: int
+
+    def cpu(self) -> float:
+        """Seconds of processor time that passing the bytes took so far."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @contextmanager
-def plain(port: int) -> Iterator[int]:
-    """The plain proxy; yields its port."""
+def plain(port: int) -> Iterator[Proxy]:
+    """The plain proxy."""
     command = [sys.executable, "-m", "tests.benchmarks.plain_proxy", "127.0.0.1", str(port)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
-        yield int(process.stdout.readline())
+        yield Proxy(int(process.stdout.readline()), process.pid)
 
 
 @contextmanager
-def trace(ends: list[dict[str, object]], port: int) -> Iterator[int]:
-    """The trace; yields its port, and adds its totals to `ends`."""
+def trace(ends: list[dict[str, object]], port: int) -> Iterator[Proxy]:
+    """The trace; adds its totals to `ends`."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.jsonl"
         command = [sys.executable, "-m", "steadyworker", "trace", "--listen", "127.0.0.1:0"]
         command += ["--to", f"127.0.0.1:{port}", "--jsonl", str(file), "--flags-only"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout
-            yield int(process.stdout.readline().partition(" ")[0].rpartition(":")[2])
+            own = int(process.stdout.readline().partition(" ")[0].rpartition(":")[2])
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+            while not (relay := children.read_text(encoding="ascii").split()):
+                time.sleep(0.01)
+            yield Proxy(own, int(relay[0]))
             process.terminate()
         with file.open("rb") as written:
-            written.seek(-min(2000, file.stat().st_size), 2)
+            written.seek(-min(2000, file.stat().st_size), os.SEEK_END)
             ends.append(json.loads(written.read().splitlines()[-1]))
 
 
-def seconds(work: Work, how: Callable[[int], AbstractContextManager[int]]) -> float:
-    """Seconds that this work takes through one of the proxies."""
+def measured(work: Work, how: Callable[[int], AbstractContextManager[Proxy]]) -> tuple[float, float]:
+    """Seconds that this work takes through one of the proxies, and the processor time of that proxy."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         broker = multiprocessing.get_context("fork").Process(target=sink, args=(listener,), daemon=True)
         broker.start()
-        with how(listener.getsockname()[1]) as port, socket.create_connection(("127.0.0.1", port)) as client:
+        with how(listener.getsockname()[1]) as proxy, socket.create_connection(("127.0.0.1", proxy.port)) as client:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             client.sendall(OPEN)
             client.recv(len(OPENED), socket.MSG_WAITALL)
-            began = CLOCK.monotonic()
+            before, began = proxy.cpu(), CLOCK.monotonic()
             work(client)
-            took = CLOCK.monotonic() - began
+            took = CLOCK.monotonic() - began, proxy.cpu() - before
         broker.join()
     return took
 
 
 def lines(rounds: int = ROUNDS) -> Iterator[tuple[str, str, str]]:
-    """The table's lines: the speed through the trace, and what part of the plain proxy's that is."""
+    """The table's lines: the speed through the trace, what part of the plain proxy's that is, and what was read."""
     for name, (work, size) in WORK.items():
         ends: list[dict[str, object]] = []
-        ratios, took = [], []
-        for _ in range(rounds):
-            bare = seconds(work, plain)
-            took.append(seconds(work, partial(trace, ends)))
-            ratios.append(bare / took[-1])
+        pairs = [(measured(work, plain), measured(work, partial(trace, ends))) for _ in range(rounds)]
+        took = median(traced[0] for _, traced in pairs)
+        ratio = median(bare[0] / traced[0] for bare, traced in pairs)
+        cpu = sum(traced[1] for _, traced in pairs) / max(0.01, sum(bare[1] for bare, _ in pairs))
         unread = median(float(str(end.get("unread", 0))) for end in ends) / size
-        speed = (
-            f"{2 * TRIPS / median(took):,.0f} frames/s" if work is trips else f"{size / median(took) / 1e6:,.0f} MB/s"
-        )
+        speed = f"{2 * TRIPS / took:,.0f} frames/s" if work is trips else f"{size / took / 1e6:,.0f} MB/s"
         yield (
             f"trace, {name}",
-            f"{speed}, {median(ratios):.0%} of a plain proxy, {1 - unread:.0%} read",
+            f"{speed}, {ratio:.0%} of a plain proxy, with {cpu:.2f} of its processor time; {1 - unread:.0%} read",
             "≥ 75 %",
         )
 

@@ -20,7 +20,12 @@ from tests.diagnosis import wrong_frames, wrong_pika, wrong_requests, wrong_righ
 from tests.diagnosis.heard import BrokersLog, catalogue, consequences, explained
 from tests.diagnosis.provocation import Scene, on_channel, queue
 
-LATE = {"amqp.frame-error-close", "rabbitmq.no-dead-letter-queue", "rabbitmq.no-dead-letter-exchange"}
+LATE = {
+    "amqp.frame-error-close",
+    "rabbitmq.no-dead-letter-queue",
+    "rabbitmq.no-dead-letter-exchange",
+    "rabbitmq.port-taken",
+}
 """What the broker writes some seconds later: perhaps into the log of the next provocation."""
 
 GONE = "amqp.closed-unexpectedly"

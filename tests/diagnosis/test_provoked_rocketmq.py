@@ -323,6 +323,7 @@ class JavaClient:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=240).stdout
 
 
+@pytest.mark.slow
 def test_what_the_java_client_says(scene4: Scene, tmp_path: Path) -> None:
     """Its exceptions are explained, and its log has the rest: what the listener did, and the retries of the long group."""
     with had():
