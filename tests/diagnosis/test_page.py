@@ -48,7 +48,7 @@ SAID = {
         "It connects again over a connection that is open.",
         "The broker said, closing the connection: “FRAME_ERROR - type 65, all octets = <<>>: {frame_too_large,1342177289,131064}” (code 501).",
         "type 65 41 A channel 19793 4D 51 MQ size 1342177289 50 00 00 09 P\\0\\0\\t together AMQP protocol header",
-        "What to do Open a new socket for each connection",
+        "What to do Give each connection one owner",
         "steadyworker explain --id amqp.second-header",
         "1,241 deliveries 1,240 acks",
         "Both ends agreed: a heartbeat of 60 s, frames of up to 128.0 KiB.",

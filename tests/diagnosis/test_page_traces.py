@@ -102,7 +102,7 @@ def test_a_client_that_reads_no_more(trace: Traced, monkeypatch: pytest.MonkeyPa
     text = told(page)
     assert "Waiting to be read by the client: at most" in text
     assert "Deliveries without an ack: at most" in text
-    assert "its consumer has no prefetch" in text
+    assert "its consumer has no prefetch" in text, [event for event in trace.of("flag")]
     assert "All connections" in text
 
 
@@ -120,4 +120,4 @@ def test_a_client_id_that_is_taken(stomp_broker: StompBroker, queue: str) -> Non
     text = told(page)
     assert "Connection 1 of this trace" in text
     assert "already connected" in text
-    assert "Leave the client id out, or make it different for each process" in text
+    assert f"What to do {trace.of('flag')[0]['remedy']}" in text
