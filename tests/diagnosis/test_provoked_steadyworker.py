@@ -118,6 +118,16 @@ def test_a_handler_that_raises(stage: Stage) -> None:
     assert line["remedy"]
 
 
+def test_a_dead_letter_that_an_operator_sends_again(stage: Stage) -> None:
+    stage.send("fails", {})
+    process = stage.worker(f"{JOBS}:Fails")
+    process.says("job_settled", settlement="dead-letter")
+    stage.open()
+    stage.command("dead", "replay", f"{JOBS}:Fails", "job").ended(0)
+    assert process.says("job_started", times=2)["redelivered_because"] == "requeued-by-operator"
+    assert "redelivered_because" not in process.says("job_started")
+
+
 def test_a_wait_that_raises(stage: Stage) -> None:
     stage.send("waits", {})
     explained(stage.worker("tests.diagnosis.own_jobs:Waits"), "wait_failed", "steadyworker.wait-failed")
@@ -142,7 +152,8 @@ def test_a_job_that_is_interrupted_again_and_again(stage: Stage) -> None:
         stage.notes("starts", number + 1)
         process.terminate()
         process.ended(0)
-    explained(process, "often_interrupted", "steadyworker.often-interrupted")
+    last = stage.processes[9]
+    explained(last, "often_interrupted", "steadyworker.often-interrupted")
     restarted = stage.worker(ODD)
     assert restarted.says("job_started")["redelivered_because"] == "released"
 
