@@ -147,7 +147,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return _PLACE.sub(value, text)
 
 
-_IN_THE_LINE = ("{remedy|The line itself has the remedy.}",)
+_IN_THE_LINE = ("{remedy|Do as the line says: it has the remedy, with the names and numbers of your case.}",)
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -172,7 +172,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return Entry(
             id=self.id,
             title=self.title,
-            what="{what|The line itself says what happened.}",
+            what="{what|The line of the log, or of `steadyworker check`, says what happened.}",
             why=self.why,
             remedies=_IN_THE_LINE,
             read=self.read,

@@ -118,6 +118,16 @@ def test_a_handler_that_raises(stage: Stage) -> None:
     assert line["remedy"]
 
 
+def test_a_dead_letter_that_an_operator_sends_again(stage: Stage) -> None:
+    stage.send("fails", {})
+    process = stage.worker(f"{JOBS}:Fails")
+    process.says("job_settled", settlement="dead-letter")
+    stage.open()
+    stage.command("dead", "replay", f"{JOBS}:Fails", "job").ended(0)
+    assert process.says("job_started", times=2)["redelivered_because"] == "requeued-by-operator"
+    assert "redelivered_because" not in process.says("job_started")
+
+
 def test_a_wait_that_raises(stage: Stage) -> None:
     stage.send("waits", {})
     explained(stage.worker("tests.diagnosis.own_jobs:Waits"), "wait_failed", "steadyworker.wait-failed")
@@ -137,13 +147,13 @@ def test_a_host_that_cannot_run_the_job(stage: Stage) -> None:
 
 def test_a_job_that_is_interrupted_again_and_again(stage: Stage) -> None:
     stage.send("odd", {"do": "wait"})
-    processes = []
     for number in range(10):
-        processes.append(process := stage.worker(ODD))
+        process = stage.worker(ODD)
         stage.notes("starts", number + 1)
         process.terminate()
         process.ended(0)
-    explained(processes[-1], "often_interrupted", "steadyworker.often-interrupted")
+    last = stage.processes[9]
+    explained(last, "often_interrupted", "steadyworker.often-interrupted")
     restarted = stage.worker(ODD)
     assert restarted.says("job_started")["redelivered_because"] == "released"
 
