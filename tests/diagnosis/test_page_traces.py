@@ -102,7 +102,7 @@ def test_a_client_that_reads_no_more(trace: Traced, monkeypatch: pytest.MonkeyPa
     text = told(page)
     assert "Waiting to be read by the client: at most" in text
     assert "Deliveries without an ack: at most" in text
-    assert "its consumer has no prefetch" in text, [event for event in trace.of("flag")]
+    assert "its consumer has no prefetch" in text, list(trace.of("flag"))
     assert "All connections" in text
 
 
