@@ -666,6 +666,7 @@ def test_a_trace_of_a_million_frames_stays_small(connections: int) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow  # half a minute of computing; the one above has the usual events
 def test_no_events_make_the_memory_grow() -> None:
     """Hundreds of connections, each with long names, many channels, and a flag for each frame."""
     size, memory, _ = measured("greedy_trace(320)")

@@ -145,6 +145,7 @@ def test_a_host_that_cannot_run_the_job(stage: Stage) -> None:
     explained(process, "worker_stopped", "steadyworker.exit-config")
 
 
+@pytest.mark.slow  # ten worker processes, one after the other
 def test_a_job_that_is_interrupted_again_and_again(stage: Stage) -> None:
     stage.send("odd", {"do": "wait"})
     for number in range(10):

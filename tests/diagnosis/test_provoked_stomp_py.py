@@ -37,8 +37,10 @@ class Keeper(logging.Handler):
 
 
 @pytest.fixture
-def log() -> Iterator[Keeper]:
+def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeper]:
     keeper, logger = Keeper(), logging.getLogger("stomp.py")
+    monkeypatch.setattr(logger, "disabled", False)  # as a test of settings for logs may have left it
+    monkeypatch.setattr(logger, "level", logging.WARNING)
     logger.addHandler(keeper)
     yield keeper
     logger.removeHandler(keeper)
