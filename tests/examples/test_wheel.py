@@ -21,6 +21,8 @@ NEEDS = {
     "postgres": "steadyworker.ledger.postgres.ledger",
     "metrics": "prometheus_client",
     "kubernetes": "yaml",
+    "trace": "pamqp",
+    "pcap": "pcapy",
     "spark": "pyspark",
     "spark-connect": "pyspark.sql.connect.session",
 }
