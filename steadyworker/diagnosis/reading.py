@@ -3,6 +3,7 @@ Reads logs in blocks: files, compressed files, pipes, and files that grow.
 
 A `Growing` file is read as `tail -F` reads it.
 When another file takes its place, as logrotate does, the rest of the old one is read first.
+The writer can write to the old one until it opens the new one, so the old one stays open until the next rotation.
 When it becomes shorter, it is read from its beginning.
 """
 
@@ -71,9 +72,12 @@ class Growing:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: BinaryIO | None = cast(BinaryIO, path.open("rb", buffering=0))
+        self._replaced: BinaryIO | None = None
 
     def read(self) -> bytes:
         """Return what can be read now; nothing if there is nothing new."""
+        if self._replaced is not None and (block := self._replaced.read(BLOCK)):
+            return block
         if self._file is None:
             self._file = self._opened()
         if self._file is None:
@@ -85,8 +89,9 @@ class Growing:
         except FileNotFoundError:
             return b""  # renamed, and the new one is not there yet
         if (now.st_dev, now.st_ino) != (then.st_dev, then.st_ino):
-            self._file.close()
-            self._file = self._opened()
+            if self._replaced is not None:
+                self._replaced.close()
+            self._replaced, self._file = self._file, self._opened()
         elif now.st_size < self._file.tell():
             self._file.seek(0)
         else:
@@ -100,6 +105,7 @@ class Growing:
             return None
 
     def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()
+        """Close the file, and the one that it has replaced."""
+        for file in (self._file, self._replaced):
+            if file is not None:
+                file.close()
