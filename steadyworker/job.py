@@ -115,6 +115,15 @@ class Job(Generic[P, C]):
         return self._task.sent_at
 
     @property
+    def redelivered(self) -> bool | None:
+        """
+        Whether the broker had delivered the message before this run began, or None if the broker does not tell.
+
+        It is no sign of an earlier run: only `attempt` and `last_checkpoint` tell of those.
+        """
+        return self._task.redelivered
+
+    @property
     def time_left(self) -> float | None:
         """Seconds until the time limit, or None without one."""
         return None if self._deadline is None else max(0.0, self._deadline - self._clock.monotonic())

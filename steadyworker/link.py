@@ -32,6 +32,7 @@ class Task(Struct, frozen=True, kw_only=True):
     The input of one run: everything that its job receives at the start.
 
     `last_checkpoint` is the JSON text of the user's checkpoint.
+    `redelivered` is the broker's mark on the delivery with which the run begins; None if the broker does not tell.
     `time_limit` and `stall_limit` are seconds, or None; the slot enforces both.
     At the time limit, the slot kills the run.
     The job's calls raise Interrupt from 10 s before the limit, but not before 80 % of it.
@@ -48,6 +49,7 @@ class Task(Struct, frozen=True, kw_only=True):
     last_checkpoint: bytes | None = None
     export_state: bytes | None = None
     sent_at: float | None = None
+    redelivered: bool | None = None
     time_limit: float | None = None
     stall_limit: float | None = None
 

@@ -35,7 +35,7 @@ Placeholders in the arguments:
   {key}             the job's key
 Without a placeholder for the body, the program reads the body from standard input.
 \b
-Environment: SW_JOB_KEY, SW_QUEUE, SW_ATTEMPT, SW_FENCE, SW_DEADLINE, SW_CHECKPOINT, SW_META (a JSON file)
+Environment: SW_JOB_KEY, SW_QUEUE, SW_ATTEMPT, SW_FENCE, SW_DEADLINE, SW_REDELIVERED, SW_CHECKPOINT, SW_META (a JSON file)
 Descriptor 3: a line `progress [DONE [TOTAL [NOTE]]]` or `checkpoint JSON`
 \b
 Exit codes of the program:

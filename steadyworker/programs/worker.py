@@ -10,6 +10,7 @@ The program gets these environment variables:
 | `SW_ATTEMPT` | the number of the attempt, from 1 |
 | `SW_FENCE` | the fencing token: greater than that of every earlier run |
 | `SW_DEADLINE` | the time limit as seconds since 1970; not set without a limit |
+| `SW_REDELIVERED` | `true` if the broker had delivered the message before, else `false`; not set if the broker does not tell |
 | `SW_CHECKPOINT` | the JSON of the last checkpoint; not set if there is none |
 | `SW_META` | the path of a JSON file with these values (`key`, `queue`, …) and the message's `headers` |
 """
@@ -49,6 +50,7 @@ _VARIABLES = {
     "attempt": "SW_ATTEMPT",
     "fence": "SW_FENCE",
     "deadline": "SW_DEADLINE",
+    "redelivered": "SW_REDELIVERED",
     "checkpoint": "SW_CHECKPOINT",
 }
 
@@ -152,6 +154,7 @@ def _told(job: Job[bytes, Any]) -> dict[str, object]:
         "attempt": job.attempt,
         "fence": job.fence,
         "deadline": None if job.time_left is None else round(SystemClock().wall() + job.time_left, 3),
+        "redelivered": job.redelivered,
         "checkpoint": job.last_checkpoint,
     }
 

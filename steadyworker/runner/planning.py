@@ -22,6 +22,7 @@ from steadyworker.delivery import (
     WORKER,
     Delivery,
     OutgoingMessage,
+    Redelivered,
     Settle,
     Target,
 )
@@ -37,6 +38,7 @@ from steadyworker.runner.waits import Waits
 from steadyworker.spec import WorkerSpec
 
 _ERROR_CHARACTERS = 2000
+_MARKED = {Redelivered.YES: True, Redelivered.NO: False, Redelivered.UNKNOWN: None}
 _AFTER_RECORD = (Step.PUBLISH, Step.CONFIRM, Step.SETTLE)
 
 
@@ -54,6 +56,7 @@ def task_of(row: Row, envelope: Envelope, spec: WorkerSpec) -> Task:
         last_checkpoint=row.checkpoint,
         export_state=row.export_state,
         sent_at=envelope.delivery.sent_at,
+        redelivered=_MARKED[envelope.delivery.redelivered],
         time_limit=spec.time_limit,
         stall_limit=spec.stall_limit,
     )

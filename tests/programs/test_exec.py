@@ -44,6 +44,8 @@ def test_the_body_comes_on_standard_input_and_the_job_in_the_environment(stage: 
     assert told.split()[:3] == ["march", "work", "1"]
     assert int(told.split()[3]) > 1_700_000_000
     assert json.loads(meta)["headers"]["x-trace"] == "7"
+    assert json.loads(meta)["redelivered"] is False
+    assert "SW_REDELIVERED=false" in environment
     assert not [line for line in environment if line.startswith("SW_EXEC=")]
     assert events(process, "job_settled")[0]["outcome"] == "done"
 
@@ -158,7 +160,7 @@ def test_a_program_that_does_not_exist_is_refused_before_the_first_message(stage
 def test_a_deploy_terminates_the_program_and_the_next_worker_runs_it_again(stage: Stage, exec_: Exec) -> None:
     """It hears SIGTERM 13 s before the end of the stop, saves its place, and counts no attempt."""
     script = """
-    echo run >> runs
+    echo "run $SW_REDELIVERED" >> runs
     if [ -n "$SW_CHECKPOINT" ]; then exit 0; fi
     trap 'echo "checkpoint 7" >&3; exit 79' TERM
     touch started; while :; do sleep 0.05; done
@@ -173,7 +175,7 @@ def test_a_deploy_terminates_the_program_and_the_next_worker_runs_it_again(stage
     assert (row.counters.attempts, row.counters.crashes, row.counters.interruptions) == (0, 0, 1)
     exec_(script, max_jobs=1).ended(0)
     assert stage.reaches("work", State.DONE, "k").counters.attempts == 0
-    assert stage.lines("runs") == ["run", "run"]
+    assert stage.lines("runs") == ["run false", "run true"]
 
 
 def test_a_cancel_ends_the_program_within_seconds(stage: Stage, exec_: Exec) -> None:
