@@ -271,6 +271,8 @@ class Deliveries:
         return True
 
     def _why_again(self, envelope: Envelope, row: Row | None) -> str:
+        if row is None and envelope.id.round == 0 and envelope.delivery.redelivered is Redelivered.NO:
+            return ""  # the usual case, a message that comes for the first time
         return self._redeliveries.because(envelope, row, self._deps.owner)
 
     def _begin_detached(self, envelope: Envelope) -> None:
