@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -164,7 +165,7 @@ def _is_stream(descriptor: int) -> bool:
         return False
 
 
-class _Output:
+class _Output(ABC):
     """What was shown already; the incidents of one entry have one number."""
 
     def __init__(self, timelines: Timelines) -> None:
@@ -194,16 +195,16 @@ class _Output:
                 self.show(number, finding, finding.example, again=False)
         self.end(search, lines)
 
-    def overview(self, findings: Sequence[Finding]) -> None:
+    def overview(self, findings: Sequence[Finding]) -> None:  # noqa: B027 - JSON has no overview
         """Show the conclusions first, if there are many."""
 
+    @abstractmethod
     def show(self, number: int, finding: Finding, incident: Incident, *, again: bool) -> None:
         """Show a finding."""
-        raise NotImplementedError
 
+    @abstractmethod
     def end(self, search: Search, lines: int) -> None:
         """Show what was not explained."""
-        raise NotImplementedError
 
 
 class _Text(_Output):

@@ -386,6 +386,7 @@ class Node(RabbitMQ):
             "RABBITMQ_CTL_ERL_ARGS": SMALL,
             "ERL_EPMD_PORT": str(self._epmd_port),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_CRASH_DUMP_BYTES": "0",  # a node that does not start would leave one in the folder of the tests
             "RUNNING_UNDER_SYSTEMD": "true",  # the start script becomes the Erlang machine: one pid, and signals reach it
         }
 

@@ -75,6 +75,14 @@ def file_descriptors(scene: Scene) -> None:
 # --- Closed by somebody else ------------------------------------------------------------------------------------------
 
 
+@contextmanager
+def awaited(scene: Scene, text: str) -> Iterator[None]:
+    """Wait at the end until the broker's log has this, since the beginning."""
+    began = scene.node.log.stat().st_size
+    yield
+    until(lambda: text.encode() in scene.node.log.read_bytes()[began:])
+
+
 def closed_while_idle(scene: Scene, act: Callable[[], object]) -> None:
     """An idle connection that something ends: `act`."""
     with scene.connection() as connection:
@@ -269,11 +277,9 @@ def expired_client(scene: Scene) -> None:
 
 def dead_letter_cycle(scene: Scene) -> None:
     """A queue whose expired messages come back to it."""
-    with scene.channel() as channel:
+    with scene.channel() as channel, awaited(scene, "cycle"):
         queue(channel, "round", x_message_ttl=1, x_dead_letter_exchange="", x_dead_letter_routing_key="round")
         channel.basic_publish("", "round", b"")
-        until(lambda: "round" in scene.node.log.read_text(errors="replace"))
-        time.sleep(0.5)
 
 
 def no_dead_letter_target(scene: Scene) -> None:
@@ -288,8 +294,8 @@ def no_dead_letter_target(scene: Scene) -> None:
             x_dead_letter_strategy="at-least-once",
             x_overflow="reject-publish",
         )
-        channel.basic_publish("", "kept", b"")
-        time.sleep(1.5)
+        with awaited(scene, "Cannot forward any dead-letter"):
+            channel.basic_publish("", "kept", b"")
         channel.queue_delete("kept")
 
 
@@ -306,8 +312,8 @@ def no_dead_letter_route(scene: Scene) -> None:
             x_dead_letter_strategy="at-least-once",
             x_overflow="reject-publish",
         )
-        channel.basic_publish("", "stuck", b"")
-        time.sleep(1.5)
+        with awaited(scene, "Cannot forward any dead-letter"):
+            channel.basic_publish("", "stuck", b"")
         channel.queue_delete("stuck")
 
 
