@@ -15,7 +15,10 @@ class ProxyError(Exception):
     Attributes:
         code: The proxy's code (`apache.rocketmq.v2.Code`), or 0 if the call itself failed.
         status: The name of gRPC's status code if the call itself failed, else empty.
+        unsent: True if the failed call was a question before a message was sent.
     """
+
+    unsent = False
 
     def __init__(self, text: str, code: int = 0, status: str = "") -> None:
         super().__init__(f"{text} ({code or status})" if code or status else text)
@@ -185,7 +188,7 @@ def _of_proxy(error: ProxyError, text: str) -> Judged:  # noqa: C901, PLR0911 - 
         case ProxyError(status="UNAVAILABLE"):
             return Judged(text, NO_ANSWER, id="rocketmq.proxy-away")
         case ProxyError(status="DEADLINE_EXCEEDED"):
-            return Judged(text, NO_ANSWER, id="network.no-reply")
+            return Judged(f"no reply in time ({text})", NO_ANSWER, id="network.no-reply")
         case ProxyError() if _NO_SETTINGS.search(text):
             return Judged(text, "the proxy was restarted, or lost the connection to its broker")
         case _:

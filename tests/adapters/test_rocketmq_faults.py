@@ -199,15 +199,18 @@ class GrpcFaults(RocketmqFaults[RocketMQ5]):
 
     @pytest.fixture
     def change_password(self) -> Iterator[Callable[[str], None]]:
-        """Tell the broker, and restart the proxy, which remembers logins."""
+        """Tell the broker, and restart the proxy, which remembers logins, and has the same one."""
         now = [self.password]
+        settings = self.rocketmq.folder / "proxy.json"
 
         def change(password: str) -> None:
             user = {"username": USER, "password": password, "userType": "Super", "userStatus": "enable"}
             with Remoting(self.rocketmq.name_servers, Login(USER, now[-1]), SystemClock()) as remoting:
                 for broker in remoting.brokers():
                     remoting.ask(broker.address, UPDATE_USER, {"username": USER}, json.dumps(user).encode())
+            settings.write_text(settings.read_text().replace(now[-1], password))
             now.append(password)
+            self.rocketmq.login = Login(USER, password)  # by which the node asks whether the proxy is there again
             self.rocketmq.proxy.kill()
             self.rocketmq.proxy.start()
 

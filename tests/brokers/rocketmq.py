@@ -17,6 +17,12 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import trustme
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from steadyworker.clock import SystemClock
 from steadyworker.network.errors import Foreign, Silent
@@ -491,7 +497,9 @@ class RocketMQ5(RocketMQNode):
             )
         if certificate is not None:
             files = {"tlsKeyPath": self.folder / "proxy.key", "tlsCertPath": self.folder / "proxy.crt"}
-            certificate.private_key_pem.write_to_path(files["tlsKeyPath"])
+            key = load_pem_private_key(certificate.private_key_pem.bytes(), None)
+            pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())  # the one form that Java reads
+            files["tlsKeyPath"].write_bytes(pem)
             certificate.cert_chain_pems[0].write_to_path(files["tlsCertPath"])
             settings |= {"tlsTestModeEnable": False, **{name: str(path) for name, path in files.items()}}
         self._write("proxy.json", settings, as_json=True)

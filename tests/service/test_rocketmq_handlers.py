@@ -20,8 +20,8 @@ JOBS = "tests.support.jobs"
 QUEUES = ("hostile", "greedy", "steps")
 DRIVERS = [
     pytest.param(("rocketmq4", False), id="4", marks=pytest.mark.slow),
-    pytest.param(("rocketmq5", True), id="5-grpc"),
     pytest.param(("rocketmq5", False), id="5", marks=pytest.mark.slow),
+    pytest.param(("rocketmq5", True), id="5-grpc"),
 ]
 
 pytestmark = [pytest.mark.rocketmq, pytest.mark.xdist_group("rocketmq"), pytest.mark.timeout(300)]

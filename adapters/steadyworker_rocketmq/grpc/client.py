@@ -221,7 +221,14 @@ class Session:
 
 
 class Sender:
-    """The producer of one process at some proxies; thread-safe."""
+    """
+    The producer of one process at some proxies; thread-safe.
+
+    Attributes:
+        failure: Why it was closed; None while it is open. Its other calls under way end with a `CancelledError`, which tells nothing.
+    """
+
+    failure: ProxyError | None = None
 
     def __init__(self, url: BrokerUrl) -> None:
         with _as_proxy_error():
@@ -252,7 +259,8 @@ class Sender:
             due: The time at which the broker delivers it, in seconds since 1970.
 
         Raises:
-            ProxyError: The proxy refused the message, or it is unknown whether the broker has it.
+            ProxyError: The proxy refused the message, or did not tell where to send it (`unsent`), or it is unknown whether
+                the broker has it.
         """
         with _as_proxy_error():
             message = _message(topic, wire)
@@ -263,8 +271,16 @@ class Sender:
             except Exception as error:
                 if not str(error).startswith("failed to fetch topic"):
                     raise
-                self.route(topic)  # raises the cause, which the library has only logged
+                self._known(topic)
                 self._producer.send(message)
+
+    def _known(self, topic: str) -> None:
+        """Raise the cause for which the library could not fetch a topic's route, which it has only logged; nothing is sent."""
+        try:
+            self.route(topic)
+        except ProxyError as error:
+            error.unsent = True
+            raise
 
     def close(self) -> None:
         """Close the connection."""

@@ -117,7 +117,7 @@ class Publisher:
             sender.route(topic)
         except ProxyError as error:
             if not is_missing_topic(error):
-                self._senders.replace(sender)
+                self._senders.replace(sender, error)
             raise
 
     def reach(self, topic: str) -> None:
@@ -163,7 +163,9 @@ class Publisher:
             return NotPublished(
                 f"Expected the topic {topic!r} to accept a message, got: {error}: see the broker's log."
             )
-        if is_lacking_right(error):
-            return NotPublished(str(unavailable(error, place)))
-        self._senders.replace(sender)
-        return PublishFailed(f"{unavailable(error, place)} The topic {topic!r} may have the message all the same.")
+        if not is_lacking_right(error):
+            self._senders.replace(sender, error)
+        cause = unavailable(sender.failure or error, place)
+        if error.unsent or is_lacking_right(error):
+            return NotPublished(str(cause))
+        return PublishFailed(f"{cause} The topic {topic!r} may have the message all the same.")

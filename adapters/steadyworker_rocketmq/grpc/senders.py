@@ -43,12 +43,13 @@ class Senders(Generic[AnySender]):
                     raise unavailable(error, "a proxy") from error
             return self._sender
 
-    def replace(self, sender: AnySender) -> None:
+    def replace(self, sender: AnySender, failure: ProxyError) -> None:
         """Close a sender whose call failed; the next call opens another one."""
         with self._lock:
             if self._sender is not sender:
                 return
             self._sender = None
+            sender.failure = failure
         _close(sender, 0.0)
 
     def close(self, within: float | None = None) -> None:

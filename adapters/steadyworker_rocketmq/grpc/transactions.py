@@ -58,14 +58,14 @@ class GrpcTransport:
         try:
             half = sender.half(topic, wire)
         except ProxyError as error:
-            self._senders.replace(sender)
+            self._senders.replace(sender, error)
             raise NotPublished(f"{unavailable(error, self._place)} The local transaction was not run.") from error
         decision = run(half.id)
         if decision is not Decision.UNKNOWN:
             try:
                 half.end(commit=decision is Decision.COMMIT)
             except ProxyError as error:
-                self._senders.replace(sender)
+                self._senders.replace(sender, error)
                 raise PublishFailed(
                     f"{unavailable(error, self._place)} The decision was {decision.name}; "
                     "if the broker does not have it, it asks `check`."
@@ -89,7 +89,7 @@ class GrpcTransport:
                         sender.route(topic)
                 except ProxyError as error:
                     if not is_missing_topic(error):
-                        self._senders.replace(sender)
+                        self._senders.replace(sender, error)
                     raise
                 failing = False
             except Exception as error:  # noqa: BLE001 - this thread must not end
