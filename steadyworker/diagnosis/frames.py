@@ -107,6 +107,7 @@ class RemotingFrame(Item):
     A frame of RocketMQ's remoting protocol: a request, or the reply to one with the same `opaque`.
 
     `code` is that of the request, or of the result; `language` and `version` are those of its sender.
+    `fields` has those that the reader knows.
     """
 
     code: int

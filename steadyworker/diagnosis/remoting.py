@@ -25,8 +25,8 @@ from dataclasses import replace
 
 import msgspec
 
-from steadyworker.diagnosis.frames import Flaw, Item, RemotingFrame
-from steadyworker.diagnosis.protocols import recognize
+from steadyworker.diagnosis.frames import FLAWS, Flaw, Item, RemotingFrame
+from steadyworker.diagnosis.protocols import Opening, recognize
 
 LONGEST_HEAD = 1 << 18
 """The largest header in bytes: properties of 32,767 characters, each written as an escape, and all other fields."""
@@ -55,6 +55,23 @@ _LANGUAGES = (
 _V4_0_0_SNAPSHOT = 212
 
 
+FIELDS = (
+    *("topic", "originTopic", "group", "consumerGroup", "producerGroup", "queueId", "queueOffset", "offset"),
+    *("delayLevel", "reconsumeTimes", "maxReconsumeTimes", "maxMsgNums", "commitOffset", "commitOrRollback"),
+    *("nextBeginOffset", "invisibleTime", "clientID", "properties", "AccessKey"),
+    *(
+        "a",
+        "b",
+        "e",
+        "i",
+        "j",
+    ),  # producerGroup, topic, queueId, properties and reconsumeTimes in `SendMessageRequestHeaderV2`
+)
+"""The fields of headers that are read; of all others, nothing is kept."""
+
+_Fields = msgspec.defstruct("_Fields", [(name, str | int | float | bool | None, None) for name in FIELDS])
+
+
 class _Header(msgspec.Struct):
     """A header in JSON."""
 
@@ -64,7 +81,7 @@ class _Header(msgspec.Struct):
     version: int = 0
     language: str | int | None = None
     remark: str | None = None
-    extFields: dict[str, str | int | float | bool | None] | None = None  # noqa: N815 - as it is on the wire
+    extFields: msgspec.Raw = msgspec.Raw(b"null")  # noqa: N815 - as it is on the wire
 
 
 def begins(raw: bytes, max_frame: int = 1 << 24) -> bool:
@@ -134,7 +151,7 @@ class RemotingReader:
         if not self.blind and (self._head or self._left):
             came = self._size - self._left if self._left else len(self._head)
             if self._needed == WORDS.size and not self._left and (opening := recognize(bytes(self._head))) is not None:
-                self._flaw(items, opening.kind, f"{opening.name}, and the end of the stream", came)
+                self._flaw(items, _kind_of(opening), f"{opening.name}, and the end of the stream", came)
             else:
                 where = "body" if self._left else "header"
                 self._flaw(items, "cut", f"the stream ended behind {came} bytes of a frame, in its {where}", came)
@@ -150,7 +167,7 @@ class RemotingReader:
             place = "in the place of a frame" if self._offset else "at the start"
             opening = recognize(raw)
             if opening is not None:
-                kind, what = opening.kind, f"{opening.name} {place}"
+                kind, what = _kind_of(opening), f"{opening.name} {place}"
             elif length + _INT.size > self.max_frame:
                 kind, what = (
                     "frame-too-large",
@@ -196,12 +213,17 @@ class RemotingReader:
         items.append(Flaw(self._offset, size, kind, what, raw))
 
 
+def _kind_of(opening: Opening) -> str:
+    return opening.kind if opening.kind in FLAWS else "unparsable"
+
+
 def _json(head: bytes) -> RemotingFrame:
     try:
         found = msgspec.json.decode(head, type=_Header)
+        given = msgspec.json.decode(found.extFields, type=_Fields | None)
     except msgspec.MsgspecError as error:
         raise ValueError from error
-    fields = {name: str(value) for name, value in (found.extFields or {}).items() if value is not None}
+    fields = {name: str(value) for name in FIELDS if (value := getattr(given, name, None)) is not None}
     language = str(found.language or "")
     return RemotingFrame(
         0, 0, found.code, found.opaque, found.flag, language, found.version, found.remark or "", fields, 0
@@ -219,7 +241,9 @@ def _binary(head: bytes) -> RemotingFrame:
     fields: dict[str, str] = {}
     while at < len(head):
         name, at = _text(head, at, _SHORT)
-        fields[name], at = _text(head, at, _INT)
+        value, at = _text(head, at, _INT)
+        if name in FIELDS:
+            fields[name] = value
     known = _LANGUAGES[language] if language < len(_LANGUAGES) else str(language)
     return RemotingFrame(0, 0, code, opaque, flag, known, version, remark, fields, 0)
 

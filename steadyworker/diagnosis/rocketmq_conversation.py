@@ -11,7 +11,7 @@ from typing import Final
 from steadyworker.diagnosis.frames import Flaw, Item, RemotingFrame
 from steadyworker.diagnosis.line import Line, spelled
 from steadyworker.diagnosis.protocols import spell_length
-from steadyworker.diagnosis.remoting import RemotingReader, version_of
+from steadyworker.diagnosis.remoting import FIELDS, RemotingReader, version_of
 from steadyworker.diagnosis.tap import Side
 from steadyworker.diagnosis.wire import text
 
@@ -86,7 +86,7 @@ RESULTS: Mapping[int, str] = {
 }
 """The names of results, as `ResponseCode` has them."""
 
-_SEND, _SEND_BACK, _ROUTE = {10, 310, 320, 324, 325}, 36, 105
+_SEND, _SEND_BACK, _MEMBERS, _ROUTE = {10, 310, 320, 324, 325}, 36, 38, 105
 _SHORT_NAMES = {310, 320, 325}  # of fields, in `SendMessageRequestHeaderV2`
 _NAMES = {"a": "producerGroup", "b": "topic", "e": "queueId", "i": "properties", "j": "reconsumeTimes"}
 _WAITING = {11, 361, 200050, 200054, 200055}  # a server replies when there is a message
@@ -117,15 +117,14 @@ _LOGINS = (
 )
 """What a server remarks of a login; only here, an access key can be in the remark."""
 
-_SHOWN = (
-    *("topic", "originTopic", "group", "consumerGroup", "producerGroup", "queueId", "queueOffset", "offset"),
-    *("delayLevel", "reconsumeTimes", "maxReconsumeTimes", "maxMsgNums", "commitOffset", "commitOrRollback"),
-    *("nextBeginOffset", "invisibleTime", "clientID"),
-)
+_SHOWN = [name for name in FIELDS if name not in {"properties", "AccessKey"}]
 """The fields that events have; all others are an application's, or a secret."""
 
 _SHOWN_PROPERTIES = ("TRAN_MSG", "DELAY")
 _GROUPS = ("group", "consumerGroup", "producerGroup")
+_PATIENCE = 1.0
+"""Seconds that a side waits for a reply at least; if it closes before, it no longer wants the reply."""
+
 _MOST_REQUESTS = 20_000
 _MOST_LISTED = 8
 _MOST_GROUPS = 1_000
@@ -176,7 +175,10 @@ class RocketmqConversation:
         """Flag the requests that have no reply when the connection is closed, unless the trace itself closed it."""
         by = self._line.closed_by
         for side in Side if by is not None and self._sure else ():
-            left = [each for each in self._requests[side].values() if each.code not in _WAITING]
+            patience = _PATIENCE if by is side else 0.0
+            left = [
+                each for each in self._requests[side].values() if each.code not in _WAITING and t - each.t >= patience
+            ]
             if by is not None and left:
                 count = f"{len(left)} request{'s' * (len(left) > 1)}"
                 what = f"The {by.label} closed the connection, and {count} of the {side.label} had no reply of the {side.other.label}."
@@ -269,9 +271,11 @@ class RocketmqConversation:
         elif is_long and (code == _ILLEGAL or _TOO_LONG.search(said)):
             self._too_long(t, side, request, retry, "MESSAGE_ILLEGAL" if "MESSAGE_ILLEGAL" in said else name)
         elif code == _NO_TOPIC and request.code == _ROUTE:
-            if not request.topic.startswith(RETRY):  # a retry topic is made with the first retry
+            if not request.topic.startswith(RETRY):  # a retry topic is made by the broker, for the group's first member
                 what = f"The {side.label} knows no route to the topic {text(request.topic)}."
                 self._line.flag(t, "rocketmq.no-route", what, rows, groups=groups)
+        elif request.code == _MEMBERS and "no consumer for this group" in said:
+            pass  # the first member asks before it has said that it is there
         else:
             what = f"The {side.label} replied {name} to {asked}{f': {said}' if said else '.'}"
             self._line.flag(t, _FLAGS.get(code, "rocketmq.error-reply"), what, rows, groups=groups)
