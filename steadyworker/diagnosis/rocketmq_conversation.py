@@ -286,18 +286,18 @@ class RocketmqConversation:
         self._refused[retry] = None
         if len(self._refused) > _MOST_GROUPS:
             self._refused.popitem(last=False)
-        what = f"The {side.label} refused a retry ({request.name}) with {name}: the retry topic of the consumer group, {RETRY} and its name, has {len(retry)} characters, and the broker stores topics of at most {LONGEST_TOPIC}. No message of this group can be retried. The group is {text(group)}."
+        what = f"The {side.label} refused a retry ({request.name}) with {name}: the retry topic of the consumer group, {RETRY} and its name, has {len(retry)} characters, and the broker stores topics of at most {LONGEST_TOPIC}. No message of this group can be retried."
         rows: list[dict[str, object]] = [
-            {"name": "group", "characters": len(group), "allowed": LONGEST_TOPIC - len(RETRY)},
-            {"name": "retry topic", "characters": len(retry), "allowed": LONGEST_TOPIC},
+            {"name": text(group), "characters": len(group), "allowed": LONGEST_TOPIC - len(RETRY)},
+            {"name": text(retry), "characters": len(retry), "allowed": LONGEST_TOPIC},
         ]
         self._line.flag(t, "rocketmq.illegal-retry-topic", what, rows)
 
     def _marked(self, t: float, side: Side, request: Request, shown: Mapping[str, str]) -> None:
         """Flag a copy with the mark of a transaction."""
-        what = f"The {side.label} sent a message again with its transaction mark (TRAN_MSG=true) to a retry topic: the broker takes the copy for a half message, which nobody commits, and RMQ_SYS_TRANS_HALF_TOPIC grows."
+        what = f"The {side.label} sent a message again to a retry topic, with its transaction mark (TRAN_MSG=true): the broker takes it for a half message, and RMQ_SYS_TRANS_HALF_TOPIC grows."
         if request.topic in self._refused:
-            what += f" This is the fallback of the client ({self._software[side]}) for the retry that the broker refused, because the group's name is too long."
+            what += f" The client ({self._software[side]}) sends this copy because the broker refused the retry."
         rows: list[dict[str, object]] = [{"topic": text(request.topic), "request": request.name, **shown}]
         rows[0].pop("producerGroup", None)
         self._line.flag(t, "rocketmq.half-topic-grows", what, rows)

@@ -51,7 +51,7 @@ def test_a_refused_retry_and_its_fallback_are_the_story(reply: int, remark: str,
     assert cause["remedy"] == (
         "Give the group a name of at most 120 characters that does not depend on topic and tags."
     )
-    assert "the fallback of the client (JAVA 4.9.7)" in circle["what"]
+    assert "The client (JAVA 4.9.7) sends this copy because the broker refused the retry" in circle["what"]
     assert "first cause: a refused retry (rocketmq.illegal-retry-topic)" in circle["remedy"]
     page = page_of(told.events)
     check(page)
