@@ -90,7 +90,7 @@ _SEND, _SEND_BACK, _MEMBERS, _ROUTE = {10, 310, 320, 324, 325}, 36, 38, 105
 _SHORT_NAMES = {310, 320, 325}  # of fields, in `SendMessageRequestHeaderV2`
 _NAMES = {"a": "producerGroup", "b": "topic", "e": "queueId", "i": "properties", "j": "reconsumeTimes"}
 _WAITING = {11, 361, 200050, 200054, 200055}  # a server replies when there is a message
-_ORDINARY = {0, 19, 20, 22, 209, 210}
+_ORDINARY = {0, 19, 20, 22, 24, 25, 209, 210}  # 24 and 25: a member pulls before its heartbeat has said what it wants
 _ILLEGAL, _NO_TOPIC = 13, 17
 _REPLY, _ONE_WAY = 1, 2
 _FLAGS: Mapping[int, str] = {
@@ -117,7 +117,7 @@ _LOGINS = (
 )
 """What a server remarks of a login; only here, an access key can be in the remark."""
 
-_SHOWN = [name for name in FIELDS if name not in {"properties", "AccessKey"}]
+_SHOWN = [name for name in FIELDS if len(name) > 1 and name not in {"properties", "AccessKey"}]
 """The fields that events have; all others are an application's, or a secret."""
 
 _SHOWN_PROPERTIES = ("TRAN_MSG", "DELAY")
@@ -125,6 +125,8 @@ _GROUPS = ("group", "consumerGroup", "producerGroup")
 _PATIENCE = 1.0
 """Seconds that a side waits for a reply at least; if it closes before, it no longer wants the reply."""
 
+_LONGEST_NAME = 60
+_KEPT = 1_000  # characters of a name, of which 127 or 255 are allowed
 _MOST_REQUESTS = 20_000
 _MOST_LISTED = 8
 _MOST_GROUPS = 1_000
@@ -183,7 +185,12 @@ class RocketmqConversation:
                 count = f"{len(left)} request{'s' * (len(left) > 1)}"
                 what = f"The {by.label} closed the connection, and {count} of the {side.label} had no reply of the {side.other.label}."
                 rows: list[dict[str, object]] = [
-                    {"request": each.name, "topic": each.topic, "group": each.group, "waited": f"{t - each.t:.1f} s"}
+                    {
+                        "request": each.name,
+                        "topic": text(each.topic),
+                        "group": text(each.group),
+                        "waited": f"{t - each.t:.1f} s",
+                    }
                     for each in left[:_MOST_LISTED]
                 ]
                 self._line.flag(t, "rocketmq.reply-timeout", what, rows, unless_flagged=True)
@@ -210,7 +217,8 @@ class RocketmqConversation:
             opaque=frame.opaque,
         )
         group = next((fields[each] for each in _GROUPS if fields.get(each)), "")
-        request = Request(t, frame.code, name, fields.get("topic", ""), group, fields.get("AccessKey", ""))
+        kept = (each[:_KEPT] for each in (fields.get("topic", ""), group, fields.get("AccessKey", "")))
+        request = Request(t, frame.code, name, *kept)
         if not frame.flag & _ONE_WAY:
             waiting = self._requests[side]
             waiting[frame.opaque] = request
@@ -261,10 +269,11 @@ class RocketmqConversation:
         if request is None:
             request = Request(t, 0, "a request", "", "", "")
         retry = RETRY + request.group if request.code == _SEND_BACK else request.topic
-        of = f" of the group {text(request.group)}" if request.group else ""
-        asked = f"{request.name}{of}{f' for {text(request.topic)}' if request.topic else ''}"
+        of = f" of the group {_short(request.group)}" if request.group else ""
+        asked = f"{request.name}{of}{f' for {_short(request.topic)}' if request.topic else ''}"
         rows: list[dict[str, object]] = [{"request": request.name, "topic": text(request.topic), "result": name}]
-        groups = {name: text(of) for name, of in (("topic", request.topic), ("group", request.group)) if of}
+        named = {"topic": request.topic, "group": request.group}
+        groups = {each: text(value) for each, value in named.items() if value}
         is_long = retry.startswith(RETRY) and len(retry) > LONGEST_TOPIC
         if login:
             self._line.flag(t, login, f"The {side.label} refused the login of {asked} with {name}.", rows)
@@ -272,7 +281,7 @@ class RocketmqConversation:
             self._too_long(t, side, request, retry, "MESSAGE_ILLEGAL" if "MESSAGE_ILLEGAL" in said else name)
         elif code == _NO_TOPIC and request.code == _ROUTE:
             if not request.topic.startswith(RETRY):  # a retry topic is made by the broker, for the group's first member
-                what = f"The {side.label} knows no route to the topic {text(request.topic)}."
+                what = f"The {side.label} knows no route to the topic {_short(request.topic)}."
                 self._line.flag(t, "rocketmq.no-route", what, rows, groups=groups)
         elif request.code == _MEMBERS and "no consumer for this group" in said:
             pass  # the first member asks before it has said that it is there
@@ -307,8 +316,9 @@ class RocketmqConversation:
             self._line.flag(t, "rocketmq.frame-cut", self._line.cut(side, text(flaw.what)))
             return
         what = f"From the {side.label}: {text(flaw.what)} (byte {flaw.offset} of its direction)."
-        foreign = self.readers[side].blind and flaw.kind != "bad-frame"
-        flag = "rocketmq.foreign-bytes" if foreign else "rocketmq.bad-frame"
+        flag = "rocketmq.bad-frame"
+        if self.readers[side].blind and flaw.kind != "bad-frame":
+            flag = "rocketmq.foreign-bytes" if side is Side.CLIENT else "trace.unparsable"
         if side is Side.BROKER and flaw.kind.startswith("amqp"):
             flag = "amqp.unknown-protocol-on-port"
             what = "The client speaks RocketMQ's remoting protocol, and the broker answered with a protocol header of AMQP."
@@ -320,3 +330,9 @@ def _properties(written: str) -> dict[str, str]:
     """Return the properties of a message; control characters separate them."""
     pairs = (each.partition("\1") for each in written.split("\2"))
     return {name: value for name, _, value in pairs if name}
+
+
+def _short(name: str) -> str:
+    """Return a name that leaves room for the rest of its sentence."""
+    name = text(name)
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"

@@ -13,7 +13,7 @@ Each event is one JSON object; the first line of a trace has the kind `trace`.
 | `header` | a protocol header of AMQP |
 | `method`, `content`, `body` | a method of AMQP, the properties of a message, its whole body (its size, and in how many frames) |
 | `frame` | a frame of STOMP with some of its headers; a request of RocketMQ, or the reply to one (`to`), with some of its fields |
-| `heartbeat` | a heartbeat of either protocol |
+| `heartbeat` | a heartbeat of AMQP or STOMP |
 | `bytes` | bytes of which only the size and the time are known: TLS, or another protocol |
 | `tuned` | what both ends agreed on: the largest silence of each in seconds, the largest frame and channel |
 | `gap` | a side was silent for longer than it had agreed to |

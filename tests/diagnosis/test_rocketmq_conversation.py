@@ -103,6 +103,8 @@ def test_an_error_of_the_server_is_a_warning(
     [
         (PULL, {"topic": "jobs"}, 19, "OFFSET_OVERFLOW_ONE"),
         (PULL, {"topic": "jobs"}, 20, "NO_MATCHED_MESSAGE"),
+        (PULL, {"topic": "jobs"}, 24, "the consumer's subscription not exist"),
+        (PULL, {"topic": "jobs"}, 25, "the consumer's subscription not latest"),
         (14, {"topic": "jobs"}, 22, "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"),
         (ROUTE, {"topic": "%RETRY%jobs"}, 17, "No topic route info in name server for the topic: %RETRY%jobs"),
         (MEMBERS, {"consumerGroup": "jobs"}, 1, "no consumer for this group, jobs"),
@@ -136,10 +138,10 @@ def test_no_body_key_signature_or_property_of_an_application_is_in_an_event(writ
     secret = {"AccessKey": "hunter2-key", "Signature": "hunter2", "SecurityToken": "hunter2", "other": "hunter2"}
     told.client(write(SEND, 1, {**secret, "topic": "jobs", "properties": properties(KEYS="hunter2", TAGS="hunter2")}))
     told.broker(write(1, 1, {"msgId": "hunter2"}, b"hunter2", flag=REPLY, remark="who is hunter2-key?"))
-    told.client(write(SEND_V2, 2, {**secret, **COPY}, b"hunter2"))
+    told.client(write(SEND_V2, 2, {**secret, **COPY}, b"hunter2"), write(4711, 3, {**secret, **COPY}))
     told.it.ended(1.0, Side.CLIENT, "fin")
     told.it.closed(1.0)
-    assert len(told.of("frame")) == 3
+    assert len(told.of("frame")) == 4
     assert "hunter2" not in json.dumps(told.events)
 
 
@@ -213,6 +215,7 @@ def test_the_first_bytes_decide_whatever_the_port(port: int, write: Write) -> No
         (10911, OPENING, b"", "rocketmq.foreign-bytes"),
         (10911, stomp("CONNECT", {}), b"", "rocketmq.foreign-bytes"),
         (10911, as_json(SEND)[:-1], b"", "rocketmq.frame-cut"),
+        (10911, as_json(SEND), b"HTTP/1.1 400 Bad Request\r\n\r\n", "trace.unparsable"),
         (5672, as_json(SEND), OPENING, "amqp.unknown-protocol-on-port"),
         (5672, as_json(SEND), b"", "amqp.unknown-protocol-on-port"),
     ],
