@@ -58,16 +58,17 @@ _GIVEN_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 Examples:
   steadyworker trace --listen 127.0.0.1:5673 --to rabbit.example:5672
   steadyworker trace --listen 127.0.0.1:61614 --to activemq.example:61613 --seconds 600 --flags-only
-  steadyworker trace --listen 127.0.0.1:10921 --to rocketmq.example:10911
   steadyworker trace --listen 0.0.0.0:5673 --to 127.0.0.1:5672 --jsonl trace.jsonl --html trace.html
   steadyworker trace --pcap amqp.pcap --port 5672 --html trace.html
+  steadyworker trace --pcap rocketmq.pcap --port 10911 --flags-only
   steadyworker trace --listen 127.0.0.1:5671 --tls-cert cert.pem --tls-key key.pem \\
       --to rabbit.example:5671 --to-tls --to-ca ca.pem
 \b
 The client connects to --listen; the trace connects to --to for it, and passes all bytes as they are.
 It reads AMQP 0-9-1, STOMP, and the remoting protocol of RocketMQ's name servers and brokers.
 Other protocols pass, and only their sizes and times are known.
-A RocketMQ client takes the broker's address from the name server: --to is what the client connects to.
+A RocketMQ client takes the broker's address from the name server, and so goes past --listen:
+capture its packets (tcpdump -w rocketmq.pcap port 10911), and read them with --pcap.
 Bodies, logins, and headers and properties of applications are never written.
 \b
 Exit codes: 0 nothing was flagged, 1 something was flagged; SIGINT and SIGTERM end the trace with its totals.""",

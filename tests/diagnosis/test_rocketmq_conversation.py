@@ -253,6 +253,14 @@ def test_reading_goes_on_behind_bytes_that_were_missed(cut: int, step: int, *, b
     assert told.flags == []
 
 
+def test_a_capture_can_begin_in_the_middle_of_a_connection() -> None:
+    told = Told(10911)
+    told.it.connected(0.0, {"broker": "10.0.0.2:10911", "joined": True})
+    told.client(b"the rest of a body", as_json(SEND_BACK, 7, SENT_BACK))
+    told.broker(b"jects", as_json(0, 6, flag=REPLY), as_json(13, 7, flag=REPLY, remark="illegal"))
+    assert told.flags == ["rocketmq.illegal-retry-topic"]
+
+
 @given(data=st.binary(max_size=300), side=st.sampled_from(Side), begun=st.booleans())
 def test_any_bytes_can_pass_and_every_flag_is_known(data: bytes, side: Side, *, begun: bool) -> None:
     told = asked(HEART_BEAT, {}, 0, "") if begun else Told(10911)
