@@ -60,12 +60,16 @@ Examples:
   steadyworker trace --listen 127.0.0.1:61614 --to activemq.example:61613 --seconds 600 --flags-only
   steadyworker trace --listen 0.0.0.0:5673 --to 127.0.0.1:5672 --jsonl trace.jsonl --html trace.html
   steadyworker trace --pcap amqp.pcap --port 5672 --html trace.html
+  steadyworker trace --pcap rocketmq.pcap --port 10911 --flags-only
   steadyworker trace --listen 127.0.0.1:5671 --tls-cert cert.pem --tls-key key.pem \\
       --to rabbit.example:5671 --to-tls --to-ca ca.pem
 \b
 The client connects to --listen; the trace connects to --to for it, and passes all bytes as they are.
-It reads AMQP 0-9-1 and STOMP. Other protocols pass, and only their sizes and times are known.
-Bodies, logins and headers of applications are never written.
+It reads AMQP 0-9-1, STOMP, and the remoting protocol of RocketMQ's name servers and brokers.
+Other protocols pass, and only their sizes and times are known.
+A RocketMQ client takes the broker's address from the name server, and so goes past --listen:
+capture its packets (tcpdump -w rocketmq.pcap port 10911), and read them with --pcap.
+Bodies, logins, and headers and properties of applications are never written.
 \b
 Exit codes: 0 nothing was flagged, 1 something was flagged; SIGINT and SIGTERM end the trace with its totals.""",
 )
@@ -112,7 +116,7 @@ def command(
 
     It flags, each with its evidence and a remedy: a second protocol header, frames of two threads mixed,
     late heartbeats, acknowledgements that come twice or on a closed channel, consumers without a prefetch,
-    frames that were cut, and sides that no longer read.
+    frames that were cut, sides that no longer read, and retries that a RocketMQ broker can never store.
     """
     check_installed()
 

@@ -17,6 +17,7 @@ Neither needs a broker, a ledger or a worker of SteadyWorker.
 | `conversation.py` | a connection as a trace sees it: protocol, silences (`silence.py`), closes |
 | `amqp_conversation.py` | what AMQP means: `amqp_channel.py`, `tags.py`, and `amqp_flaws.py` for bytes that break it |
 | `stomp_conversation.py` | what STOMP means |
+| `rocketmq_conversation.py` | what RocketMQ's remoting protocol means |
 | `wire.py`, `line.py` | the events and flags of a trace, and of one connection of it |
 | `boundary.py` | where a frame begins behind bytes that were missed |
 | `outputs.py`, `terminal.py` | where events go: files, a page, a terminal |
@@ -26,6 +27,7 @@ Neither needs a broker, a ledger or a worker of SteadyWorker.
 | `amqp.py` | the reader of AMQP 0-9-1 |
 | `fields.py` | the values in its frames: arguments, properties, tables |
 | `stomp.py` | the reader of STOMP 1.0 to 1.2 |
+| `remoting.py` | the reader of RocketMQ's remoting protocol |
 | `protocols.py` | the protocol that some bytes, or numbers that were read from such bytes, begin |
 | `capture.py` | the TCP connections in a file of captured packets |
 

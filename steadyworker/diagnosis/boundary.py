@@ -12,6 +12,7 @@ import re
 import struct
 
 from steadyworker.diagnosis.protocols import STOMP_COMMANDS
+from steadyworker.diagnosis.remoting import begins
 
 ENOUGH = 3
 """So many frames in a row are no chance."""
@@ -27,6 +28,11 @@ _METHODS = 120  # no class has a method with a larger number
 _METHOD_START = re.compile(rb"\x01..[\x00-\x07]...\x00[\x0a\x14\x1e\x28\x32\x3c\x55\x5a]\x00[\x0a-\x78]", re.DOTALL)
 _STOMP_START = re.compile(rb"\x00[\r\n]*(?=(?:" + "|".join(STOMP_COMMANDS).encode() + rb")\r?\n)")
 _LONGEST_COMMAND = 16
+# Two lengths, and the first bytes of a header: in JSON, or a binary one with its language and its flag.
+_REMOTING_START = re.compile(
+    rb"\x00...\x00...(?=\{\")|\x00...\x01...(?=..[\x00-\x1f]......\x00\x00\x00[\x00-\x03])", re.DOTALL
+)
+_LONGEST_START = 21
 
 
 def next_amqp(data: bytes, frame_max: int) -> tuple[int | None, int]:
@@ -65,6 +71,17 @@ def next_stomp(data: bytes) -> int | None:
 def keep_for_stomp(data: bytes) -> bytes:
     """Return the last bytes, in which the beginning of a frame can be incomplete."""
     return data[-_LONGEST_COMMAND:]
+
+
+def next_remoting(data: bytes) -> int | None:
+    """Return where a frame of RocketMQ's remoting protocol begins; None if more bytes are needed to see it."""
+    starts = (found.start() for found in _REMOTING_START.finditer(data))
+    return next((at for at in starts if begins(data[at : at + _AROUND])), None)
+
+
+def keep_for_remoting(data: bytes) -> bytes:
+    """Return the last bytes, in which the beginning of a frame can be incomplete."""
+    return data[1 - _LONGEST_START :]
 
 
 def _is_incomplete(data: bytes, at: int, frame_max: int) -> bool:

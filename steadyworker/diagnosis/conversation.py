@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from steadyworker.diagnosis.amqp_conversation import AmqpConversation
-from steadyworker.diagnosis.boundary import keep_for_stomp, next_amqp, next_stomp
-from steadyworker.diagnosis.frames import Method, StompFrame
+from steadyworker.diagnosis.boundary import keep_for_remoting, keep_for_stomp, next_amqp, next_remoting, next_stomp
+from steadyworker.diagnosis.frames import Method, RemotingFrame, StompFrame
 from steadyworker.diagnosis.line import Line, spelled
 from steadyworker.diagnosis.protocols import recognize
+from steadyworker.diagnosis.remoting import begins
+from steadyworker.diagnosis.rocketmq_conversation import RocketmqConversation
 from steadyworker.diagnosis.stomp_conversation import StompConversation
 from steadyworker.diagnosis.tap import Side
 from steadyworker.diagnosis.wire import Level, Wire
@@ -33,8 +35,17 @@ _MOST_SEARCHED = 1 << 20  # the size of a frame, if both sides agreed on no limi
 _MOST_HELD = 1 << 16
 _AMQP_PORTS = {5671, 5672}
 _STOMP_PORTS = range(61_610, 61_620)
+_ROCKETMQ_PORTS = {9876, 10_909, 10_911}
+_NAMES = {"amqp": "AMQP", "stomp": "STOMP", "rocketmq": "RocketMQ's remoting protocol"}
 
-Spoken = AmqpConversation | StompConversation
+Spoken = AmqpConversation | StompConversation | RocketmqConversation
+_REFUSALS = {
+    ("amqp", "stomp"): "amqp.stomp-on-port",
+    ("amqp", "rocketmq"): "amqp.unknown-protocol-on-port",
+    ("rocketmq", "amqp"): "rocketmq.foreign-bytes",
+    ("rocketmq", "stomp"): "rocketmq.foreign-bytes",
+}
+"""What is flagged if a broker of one protocol closes a connection of another one without a word."""
 
 
 class _Recent:
@@ -69,6 +80,8 @@ class Known:
         """Return what the broker's port says."""
         if port in _STOMP_PORTS:
             return cls("stomp", sure=True)
+        if port in _ROCKETMQ_PORTS:
+            return cls("rocketmq", sure=True)
         return cls("amqp", sure=port in _AMQP_PORTS)
 
 
@@ -177,6 +190,8 @@ class Conversation:
             self._judge_no_more(t, side)
         if isinstance(self._spoken, StompConversation):
             self._spoken.forget()
+        elif isinstance(self._spoken, RocketmqConversation) and not by_trace:
+            self._spoken.closed(t)
         self._wire.forget(self.line.number)
 
     def due(self) -> float:
@@ -195,8 +210,8 @@ class Conversation:
         known, spoken = self._known, self._spoken
         if spoken is None or self._heard_of_broker or not known.sure or known.family == spoken.family:
             return
-        what = f"The client speaks {spoken.family.upper()}, and the broker, which expects {known.family.upper()} on this port, gave no answer."
-        flag = "amqp.stomp-on-port" if known.family == "amqp" else "trace.unparsable"
+        what = f"The client speaks {_NAMES[spoken.family]}, and the broker, which expects {_NAMES[known.family]} on this port, gave no answer."
+        flag = _REFUSALS.get((known.family, spoken.family), "trace.unparsable")
         self.line.flag(t, flag, what, unless_flagged=True)
 
     # --- Silence ---------------------------------------------------------------------------------------------------------
@@ -259,13 +274,15 @@ class Conversation:
             first += data
         elif not first:
             self._unknown = True
-            what = "The broker spoke first, which neither AMQP nor STOMP does."
+            what = "The broker spoke first, which no protocol does that the trace reads."
             self.line.flag(t, "trace.unparsable", what, spelled(data[:_JUDGED]))
             return data
-        begins = bytes(first[:_LONGEST_FIRST].lstrip(b"\r\n"))
-        opening = recognize(begins)
+        opened = bytes(first[:_LONGEST_FIRST].lstrip(b"\r\n"))
+        opening = recognize(opened)
         kind = opening.kind if opening else ""
-        sure = kind in {"amqp", "stomp"} and len(begins) >= _JUDGED
+        if len(first) >= _JUDGED and begins(bytes(first[:_LONGEST_FIRST])):
+            kind = "rocketmq"
+        sure = kind in _NAMES and len(opened) >= _JUDGED
         if side is Side.CLIENT and not (sure or last or len(first) > _MOST_HELD):
             return b""  # the broker's answer tells which protocol it expects
         broker = recognize(data) if side is Side.BROKER else None
@@ -280,7 +297,7 @@ class Conversation:
             self.line.event(t, Side.CLIENT, "bytes", size=len(first))
             return data
         answer = broker.kind.removesuffix("-1.0") if broker else ""
-        family = next((each for each in (kind, answer) if each in {"amqp", "stomp"}), self._known.family)
+        family = next((each for each in (kind, answer) if each in _NAMES), self._known.family)
         self._spoken = self._speaker(family)
         self._read(t, Side.CLIENT, bytes(first))
         self._first = bytearray()
@@ -301,7 +318,7 @@ class Conversation:
         blind = reader.blind
         for item in reader.feed(data):
             spoken.take(t, side, item, recent.since)
-            if side is Side.BROKER and isinstance(item, (Method, StompFrame)):
+            if side is Side.BROKER and isinstance(item, (Method, StompFrame, RemotingFrame)):
                 self._known.family, self._known.sure = spoken.family, True
         if blind:
             self.line.event(t, side, "bytes", size=len(data))
@@ -321,6 +338,9 @@ class Conversation:
             found, needed = next_amqp(data, spoken.readers[side].frame_max or _MOST_SEARCHED)
             at = found if at is None else at
             kept = data[needed:]
+        elif isinstance(spoken, RocketmqConversation):
+            at = next_remoting(data)
+            kept = keep_for_remoting(data)
         else:
             at = stomp_at if at is None else at
             kept = keep_for_stomp(data)
@@ -335,7 +355,7 @@ class Conversation:
     def _speaker(self, family: str) -> Spoken:
         if family == "stomp":
             return StompConversation(self.line, self._known.client_ids)
-        return AmqpConversation(self.line)
+        return RocketmqConversation(self.line) if family == "rocketmq" else AmqpConversation(self.line)
 
     def _end_of(self, t: float, side: Side) -> bool:
         """Take note of the end of a direction; returns whether it ended inside a frame."""

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 FLAWS: dict[str, str] = {
     "http": "HTTP where this protocol was expected",
     "tls": "TLS where this protocol was expected without it",
-    "stomp": "STOMP where AMQP was expected",
-    "amqp": "AMQP where STOMP was expected",
+    "stomp": "STOMP where another protocol was expected",
+    "amqp": "AMQP where another protocol was expected",
     "amqp-1.0": "the header of AMQP 1.0 where that of AMQP 0-9-1 was expected",
     "frame-too-large": "a frame that is larger than the agreed maximum",
     "frame-end": "another byte where the frame's end octet was expected",
@@ -27,7 +27,7 @@ FLAWS: dict[str, str] = {
     "bad-text": "a name that is no valid UTF-8",
     "interleaved": "frames of two messages mixed on one channel",
     "cut": "the end of the stream in the middle of a frame",
-    "bad-frame": "a frame that breaks the rules of STOMP",
+    "bad-frame": "a frame that breaks the rules of the protocol",
     "bad-escape": "an escape sequence that STOMP does not have",
     "unparsable": "bytes that could not be read",
 }
@@ -98,6 +98,25 @@ class StompFrame(Item):
 
     command: str
     headers: Mapping[str, str]
+    body_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemotingFrame(Item):
+    """
+    A frame of RocketMQ's remoting protocol: a request, or the reply to one with the same `opaque`.
+
+    `code` is that of the request, or of the result; `language` and `version` are those of its sender.
+    `fields` has those that the reader knows.
+    """
+
+    code: int
+    opaque: int
+    flag: int
+    language: str
+    version: int
+    remark: str
+    fields: Mapping[str, str]
     body_size: int
 
 

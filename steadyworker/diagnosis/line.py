@@ -58,15 +58,16 @@ class Line:
         *,
         level: Level | None = None,
         unless_flagged: bool = False,
+        groups: Mapping[str, str] | None = None,
     ) -> None:
-        """Write a flag; with `unless_flagged` only if nothing else was flagged that explains it."""
+        """Write a flag; with `unless_flagged` only if nothing else was flagged that explains it; `groups` stand in its remedy."""
         if unless_flagged and t < self._explained_until:
             return
         if flag not in _NO_CAUSES:
             self._explained_until = t + _CONSEQUENCE
         self.flagged.add(flag)
-        groups = {"peer": self.client_address} if self.client_address else {}
-        self.wire.flag(t, self.number, flag, what, evidence, level=level, groups=groups)
+        peer = {"peer": self.client_address} if self.client_address else {}
+        self.wire.flag(t, self.number, flag, what, evidence, level=level, groups={**peer, **(groups or {})})
 
     def cut(self, side: Side, what: str) -> str:
         """Return the sentence for a frame that was cut."""

@@ -12,8 +12,8 @@ Each event is one JSON object; the first line of a trace has the kind `trace`.
 | `open` | a client connected: the addresses of both ends, TLS |
 | `header` | a protocol header of AMQP |
 | `method`, `content`, `body` | a method of AMQP, the properties of a message, its whole body (its size, and in how many frames) |
-| `frame` | a frame of STOMP with some of its headers |
-| `heartbeat` | a heartbeat of either protocol |
+| `frame` | a frame of STOMP with some of its headers; a request of RocketMQ, or the reply to one (`to`), with some of its fields |
+| `heartbeat` | a heartbeat of AMQP or STOMP |
 | `bytes` | bytes of which only the size and the time are known: TLS, or another protocol |
 | `tuned` | what both ends agreed on: the largest silence of each in seconds, the largest frame and channel |
 | `gap` | a side was silent for longer than it had agreed to |
@@ -23,7 +23,7 @@ Each event is one JSON object; the first line of a trace has the kind `trace`.
 | `flag` | something that ends connections or loses messages, with its id, evidence and remedy |
 | `end` | the totals of the trace |
 
-No event has a body, a login, or a header that an application made up.
+No event has a body, a login, or a header or a property that an application made up.
 """
 
 from __future__ import annotations
@@ -79,6 +79,28 @@ FLAGS: Mapping[str, Level] = {
     "amqp.unknown-protocol-on-port": "warning",
     "amqp.unlimited-prefetch": "warning",
     "amqp.wrong-version": "error",
+    "rocketmq.bad-frame": "warning",
+    "rocketmq.broker-busy": "warning",
+    "rocketmq.error-reply": "warning",
+    "rocketmq.filter-expression": "warning",
+    "rocketmq.flush-timeout": "warning",
+    "rocketmq.forbidden": "warning",
+    "rocketmq.foreign-bytes": "error",
+    "rocketmq.frame-cut": "error",
+    "rocketmq.group-missing": "warning",
+    "rocketmq.half-topic-grows": "error",
+    "rocketmq.illegal-retry-topic": "error",
+    "rocketmq.message-illegal": "warning",
+    "rocketmq.no-replica": "warning",
+    "rocketmq.no-route": "warning",
+    "rocketmq.not-authorized": "error",
+    "rocketmq.offset-moved": "warning",
+    "rocketmq.peer-not-reading": "error",
+    "rocketmq.reply-timeout": "warning",
+    "rocketmq.store-unavailable": "warning",
+    "rocketmq.topic-missing": "warning",
+    "rocketmq.unknown-key": "error",
+    "rocketmq.wrong-signature": "error",
     "stomp.client-id-taken": "error",
     "stomp.double-ack": "error",
     "stomp.duplicate-subscription": "error",

@@ -22,6 +22,8 @@ CONSEQUENCES = frozenset(
     {
         *("amqp.frame-cut", "amqp.connection-forced", "amqp.channel-error", "amqp.dead-channel"),
         *("stomp.frame-cut", "stomp.error-frame", "trace.unparsable"),
+        *("rocketmq.frame-cut", "rocketmq.half-topic-grows", "rocketmq.message-illegal", "rocketmq.error-reply"),
+        "rocketmq.reply-timeout",
     }
 )
 """Flags that often follow from another one, which is then the cause to be named."""

@@ -27,6 +27,7 @@ _KEPT_NAMES = frozenset(
         *("Connection.Start", "Connection.StartOk", "Connection.Open", "Connection.OpenOk", "Connection.Close"),
         *("Connection.CloseOk", "Connection.Blocked", "Connection.Unblocked", "Channel.Close", "Basic.Cancel"),
         *("CONNECT", "STOMP", "CONNECTED", "ERROR", "DISCONNECT"),
+        *("CONSUMER_SEND_MSG_BACK", "MESSAGE_ILLEGAL", "END_TRANSACTION", "UNREGISTER_CLIENT"),
     }
 )
 _FIRST = 2
@@ -221,7 +222,11 @@ class Story:
             text = text_of(field(event, "reply_text", "text", "message", "reason"), 300)
             code = text_of(field(event, "reply_code", "code"), 8)
             self.reasons.append(Reason(moment.t, moment.side, name, text, code))
-        elif name in _GREETINGS and (lane := self.lanes.get(moment.side)) is not None and not lane.software:
+        elif (
+            (name in _GREETINGS or "product" in event)
+            and (lane := self.lanes.get(moment.side)) is not None
+            and not lane.software
+        ):
             lane.software = software_of(event)
         elif name == "Basic.Qos":
             self.prefetch = count_of(field(event, "prefetch_count")) or None
@@ -241,7 +246,7 @@ class Story:
 _FRAMES = frozenset({"header", "method", "frame", "content", "body", "heartbeat"})
 _ENDS = {"client": "from_address", "broker": "to_address"}
 _ENDINGS = frozenset({"Connection.Close", "Channel.Close", "ERROR"})
-_GOODBYES = frozenset({"Connection.Close", "DISCONNECT"})
+_GOODBYES = frozenset({"Connection.Close", "DISCONNECT", "UNREGISTER_CLIENT"})
 _GREETINGS = frozenset({"Connection.Start", "Connection.StartOk", "CONNECTED"})
 
 

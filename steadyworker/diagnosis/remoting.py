@@ -1,0 +1,257 @@
+r"""
+The reader of RocketMQ's remoting protocol, which name servers, brokers and the proxies' remoting port speak.
+
+A frame has four parts, and all numbers are big-endian:
+
+| bytes | part |
+|---|---|
+| 4 | the length of what follows |
+| 4 | the type of the header in the first byte (0 is JSON, 1 is binary), the header's length in the other three |
+| | the header: code, number of the request, flag (bit 0: a reply, bit 1: wants no reply), remark, fields |
+| | the body |
+
+    00 00 00 5C  00 00 00 58  {"code":36,"extFields":{"group":"jobs",…},"flag":0,"language":"JAVA","opaque":7,"version":411}
+
+The reader holds at most one header, which has a largest size; a larger one is skipped, with its frame.
+Of a body it counts the bytes.
+A header that cannot be read is a flaw, and the next frame is found behind it.
+If the lengths contradict each other, no later frame can be found.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+
+import msgspec
+
+from steadyworker.diagnosis.frames import FLAWS, Flaw, Item, RemotingFrame
+from steadyworker.diagnosis.protocols import Opening, recognize
+
+LONGEST_HEAD = 1 << 18
+"""The largest header in bytes: properties of 32,767 characters, each written as an escape, and all other fields."""
+
+WORDS = struct.Struct(">II")
+
+_JSON, _BINARY = 0, 1
+_HEADER_SIZE = (1 << 24) - 1  # the bits of the second word that are the header's length
+_FIXED = struct.Struct(">hBhii")
+_SHORT, _INT = struct.Struct(">H"), struct.Struct(">I")
+_LANGUAGES = (
+    "JAVA",
+    "CPP",
+    "DOTNET",
+    "PYTHON",
+    "DELPHI",
+    "ERLANG",
+    "RUBY",
+    "OTHER",
+    "HTTP",
+    "GO",
+    "PHP",
+    "OMS",
+    "RUST",
+)
+_V4_0_0_SNAPSHOT = 212
+
+
+FIELDS = (
+    *("topic", "originTopic", "group", "consumerGroup", "producerGroup", "queueId", "queueOffset", "offset"),
+    *("delayLevel", "reconsumeTimes", "maxReconsumeTimes", "maxMsgNums", "commitOffset", "commitOrRollback"),
+    *("nextBeginOffset", "invisibleTime", "clientID", "properties", "AccessKey"),
+    *(
+        "a",
+        "b",
+        "e",
+        "i",
+        "j",
+    ),  # producerGroup, topic, queueId, properties and reconsumeTimes in `SendMessageRequestHeaderV2`
+)
+"""The fields of headers that are read; of all others, nothing is kept."""
+
+_Fields = msgspec.defstruct("_Fields", [(name, str | int | float | bool | None, None) for name in FIELDS])
+
+
+class _Header(msgspec.Struct):
+    """A header in JSON."""
+
+    code: int
+    opaque: int = 0
+    flag: int = 0
+    version: int = 0
+    language: str | int | None = None
+    remark: str | None = None
+    extFields: msgspec.Raw = msgspec.Raw(b"null")  # noqa: N815 - as it is on the wire
+
+
+def begins(raw: bytes, max_frame: int = 1 << 24) -> bool:
+    """Return whether bytes, 8 or more, are the beginning of a frame."""
+    length, word = WORDS.unpack_from(raw)
+    return (
+        length + _INT.size <= max_frame
+        and word >> 24 in {_JSON, _BINARY}
+        and 0 < word & _HEADER_SIZE <= length - _INT.size
+        and (word >> 24 == _BINARY or raw[WORDS.size : WORDS.size + 1] in b"{")
+    )
+
+
+def version_of(number: int) -> str:
+    """
+    Return the version of a server or client by its number (`MQVersion`), such as 4.9.7; empty before 4.0.0.
+
+    Each version has two consecutive numbers, for its snapshot and its release; patch and minor go up to 9.
+    """
+    index = (number - _V4_0_0_SNAPSHOT) // 2
+    return "" if index < 0 else ".".join(map(str, (4 + index // 100, index // 10 % 10, index % 10)))
+
+
+class RemotingReader:
+    """
+    Reads one direction of a connection.
+
+    `max_frame` is the largest frame, with its length: by default that of RocketMQ's servers and clients.
+    A larger length is a flaw before any byte behind it is read.
+    """
+
+    def __init__(self, *, max_frame: int = 1 << 24) -> None:
+        self.max_frame = max_frame
+        self.blind = False
+        self._offset = 0  # of the frame that comes, or is being read
+        self._head = bytearray()  # its lengths and its header, as far as they have come
+        self._needed = WORDS.size  # so many bytes of it
+        self._frame: RemotingFrame | None = None  # the frame of which the body is skipped; None if it could not be read
+        self._left = 0  # bytes of it that are still to come
+        self._size = 0
+
+    def feed(self, data: bytes) -> list[Item]:
+        """Take the next bytes of this direction, and return what they complete."""
+        items: list[Item] = []
+        at = 0
+        while at < len(data) and not self.blind:
+            if self._left:
+                here = min(self._left, len(data) - at)
+                self._left -= here
+            else:
+                here = min(self._needed - len(self._head), len(data) - at)
+                self._head += data[at : at + here]
+                if len(self._head) < self._needed:
+                    return items
+                if self._needed == WORDS.size:
+                    self._begin(items)
+                else:
+                    self._read_header(items)
+            at += here
+            if not self._left and self._size and not self.blind and self._needed == WORDS.size:
+                self._finish(items)
+        return items
+
+    def end(self) -> list[Item]:
+        """Take note that the stream ended: return a flaw if it ended inside a frame."""
+        items: list[Item] = []
+        if not self.blind and (self._head or self._left):
+            came = self._size - self._left if self._left else len(self._head)
+            if self._needed == WORDS.size and not self._left and (opening := recognize(bytes(self._head))) is not None:
+                self._flaw(items, _kind_of(opening), f"{opening.name}, and the end of the stream", came)
+            else:
+                where = "body" if self._left else "header"
+                self._flaw(items, "cut", f"the stream ended behind {came} bytes of a frame, in its {where}", came)
+        self.blind = True
+        return items
+
+    def _begin(self, items: list[Item]) -> None:
+        """Check the lengths."""
+        raw = bytes(self._head)
+        length, word = WORDS.unpack(raw)
+        header = word & _HEADER_SIZE
+        if not begins(raw, self.max_frame):
+            place = "in the place of a frame" if self._offset else "at the start"
+            opening = recognize(raw)
+            if opening is not None:
+                kind, what = _kind_of(opening), f"{opening.name} {place}"
+            elif length + _INT.size > self.max_frame:
+                kind, what = (
+                    "frame-too-large",
+                    f"a length of {length} bytes {place}, where {self.max_frame} are allowed",
+                )
+            else:
+                kind, what = "bad-frame", f"a length of {length} bytes {place}, and then 0x{word:08X} for the header"
+            self._flaw(items, kind, what, len(raw), raw)
+            self.blind = True
+            return
+        self._size = _INT.size + length
+        if header > LONGEST_HEAD:
+            what = f"a header of {header} bytes, of which at most {LONGEST_HEAD} are read"
+            self._flaw(items, "frame-too-large", what, self._size, raw)
+            self._skip(None, WORDS.size)
+        else:
+            self._needed = WORDS.size + header
+
+    def _read_header(self, items: list[Item]) -> None:
+        """Read the header, which is complete, and begin with the body."""
+        head = bytes(self._head[WORDS.size :])
+        binary = self._head[_INT.size] == _BINARY
+        body = self._size - len(self._head)
+        frame: RemotingFrame | None = None
+        try:
+            frame = replace((_binary if binary else _json)(head), offset=self._offset, size=self._size, body_size=body)
+        except (ValueError, RecursionError, struct.error):
+            what = f"a {'binary' if binary else 'JSON'} header of {len(head)} bytes that cannot be read"
+            self._flaw(items, "bad-frame", what, self._size)
+        self._skip(frame, len(self._head))
+
+    def _skip(self, frame: RemotingFrame | None, came: int) -> None:
+        self._frame, self._left = frame, self._size - came
+        self._head, self._needed = bytearray(), WORDS.size
+
+    def _finish(self, items: list[Item]) -> None:
+        if self._frame is not None:
+            items.append(self._frame)
+        self._offset += self._size
+        self._frame, self._size = None, 0
+
+    def _flaw(self, items: list[Item], kind: str, what: str, size: int, raw: bytes = b"") -> None:
+        items.append(Flaw(self._offset, size, kind, what, raw))
+
+
+def _kind_of(opening: Opening) -> str:
+    return opening.kind if opening.kind in FLAWS else "unparsable"
+
+
+def _json(head: bytes) -> RemotingFrame:
+    try:
+        found = msgspec.json.decode(head, type=_Header)
+        given = msgspec.json.decode(found.extFields, type=_Fields | None)
+    except msgspec.MsgspecError as error:
+        raise ValueError from error
+    fields = {name: str(value) for name in FIELDS if (value := getattr(given, name, None)) is not None}
+    language = str(found.language or "")
+    return RemotingFrame(
+        0, 0, found.code, found.opaque, found.flag, language, found.version, found.remark or "", fields, 0
+    )
+
+
+def _binary(head: bytes) -> RemotingFrame:
+    """Read a binary header; each text has its length before it, that of a name has 2 bytes."""
+    code, language, version, opaque, flag = _FIXED.unpack_from(head)
+    remark, at = _text(head, _FIXED.size, _INT)
+    (size,) = _INT.unpack_from(head, at)
+    at += _INT.size
+    if at + size != len(head):
+        raise ValueError
+    fields: dict[str, str] = {}
+    while at < len(head):
+        name, at = _text(head, at, _SHORT)
+        value, at = _text(head, at, _INT)
+        if name in FIELDS:
+            fields[name] = value
+    known = _LANGUAGES[language] if language < len(_LANGUAGES) else str(language)
+    return RemotingFrame(0, 0, code, opaque, flag, known, version, remark, fields, 0)
+
+
+def _text(head: bytes, at: int, length: struct.Struct) -> tuple[str, int]:
+    """Return a text, and where the next part begins; raises ValueError or struct.error."""
+    (size,) = length.unpack_from(head, at)
+    end = at + length.size + size
+    if end > len(head):
+        raise ValueError
+    return head[at + length.size : end].decode(), end
