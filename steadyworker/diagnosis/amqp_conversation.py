@@ -253,16 +253,16 @@ class AmqpConversation:
                 what = f"The client sent {item.name} on channel {item.channel}, which it has never opened."
                 self._line.flag(t, "amqp.dead-channel", what, [{"channel": item.channel, "frame": item.name}])
             return True
-        if channel.state is State.OPEN or item.name in _ANSWERS_CLOSE:
-            return True
-        self._dead(t, channel, item)
+        if channel.closed_by is None or item.name in _ANSWERS_CLOSE:
+            return True  # a Channel.CloseOk whose Channel.Close was not read comes too early in a capture
+        self._dead(t, channel, item, channel.closed_by)
         return False
 
-    def _dead(self, t: float, channel: Channel, item: Method) -> None:
+    def _dead(self, t: float, channel: Channel, item: Method, closed_by: Side) -> None:
         kind = "ack" if item.name in _SETTLES else item.name
         if not channel.once(f"{channel.state} {kind}"):
             return
-        who = f"the {channel.closed_by.label}" if channel.closed_by is not None else "one side"
+        who = f"the {closed_by.label}"
         since = t - channel.closed_at
         effect = (
             "the acknowledgement has no effect, and the message comes again"
