@@ -32,6 +32,5 @@ Neither needs a broker, a ledger or a worker of SteadyWorker.
 A reader is fed with the bytes of one direction, as they arrive, and returns the things that are complete.
 It never waits, never holds more than one incomplete frame, and never trusts a length before it has checked it.
 The bytes of a message's body are counted, and not kept.
-A reader can join a connection later, and go on behind bytes that are missing, as both happens in captures.
 What breaks the protocol becomes a `Flaw`, which says what stands where something else was expected.
 """

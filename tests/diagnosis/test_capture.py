@@ -6,8 +6,8 @@ import builtins
 import random
 import struct
 import tracemalloc
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pamqp import commands, frame
 
-from steadyworker.diagnosis.amqp import AmqpReader
 from steadyworker.diagnosis.capture import MOST_HELD, Bytes, Closed, Event, Missing, Opened, read_capture
-from steadyworker.diagnosis.frames import Flaw, Heartbeat, Item, Method, ProtocolHeader
+from steadyworker.diagnosis.conversation import Known
+from steadyworker.diagnosis.replay import records_of
+from steadyworker.diagnosis.tracing import Conversations
+from steadyworker.diagnosis.wire import Wire
 from steadyworker.errors import ConfigError
 from tests.diagnosis.packets import (
     ACK,
@@ -297,86 +299,66 @@ def sent_one_by_one(path: Path) -> Iterable[bytes | int]:
         yield from sent([event])
 
 
-# --- With a reader behind it -----------------------------------------------------------------------------------------
+# --- With the conversation behind it ---------------------------------------------------------------------------------
 
 
-def read(found: Sequence[Event], *, by_client: bool) -> list[Item]:
-    """What a reader of AMQP makes of one direction of the only connection."""
-    opened = found[0]
-    assert isinstance(opened, Opened)
-    reader, items = AmqpReader(opening=by_client, joined=opened.joined), list[Item]()
-    for part in sent(found, by_client=by_client):
-        if isinstance(part, int):
-            items += reader.lost(part)
-        else:
-            items += reader.feed(part)
-    return items
+def read(path: Path, port: int = PORT) -> list[dict[str, Any]]:
+    """What a trace writes of a capture."""
+    records, found = records_of(read_capture(path, port)), list[dict[str, Any]]()
+    if (first := next(records, None)) is not None:
+        conversations = Conversations(Wire(first.t, [found.append]), Known.at(port))
+        for record in chain((first,), records):
+            conversations.take(record)
+    return found
 
 
-def deliver(number: int) -> bytes:
-    return frame.marshal(commands.Basic.Deliver("ctag", number, False, "", "jobs"), 1)
+def frames(found: Iterable[dict[str, Any]], *, side: str = "broker") -> list[str]:
+    return [event.get("name", event["kind"]) for event in found if event["from"] == side and event["kind"] in FRAMES]
 
 
-def names(items: Iterable[Item]) -> list[str]:
-    return [item.name if isinstance(item, Method) else type(item).__name__ for item in items]
+FRAMES = {"header", "method", "content", "body", "heartbeat"}
 
 
 def message(number: int, size: int = 300) -> bytes:
-    return deliver(number) + framed(2, 1, struct.pack(">HHQH", 60, 0, size, 0)) + framed(3, 1, b"\1" * size)
+    deliver = frame.marshal(commands.Basic.Deliver("ctag", number, False, "", "jobs"), 1)
+    return deliver + framed(2, 1, struct.pack(">HHQH", 60, 0, size, 0)) + framed(3, 1, b"\1" * size)
 
 
-def test_a_capture_that_began_later_is_read_from_the_first_frame_on(tmp_path: Path) -> None:
+MESSAGE = ["Basic.Deliver", "content", "body"]
+
+
+def test_a_capture_that_began_later_is_read_from_the_first_message_on(tmp_path: Path) -> None:
     talk = Talk()
     wire = message(1) + BEAT + message(2)
     packets = [talk.packet(part, by_client=False) for part in (wire[60:200], wire[200:])]
-    items = read(events(tmp_path, packets), by_client=False)
-    assert names(items) == ["Heartbeat", "Basic.Deliver", "ContentHeader", "Body"]
-    assert next(item.offset for item in items) == len(message(1)) - 60
+    found = read(write_pcap(tmp_path / "a.pcap", timed(packets)))
+    assert frames(found) == MESSAGE
+    assert not [event for event in found if event["kind"] == "flag"]
 
 
 def test_a_capture_that_begins_inside_a_message_flags_nothing(tmp_path: Path) -> None:
     talk = Talk()
     wire = framed(3, 1, b"\1" * 30) + framed(3, 1, b"\1" * 30) + message(2) + message(3)
-    items = read(events(tmp_path, [talk.packet(wire, by_client=False)]), by_client=False)
-    assert names(items)[:3] == ["Body", "Body", "Basic.Deliver"]
-    assert not [item for item in items if isinstance(item, Flaw)]
+    found = read(write_pcap(tmp_path / "a.pcap", timed([talk.packet(wire, by_client=False)])))
+    assert frames(found) == MESSAGE * 2
+    assert not [event for event in found if event["kind"] == "flag"]
 
 
-def test_bytes_that_are_missing_in_a_body_leave_the_reader_in_step_and_others_make_it_search(tmp_path: Path) -> None:
+def test_behind_bytes_that_are_missing_the_next_whole_frames_are_read(tmp_path: Path) -> None:
     talk = Talk()
-    parts = [message(1), message(2, size=1000), BEAT, message(3), BEAT, BEAT]
+    parts = [message(1), message(2, size=1000), BEAT, message(3), BEAT, message(4)]
     packets = [*talk.opened(), talk.packet(OPENING), *(talk.packet(part, by_client=False) for part in parts)]
 
-    whole = read(events(tmp_path, packets), by_client=False)
-    assert names(whole) == ["Basic.Deliver", "ContentHeader", "Body"] * 2 + ["Heartbeat"] + [
-        *("Basic.Deliver", "ContentHeader", "Body", "Heartbeat", "Heartbeat")
-    ]
-    # The first 600 bytes of each packet: the second message lacks the rest of its body, and nothing else.
-    assert read(events(tmp_path, packets, longest=600), by_client=False) == whole
-    # The first 90 bytes: each content header lacks its end, so the reader looks for the next frame.
-    some = read(events(tmp_path, packets, longest=90), by_client=False)
-    assert names(some) == ["Basic.Deliver", "Basic.Deliver", "Heartbeat", "Basic.Deliver", "Heartbeat", "Heartbeat"]
-    assert some == [item for item in whole if isinstance(item, Method | Heartbeat)]
-
-    del packets[6]  # the second heartbeat of the broker is lost, and then the third message
-    del packets[6]
-    holed = read(events(tmp_path, [*packets, talk.packet()]), by_client=False)
-    assert names(holed) == [*names(whole)[:6], "Heartbeat", "Heartbeat"]
-    assert [item.offset for item in holed] == [item.offset for item in whole][:6] + [item.offset for item in whole][-2:]
-
-
-def test_a_joined_reader_sees_a_second_header() -> None:
-    reader = AmqpReader(opening=True, joined=True)
-    (header,) = reader.feed(b"end of a body\xce" + OPENING)
-    assert header == ProtocolHeader(14, 8, OPENING, second=True)
-
-
-def test_a_joined_reader_sees_no_frame_where_none_is() -> None:
-    reader = AmqpReader(opening=False, joined=True)
-    chance = random.Random(7)
-    assert reader.feed(chance.randbytes(300_000)) == []
-    reader.lost(50)
-    assert reader.feed(BEAT) == [Heartbeat(300_050, 8, 0)]
+    whole = read(write_pcap(tmp_path / "a.pcap", timed(packets)))
+    assert frames(whole) == [*MESSAGE * 2, "heartbeat", *MESSAGE, "heartbeat", *MESSAGE]
+    # The first 600 bytes of each packet: the second message lacks the rest of its body.
+    cut = read(write_pcap(tmp_path / "a.pcap", timed(packets), longest=600))
+    assert frames(cut) == [*MESSAGE, *MESSAGE[:2], *MESSAGE, "heartbeat", *MESSAGE]
+    del packets[6:8]  # the first heartbeat of the broker is lost, and then the third message
+    holed = read(write_pcap(tmp_path / "a.pcap", timed([*packets, talk.packet()])))
+    assert frames(holed) == [*MESSAGE * 2, *MESSAGE]
+    for found in (cut, holed):
+        assert not [event for event in found if event["kind"] == "flag"]
 
 
 # --- A real one: pika 1.4 and RabbitMQ 3.10 on the loopback of Linux, with frame_max=4096 and heartbeat=2 -------------
@@ -395,11 +377,6 @@ def real_packets() -> list[tuple[float, bytes]]:
     return found
 
 
-def read_both(path: Path) -> dict[bool, list[Item]]:
-    found = list(read_capture(path, REAL_PORT))
-    return {by_client: read(found, by_client=by_client) for by_client in (True, False)} if found else {}
-
-
 def test_a_real_capture_is_read_whole() -> None:
     found = list(read_capture(REAL, REAL_PORT))
     assert isinstance(found[0], Opened)
@@ -407,37 +384,37 @@ def test_a_real_capture_is_read_whole() -> None:
     ends = [event for event in found if isinstance(event, Closed)]
     assert [(event.from_client, event.reset) for event in ends] == [(True, False), (False, True)]
     assert [event.at for event in ends] == pytest.approx([1_795_577_333.805498, 1_795_577_333.805665], abs=1e-6)
-    items = read_both(REAL)
-    assert names(items[True]) == [
-        *("ProtocolHeader", "Connection.StartOk", "Connection.TuneOk", "Connection.Open", "Channel.Open"),
-        *("Confirm.Select", "Queue.Declare", "Basic.Publish", "ContentHeader", "Body", "Body"),
-        *("Basic.Publish", "ContentHeader", "Basic.Qos", "Basic.Consume", "Basic.Ack", "Basic.Ack", "Basic.Cancel"),
-        *("Heartbeat", "Heartbeat", "Heartbeat", "Queue.Delete", "Channel.Close", "Connection.Close"),
+    written = read(REAL, REAL_PORT)
+    assert frames(written, side="client") == [
+        *("AMQP 0-9-1", "Connection.StartOk", "Connection.TuneOk", "Connection.Open", "Channel.Open"),
+        *("Confirm.Select", "Queue.Declare", "Basic.Publish", "content", "body"),
+        *("Basic.Publish", "content", "Basic.Qos", "Basic.Consume", "Basic.Ack", "Basic.Ack", "Basic.Cancel"),
+        *("heartbeat", "heartbeat", "heartbeat", "Queue.Delete", "Channel.Close", "Connection.Close"),
     ]
-    assert names(items[False]) == [
+    assert frames(written) == [
         *("Connection.Start", "Connection.Tune", "Connection.OpenOk", "Channel.OpenOk", "Confirm.SelectOk"),
         *("Queue.DeclareOk", "Basic.Ack", "Basic.Ack", "Basic.QosOk", "Basic.ConsumeOk"),
-        *("Basic.Deliver", "ContentHeader", "Body", "Body", "Basic.Deliver", "ContentHeader", "Basic.CancelOk"),
-        *("Heartbeat", "Heartbeat", "Heartbeat", "Queue.DeleteOk", "Channel.CloseOk", "Connection.CloseOk"),
+        *("Basic.Deliver", "content", "body", "Basic.Deliver", "content", "Basic.CancelOk"),
+        *("heartbeat", "heartbeat", "heartbeat", "Queue.DeleteOk", "Channel.CloseOk", "Connection.CloseOk"),
     ]
-    start = items[False][0]
-    assert isinstance(start, Method)
-    server: Any = start.fields["server_properties"]
-    assert (server["version"], server["capabilities"]["consumer_cancel_notify"]) == ("3.10.8", True)
+    start = next(event for event in written if event.get("name") == "Connection.Start")
+    assert start["server_properties"]["version"] == "3.10.8"
 
 
 @pytest.mark.parametrize("longest", [80, 100, 120, 200, 1500, 65_535])
-def test_a_real_capture_that_begins_anywhere_or_is_cut_gives_a_part_of_it_and_no_flaw(
+def test_a_real_capture_that_begins_anywhere_or_is_cut_gives_a_part_of_it_and_no_flag(
     longest: int, tmp_path: Path
 ) -> None:
-    whole = {by_client: list(map(placeless, items)) for by_client, items in read_both(REAL).items()}
+    whole = list(map(timeless, read(REAL, REAL_PORT)))
     packets = real_packets()
     for first in range(len(packets)):
-        path = write_pcap(tmp_path / "a.pcap", packets[first:], link=1, longest=longest)
-        for by_client, items in read_both(path).items():
-            rest = iter(whole[by_client])
-            assert all(placeless(item) in rest for item in items), (first, by_client, names(items))
+        found = read(write_pcap(tmp_path / "a.pcap", packets[first:], link=1, longest=longest), REAL_PORT)
+        assert not [event for event in found if event["kind"] == "flag"], first
+        for side in ("client", "broker"):
+            rest = iter([event for event in whole if event["from"] == side])
+            part = [timeless(event) for event in found if event["from"] == side and event["kind"] in FRAMES - {"body"}]
+            assert all(event in rest for event in part), (first, side, frames(found, side=side))
 
 
-def placeless(item: Item) -> Item:
-    return replace(item, offset=0, second=False) if isinstance(item, ProtocolHeader) else replace(item, offset=0)
+def timeless(event: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in event.items() if name not in {"t", "second"}}

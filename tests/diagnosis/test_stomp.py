@@ -325,39 +325,6 @@ def test_a_flood_of_headers_or_flaws_is_cut_off() -> None:
     assert len(flaws(read([b"SEND\n" + b"k\n" * (MOST_FLAWS + 50) + b"\n\0"]))) == MOST_FLAWS
 
 
-# --- Captures --------------------------------------------------------------------------------------------------------
-
-
-def test_a_reader_that_joins_later_begins_with_the_first_command() -> None:
-    reader = StompReader(joined=True)
-    assert reader.feed(b"half a body SEND\n\n of it") == []
-    (ack,) = reader.feed(b"end of it\0\nACK\nid:1\n\n\0")
-    assert isinstance(ack, StompFrame)
-    assert (ack.command, ack.offset) == ("ACK", 35)
-    assert [type(item) for item in StompReader(joined=True).feed(b"\nSEND\n\n\0")] == [StompFrame]
-
-
-def test_bytes_that_are_missing_in_a_sized_body_leave_the_reader_in_step_and_others_make_it_search() -> None:
-    head = b"SEND\ncontent-length:10\n\n"
-    for before, missing, behind in ((b"01", 5, b"789\0"), (b"01", 8, b"\0"), (b"01", 9, b"")):
-        reader = StompReader()
-        found = [*reader.feed(head + before), *reader.lost(missing), *reader.feed(behind + b"ACK\n\n\0")]
-        assert [(frame.command, frame.offset, frame.size) for frame in frames(found)] == [
-            ("SEND", 0, 35),
-            ("ACK", 35, 6),
-        ]
-    for before, missing, behind in (
-        (head + b"01", 12, b"D\n\nx\0"),
-        (b"SEND\nk", 5, b"\nv\n\n\0"),
-        (b"SEND\n\nx", 2, b"y\0"),
-    ):
-        reader = StompReader()
-        found = [*reader.feed(before), *reader.lost(missing), *reader.feed(behind + b"ACK\n\n\0")]
-        assert [(frame.command, frame.offset) for frame in frames(found)] == [
-            ("ACK", len(before) + missing + len(behind))
-        ]
-
-
 # --- Broken at random ------------------------------------------------------------------------------------------------
 
 
