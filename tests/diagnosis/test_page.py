@@ -6,7 +6,6 @@ import base64
 import hashlib
 import html
 import io
-import json
 import re
 import subprocess
 import sys
@@ -18,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from steadyworker.diagnosis.page import LARGEST_PAGE, LONGEST_LINE, Page
+from steadyworker.diagnosis.page import LARGEST_PAGE, Page
 from steadyworker.diagnosis.picture import words
 from steadyworker.diagnosis.picture.curves import BINS, Counts, Level
 from steadyworker.diagnosis.picture.flags import table_of
@@ -28,7 +27,7 @@ from steadyworker.diagnosis.picture.reading import details_of, text_of
 from steadyworker.diagnosis.picture.rows import NEIGHBOURS, ROWS, Moment, Rank, Row, Rows, Run, moment_of
 from steadyworker.diagnosis.picture.trace import MOST_STORIES, Trace
 from tests.diagnosis.page_kit import check, headline, page_of, told
-from tests.diagnosis.page_stories import STORIES, Event, Teller, full_queue, long_trace
+from tests.diagnosis.page_stories import STORIES, Event, Teller, long_trace
 
 REPOSITORY = Path(__file__).parents[2]
 MEGABYTE = 1 << 20
@@ -369,41 +368,6 @@ def test_only_tag_makes_markup(text: str) -> None:
     assert html.unescape(made.partition(">")[2].removesuffix("</p>")) == html.unescape(html.escape(text))
 
 
-# --- Traces in files --------------------------------------------------------------------------------------------------
-
-
-def test_a_file_read_later_makes_the_same_page() -> None:
-    events = full_queue()
-    page = Page()
-    page.add_lines(io.StringIO("".join(json.dumps(event) + "\n" for event in events)))
-    out = io.StringIO()
-    page.write(out)
-
-    assert out.getvalue() == page_of(events)
-
-
-def test_lines_that_are_no_events_are_counted() -> None:
-    good = json.dumps({"t": 1.0, "conn": 1, "from": "client", "kind": "heartbeat", "size": 8})
-    lines = [
-        "not json",
-        "[1]",
-        "3",
-        "",
-        " ",
-        '{"t": ' + "[" * 100_000,
-        '{"kind":"' + "x" * (2 * LONGEST_LINE) + '"}',
-        good,
-        good[:20],
-    ]
-    page = Page()
-    page.add_lines(io.StringIO("\n".join(lines)))
-    out = io.StringIO()
-    page.write(out)
-
-    assert "6 lines of the trace could not be read." in told(out.getvalue())
-    assert "1 frame" in told(out.getvalue())
-
-
 def test_a_page_can_be_written_while_the_trace_goes_on() -> None:
     page, events = Page(), STORIES["second_header"]()
     for event in events[:100]:
@@ -641,15 +605,13 @@ def test_many_connections_have_a_line_or_a_number() -> None:
 def measured(events: str) -> tuple[int, int, float]:
     """The bytes of the page and of the memory, and the CPU seconds, of a process that reads these events."""
     program = f"""
-import io, re, time
+import re, time
 from pathlib import Path
-from steadyworker.diagnosis.page import write_page
-from tests.diagnosis.page_kit import check, headline, page_of, told
+from tests.diagnosis.page_kit import page_of
 from tests.diagnosis.page_stories import *
-out = io.StringIO()
-write_page({events}, out)
+page = page_of({events})
 peak = re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]  # `ru_maxrss` is the parent's, if that is larger
-print(len(out.getvalue().encode()), int(peak) * 1024, time.process_time())
+print(len(page.encode()), int(peak) * 1024, time.process_time())
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     size, memory, seconds = done.stdout.split()

@@ -143,7 +143,7 @@ def _facts(trace: Trace) -> Markup:
         counts.update(story.counts)
         counts["", "bytes", ""] += sum(lane.bytes for lane in story.lanes.values())
     size = counts.pop(("", "bytes", ""), 0)
-    frames = sum(counts.values()) + sum(brief.frames for brief in trace.briefs.values() if not brief.told)
+    frames = sum(counts.values()) + trace.other_frames
     facts = [count_text(trace.connections, "connection"), count_text(frames, "frame")]
     facts += [
         many(side, kind, name, counts[side, kind, name]) for side, kind, name in _COUNTED if counts[side, kind, name]
@@ -277,7 +277,6 @@ def _notes(story: Story) -> Iterator[str]:
 
 
 def _foot(trace: Trace) -> Markup:
-    lost = f" {count_text(trace.unreadable, 'line')} of the trace could not be read." if trace.unreadable else ""
     trouble = f" The trace had trouble: {sentence(trace.trouble)}" if trace.trouble else ""
     skipped = f" {count_text(trace.skipped, 'event')} were not recorded." if trace.skipped else ""
     return tag(
@@ -286,7 +285,7 @@ def _foot(trace: Trace) -> Markup:
             "p",
             "Bars are frames; a dot above them is a heartbeat; a hatched field is a time without a byte. ",
             "Times are those of the machine that made the trace. ",
-            f"The bodies of messages, and secrets, are not in a trace.{skipped}{lost}{trouble}",
+            f"The bodies of messages, and secrets, are not in a trace.{skipped}{trouble}",
         ),
         tag("p", "Made by ", tag("code", "steadyworker trace"), "."),
     )

@@ -139,7 +139,7 @@ class Story:
         if kind == "bytes" and lane is not None:
             lane.bytes += moment.size
             lane.sent.add(t)
-        elif kind in _FRAMES and lane is not None:
+        elif kind in FRAMES and lane is not None:
             self._count(moment, lane)
             if self.pending.see(moment.name, event):
                 self.unacked.set(t, self.pending.count)
@@ -149,7 +149,7 @@ class Story:
         known = self.counts.get((moment.side, moment.kind, moment.name), 0)
         if kind in _KEPT_KINDS or moment.name in _KEPT_NAMES:
             moment.rank = Rank.KEPT
-        elif kind != "heartbeat" and (0 < known <= _FIRST or kind not in _FRAMES):
+        elif kind != "heartbeat" and (0 < known <= _FIRST or kind not in FRAMES):
             moment.rank = Rank.FIRST
         self.rows.add(moment)
 
@@ -238,7 +238,7 @@ class Story:
     }
 
 
-_FRAMES = frozenset({"header", "method", "frame", "content", "body", "heartbeat"})
+FRAMES = frozenset({"header", "method", "frame", "content", "body", "heartbeat"})
 _ENDS = {"client": "from_address", "broker": "to_address"}
 _ENDINGS = frozenset({"Connection.Close", "Channel.Close", "ERROR"})
 _GOODBYES = frozenset({"Connection.Close", "DISCONNECT"})
