@@ -189,7 +189,7 @@ def _line(story: Story, start: float, length: float, known: frozenset[str]) -> M
     name = link(f"connection{_anchor(story)}", known, f"Connection {story.conn}")
     return tag(
         "li",
-        tag("p", name, " ", tag("span", _who(story), class_="quiet")),
+        tag("p", name, " ", tag("span", _end(story, "client"), class_="quiet")),
         picture,
         tag("p", ", ".join(told), class_="quiet"),
     )
@@ -198,11 +198,6 @@ def _line(story: Story, start: float, length: float, known: frozenset[str]) -> M
 def _state(story: Story) -> str:
     ended = end_of(story)
     return f"closed by the {ended[1]}" if ended else "still open"
-
-
-def _who(story: Story) -> str:
-    client = story.lanes["client"]
-    return " ".join(part for part in (client.address, client.software) if part)
 
 
 def _anchor(story: Story) -> str:
@@ -278,14 +273,13 @@ def _notes(story: Story) -> Iterator[str]:
 
 def _foot(trace: Trace) -> Markup:
     trouble = f" The trace had trouble: {sentence(trace.trouble)}" if trace.trouble else ""
-    skipped = f" {count_text(trace.skipped, 'event')} were not recorded." if trace.skipped else ""
     return tag(
         "footer",
         tag(
             "p",
             "Bars are frames; a dot above them is a heartbeat; a hatched field is a time without a byte. ",
             "Times are those of the machine that made the trace. ",
-            f"The bodies of messages, and secrets, are not in a trace.{skipped}{trouble}",
+            f"The bodies of messages, and secrets, are not in a trace.{trouble}",
         ),
         tag("p", "Made by ", tag("code", "steadyworker trace"), "."),
     )

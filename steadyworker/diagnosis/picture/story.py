@@ -177,9 +177,7 @@ class Story:
 
     def _opened(self, event: Event, _moment: Moment) -> None:
         for side, lane in self.lanes.items():
-            lane.address = lane.address or text_of(
-                field(event, f"{side}_address", f"{side}_addr", side, _ENDS[side]), 60
-            )
+            lane.address = lane.address or text_of(field(event, side), 60)
         tls = field(event, "tls")
         self.seen_as = text_of(field(event, "seen_as"), 60)
         self.tls = "" if tls in (None, False, "") else "TLS" if tls is True else text_of(tls, 40)
@@ -193,9 +191,9 @@ class Story:
             self.more_gaps += 1
 
     def _queue(self, event: Event, moment: Moment) -> bool:
-        side = text_of(field(event, "side", "to", "peer"), 10)
+        side = text_of(field(event, "side"), 10)
         side = side if side in SIDES else moment.side
-        size = count_of(field(event, "bytes", "size"))
+        size = count_of(field(event, "bytes"))
         level = self.queues.setdefault(side, Level(self.start))
         shown = size > 0 and (level.last == 0 or size >= _GROWTH * max(level.highest, 1))
         level.set(moment.t, size)
@@ -212,7 +210,7 @@ class Story:
         self.tuned = agreement(event)
 
     def _skipped(self, event: Event, _moment: Moment) -> None:
-        self.skipped += count_of(field(event, "count", "skipped", "events"))
+        self.skipped += count_of(field(event, "count"))
 
     def _named(self, event: Event, moment: Moment) -> None:
         """Read what the names of methods and commands tell about the whole connection."""
@@ -239,7 +237,6 @@ class Story:
 
 
 FRAMES = frozenset({"header", "method", "frame", "content", "body", "heartbeat"})
-_ENDS = {"client": "from_address", "broker": "to_address"}
 _ENDINGS = frozenset({"Connection.Close", "Channel.Close", "ERROR"})
 _GOODBYES = frozenset({"Connection.Close", "DISCONNECT"})
 _GREETINGS = frozenset({"Connection.Start", "Connection.StartOk", "CONNECTED"})

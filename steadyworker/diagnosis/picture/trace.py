@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from steadyworker.diagnosis.picture.flags import MOST_IDS, Alike, Flag, flag_of
-from steadyworker.diagnosis.picture.reading import Event, count_of, field, name_of, number_of, text_of
+from steadyworker.diagnosis.picture.reading import Event, count_of, name_of, number_of, text_of
 from steadyworker.diagnosis.picture.rows import ROWS
 from steadyworker.diagnosis.picture.story import FRAMES, Story
 
@@ -37,7 +37,6 @@ class Trace:
         """The frames of connections without a story, if they had one before; and with the kind `bytes` their bytes."""
         self.other_frames = 0
         """The frames of connections that never had a story."""
-        self.skipped = 0
         self.flagged = 0
         """The flags of the trace by its own count, which includes those that it did not list."""
         self.trouble = ""
@@ -100,14 +99,12 @@ class Trace:
         kind = event.get("kind")
         if flag is not None:
             self._keep(flag)
-        elif kind == "skipped":
-            self.skipped += count_of(field(event, "count", "skipped", "events"))
         elif kind == "end":
             flags = event.get("flags")
             counts = list(flags.values())[:MOST_IDS] if isinstance(flags, dict) else []
             self.flagged = sum(count_of(count) for count in counts)
         elif kind == "trouble":
-            self.trouble = text_of(field(event, "error", "what"), 200) or "connections could not be accepted"
+            self.trouble = text_of(event.get("error"), 200) or "connections could not be accepted"
 
     def _keep(self, flag: Flag) -> None:
         if flag.id in self.flags or len(self.flags) < MOST_IDS:

@@ -166,9 +166,7 @@ def ending(close: Close, *, first: bool = True) -> str:
         return f"the {close.who} could not be reached{error}"
     if not first:
         return f"the {close.who} closed its side, too{error}"
-    how = {"reset": "reset the connection (TCP reset)", "fin": "closed the connection"}.get(
-        close.how, "closed the connection"
-    )
+    how = "reset the connection (TCP reset)" if close.how == "reset" else "closed the connection"
     where = " in the middle of a frame" if close.in_frame else ""
     who = close.who if close.who in SIDES else "other end"
     return f"the {who} {how}{where}{error}"
