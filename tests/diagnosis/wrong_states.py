@@ -14,12 +14,12 @@ from urllib.parse import quote
 
 import pika
 import trustme
-from pika import spec
+from pamqp import commands
 
 from tests.brokers.process import free_ports
 from tests.diagnosis import wrong_frames, wrong_requests
+from tests.diagnosis.amqp_client import OPENING
 from tests.diagnosis.provocation import Scene, queue
-from tests.diagnosis.raw_amqp import HEADER
 
 Answer = TypeVar("Answer")
 
@@ -190,8 +190,8 @@ def not_reading(scene: Scene) -> None:
         for _ in range(300):
             channel.basic_publish("", "much", b"x" * 100_000)
     with impatient_listener(scene, 500) as port, scene.raw(port=port) as client:
-        client.open()
-        client.say(spec.Basic.Consume(queue="much", no_ack=True))
+        client.login()
+        client.method(commands.Basic.Consume(queue="much", no_ack=True))
         until(lambda: scene.node.eval("ok") and not _alive(client.socket), within=20)
 
 
@@ -218,7 +218,7 @@ def handshake(scene: Scene, context: ssl.SSLContext, port: int = 0, host: str = 
             socket.create_connection(("127.0.0.1", port or scene.node.amqps), timeout=30) as plain,
             context.wrap_socket(plain, server_hostname=host) as secure,
         ):
-            secure.sendall(HEADER)
+            secure.sendall(OPENING)
             if not secure.recv(8):
                 raise EOFError
 
