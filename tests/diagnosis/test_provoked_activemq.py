@@ -162,8 +162,8 @@ def test_what_the_settings_of_an_address_do(
     stomp_broker: StompBroker, queue: str, expected: str, settings: Mapping[str, object]
 ) -> None:
     log = log_of(stomp_broker)
-    expires = time.time() + 0.05 if expected == "artemis.expired-dropped" else 0.0
     with stomp_broker.address_settings(queue, settings), stomp_broker.client() as client:
+        expires = time.time() + 0.05 if expected == "artemis.expired-dropped" else 0.0
         kind = {"destination": queue, "destination-type": "ANYCAST", "persistent": "true"}
         if expires:
             kind["expires"] = str(int(expires * 1000))
