@@ -222,10 +222,9 @@ class AmqpReader:
 
     def _method(self, data: bytes | bytearray, start: int, channel: int, size: int, items: list[Item]) -> None:
         index = int.from_bytes(data[start : start + min(_INDEX, size)], "big")
-        class_id, method_id = index >> 16, index & 0xFFFF
         if size < _INDEX or (signature := self._methods.get(index)) is None:
-            what = f"method {method_id} of class {class_id}, which AMQP does not have"
-            what = what if size >= _INDEX else f"a method frame of {size} bytes"
+            known = f"method {index & 0xFFFF} of class {index >> 16}, which AMQP does not have"
+            what = known if size >= _INDEX else f"a method frame of {size} bytes"
             self._flaw(items, "bad-method", what, size + _AROUND, bytes(data[start : start + min(_INDEX, size)]))
             return
         name, arguments = signature
@@ -239,7 +238,7 @@ class AmqpReader:
             if len(self._contents) >= _MOST_CHANNELS:
                 self._contents.clear()
             self._contents[channel] = _AWAITED
-        items.append(Method(self._offset, size + _AROUND, channel, name, values, class_id, method_id))
+        items.append(Method(self._offset, size + _AROUND, channel, name, values))
 
     def _content_header(self, data: bytes | bytearray, start: int, channel: int, size: int, items: list[Item]) -> None:
         fields = Fields(data, start, start + size)
