@@ -21,13 +21,12 @@ Neither needs a broker, a ledger or a worker of SteadyWorker.
 | `boundary.py` | where a frame begins behind bytes that were missed |
 | `outputs.py`, `terminal.py` | where events go: files, a page, a terminal |
 | `page.py`, `picture/` | the page of a trace |
-| `replay.py` | a capture, in place of the relay |
 | `frames.py` | what a reader returns: the things that it found in one direction of a connection |
 | `amqp.py` | the reader of AMQP 0-9-1 |
 | `fields.py` | the values in its frames: arguments, properties, tables |
 | `stomp.py` | the reader of STOMP 1.0 to 1.2 |
 | `protocols.py` | the protocol that some bytes, or numbers that were read from such bytes, begin |
-| `capture.py` | the TCP connections in a file of captured packets |
+| `capture.py` | the TCP connections in a file of captured packets, in place of the relay |
 
 A reader is fed with the bytes of one direction, as they arrive, and returns the things that are complete.
 It never waits, never holds more than one incomplete frame, and never trusts a length before it has checked it.

@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pamqp import commands, frame
 
-from steadyworker.diagnosis.capture import MOST_HELD, Bytes, Closed, Event, Missing, Opened, read_capture
+from steadyworker.diagnosis.capture import MOST_HELD, read_capture
 from steadyworker.diagnosis.conversation import Known
-from steadyworker.diagnosis.replay import records_of
+from steadyworker.diagnosis.tap import Record, Side, What
 from steadyworker.diagnosis.tracing import Conversations
 from steadyworker.diagnosis.wire import Wire
 from steadyworker.errors import ConfigError
@@ -43,19 +43,22 @@ from tests.diagnosis.traffic import OPENING, framed
 BEAT = framed(8, 0, b"")
 
 
-def events(tmp_path: Path, packets: Iterable[bytes], **options: Any) -> list[Event]:
+def events(tmp_path: Path, packets: Iterable[bytes], **options: Any) -> list[Record]:
     return list(read_capture(write_pcap(tmp_path / "a.pcap", timed(packets), **options), PORT))
 
 
-def sent(found: Iterable[Event], *, by_client: bool = True) -> list[bytes | int]:
+def sent(found: Iterable[Record], *, by_client: bool = True) -> list[bytes | int]:
     """The bytes of one direction, and the numbers of those that are missing."""
-    parts: list[bytes | int] = []
-    for event in found:
-        if isinstance(event, Bytes) and event.from_client == by_client:
-            parts.append(event.data)
-        elif isinstance(event, Missing) and event.from_client == by_client:
-            parts.append(event.size)
-    return parts
+    side = Side.CLIENT if by_client else Side.BROKER
+    return [
+        record.data or record.size
+        for record in found
+        if record.side is side and record.what in {What.DATA, What.SKIPPED}
+    ]
+
+
+def ends(found: Iterable[Record]) -> list[Record]:
+    return [record for record in found if record.what in {What.ENDED, What.RESET}]
 
 
 @pytest.mark.parametrize("write", [write_pcap, write_pcapng])
@@ -71,11 +74,13 @@ def test_a_connection_is_read_from_both_formats(write: Callable[..., Path], tmp_
         talk.packet(),
     ]
     assert list(read_capture(write(tmp_path / "a.pcap", timed(packets)), PORT)) == [
-        Opened(1_700_000_000.0, 1, "10.0.0.1:40000", "10.0.0.2:5672", joined=False),
-        Bytes(1_700_000_000.75, 1, True, OPENING),
-        Bytes(1_700_000_001.25, 1, False, BEAT),
-        Closed(1_700_000_001.5, 1, True, reset=False),
-        Closed(1_700_000_001.75, 1, False, reset=False),
+        Record(What.OPENED, 1, Side.CLIENT, 1_700_000_000.0, facts={"client": "10.0.0.1:40000", "tls": False}),
+        Record(What.CONNECTED, 1, Side.BROKER, 1_700_000_000.0, facts={"broker": "10.0.0.2:5672", "joined": False}),
+        Record(What.DATA, 1, Side.CLIENT, 1_700_000_000.75, OPENING),
+        Record(What.DATA, 1, Side.BROKER, 1_700_000_001.25, BEAT),
+        Record(What.ENDED, 1, Side.CLIENT, 1_700_000_001.5),
+        Record(What.ENDED, 1, Side.BROKER, 1_700_000_001.75),
+        Record(What.CLOSED, 1, Side.CLIENT, 1_700_000_001.75, facts={"by_trace": False}),
     ]
 
 
@@ -99,11 +104,9 @@ V4 = ipv4("10.0.0.1", "10.0.0.2", tcp(40_000, PORT, 1, 1, ACK, b"abc", options=b
     ],
 )
 def test_packets_of_every_kind_of_link_are_read(link: int, packet: bytes, client: str, tmp_path: Path) -> None:
-    opened, data = events(tmp_path, [packet], link=link)
-    assert isinstance(opened, Opened)
-    assert (opened.client, opened.joined) == (client, True)
-    assert isinstance(data, Bytes)
-    assert data.data == b"abc"
+    opened, connected, data, closed = events(tmp_path, [packet], link=link)
+    assert (opened.facts["client"], connected.facts["joined"]) == (client, True)
+    assert (data.data, closed.what) == (b"abc", What.CLOSED)
 
 
 def test_what_is_no_segment_of_the_port_is_left_out(tmp_path: Path) -> None:
@@ -150,8 +153,8 @@ def test_bytes_that_were_never_captured_are_missing_when_the_other_end_acknowled
     found = events(tmp_path, packets)
 
     assert sent(found) == [b"abc", 4, b"def", b"ghi"]
-    missing = next(event for event in found if isinstance(event, Missing))
-    assert missing.at == 1_700_000_000 + 5 / 4  # when the acknowledgement came
+    missing = next(record for record in found if record.what is What.SKIPPED)
+    assert missing.t == 1_700_000_000 + 5 / 4  # when the acknowledgement came
 
 
 def test_bytes_that_were_never_captured_are_missing_at_the_end(tmp_path: Path) -> None:
@@ -161,12 +164,12 @@ def test_bytes_that_were_never_captured_are_missing_at_the_end(tmp_path: Path) -
     packets += [talk.packet(b"def"), talk.packet(flags=FIN | ACK)]
     found = events(tmp_path, packets)
     assert sent(found) == [b"abc", 4, b"def"]
-    assert found[-1] == Closed(1_700_000_000 + 5 / 4, 1, True, reset=False)
+    assert ends(found) == [Record(What.ENDED, 1, Side.CLIENT, 1_700_000_000 + 5 / 4)]
 
     packets.append(talk.packet(flags=RST | ACK, by_client=False))
     found = events(tmp_path, packets)
     assert sent(found) == [b"abc", 4, b"def"]
-    assert isinstance(found[-1], Closed)
+    assert [record.what for record in found[-3:]] == [What.ENDED, What.RESET, What.CLOSED]
 
 
 def test_a_capture_of_the_first_bytes_of_each_packet_says_what_it_lacks(tmp_path: Path) -> None:
@@ -185,17 +188,27 @@ def test_a_reset_ends_a_connection_and_the_same_ports_may_open_another(tmp_path:
 
     found = events(tmp_path, packets)
 
-    assert [type(event) for event in found] == [Opened, Bytes, Closed, Opened, Bytes]
-    assert [event.connection for event in found] == [1, 1, 1, 2, 2]
-    assert found[2] == Closed(1_700_000_001.0, 1, False, reset=True)
+    assert [(record.what, record.link) for record in found] == [
+        *((What.OPENED, 1), (What.CONNECTED, 1), (What.DATA, 1), (What.RESET, 1), (What.CLOSED, 1)),
+        *((What.OPENED, 2), (What.CONNECTED, 2), (What.DATA, 2), (What.CLOSED, 2)),
+    ]
+    assert ends(found) == [Record(What.RESET, 1, Side.BROKER, 1_700_000_001.0)]
     assert sent(found) == [b"abc", b"def"]
+
+
+def test_ports_that_open_again_without_an_end_begin_another_connection(tmp_path: Path) -> None:
+    talk, again = Talk(), Talk(numbers={True: 70_000, False: 90_000})
+    found = events(tmp_path, [*talk.opened(), talk.packet(b"abc"), *again.opened(), again.packet(b"def")])
+    assert [(record.what, record.link) for record in found if record.what in {What.DATA, What.CLOSED}] == [
+        *((What.DATA, 1), (What.CLOSED, 1), (What.DATA, 2), (What.CLOSED, 2)),
+    ]
 
 
 def test_two_connections_at_a_time_are_kept_apart(tmp_path: Path) -> None:
     one, two = Talk(), Talk(client_port=40_001)
     packets = [*one.opened(), *two.opened(), one.packet(b"a"), two.packet(b"b"), one.packet(b"c", by_client=False)]
     found = events(tmp_path, packets)
-    assert [(event.connection, event.data) for event in found if isinstance(event, Bytes)] == [
+    assert [(record.link, record.data) for record in found if record.what is What.DATA] == [
         (1, b"a"),
         (2, b"b"),
         (1, b"c"),
@@ -304,7 +317,7 @@ def sent_one_by_one(path: Path) -> Iterable[bytes | int]:
 
 def read(path: Path, port: int = PORT) -> list[dict[str, Any]]:
     """What a trace writes of a capture."""
-    records, found = records_of(read_capture(path, port)), list[dict[str, Any]]()
+    records, found = read_capture(path, port), list[dict[str, Any]]()
     if (first := next(records, None)) is not None:
         conversations = Conversations(Wire(first.t, [found.append]), Known.at(port))
         for record in chain((first,), records):
@@ -379,11 +392,11 @@ def real_packets() -> list[tuple[float, bytes]]:
 
 def test_a_real_capture_is_read_whole() -> None:
     found = list(read_capture(REAL, REAL_PORT))
-    assert isinstance(found[0], Opened)
-    assert not found[0].joined
-    ends = [event for event in found if isinstance(event, Closed)]
-    assert [(event.from_client, event.reset) for event in ends] == [(True, False), (False, True)]
-    assert [event.at for event in ends] == pytest.approx([1_795_577_333.805498, 1_795_577_333.805665], abs=1e-6)
+    assert not found[1].facts["joined"]
+    assert [(record.side, record.what) for record in ends(found)] == [
+        *((Side.CLIENT, What.ENDED), (Side.BROKER, What.RESET)),
+    ]
+    assert [record.t for record in ends(found)] == pytest.approx([1_795_577_333.805498, 1_795_577_333.805665], abs=1e-6)
     written = read(REAL, REAL_PORT)
     assert frames(written, side="client") == [
         *("AMQP 0-9-1", "Connection.StartOk", "Connection.TuneOk", "Connection.Open", "Channel.Open"),
