@@ -543,16 +543,16 @@ def test_durations_are_read_easily(seconds: float, text: str) -> None:
     assert words.lapse(seconds).replace(words.NO_BREAK, " ") == text
 
 
-def test_evidence_of_any_form_becomes_a_table() -> None:
+def test_evidence_becomes_a_table() -> None:
     rows = table_of([{"field": "type", "number": 65}, {"field": "size", "hex": "50"}])
     assert rows is not None
     assert rows.head == ("field", "number", "hex")
     assert rows.rows == (("type", "65", ""), ("size", "", "50"))
 
-    many = table_of(list(range(100)))
+    many = table_of([{"number": number} for number in range(100)])
     assert many is not None
     assert len(many.rows) + many.more == 100
-    assert table_of([]) is None
+    assert table_of([]) is table_of("no table") is None
 
 
 def test_details_show_the_most_telling_first() -> None:

@@ -314,7 +314,7 @@ def _table_row(row: tuple[str, ...]) -> Markup:
 
 def table(evidence: Table) -> Markup:
     """Return evidence as a table."""
-    head = [tag("thead", tag("tr", *(tag("th", name, scope="col") for name in evidence.head)))] if evidence.head else []
+    head = tag("thead", tag("tr", *(tag("th", name, scope="col") for name in evidence.head)))
     body = [_table_row(row) for row in evidence.rows]
     more = [tag("tr", tag("td", f"and {evidence.more:,} more"))] if evidence.more > 0 else []
-    return tag("div", tag("table", *head, tag("tbody", *body, *more)), class_="evidence")
+    return tag("div", tag("table", head, tag("tbody", *body, *more)), class_="evidence")
