@@ -282,39 +282,24 @@ def dead_letter_cycle(scene: Scene) -> None:
         channel.basic_publish("", "round", b"")
 
 
-def no_dead_letter_target(scene: Scene) -> None:
-    """At-least-once dead-lettering to an exchange that is not there."""
+def not_forwarded(scene: Scene, name: str, **target: str) -> None:
+    """At-least-once dead-lettering to where no queue is."""
+    kind = {"x_queue_type": "quorum", "x_message_ttl": 1, "x_overflow": "reject-publish"}
     with scene.channel() as channel:
-        queue(
-            channel,
-            "kept",
-            x_queue_type="quorum",
-            x_message_ttl=1,
-            x_dead_letter_exchange="nosuch",
-            x_dead_letter_strategy="at-least-once",
-            x_overflow="reject-publish",
-        )
+        queue(channel, name, **kind, x_dead_letter_strategy="at-least-once", **target)
         with awaited(scene, "Cannot forward any dead-letter"):
-            channel.basic_publish("", "kept", b"")
-        channel.queue_delete("kept")
+            channel.basic_publish("", name, b"")
+        channel.queue_delete(name)
+
+
+def no_dead_letter_target(scene: Scene) -> None:
+    """The exchange is not there."""
+    not_forwarded(scene, "kept", x_dead_letter_exchange="nosuch")
 
 
 def no_dead_letter_route(scene: Scene) -> None:
-    """At-least-once dead-lettering to an exchange that has no queue."""
-    with scene.channel() as channel:
-        queue(
-            channel,
-            "stuck",
-            x_queue_type="quorum",
-            x_message_ttl=1,
-            x_dead_letter_exchange="amq.direct",
-            x_dead_letter_routing_key="nosuch",
-            x_dead_letter_strategy="at-least-once",
-            x_overflow="reject-publish",
-        )
-        with awaited(scene, "Cannot forward any dead-letter"):
-            channel.basic_publish("", "stuck", b"")
-        channel.queue_delete("stuck")
+    """The exchange has no queue."""
+    not_forwarded(scene, "stuck", x_dead_letter_exchange="amq.direct", x_dead_letter_routing_key="nosuch")
 
 
 # --- Policies, operators ----------------------------------------------------------------------------------------------
