@@ -163,28 +163,15 @@ def test_skipping_loses_nothing(lines: list[str], repeated: int) -> None:
 # --- Expressions ------------------------------------------------------------------------------------------------------
 
 
+FILLERS = (
+    *("a", "1", " ", ".", "'", ",", "<", "(", "\n", "\\"),
+    *("a ", "1.", "a: ", "'a' ", "0,", "a\n", "(a ", "-> "),
+)
+
+
 def hostile(pattern: Pattern, sample: str) -> Iterator[str]:
     """Texts that nearly match: the hint, and all that the expression repeats, without the end that it needs."""
-    for filler in (
-        "a",
-        "1",
-        " ",
-        ".",
-        "'",
-        ",",
-        "<",
-        "(",
-        "\n",
-        "\\",
-        "a ",
-        "1.",
-        "a: ",
-        "'a' ",
-        "0,",
-        "a\n",
-        "(a ",
-        "-> ",
-    ):
+    for filler in FILLERS:
         yield (pattern.hint + filler * NEAR_HINT)[: 2 * NEAR_HINT]
         yield (filler * NEAR_HINT)[: NEAR_HINT - len(pattern.hint)] + pattern.hint
         yield (pattern.hint * 3 + filler * 20) * (2 * NEAR_HINT // (3 * len(pattern.hint) + 20 * len(filler)))

@@ -282,39 +282,32 @@ json_values = st.recursive(
 )
 kinds = st.sampled_from(
     [
-        "trace",
-        "open",
-        "header",
-        "method",
-        "frame",
-        "content",
-        "body",
-        "heartbeat",
-        "tuned",
-        "gap",
-        "queue",
-        "close",
-        "flag",
-        "skipped",
-        "bytes",
-        "end",
+        *(
+            "trace",
+            "open",
+            "header",
+            "method",
+            "frame",
+            "content",
+            "body",
+            "heartbeat",
+            "tuned",
+            "gap",
+            "queue",
+            "close",
+        ),
+        *("flag", "skipped", "bytes", "end"),
     ]
 )
 names = st.sampled_from(
     [
-        "Basic.Deliver",
-        "Basic.Ack",
-        "Basic.Get",
-        "Basic.GetOk",
-        "Basic.Consume",
-        "Basic.Qos",
-        "Channel.Close",
-        "Connection.Close",
-        "MESSAGE",
-        "SUBSCRIBE",
-        "ACK",
-        "ERROR",
+        *("Basic.Deliver", "Basic.Ack", "Basic.Get", "Basic.GetOk", "Basic.Consume", "Basic.Qos", "Channel.Close"),
+        *("Connection.Close", "MESSAGE", "SUBSCRIBE", "ACK", "ERROR"),
     ]
+)
+fields = (
+    *("id", "level", "what", "evidence", "remedy", "seconds", "allowed", "bytes", "side", "who", "how", "headers"),
+    *("properties", "multiple", "no_ack", "started", "count"),
 )
 wild_events = st.fixed_dictionaries(
     {},
@@ -327,28 +320,7 @@ wild_events = st.fixed_dictionaries(
         "channel": st.integers(0, 3) | json_values,
         "size": st.integers(0, 1 << 20) | json_values,
         "delivery_tag": st.integers(0, 9) | json_values,
-        **dict.fromkeys(
-            [
-                "id",
-                "level",
-                "what",
-                "evidence",
-                "remedy",
-                "seconds",
-                "allowed",
-                "bytes",
-                "side",
-                "who",
-                "how",
-                "headers",
-                "properties",
-                "multiple",
-                "no_ack",
-                "started",
-                "count",
-            ],
-            json_values,
-        ),
+        **dict.fromkeys(fields, json_values),
     },
 )
 

@@ -69,10 +69,10 @@ def sheet_of(trace: Trace) -> Sheet:
     known = frozenset(anchors(together([orphans, *pictures])))
     left_out = len(order) - len(pictures)
     if left_out:
-        rest = (
+        said = (
             f"{count_text(left_out, 'connection')} without a picture, so that the page stays small enough for a ticket."
         )
-        pictures.append(tag("p", rest, class_="quiet rest"))
+        pictures.append(tag("p", said, class_="quiet rest"))
     top = [_top(trace, verdict, times, known), _all_connections(trace, verdict, known)]
     return Sheet(verdict.sentence, together([*top, orphans, *pictures, _foot(trace)]))
 
@@ -145,9 +145,7 @@ def _facts(trace: Trace) -> Markup:
     size = counts.pop(("", "bytes", ""), 0)
     frames = sum(counts.values()) + trace.other_frames
     facts = [count_text(trace.connections, "connection"), count_text(frames, "frame")]
-    facts += [
-        many(side, kind, name, counts[side, kind, name]) for side, kind, name in _COUNTED if counts[side, kind, name]
-    ]
+    facts += [many(*key, counts[key]) for key in _COUNTED if counts[key]]
     facts.append(size_text(size))
     flags = max(trace.flagged, sum(alike.count for _, alike in trace.all_flags()))
     facts.append(count_text(flags, "flag") if flags else "no flags")
