@@ -5,9 +5,9 @@ A channel goes through these states:
 
     | state | by | next |
     |---|---|---|
-    | open | Channel.OpenOk | closing |
+    | open | Channel.Open | closing |
     | closing | Channel.Close of either side | closed |
-    | closed | Channel.CloseOk | open |
+    | closed | Channel.CloseOk | open, as another `Channel` |
 
 A side that closed a channel ignores what comes on it, but for Channel.CloseOk.
 """
@@ -44,7 +44,7 @@ class State(Enum):
 
 @dataclass(slots=True)
 class Consumer:
-    """A consumer, or a request for one message."""
+    """A consumer."""
 
     queue: str
     no_ack: bool

@@ -32,7 +32,7 @@ STOMP_COMMANDS = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The first bytes of a protocol, as an expression for as many of them as are known."""
+    """The first bytes of a protocol: each way to begin, and how many of its bytes decide."""
 
     kind: str
     name: str
