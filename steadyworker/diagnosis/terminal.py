@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from steadyworker.diagnosis.picture.reading import label
+from steadyworker.diagnosis.picture.event_fields import label
 from steadyworker.diagnosis.wire import Event
 from steadyworker.text.plain_text import printable
 from steadyworker.units import count_text, size_text

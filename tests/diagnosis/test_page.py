@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from steadyworker.diagnosis.page import LARGEST_PAGE, Page
 from steadyworker.diagnosis.picture import words
 from steadyworker.diagnosis.picture.curves import BINS, Counts, Level
+from steadyworker.diagnosis.picture.event_fields import details_of, text_of
 from steadyworker.diagnosis.picture.flags import table_of
 from steadyworker.diagnosis.picture.markup import Markup, tag
 from steadyworker.diagnosis.picture.pending import Ids
-from steadyworker.diagnosis.picture.reading import details_of, text_of
 from steadyworker.diagnosis.picture.rows import NEIGHBOURS, ROWS, Moment, Rank, Row, Rows, Run, moment_of
 from steadyworker.diagnosis.picture.trace import MOST_STORIES, Trace
 from tests.diagnosis.page_kit import check, headline, page_of, told

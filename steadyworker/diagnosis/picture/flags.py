@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
-from steadyworker.diagnosis.picture.reading import Event, label, text_of, value_of
-from steadyworker.diagnosis.picture.reading import field as field_of
+from steadyworker.diagnosis.picture.event_fields import Event, label, text_of, value_of
+from steadyworker.diagnosis.picture.event_fields import field as field_of
 
 MOST_ALIKE = 6
 """Flags of one id on one connection that are kept with their texts; others are counted."""

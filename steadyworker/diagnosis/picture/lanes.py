@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from math import ceil, log1p, log10
 
 from steadyworker.diagnosis.picture.curves import Level
+from steadyworker.diagnosis.picture.event_fields import SIDES
 from steadyworker.diagnosis.picture.flags import Flag
 from steadyworker.diagnosis.picture.markup import Markup, tag, together
-from steadyworker.diagnosis.picture.reading import SIDES
 from steadyworker.diagnosis.picture.story import Gap, Lane, Story
 from steadyworker.diagnosis.picture.verdict import ending
 from steadyworker.diagnosis.picture.words import lapse

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from steadyworker.diagnosis.picture.curves import Counts, Level
-from steadyworker.diagnosis.picture.flags import MOST_IDS, Alike, Flag
-from steadyworker.diagnosis.picture.pending import Pending
-from steadyworker.diagnosis.picture.reading import (
+from steadyworker.diagnosis.picture.event_fields import (
     SIDES,
     Event,
     count_of,
@@ -18,6 +16,8 @@ from steadyworker.diagnosis.picture.reading import (
     side_of,
     text_of,
 )
+from steadyworker.diagnosis.picture.flags import MOST_IDS, Alike, Flag
+from steadyworker.diagnosis.picture.pending import Pending
 from steadyworker.diagnosis.picture.rows import Moment, Rank, Rows, moment_of
 from steadyworker.units import size_text
 

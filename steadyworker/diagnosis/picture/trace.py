@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 
+from steadyworker.diagnosis.picture.event_fields import Event, count_of, name_of, number_of, text_of
 from steadyworker.diagnosis.picture.flags import MOST_IDS, Alike, Flag, flag_of
-from steadyworker.diagnosis.picture.reading import Event, count_of, name_of, number_of, text_of
 from steadyworker.diagnosis.picture.rows import ROWS
 from steadyworker.diagnosis.picture.story import FRAMES, Story
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from steadyworker.diagnosis.picture.event_fields import SIDES
 from steadyworker.diagnosis.picture.flags import Alike, Flag
-from steadyworker.diagnosis.picture.reading import SIDES
 from steadyworker.diagnosis.picture.story import Close, Reason, Story
 from steadyworker.diagnosis.picture.trace import Trace
 from steadyworker.diagnosis.picture.words import lapse, sentence
