@@ -11,6 +11,9 @@ Neither needs a broker, a ledger or a worker of SteadyWorker.
 | `formats.py`, `records.py` | the formats of logs; a log, cut into records: a line with the lines that belong to it |
 | `matching.py` | the entries that explain a record |
 | `timeline.py` | related records, joined to one finding with its time line |
+| `reading.py`, `following.py` | logs in blocks; logs that grow |
+| `scan.py` | from blocks of a log to what the catalogue explains, and a count of the rest |
+| `own_lines.py`, `remedies.py` | the fields of SteadyWorker's own lines; the remedies that its log adds |
 | `report.py` | a finding, for people and as JSON |
 | `relay.py` | passes bytes between clients and the broker: `links.py` are its connections, `ends.py` its sockets |
 | `tap.py`, `tracing.py` | the copy of these bytes for the reader, which is another process; the start and end of both |
