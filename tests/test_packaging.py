@@ -147,8 +147,10 @@ def test_a_trace_becomes_a_page_by_the_wheel_alone(installed: Path, names: list[
 
     page = alone(
         installed,
-        "from steadyworker.diagnosis.page import write_page\n"
-        "write_page([{'t': 1.0, 'conn': 1, 'from': 'client', 'kind': 'heartbeat', 'size': 8}], sys.stdout)",
+        "from steadyworker.diagnosis.page import Page\n"
+        "page = Page()\n"
+        "page.add({'t': 1.0, 'conn': 1, 'from': 'client', 'kind': 'heartbeat', 'size': 8})\n"
+        "page.write(sys.stdout)",
     )
 
     assert page.startswith("<!DOCTYPE html>")

@@ -22,7 +22,6 @@ from steadyworker.diagnosis.conversation import Known
 from steadyworker.diagnosis.ends import text_of_address
 from steadyworker.diagnosis.outputs import STDOUT, Outputs
 from steadyworker.diagnosis.relay import Target
-from steadyworker.diagnosis.replay import records_of
 from steadyworker.diagnosis.tracing import Conversations, Tracing, check_installed
 from steadyworker.diagnosis.wire import Wire
 from steadyworker.errors import ConfigError
@@ -166,7 +165,7 @@ def _follow(tracing: Tracing, stopped: Callable[[], bool], clock: Clock, until: 
 
 def _read(path: Path, port: int, new_outputs: Callable[[], Outputs]) -> int:
     """Read a capture; its times are those of its packets."""
-    records = records_of(read_capture(path, port))
+    records = read_capture(path, port)
     first = next(records, None)
     if first is None:
         raise ConfigError(f"Expected packets of port {port} in {path}, got none: name the broker's port with --port.")

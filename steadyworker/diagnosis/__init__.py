@@ -11,6 +11,9 @@ Neither needs a broker, a ledger or a worker of SteadyWorker.
 | `formats.py`, `records.py` | the formats of logs; a log, cut into records: a line with the lines that belong to it |
 | `matching.py` | the entries that explain a record |
 | `timeline.py` | related records, joined to one finding with its time line |
+| `reading.py`, `following.py` | logs in blocks; logs that grow |
+| `scan.py` | from blocks of a log to what the catalogue explains, and a count of the rest |
+| `own_lines.py`, `remedies.py` | the fields of SteadyWorker's own lines; the remedies that its log adds |
 | `report.py` | a finding, for people and as JSON |
 | `relay.py` | passes bytes between clients and the broker: `links.py` are its connections, `ends.py` its sockets |
 | `tap.py`, `tracing.py` | the copy of these bytes for the reader, which is another process; the start and end of both |
@@ -22,18 +25,16 @@ Neither needs a broker, a ledger or a worker of SteadyWorker.
 | `boundary.py` | where a frame begins behind bytes that were missed |
 | `outputs.py`, `terminal.py` | where events go: files, a page, a terminal |
 | `page.py`, `picture/` | the page of a trace |
-| `replay.py` | a capture, in place of the relay |
 | `frames.py` | what a reader returns: the things that it found in one direction of a connection |
 | `amqp.py` | the reader of AMQP 0-9-1 |
 | `fields.py` | the values in its frames: arguments, properties, tables |
 | `stomp.py` | the reader of STOMP 1.0 to 1.2 |
 | `remoting.py` | the reader of RocketMQ's remoting protocol |
 | `protocols.py` | the protocol that some bytes, or numbers that were read from such bytes, begin |
-| `capture.py` | the TCP connections in a file of captured packets |
+| `capture.py` | the TCP connections in a file of captured packets, in place of the relay |
 
 A reader is fed with the bytes of one direction, as they arrive, and returns the things that are complete.
 It never waits, never holds more than one incomplete frame, and never trusts a length before it has checked it.
 The bytes of a message's body are counted, and not kept.
-A reader can join a connection later, and go on behind bytes that are missing, as both happens in captures.
 What breaks the protocol becomes a `Flaw`, which says what stands where something else was expected.
 """

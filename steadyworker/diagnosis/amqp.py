@@ -17,7 +17,6 @@ The bytes that a `Flaw` shows are never those of a body or of a login.
 
 from __future__ import annotations
 
-import re
 import struct
 from collections import Counter
 from collections.abc import Mapping
@@ -58,8 +57,6 @@ _CONTENT = {"Basic.Publish", "Basic.Return", "Basic.Deliver", "Basic.GetOk"}
 _SECRET = {"Connection.StartOk", "Connection.SecureOk", "Connection.UpdateSecret"}
 _AWAITED = -1  # in place of the bytes of a body that are left: the content header is still to come
 _MOST_CHANNELS = 4_096
-_BEGINS = re.compile(rb"[\x01\x02\x03\x08]|AMQP\x00\x00\x09\x01")
-_ENOUGH = 8  # so many frames behind one another are no chance
 _CONTENT_HEAD = struct.Struct(">HHQ")  # class, weight, size of the body
 _FIRST_PROPERTY = 15  # its bit in the first word of the flags; the next ones have the bits below
 _LAST_PROPERTY = 2
@@ -74,18 +71,15 @@ class AmqpReader:
 
     `opening` says that this direction starts with a protocol header, as that of a client does.
     `frame_max` is what both ends agreed on, and may be set at any time; 0 means that they agreed on no limit.
-    `joined` says that the first bytes can be in the middle of a frame, as in a capture that began later.
-    Such a reader looks for a place from which frames follow one another, and returns nothing before it.
 
     Raises:
         ConfigError: pamqp is not installed; the message names the extra.
     """
 
-    def __init__(self, *, frame_max: int = 131_072, opening: bool, joined: bool = False) -> None:
+    def __init__(self, *, frame_max: int = 131_072, opening: bool) -> None:
         self.frame_max = frame_max
         self.blind = False
-        self._opening = opening and not joined
-        self._searching = joined
+        self._opening = opening
         self._methods, self._properties = _specification()
         self._offset = 0  # of the first byte that is neither read nor skipped
         self._held = bytearray()  # what has come of a head, or of a frame that is not complete
@@ -93,16 +87,12 @@ class AmqpReader:
         self._body: tuple[int, int, int] | None = None  # offset, channel and length of the body that is skipped
         self._skip = 0  # bytes of this body that are still to come, without the end octet
         self._contents: dict[int, int] = {}  # channels with a message under way: bytes of its body still to come
-        # Channels on which the beginning of a message would have been seen; None: all of them.
-        self._followed: set[int] | None = set() if joined else None
         self._flaws: Counter[str] = Counter()
 
     def feed(self, data: bytes) -> list[Item]:
         """Take the next bytes of this direction, and return what they complete."""
         items: list[Item] = []
         at, end = 0, len(data)
-        if self._searching:
-            at = self._find(data)
         while at < end and not self.blind:
             if self._body is not None:
                 at = self._skip_body(data, at, items)
@@ -122,26 +112,6 @@ class AmqpReader:
             self._offset += end - at
         return items
 
-    def lost(self, size: int) -> list[Item]:
-        """
-        Take note that so many bytes are missing here, as in a capture.
-
-        If they are a part of a body, or its rest with the end octet, the reader stays in step; else it finds a frame.
-        """
-        items: list[Item] = []
-        if self._body is not None and size == self._skip + 1:
-            size = self._skip
-            self._skip_end(items, _END)
-        elif self._body is not None and size <= self._skip:
-            self._skip -= size
-        elif not self.blind:
-            self._offset += len(self._held)
-            self._held, self._body, self._need = bytearray(), None, _HEAD.size
-            self._contents, self._followed = {}, set()
-            self._searching = True
-        self._offset += size
-        return items
-
     def end(self) -> list[Item]:
         """Take note that the stream ended: return a flaw if it ended inside a frame."""
         items: list[Item] = []
@@ -158,34 +128,6 @@ class AmqpReader:
                 self._lose(items, "cut", f"the stream ended behind {len(raw)} bytes of the head of a frame", raw)
         self.blind = True
         return items
-
-    def _find(self, data: bytes) -> int:
-        """Skip the bytes up to the first place from which frames follow one another; return this place."""
-        for found in _BEGINS.finditer(data):
-            if len(found[0]) == _PROTOCOL_HEADER or self._follow(data, found.start()):
-                self._searching = False
-                self._offset += found.start()
-                return found.start()
-        self._offset += len(data)
-        return len(data)
-
-    def _follow(self, data: bytes, at: int) -> bool:
-        """Whether a complete frame begins here, and more of them behind it, as far as the data goes."""
-        for frame in range(_ENOUGH):
-            if at + _HEAD.size > len(data):
-                return frame > 0
-            kind, _, size = _HEAD.unpack_from(data, at)
-            start, end = at + _HEAD.size, at + _HEAD.size + size
-            if kind not in _TYPES or size > (self.frame_max or UNLIMITED) or (kind == _HEARTBEAT and size):
-                return False
-            if kind == _METHOD and int.from_bytes(data[start : start + _INDEX], "big") not in self._methods:
-                return frame > 0 and len(data) - start < _INDEX
-            if end >= len(data):
-                return frame > 0
-            if data[end] != _END:
-                return False
-            at = end + 1
-        return True
 
     @property
     def _at_start(self) -> bool:
@@ -258,19 +200,13 @@ class AmqpReader:
         at += here
         if at == len(data):
             return at
-        self._skip_end(items, data[at])
-        return at + 1
-
-    def _skip_end(self, items: list[Item], octet: int) -> None:
-        """Check the end octet of a body, and return the body."""
-        assert self._body is not None
         offset, channel, length = self._body
         self._body = None
-        if octet != _END:
+        if data[at] != _END:
             self._offset = offset
-            self._wrong_end(items, _BODY, channel, length, octet)
+            self._wrong_end(items, _BODY, channel, length, data[at])
             self._offset += length + _AROUND
-            return
+            return at + 1
         self._offset += 1
         left = self._contents.get(channel)
         if left is not None and length < left:
@@ -282,13 +218,13 @@ class AmqpReader:
             what = f"a body frame of {length} bytes, where {expected} was expected"
             self._mixed(items, offset, channel, length, what)
         items.append(Body(offset, length + _AROUND, channel, length))
+        return at + 1
 
     def _method(self, data: bytes | bytearray, start: int, channel: int, size: int, items: list[Item]) -> None:
         index = int.from_bytes(data[start : start + min(_INDEX, size)], "big")
-        class_id, method_id = index >> 16, index & 0xFFFF
         if size < _INDEX or (signature := self._methods.get(index)) is None:
-            what = f"method {method_id} of class {class_id}, which AMQP does not have"
-            what = what if size >= _INDEX else f"a method frame of {size} bytes"
+            known = f"method {index & 0xFFFF} of class {index >> 16}, which AMQP does not have"
+            what = known if size >= _INDEX else f"a method frame of {size} bytes"
             self._flaw(items, "bad-method", what, size + _AROUND, bytes(data[start : start + min(_INDEX, size)]))
             return
         name, arguments = signature
@@ -298,13 +234,11 @@ class AmqpReader:
             self._problems(items, fields, size, name)
         if channel in self._contents:
             self._mixed(items, self._offset, channel, size, f"{name} inside a message")
-        if self._followed is not None:
-            self._followed.add(channel)
         if name in _CONTENT:
             if len(self._contents) >= _MOST_CHANNELS:
                 self._contents.clear()
             self._contents[channel] = _AWAITED
-        items.append(Method(self._offset, size + _AROUND, channel, name, values, class_id, method_id))
+        items.append(Method(self._offset, size + _AROUND, channel, name, values))
 
     def _content_header(self, data: bytes | bytearray, start: int, channel: int, size: int, items: list[Item]) -> None:
         fields = Fields(data, start, start + size)
@@ -344,8 +278,7 @@ class AmqpReader:
 
     def _mixed(self, items: list[Item], offset: int, channel: int, size: int, what: str) -> None:
         self._contents.pop(channel, None)
-        if self._followed is None or channel in self._followed:
-            self._flaw(items, "interleaved", f"{what}, on channel {channel}", size + _AROUND, b"", offset=offset)
+        self._flaw(items, "interleaved", f"{what}, on channel {channel}", size + _AROUND, b"", offset=offset)
 
     def _flaw(
         self, items: list[Item], kind: str, what: str, size: int, raw: bytes, *, offset: int | None = None

@@ -5,9 +5,9 @@ A channel goes through these states:
 
     | state | by | next |
     |---|---|---|
-    | open | Channel.OpenOk | closing |
+    | open | Channel.Open | closing |
     | closing | Channel.Close of either side | closed |
-    | closed | Channel.CloseOk | open |
+    | closed | Channel.CloseOk | open, as another `Channel` |
 
 A side that closed a channel ignores what comes on it, but for Channel.CloseOk.
 """
@@ -44,7 +44,7 @@ class State(Enum):
 
 @dataclass(slots=True)
 class Consumer:
-    """A consumer, or a request for one message."""
+    """A consumer."""
 
     queue: str
     no_ack: bool
@@ -81,7 +81,7 @@ class Channel:
     prefetch_of_all: int = 0
     tags: Tags = field(default_factory=Tags)
     consumers: dict[str, Consumer] = field(default_factory=dict)
-    asked: deque[tuple[str, Consumer]] = field(default_factory=deque)
+    asked: deque[Consumer] = field(default_factory=deque)
     gets: deque[bool] = field(default_factory=deque)
     messages: dict[Side, Message] = field(default_factory=dict)
     times: dict[int, float] = field(default_factory=dict)
@@ -93,16 +93,15 @@ class Channel:
         timeout = (fields.get("arguments") or {}).get(_TIMEOUT)
         if isinstance(timeout, int):
             consumer.timeout = timeout / 1000
-        tag = fields.get("consumer_tag", "")
         if fields.get("nowait"):
-            self.consumers[tag] = consumer
+            self.consumers[fields.get("consumer_tag", "")] = consumer
         else:
-            self.asked.append((tag, consumer))
+            self.asked.append(consumer)
 
     def consumes(self, tag: str) -> None:
         """Note that the broker accepted the oldest request, under this tag."""
         if self.asked:
-            self.consumers[tag] = self.asked.popleft()[1]
+            self.consumers[tag] = self.asked.popleft()
 
     def delivered(self, t: float, tag: int, consumer: str) -> None:
         """Note a delivery to a consumer."""

@@ -53,7 +53,7 @@ class AmqpConversation:
         self._closing: Side | None = None
         self.blocked = ""
         """Why the broker no longer reads what the client publishes; empty if it does."""
-        self._methods: dict[tuple[Side, str], Callable[[float, Channel, Mapping[str, Any]], None]] = {
+        self._methods: dict[tuple[Side, str], Callable[[float, Channel, Mapping[str, Any]], object]] = {
             (Side.BROKER, "Connection.Tune"): self._tune,
             (Side.CLIENT, "Connection.TuneOk"): self._tune_ok,
             (Side.CLIENT, "Connection.Close"): self._client_closes,
@@ -61,23 +61,27 @@ class AmqpConversation:
             (Side.BROKER, "Connection.Blocked"): self._is_blocked,
             (Side.BROKER, "Connection.Unblocked"): self._is_unblocked,
             (Side.CLIENT, "Channel.Open"): self._open,
-            (Side.CLIENT, "Channel.Close"): self._client_closes_channel,
+            (Side.CLIENT, "Channel.Close"): lambda t, channel, _: self._closes(t, channel, Side.CLIENT),
             (Side.BROKER, "Channel.Close"): self._broker_closes_channel,
-            (Side.CLIENT, "Channel.CloseOk"): self._channel_closed,
-            (Side.BROKER, "Channel.CloseOk"): self._channel_closed,
+            (Side.CLIENT, "Channel.CloseOk"): lambda _, channel, __: channel.end(),
+            (Side.BROKER, "Channel.CloseOk"): lambda _, channel, __: channel.end(),
             (Side.CLIENT, "Basic.Qos"): self._qos,
-            (Side.CLIENT, "Basic.Consume"): self._consume,
-            (Side.BROKER, "Basic.ConsumeOk"): self._consumes,
+            (Side.CLIENT, "Basic.Consume"): lambda _, channel, fields: channel.consume(fields),
+            (Side.BROKER, "Basic.ConsumeOk"): lambda _, channel, fields: channel.consumes(
+                fields.get("consumer_tag", "")
+            ),
             (Side.BROKER, "Basic.Cancel"): self._broker_cancels,
-            (Side.BROKER, "Basic.CancelOk"): self._cancelled,
+            (Side.BROKER, "Basic.CancelOk"): lambda _, channel, fields: channel.consumers.pop(
+                fields.get("consumer_tag", ""), None
+            ),
             (Side.BROKER, "Basic.Deliver"): self._delivered,
-            (Side.CLIENT, "Basic.Get"): self._get,
-            (Side.BROKER, "Basic.GetOk"): self._got,
-            (Side.BROKER, "Basic.GetEmpty"): self._got_none,
+            (Side.CLIENT, "Basic.Get"): lambda _, channel, fields: channel.gets.append(bool(fields.get("no_ack"))),
+            (Side.BROKER, "Basic.GetOk"): lambda _, channel, fields: channel.got(fields.get("delivery_tag", 0)),
+            (Side.BROKER, "Basic.GetEmpty"): lambda _, channel, __: channel.gets and channel.gets.popleft(),
             (Side.CLIENT, "Basic.Ack"): self._ack,
             (Side.CLIENT, "Basic.Nack"): self._ack,
             (Side.CLIENT, "Basic.Reject"): self._ack,
-            (Side.BROKER, "Basic.RecoverOk"): self._recovered,
+            (Side.BROKER, "Basic.RecoverOk"): lambda _, channel, __: channel.requeued(),
         }
 
     def missed(self, side: Side) -> AmqpReader:
@@ -253,16 +257,16 @@ class AmqpConversation:
                 what = f"The client sent {item.name} on channel {item.channel}, which it has never opened."
                 self._line.flag(t, "amqp.dead-channel", what, [{"channel": item.channel, "frame": item.name}])
             return True
-        if channel.state is State.OPEN or item.name in _ANSWERS_CLOSE:
-            return True
-        self._dead(t, channel, item)
+        if channel.closed_by is None or item.name in _ANSWERS_CLOSE:
+            return True  # a Channel.CloseOk whose Channel.Close was not read comes too early in a capture
+        self._dead(t, channel, item, channel.closed_by)
         return False
 
-    def _dead(self, t: float, channel: Channel, item: Method) -> None:
+    def _dead(self, t: float, channel: Channel, item: Method, closed_by: Side) -> None:
         kind = "ack" if item.name in _SETTLES else item.name
         if not channel.once(f"{channel.state} {kind}"):
             return
-        who = f"the {channel.closed_by.label}" if channel.closed_by is not None else "one side"
+        who = f"the {closed_by.label}"
         since = t - channel.closed_at
         effect = (
             "the acknowledgement has no effect, and the message comes again"
@@ -283,9 +287,6 @@ class AmqpConversation:
         """Begin the channel's life with the request: some clients do not wait for the answer."""
         self._channels[channel.number] = Channel(channel.number)
 
-    def _client_closes_channel(self, t: float, channel: Channel, _: Mapping[str, Any]) -> None:
-        self._closes(t, channel, Side.CLIENT)
-
     def _broker_closes_channel(self, t: float, channel: Channel, fields: Mapping[str, Any]) -> None:
         self._closes(t, channel, Side.BROKER)
         code, said = fields.get("reply_code", 0), text(fields.get("reply_text", ""))
@@ -304,9 +305,6 @@ class AmqpConversation:
         if channel.state is State.OPEN:
             channel.state, channel.closed_by, channel.closed_at = State.CLOSING, side, t
 
-    def _channel_closed(self, _: float, channel: Channel, __: Mapping[str, Any]) -> None:
-        channel.end()
-
     # --- Deliveries ------------------------------------------------------------------------------------------------------
 
     def _qos(self, _: float, channel: Channel, fields: Mapping[str, Any]) -> None:
@@ -315,12 +313,6 @@ class AmqpConversation:
             channel.prefetch_of_all = count
         else:
             channel.prefetch = count
-
-    def _consume(self, _: float, channel: Channel, fields: Mapping[str, Any]) -> None:
-        channel.consume(fields)
-
-    def _consumes(self, _: float, channel: Channel, fields: Mapping[str, Any]) -> None:
-        channel.consumes(fields.get("consumer_tag", ""))
 
     def _broker_cancels(self, t: float, channel: Channel, fields: Mapping[str, Any]) -> None:
         """RabbitMQ 4.3 cancels a consumer whose delivery timed out, without a reason; it also does so if the queue is gone."""
@@ -339,9 +331,6 @@ class AmqpConversation:
         ]
         self._line.flag(t, "amqp.delivery-timeout", what, rows)
 
-    def _cancelled(self, _: float, channel: Channel, fields: Mapping[str, Any]) -> None:
-        channel.consumers.pop(fields.get("consumer_tag", ""), None)
-
     def _delivered(self, t: float, channel: Channel, fields: Mapping[str, Any]) -> None:
         channel.delivered(t, fields.get("delivery_tag", 0), fields.get("consumer_tag", ""))
         if channel.sure and (found := channel.pile()):
@@ -353,16 +342,6 @@ class AmqpConversation:
                 {"consumer": text(tag), "queue": text(consumer.queue), "prefetch": "none", "waiting": waiting}
             ]
             self._line.flag(t, "amqp.unlimited-prefetch", what, rows)
-
-    def _get(self, _: float, channel: Channel, fields: Mapping[str, Any]) -> None:
-        channel.gets.append(bool(fields.get("no_ack")))
-
-    def _got(self, _: float, channel: Channel, fields: Mapping[str, Any]) -> None:
-        channel.got(fields.get("delivery_tag", 0))
-
-    def _got_none(self, _: float, channel: Channel, __: Mapping[str, Any]) -> None:
-        if channel.gets:
-            channel.gets.popleft()
 
     def _ack(self, t: float, channel: Channel, fields: Mapping[str, Any]) -> None:
         tag = fields.get("delivery_tag", 0)
@@ -385,6 +364,3 @@ class AmqpConversation:
             return
         what = f"The client acknowledged delivery {tag} on channel {channel.number} a second time."
         self._line.flag(t, "amqp.double-ack", what, rows)
-
-    def _recovered(self, _: float, channel: Channel, __: Mapping[str, Any]) -> None:
-        channel.requeued()

@@ -3,11 +3,11 @@ The TCP connections in a file of captured packets, as `tcpdump -w` writes it.
 
     tcpdump -i any -s 0 -w amqp.pcap port 5672
 
-`read_capture` returns what happened on the connections of one port, in the order of the packets:
-a connection began, bytes of one direction, bytes that the capture lacks, an end closed.
+`read_capture` returns what happened on the connections of one port, in the order of the packets, as the relay's records have it.
 It puts the segments of each direction in order, and leaves out what was sent or captured twice.
-When the other end has acknowledged bytes that were never captured, they are `Missing`.
+When the other end has acknowledged bytes that were never captured, they are skipped.
 A connection that was open before the capture began is `joined`: its first bytes can be in the middle of anything.
+Times are in seconds since 1970.
 
 The file is read by libpcap (pcapy-ng, extra `pcap`), in both formats.
 """
@@ -23,6 +23,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from steadyworker.diagnosis.tap import Record, Side, What
 from steadyworker.errors import ConfigError
 
 MOST_HELD = 4_194_304
@@ -37,52 +38,10 @@ _EXTENSIONS = {0, 43, 60}  # of IPv6: hop by hop, routing, destination
 _OVERHEAD = 100  # what a segment in the heap takes beside its bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """A connection began, or was `joined` by the capture; `at` is in seconds since 1970, here and below."""
-
-    at: float
-    connection: int
-    client: str
-    broker: str
-    joined: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Bytes:
-    """The next bytes of one direction."""
-
-    at: float
-    connection: int
-    from_client: bool
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """So many bytes of one direction are not in the capture."""
-
-    at: float
-    connection: int
-    from_client: bool
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Closed:
-    """One end sent its last byte, or broke the connection off (`reset`)."""
-
-    at: float
-    connection: int
-    from_client: bool
-    reset: bool
-
-
 _End = tuple[str, int]
-Event = Opened | Bytes | Missing | Closed
 
 
-def read_capture(path: str | os.PathLike[str], port: int) -> Iterator[Event]:
+def read_capture(path: str | os.PathLike[str], port: int) -> Iterator[Record]:
     """
     Return what happened on the connections to this port, in the order of the packets.
 
@@ -107,7 +66,7 @@ def read_capture(path: str | os.PathLike[str], port: int) -> Iterator[Event]:
         for at, packet, whole in _packets(reader, path, pcapy.PcapError):
             if (segment := _segment(packet, whole, _LINKS[link])) is not None:
                 yield from connections.take(at, segment)
-        yield from connections.rest()
+        yield from connections.end()
 
 
 def _packets(reader: Any, path: str | os.PathLike[str], failure: type[Exception]) -> Iterator[tuple[float, bytes, int]]:
@@ -216,10 +175,10 @@ def _address(raw: bytes) -> str:
 class _Direction:
     """One direction: the bytes in their order, and those that came before their turn."""
 
-    def __init__(self, connection: int, *, from_client: bool) -> None:
+    def __init__(self, connection: int, side: Side) -> None:
         self.closed = False
         self._connection = connection
-        self._from_client = from_client
+        self._side = side
         self._first: int | None = None  # the sequence number of the first byte
         self._next = 0  # the position of the next byte, from the first one on
         self._held: list[tuple[int, bytes, int]] = []  # a heap of positions, with the bytes there and those missing
@@ -231,7 +190,7 @@ class _Direction:
         """Whether bytes wait for earlier ones."""
         return bool(self._held)
 
-    def take(self, at: float, segment: _Segment) -> Iterator[Event]:
+    def take(self, at: float, segment: _Segment) -> Iterator[Record]:
         """Return the bytes of this segment if it is their turn, with what waited for them; else hold them."""
         size = len(segment.data) + segment.missing
         if not size and not segment.flags & (_SYN | _FIN):
@@ -249,7 +208,7 @@ class _Direction:
         if segment.flags & _FIN:
             self._end = place + size
 
-    def skip_holes(self, at: float, acknowledged: int | None = None) -> Iterator[Event]:
+    def skip_holes(self, at: float, acknowledged: int | None = None) -> Iterator[Record]:
         """Go on behind bytes that were never captured: those before this acknowledgement, or all of them."""
         while self._held:
             place = self._held[0][0]
@@ -258,31 +217,32 @@ class _Direction:
             yield from self._miss(at, place - self._next)
             yield from self._drain(at)
 
-    def close(self, at: float) -> Iterator[Event]:
+    def close(self, at: float) -> Iterator[Record]:
         """Return that this end closed, if it did and if its last byte has been returned."""
         if self._end is not None and self._next >= self._end and not self.closed:
             self.closed = True
-            yield Closed(at, self._connection, self._from_client, reset=False)
+            yield Record(What.ENDED, self._connection, self._side, at)
 
     def _position(self, seq: int) -> int:
         """Return the position of a sequence number; these begin again behind the largest."""
         expected = (self._first or 0) + self._next
         return self._next + (seq - expected + _HALF) % _WHOLE - _HALF
 
-    def _drain(self, at: float) -> Iterator[Event]:
+    def _drain(self, at: float) -> Iterator[Record]:
         """Return what it is the turn of now."""
         while self._held and self._held[0][0] <= self._next:
             place, data, missing = heapq.heappop(self._held)
             self._waiting -= len(data) + _OVERHEAD
             if fresh := data[self._next - place :]:
                 self._next += len(fresh)
-                yield Bytes(at, self._connection, self._from_client, fresh)
+                yield Record(What.DATA, self._connection, self._side, at, fresh)
             yield from self._miss(at, place + len(data) + missing - self._next)
 
-    def _miss(self, at: float, size: int) -> Iterator[Event]:
+    def _miss(self, at: float, size: int) -> Iterator[Record]:
         if size > 0:
             self._next += size
-            yield Missing(at, self._connection, self._from_client, size)
+            facts = {"why": "bytes that the capture lacks"}
+            yield Record(What.SKIPPED, self._connection, self._side, at, size=size, facts=facts)
 
 
 class _Connection:
@@ -292,29 +252,38 @@ class _Connection:
         self.number = number
         self.first = first
         self.over = False
-        self.client = _Direction(number, from_client=True)
-        self.broker = _Direction(number, from_client=False)
+        self._directions = {side: _Direction(number, side) for side in Side}
 
-    def take(self, at: float, segment: _Segment, *, from_client: bool) -> Iterator[Event]:
+    def take(self, at: float, segment: _Segment, side: Side) -> Iterator[Record]:
         """Take the next segment."""
-        own, other = (self.client, self.broker) if from_client else (self.broker, self.client)
+        own, other = self._directions[side], self._directions[side.other]
         if segment.ack is not None and other.has_hole:
             yield from other.skip_holes(at, segment.ack)
         yield from own.take(at, segment)
         if segment.flags & _RST:
-            self.over = True
-            yield from self.rest(at)
-            yield Closed(at, self.number, from_client, reset=True)
+            yield from self._rest(at)
+            yield Record(What.RESET, self.number, side, at)
         else:
             for direction in (other, own):
                 yield from direction.close(at)
             self.over = own.closed and other.closed
+        if self.over:
+            yield self._closed(at)
 
-    def rest(self, at: float) -> Iterator[Event]:
-        """Return what still waits for earlier bytes, which will not come any more."""
-        for direction in (self.client, self.broker):
+    def end(self, at: float) -> Iterator[Record]:
+        """End the connection, if it is not over yet: earlier bytes will not come any more."""
+        if not self.over:
+            yield from self._rest(at)
+            yield self._closed(at)
+
+    def _rest(self, at: float) -> Iterator[Record]:
+        self.over = True
+        for direction in self._directions.values():
             yield from direction.skip_holes(at)
             yield from direction.close(at)
+
+    def _closed(self, at: float) -> Record:
+        return Record(What.CLOSED, self.number, Side.CLIENT, at, facts={"by_trace": False})
 
 
 class _Connections:
@@ -326,7 +295,7 @@ class _Connections:
         self._known: dict[tuple[_End, _End], _Connection] = {}
         self._last = 0.0
 
-    def take(self, at: float, segment: _Segment) -> Iterator[Event]:
+    def take(self, at: float, segment: _Segment) -> Iterator[Record]:
         """Take the next segment."""
         self._last = at
         opens = segment.flags & _SYN and segment.ack is None
@@ -340,18 +309,21 @@ class _Connections:
         if connection is None or (opens and connection.first != segment.seq):
             if not (segment.flags & _SYN or segment.data or segment.missing) or segment.flags & _RST:
                 return
+            if connection is not None:
+                yield from connection.end(at)
             self._count += 1
             connection = self._known[ends] = _Connection(self._count, segment.seq)
             client, broker = map(_text, ends)
-            yield Opened(at, self._count, client, broker, joined=not segment.flags & _SYN)
+            yield Record(What.OPENED, self._count, Side.CLIENT, at, facts={"client": client, "tls": False})
+            facts = {"broker": broker, "joined": not segment.flags & _SYN}
+            yield Record(What.CONNECTED, self._count, Side.BROKER, at, facts=facts)
         if not connection.over:
-            yield from connection.take(at, segment, from_client=from_client)
+            yield from connection.take(at, segment, Side.CLIENT if from_client else Side.BROKER)
 
-    def rest(self) -> Iterator[Event]:
-        """Return what still waits for earlier bytes: the capture ends here."""
+    def end(self) -> Iterator[Record]:
+        """End all connections: the capture ends here."""
         for connection in self._known.values():
-            if not connection.over:
-                yield from connection.rest(self._last)
+            yield from connection.end(self._last)
 
 
 def _text(end: _End) -> str:

@@ -188,22 +188,19 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     findings: tuple[Finding, ...] = msgspec.field(default=(), name="finding")
 
 
-def load(*names: str) -> dict[str, Entry]:
+def load() -> dict[str, Entry]:
     """
-    Return the entries of the named files (`steadyworker` for `entries/steadyworker.toml`) by id; without a name, of all.
+    Return all entries by id.
 
     Raises:
         ConfigError: A file does not keep the schema.
     """
     found: dict[str, Entry] = {}
     for path in _paths():
-        if not names or path.name.removesuffix(".toml") in names:
-            for entry in read(path.read_text(encoding="utf-8"), path.name):
-                if entry.id in found:
-                    raise ConfigError(
-                        f"{path.name}: expected each id once, got {entry.id} again: rename one of the two."
-                    )
-                found[entry.id] = entry
+        for entry in read(path.read_text(encoding="utf-8"), path.name):
+            if entry.id in found:
+                raise ConfigError(f"{path.name}: expected each id once, got {entry.id} again: rename one of the two.")
+            found[entry.id] = entry
     return found
 
 

@@ -79,7 +79,6 @@ _MESSAGES = ("msg", "message", "event", "@message")
 _TIMES = ("time", "timestamp", "datetime", "@timestamp", "ts", "asctime")
 _LEVELS = ("level", "level_name", "severity", "levelname")
 _TRACES = ("stack", "exception", "exc_info", "traceback")
-_USED = frozenset({*_MESSAGES, *_TIMES, *_LEVELS, *_TRACES})
 _MILLISECONDS = 1e11  # a number above it is no time in seconds
 _NODE_LEVELS = {10: "trace", 20: "debug", 30: "info", 40: "warning", 50: "error", 60: "critical"}
 

@@ -60,8 +60,6 @@ class Method(Item):
     channel: int
     name: str
     fields: Mapping[str, object]
-    class_id: int
-    method_id: int
 
 
 @dataclass(frozen=True, slots=True)

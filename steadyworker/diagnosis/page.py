@@ -1,7 +1,7 @@
 """
 The page of a trace: one HTML file to attach to a ticket, of less than 300 kB whatever the length of the trace.
 
-The events are those of `wire.py`, as they come from the relay or from a file of JSON lines:
+The events are those of `wire.py`:
 
     page = Page()
     for event in events:
@@ -16,12 +16,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from importlib.resources import files
 from string import Template
 from typing import TextIO
-
-import msgspec
 
 from steadyworker.diagnosis.picture.markup import tag
 from steadyworker.diagnosis.picture.sheet import sheet_of
@@ -29,9 +27,6 @@ from steadyworker.diagnosis.picture.trace import Trace
 
 LARGEST_PAGE = 300_000
 """Bytes; no page is larger."""
-
-LONGEST_LINE = 1 << 20
-"""Characters of a line of a trace; a longer one is counted as unreadable."""
 
 _DATA = files("steadyworker.diagnosis.picture")
 
@@ -45,17 +40,6 @@ class Page:
     def add(self, event: Mapping[str, object]) -> None:
         """Take the next event."""
         self._trace.add(event)
-
-    def add_lines(self, lines: TextIO) -> None:
-        """Take all events of a file of JSON lines; count a line that is no event, such as the torn last one."""
-        decode = msgspec.json.Decoder(dict[str, object]).decode
-        for line in _lines(lines):
-            try:
-                event = decode(line)
-            except (msgspec.MsgspecError, UnicodeError, RecursionError):
-                self._trace.unreadable += bool(line.strip())
-            else:
-                self._trace.add(event)
 
     def write(self, out: TextIO) -> None:
         """Write the page as it is now; more events can follow, and then another page."""
@@ -71,22 +55,6 @@ class Page:
                 body=sheet.body,
             )
         )
-
-
-def write_page(events: Iterable[Mapping[str, object]], out: TextIO) -> None:
-    """Write the page of these events."""
-    page = Page()
-    for event in events:
-        page.add(event)
-    page.write(out)
-
-
-def _lines(file: TextIO) -> Iterator[str]:
-    """Yield the lines of a file, of a longer one only the beginning."""
-    while line := file.readline(LONGEST_LINE):
-        yield line
-        while len(line) == LONGEST_LINE and not line.endswith("\n"):
-            line = file.readline(LONGEST_LINE)
 
 
 def _data(name: str) -> str:

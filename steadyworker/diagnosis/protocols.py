@@ -32,7 +32,7 @@ STOMP_COMMANDS = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The first bytes of a protocol, as an expression for as many of them as are known."""
+    """The first bytes of a protocol: each way to begin, and how many of its bytes decide."""
 
     kind: str
     name: str
@@ -56,14 +56,12 @@ class Spelled:
     Numbers written as bytes: a row for each number, and their bytes without a gap.
 
     `protocol` is what the bytes open, and `kind` its short name; both are None if the bytes are too few to say so.
-    `possible` names every protocol that fits, even if only by one letter.
     """
 
     rows: tuple[Row, ...]
     raw: bytes
     protocol: str | None
     kind: str | None
-    possible: tuple[str, ...]
 
 
 OPENINGS = (
@@ -88,12 +86,11 @@ OPENINGS = (
 
 def recognize(raw: bytes, *, at: int = 0) -> Opening | None:
     """Return the opening of which `raw` is the part from byte `at` on; None if no opening fits, or too few bytes."""
-    return next((opening for opening in OPENINGS if _fits(opening, raw, at, opening.least)), None)
+    return next((opening for opening in OPENINGS if _fits(opening, raw, at)), None)
 
 
-def _fits(opening: Opening, raw: bytes, at: int, least: int) -> bool:
-    """Whether the bytes are a part of the opening, with at least so many bytes in common."""
-    parts = ((begins[at : at + len(raw)], min(least, len(begins))) for begins in opening.begins)
+def _fits(opening: Opening, raw: bytes, at: int) -> bool:
+    parts = ((begins[at : at + len(raw)], min(opening.least, len(begins))) for begins in opening.begins)
     return any(len(part) >= enough and raw.startswith(part) for part, enough in parts)
 
 
@@ -195,7 +192,4 @@ def _row(field: str, number: int, octets: bytes) -> Row:
 
 def _spelled(rows: list[Row], raw: bytes, at: int) -> Spelled:
     opening = recognize(raw, at=at)
-    possible = dict.fromkeys(one.name for one in OPENINGS if _fits(one, raw, at, 1))
-    return Spelled(
-        tuple(rows), raw, opening.name if opening else None, opening.kind if opening else None, tuple(possible)
-    )
+    return Spelled(tuple(rows), raw, opening.name if opening else None, opening.kind if opening else None)

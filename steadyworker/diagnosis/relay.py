@@ -5,7 +5,7 @@ It changes, delays and reorders no byte, and reads none: bytes are sent on befor
 A half-close is passed on as a half-close, and a reset as a reset.
 While one side does not read, the relay does not read from the other, as the kernel would do without it.
 
-One thread and one epoll loop do all of it, in a process of its own (`start`), so that reading never holds up a byte.
+One thread and one epoll loop do all of it, in a process of its own (`tracing.py`), so that reading never holds up a byte.
 """
 
 from __future__ import annotations

@@ -41,8 +41,6 @@ MOST_FLAWS = 100
 
 _HEAD_END = re.compile(rb"\n\r?\n")
 _EOLS = re.compile(rb"[\r\n]+")
-# A command behind the end of a frame, or at the beginning of what was captured.
-_FRAME = re.compile(rb"(?:\A|\x00)[\r\n]*((?:" + "|".join(sorted(STOMP_COMMANDS)).encode() + rb")\r?\n)")
 _COMMANDS = frozenset(command.encode() for command in STOMP_COMMANDS)
 _COMMAND = re.compile(rb"[A-Z]{1,32}\r?")
 _LONGEST_COMMAND = 33  # with its CR
@@ -61,15 +59,12 @@ class StompReader:
     `version` is what both ends agreed on.
     A reader learns it from `CONNECTED`, and guesses it from `CONNECT`; set it for the other direction.
     `max_frame` is the largest body; a larger `content-length` is a flaw before any byte of the body is read.
-    `joined` says that the first bytes can be in the middle of a frame, as in a capture that began later.
-    Such a reader looks for the command of a frame, and returns nothing before it.
     """
 
-    def __init__(self, *, max_frame: int = 104_857_600, joined: bool = False) -> None:
+    def __init__(self, *, max_frame: int = 104_857_600) -> None:
         self.version = "1.2"
         self.max_frame = max_frame
         self.blind = False
-        self._searching = joined
         self._offset = 0  # of the first byte that is neither read nor skipped
         self._head = bytearray()  # the command and the headers, as far as they have come
         self._frame: StompFrame | None = None  # the frame of which the body is skipped; its size is that of its head
@@ -80,11 +75,6 @@ class StompReader:
         """Take the next bytes of this direction, and return what they complete."""
         items: list[Item] = []
         at, end = 0, len(data)
-        if self._searching:
-            found = _FRAME.search(data)
-            self._searching = found is None
-            at = found.start(1) if found else end
-            self._offset += at
         while at < end and not self.blind:
             if self._frame is not None:
                 at = self._skip_body(self._frame, data, at, items)
@@ -96,24 +86,6 @@ class StompReader:
                 at = self._read_head(data, at, items)
         if self.blind:
             self._offset += end - at
-        return items
-
-    def lost(self, size: int) -> list[Item]:
-        """
-        Take note that so many bytes are missing here, as in a capture.
-
-        If they are a part of a sized body, or its rest with the NUL, the reader stays in step; else it finds a frame.
-        """
-        items: list[Item] = []
-        if (frame := self._frame) is not None and self._left is not None and size <= self._left + 1:
-            if size > self._left:
-                items.append(replace(frame, size=self._offset + size - frame.offset))
-                self._frame = None
-            self._left -= size
-        elif not self.blind:
-            self._offset += len(self._head)
-            self._head, self._frame, self._searching = bytearray(), None, True
-        self._offset += size
         return items
 
     def end(self) -> list[Item]:

@@ -15,7 +15,9 @@ from typing import Any
 
 import click
 
+from steadyworker.diagnosis.picture.event_fields import label
 from steadyworker.diagnosis.wire import Event
+from steadyworker.text.plain_text import printable
 from steadyworker.units import count_text, size_text
 
 MOST_LINES = 50
@@ -28,17 +30,6 @@ _NAME = 24
 _MOST_DETAILS = 6
 _LONGEST = 60
 _HEAD = {"t", "conn", "from", "kind", "name", "size", "id", "level", "what", "evidence", "remedy", "side", "how"}
-_LABELS = {
-    "delivery_tag": "tag",
-    "consumer_tag": "consumer",
-    "reply_code": "code",
-    "reply_text": "text",
-    "body_size": "body",
-    "prefetch_count": "prefetch",
-    "virtual_host": "virtual host",
-    "client_properties": "client",
-    "server_properties": "server",
-}
 
 
 class Terminal:
@@ -111,11 +102,6 @@ def totals(event: Event) -> list[str]:
     return lines
 
 
-def printable(text: object) -> str:
-    """Return a text on one line, with an escape for each unprintable character."""
-    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in str(text))
-
-
 def _start(event: Event) -> str:
     side, conn = event["from"], event["conn"]
     number = "" if conn is None else f"#{conn}"
@@ -153,11 +139,10 @@ def _details(event: Event) -> str:
 def _pair(name: str, value: Any) -> str:
     if isinstance(value, Mapping):
         value = " ".join(str(each) for each in value.values() if not isinstance(each, Mapping))
-    shown = printable(value)
-    shown = shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 1]}…"
     if value is True:
-        return printable(_LABELS.get(name, name)).replace("_", " ")
-    return f"{printable(_LABELS.get(name, name)).replace('_', ' ')} {shown}"
+        return label(name)
+    shown = printable(str(value))
+    return f"{label(name)} {shown if len(shown) <= _LONGEST else f'{shown[: _LONGEST - 1]}…'}"
 
 
 def _cell(name: str, value: object) -> str:

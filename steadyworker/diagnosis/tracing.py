@@ -1,7 +1,7 @@
 """
 A trace: the relay in a process of its own, and what this process reads of it.
 
-    with Tracing(listener, target, wire, known, clock) as tracing:
+    with Tracing(listener, target, conversations, clock) as tracing:
         while tracing.step():
             ...
 

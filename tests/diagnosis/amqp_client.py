@@ -1,10 +1,11 @@
-"""A small AMQP client over a plain socket, which can break every rule; pamqp encodes its frames."""
+"""AMQP clients over a plain socket, which can break every rule; pamqp encodes their frames."""
 
 from __future__ import annotations
 
 import socket
 import ssl
 import struct
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
@@ -12,38 +13,28 @@ from urllib.parse import unquote, urlsplit
 from pamqp import base, body, commands, frame, header
 
 WITHIN = 30.0
-PROPERTIES: dict[str, Any] = {
-    "product": "test",
-    "password": "hunter2",
-    "capabilities": {"consumer_cancel_notify": True},
-}
+CAPABLE = {"authentication_failure_close": True, "consumer_cancel_notify": True, "connection.blocked": True}
 LARGEST_BODY = 131_072 - 8
 OPENING = b"AMQP\x00\x00\x09\x01"
 
 
-class AmqpClient:
-    """One connection to the broker of a URL, with channel 1 open; reads and writes in the caller's thread."""
+class RawClient:
+    """A connection to the broker of a URL; each step of its opening can be done by hand, with other values than a good client has."""
 
-    def __init__(self, url: str, *, heartbeat: int = 0, context: ssl.SSLContext | None = None, rcvbuf: int = 0) -> None:
+    def __init__(self, url: str, *, port: int = 0, context: ssl.SSLContext | None = None, rcvbuf: int = 0) -> None:
         parts = urlsplit(url)
         assert parts.hostname
+        self.user, self.password = unquote(parts.username or ""), unquote(parts.password or "")
+        self.vhost = unquote(parts.path[1:]) or "/"
+        self.capabilities = dict(CAPABLE)
         self.socket = socket.socket()
         if rcvbuf:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
         self.socket.settimeout(WITHIN)
-        self.socket.connect((parts.hostname, parts.port or 5672))
+        self.socket.connect((parts.hostname, port or parts.port or 5672))
         if context:
             self.socket = context.wrap_socket(self.socket, server_hostname="localhost")
         self._unread = b""
-        self.send(OPENING)
-        self.expect(commands.Connection.Start)
-        login = f"\0{unquote(parts.username or '')}\0{unquote(parts.password or '')}"
-        self.method(commands.Connection.StartOk(PROPERTIES, "PLAIN", login, "en_US"), 0)
-        tune: Any = self.expect(commands.Connection.Tune)
-        self.method(commands.Connection.TuneOk(tune.channel_max, tune.frame_max, heartbeat), 0)
-        self.method(commands.Connection.Open(unquote(parts.path[1:]) or "/"), 0)
-        self.expect(commands.Connection.OpenOk)
-        self.open(1)
 
     def __enter__(self) -> Self:
         return self
@@ -53,9 +44,91 @@ class AmqpClient:
     ) -> None:
         self.socket.close()
 
+    # --- What it says -------------------------------------------------------------------------------------------------
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def method(self, method: base.Frame, channel: int = 1) -> None:
+        self.send(frame.marshal(method, channel))
+
+    def start(self, mechanism: str = "PLAIN") -> Self:
+        """Open as far as the login."""
+        self.send(OPENING)
+        self.expect(commands.Connection.Start)
+        properties: dict[str, Any] = {
+            "product": "test",
+            "password": "hunter2",
+            "capabilities": self.capabilities,
+            "connection_name": "raw",
+        }
+        self.method(commands.Connection.StartOk(properties, mechanism, f"\0{self.user}\0{self.password}", "en_US"), 0)
+        return self
+
+    def tune(self, channel_max: int = 2047, frame_max: int = 131_072, heartbeat: int = 0) -> Self:
+        """Open as far as the limits."""
+        self.expect(commands.Connection.Tune)
+        self.method(commands.Connection.TuneOk(channel_max, frame_max, heartbeat), 0)
+        return self
+
+    def enter(self) -> Self:
+        """Open the virtual host."""
+        self.method(commands.Connection.Open(self.vhost), 0)
+        self.expect(commands.Connection.OpenOk)
+        return self
+
+    def login(self, *, heartbeat: int = 0) -> Self:
+        """Open all: the connection and channel 1."""
+        self.start().tune(heartbeat=heartbeat).enter()
+        self.open(1)
+        return self
+
     def open(self, channel: int) -> None:
         self.method(commands.Channel.Open(), channel)
         self.expect(commands.Channel.OpenOk)
+
+    # --- What it receives ---------------------------------------------------------------------------------------------
+
+    def expect(self, *kinds: type[base.Frame]) -> Any:
+        """Return the next method of these kinds; other frames are dropped."""
+        while True:
+            found = self._next()
+            if isinstance(found, kinds):
+                return found
+
+    def _next(self) -> Any:
+        while True:
+            if len(self._unread) >= 7:
+                size = 8 + struct.unpack_from(">I", self._unread, 3)[0]
+                if len(self._unread) >= size:
+                    _, _, found = frame.unmarshal(self._unread[:size])
+                    self._unread = self._unread[size:]
+                    return found
+            got = self.socket.recv(65536)
+            if not got:
+                raise EOFError
+            self._unread += got
+
+    def farewell(self) -> str:
+        """Return how the broker ends this: the code and text of its close, or nothing."""
+        with suppress(EOFError, OSError):
+            close = self.expect(commands.Connection.Close, commands.Channel.Close)
+            return f"({close.reply_code}, {close.reply_text!r})"
+        return ""
+
+    def until_closed(self) -> None:
+        """Return when the broker has ended the connection, whatever it sent before."""
+        with suppress(OSError):
+            while self.socket.recv(65536):
+                pass
+
+
+class AmqpClient(RawClient):
+    """A client with an open connection and channel 1; reads and writes in the caller's thread."""
+
+    def __init__(self, url: str, *, heartbeat: int = 0, context: ssl.SSLContext | None = None, rcvbuf: int = 0) -> None:
+        super().__init__(url, context=context, rcvbuf=rcvbuf)
+        self.login(heartbeat=heartbeat)
 
     def queue(self, *bodies: bytes) -> str:
         """A queue of this connection alone, with these messages."""
@@ -71,32 +144,6 @@ class AmqpClient:
     def consume(self, queue: str, *, no_ack: bool = False) -> None:
         self.method(commands.Basic.Consume(queue=queue, no_ack=no_ack))
         self.expect(commands.Basic.ConsumeOk)
-
-    def send(self, data: bytes) -> None:
-        self.socket.sendall(data)
-
-    def method(self, method: base.Frame, channel: int = 1) -> None:
-        self.send(frame.marshal(method, channel))
-
-    def expect(self, kind: type[base.Frame]) -> Any:
-        """Return the next method of this kind; other frames are dropped."""
-        while True:
-            found = self._next()
-            if isinstance(found, kind):
-                return found
-
-    def _next(self) -> Any:
-        while True:
-            if len(self._unread) >= 7:
-                size = 8 + struct.unpack_from(">I", self._unread, 3)[0]
-                if len(self._unread) >= size:
-                    _, _, found = frame.unmarshal(self._unread[:size])
-                    self._unread = self._unread[size:]
-                    return found
-            got = self.socket.recv(65536)
-            if not got:
-                raise EOFError
-            self._unread += got
 
     def refused(self) -> None:
         """Return when the broker has closed the connection by a method, and answer it."""

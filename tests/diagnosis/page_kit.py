@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from html.parser import HTMLParser
 
-from steadyworker.diagnosis.page import LARGEST_PAGE, write_page
+from steadyworker.diagnosis.page import LARGEST_PAGE, Page
 from steadyworker.diagnosis.picture import words
 from tests.diagnosis.page_stories import Event
 
@@ -22,8 +22,10 @@ ELEMENTS = {
 
 
 def page_of(events: Iterable[Event]) -> str:
-    out = io.StringIO()
-    write_page(events, out)
+    page, out = Page(), io.StringIO()
+    for event in events:
+        page.add(event)
+    page.write(out)
     return out.getvalue()
 
 

@@ -15,7 +15,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError
 
 from tests.brokers.rabbitmq import Node, Vhost
-from tests.diagnosis.raw_amqp import RawAmqp
+from tests.diagnosis.amqp_client import RawClient
 
 
 @dataclass
@@ -28,15 +28,15 @@ class Scene:
 
     # --- Clients ------------------------------------------------------------------------------------------------------
 
-    def raw(self, port: int = 0, **capabilities: bool) -> RawAmqp:
+    def raw(self, port: int = 0, **capabilities: bool) -> RawClient:
         """Return a client that has only connected."""
-        client = RawAmqp(self.vhost.url, port=port)
+        client = RawClient(self.vhost.url, port=port)
         client.capabilities.update(capabilities)
         return client
 
-    def opened(self, *, heartbeat: int = 0) -> RawAmqp:
+    def opened(self, *, heartbeat: int = 0) -> RawClient:
         """Return a raw client with an open connection and channel 1."""
-        return self.raw().open(heartbeat=heartbeat)
+        return self.raw().login(heartbeat=heartbeat)
 
     @contextmanager
     def connection(self, **parameters: Any) -> Iterator[pika.BlockingConnection]:

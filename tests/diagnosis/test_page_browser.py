@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from steadyworker.diagnosis.page import write_page
 from tests.brokers.install import MissingError
 from tests.deploy.judges.environment import missing
 from tests.diagnosis.browser import Browser
+from tests.diagnosis.page_kit import page_of
 from tests.diagnosis.page_stories import STORIES, Event, long_trace
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
@@ -107,8 +107,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found = {}
     for name, events in traces.items():
         found[name] = folder / f"{name}.html"
-        with found[name].open("w", encoding="utf-8") as file:
-            write_page(events(), file)
+        found[name].write_text(page_of(events()), encoding="utf-8")
     return found
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
 import re
-import tracemalloc
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -16,10 +14,10 @@ from hypothesis import strategies as st
 from stomp.protocol import Protocol11, Protocol12  # type: ignore[import-untyped]
 from stomp.utils import convert_frame  # type: ignore[import-untyped]
 
-from steadyworker.clock import SystemClock
 from steadyworker.diagnosis.frames import FLAWS, LONGEST_RAW, Flaw, Heartbeat, Item, StompFrame
 from steadyworker.diagnosis.protocols import STOMP_COMMANDS
 from steadyworker.diagnosis.stomp import LONGEST_HEAD, MOST_FLAWS, MOST_HEADERS, StompReader
+from tests.diagnosis.broken_bytes import edits, fuzz, mutated, peak
 from tests.diagnosis.traffic import cut, pieces
 
 usual = settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -325,39 +323,6 @@ def test_a_flood_of_headers_or_flaws_is_cut_off() -> None:
     assert len(flaws(read([b"SEND\n" + b"k\n" * (MOST_FLAWS + 50) + b"\n\0"]))) == MOST_FLAWS
 
 
-# --- Captures --------------------------------------------------------------------------------------------------------
-
-
-def test_a_reader_that_joins_later_begins_with_the_first_command() -> None:
-    reader = StompReader(joined=True)
-    assert reader.feed(b"half a body SEND\n\n of it") == []
-    (ack,) = reader.feed(b"end of it\0\nACK\nid:1\n\n\0")
-    assert isinstance(ack, StompFrame)
-    assert (ack.command, ack.offset) == ("ACK", 35)
-    assert [type(item) for item in StompReader(joined=True).feed(b"\nSEND\n\n\0")] == [StompFrame]
-
-
-def test_bytes_that_are_missing_in_a_sized_body_leave_the_reader_in_step_and_others_make_it_search() -> None:
-    head = b"SEND\ncontent-length:10\n\n"
-    for before, missing, behind in ((b"01", 5, b"789\0"), (b"01", 8, b"\0"), (b"01", 9, b"")):
-        reader = StompReader()
-        found = [*reader.feed(head + before), *reader.lost(missing), *reader.feed(behind + b"ACK\n\n\0")]
-        assert [(frame.command, frame.offset, frame.size) for frame in frames(found)] == [
-            ("SEND", 0, 35),
-            ("ACK", 35, 6),
-        ]
-    for before, missing, behind in (
-        (head + b"01", 12, b"D\n\nx\0"),
-        (b"SEND\nk", 5, b"\nv\n\n\0"),
-        (b"SEND\n\nx", 2, b"y\0"),
-    ):
-        reader = StompReader()
-        found = [*reader.feed(before), *reader.lost(missing), *reader.feed(behind + b"ACK\n\n\0")]
-        assert [(frame.command, frame.offset) for frame in frames(found)] == [
-            ("ACK", len(before) + missing + len(behind))
-        ]
-
-
 # --- Broken at random ------------------------------------------------------------------------------------------------
 
 
@@ -386,9 +351,6 @@ def second_opinion(wire: bytes, max_frame: int) -> tuple[list[int], bool]:
         ends.append(at)
 
 
-edits = st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 20), st.binary(max_size=12)), min_size=1, max_size=4)
-
-
 def judge(wire: bytes, chunks: Sequence[bytes], max_frame: int = 1_000_000) -> None:
     items = read(chunks, max_frame=max_frame)
     ends, broken = second_opinion(wire, max_frame)
@@ -400,13 +362,6 @@ def judge(wire: bytes, chunks: Sequence[bytes], max_frame: int = 1_000_000) -> N
         assert isinstance(items[-1], Flaw)
     for before, behind in pairwise(item for item in items if not isinstance(item, Flaw)):
         assert before.offset + before.size == behind.offset
-
-
-def mutated(wire: bytes, edits: Sequence[tuple[int, int, bytes]]) -> bytes:
-    for place, size, by in edits:
-        at = place % (len(wire) + 1)
-        wire = wire[:at] + by + wire[at + size :]
-    return wire
 
 
 @usual
@@ -423,19 +378,6 @@ def test_any_bytes_are_read(wire: bytes, data: st.DataObject) -> None:
         judge(before + wire, data.draw(pieces(before + wire)))
 
 
-def peak(chunks: Iterable[bytes]) -> int:
-    """The most memory that the reader takes while it is fed; what it returned is let go at once."""
-    reader = StompReader()
-    tracemalloc.start()
-    try:
-        for chunk in chunks:
-            reader.feed(chunk)
-        reader.end()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-
 BOMBS = {
     "many headers": b"SEND\n" + b"".join(b"%x:\n" % number for number in range(9000)) + b"\n\0",
     "many flaws": b"SEND\n" + b"k\n" * 30_000 + b"\n\0",
@@ -450,52 +392,21 @@ BOMBS = {
 }
 
 
-@pytest.mark.parametrize("name", BOMBS)
-def test_no_frame_takes_more_memory_than_a_few_times_its_largest_head(name: str) -> None:
-    wire = BOMBS[name]
-    assert peak(cut(wire, range(0, len(wire), 4096))) < 5 * LONGEST_HEAD
+@pytest.mark.parametrize("wire", BOMBS.values(), ids=BOMBS)
+def test_no_more_memory_than_a_few_times_the_largest_head(wire: bytes) -> None:
+    assert peak(StompReader(), cut(wire, range(0, len(wire), 4096))) < 5 * LONGEST_HEAD
 
 
-def spoil(chance: random.Random, wire: bytes, others: Sequence[bytes]) -> bytes:
-    """The bytes with up to six changes, of the kinds that break a protocol."""
-    spoilt = bytearray(wire)
-    words = (
-        b"content-length:",
-        b"\r",
-        b"\n",
-        b"\n\n",
-        b"\0",
-        b"\\",
-        b":",
-        b"5",
-        b"99999999",
-        b"AMQP\0\0\x09\x01",
-        b"GET / ",
-    )
-    for _ in range(chance.choice((0, 1, 1, 1, 2, 2, 3, 6))):
-        at = chance.randrange(len(spoilt) + 1)
-        match chance.randrange(5):
-            case 0:
-                spoilt[at : at + 1] = bytes([chance.randrange(256)])
-            case 1:
-                spoilt[at:at] = chance.randbytes(chance.randrange(1, 16))
-            case 2:
-                del spoilt[at : at + chance.randrange(1, 16)]
-            case 3:
-                spoilt[at:at] = chance.choice(words)
-            case _:
-                piece = chance.choice(others)
-                start = chance.randrange(len(piece) + 1)
-                spoilt[at:at] = piece[start : start + chance.randrange(400)]
-    return bytes(spoilt)
+WORDS = (
+    *(b"content-length:", b"\r", b"\n", b"\n\n", b"\0", b"\\", b":", b"5", b"99999999"),
+    *(b"AMQP\0\0\x09\x01", b"GET / "),
+)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_minute_of_fuzzing_finds_nothing() -> None:
-    clock, seed = SystemClock(), random.SystemRandom().randrange(2**64)
-    chance = random.Random(seed)
-    wires: list[bytes] = [SESSION]
+    wires = [SESSION]
 
     @settings(usual, max_examples=300, database=None)
     @given(parts)
@@ -503,18 +414,9 @@ def test_a_minute_of_fuzzing_finds_nothing() -> None:
         wires.append(b"".join(part.wire for part in drawn))
 
     collect()
-    until, rounds = clock.monotonic() + 60, 0
-    while clock.monotonic() < until:
-        wire = spoil(chance, chance.choice(wires), wires)
-        chunks = cut(wire, [chance.randrange(len(wire) + 1) for _ in range(chance.randrange(20))])
-        began = clock.monotonic()
-        try:
-            judge(wire, chunks, chance.choice((50, 1_000_000)))
-            if rounds % 50 == 0:
-                assert peak(cut(wire, range(0, len(wire), 4096))) < 5 * LONGEST_HEAD
-        except BaseException as error:
-            error.add_note(f"seed {seed}, round {rounds}: {wire!r}")
-            raise
-        assert clock.monotonic() - began < 20, f"seed {seed}, round {rounds} took too long"
-        rounds += 1
-    assert rounds > 1000
+    fuzz(
+        wires,
+        WORDS,
+        lambda chance, wire, chunks: judge(wire, chunks, chance.choice((50, 1_000_000))),
+        test_no_more_memory_than_a_few_times_the_largest_head,
+    )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ssl
 
-from pika import frame, spec
+from pamqp import body, commands, frame, header
+from pika import spec
 
+from tests.diagnosis.amqp_client import OPENING, RawClient
 from tests.diagnosis.provocation import Scene
-from tests.diagnosis.raw_amqp import HEADER, RawAmqp
 
 HTTP_REQUEST = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 STOMP_CONNECT = b"CONNECT\naccept-version:1.2\nhost:/\n\n\x00"
@@ -31,12 +32,12 @@ def client_hello() -> bytes:
 
 def within(scene: Scene, data: bytes) -> None:
     with scene.opened() as client:
-        client.say(data)
+        client.send(data)
         scene.hear(client.farewell())
 
 
 def second_header(scene: Scene) -> None:
-    within(scene, HEADER)
+    within(scene, OPENING)
 
 
 def http_within(scene: Scene) -> None:
@@ -74,7 +75,7 @@ def large_headers(scene: Scene) -> None:
 
 def large_body_frame(scene: Scene) -> None:
     """A body frame above the agreed maximum."""
-    within(scene, frame.Body(1, b"x" * 200_000).marshal())
+    within(scene, frame.marshal(body.ContentBody(b"x" * 200_000), 1))
 
 
 def wrong_end(scene: Scene) -> None:
@@ -84,7 +85,7 @@ def wrong_end(scene: Scene) -> None:
 
 def frame_in_frame(scene: Scene) -> None:
     """A frame that another frame cuts in two, as of two threads."""
-    publish = frame.Method(1, spec.Basic.Publish(exchange="", routing_key="work")).marshal()
+    publish = frame.marshal(commands.Basic.Publish(routing_key="work"), 1)
     within(scene, publish[:14] + publish + publish[14:])
 
 
@@ -95,19 +96,21 @@ def unknown_type(scene: Scene) -> None:
 def method_in_content(scene: Scene) -> None:
     """A method where the content of a message was due."""
     with scene.opened() as client:
-        client.say(spec.Basic.Publish(exchange="", routing_key="work"), spec.Basic.Qos(prefetch_count=1))
+        client.method(commands.Basic.Publish(routing_key="work"))
+        client.method(commands.Basic.Qos(prefetch_count=1))
         scene.hear(client.farewell())
 
 
 def body_before_header(scene: Scene) -> None:
     with scene.opened() as client:
-        client.say(spec.Basic.Publish(exchange="", routing_key="work"), frame.Body(1, b"x").marshal())
+        client.method(commands.Basic.Publish(routing_key="work"))
+        client.send(frame.marshal(body.ContentBody(b"x"), 1))
         scene.hear(client.farewell())
 
 
 def content_without_method(scene: Scene) -> None:
     with scene.opened() as client:
-        client.say(frame.Header(1, 1, spec.BasicProperties()).marshal())
+        client.send(frame.marshal(header.ContentHeader(0, 1, commands.Basic.Properties()), 1))
         scene.hear(client.farewell())
 
 
@@ -124,7 +127,7 @@ def bad_arguments(scene: Scene) -> None:
 def frame_error_close(scene: Scene) -> None:
     """The broker's last word to a client that stays: three seconds after the broken frame."""
     with scene.opened() as client:
-        client.say(b"\x09\x00\x00\x00\x00\x00\x00\xce")
+        client.send(b"\x09\x00\x00\x00\x00\x00\x00\xce")
         client.socket.settimeout(4)
         client.until_closed()
 
@@ -134,7 +137,7 @@ def frame_error_close(scene: Scene) -> None:
 
 def at_start(scene: Scene, data: bytes, port: int = 0) -> None:
     with scene.raw(port) as client:
-        client.say(data)
+        client.send(data)
         client.until_closed()
 
 
@@ -185,7 +188,7 @@ def amqp_1_0(scene: Scene) -> None:
 
 def amqp_1_0_sasl(scene: Scene) -> None:
     with scene.raw() as client:
-        client.say(b"AMQP\x03\x01\x00\x00")
+        client.send(b"AMQP\x03\x01\x00\x00")
         client.socket.settimeout(2)
         client.until_closed()
 
@@ -196,8 +199,8 @@ def handshakes(scene: Scene) -> None:
     scene.node.eval("application:set_env(rabbit, handshake_timeout, 500)")
     try:
         with scene.raw() as silent, scene.raw() as slow:
-            slow.say(HEADER)
-            slow.method()
+            slow.send(OPENING)
+            slow.expect(commands.Connection.Start)
             silent.until_closed()
             slow.until_closed()
     finally:
@@ -205,8 +208,8 @@ def handshakes(scene: Scene) -> None:
 
 
 def plain_on_tls_port(scene: Scene) -> None:
-    with RawAmqp(scene.vhost.url, port=scene.node.amqps) as client:
-        client.say(HEADER)
+    with RawClient(scene.vhost.url, port=scene.node.amqps) as client:
+        client.send(OPENING)
         client.until_closed()
 
 
@@ -216,20 +219,20 @@ def plain_on_tls_port(scene: Scene) -> None:
 def dead_channel(scene: Scene) -> None:
     """A method on a channel that was never opened."""
     with scene.opened() as client:
-        client.say(spec.Basic.Ack(1), channel=7)
+        client.method(commands.Basic.Ack(1), 7)
         scene.hear(client.farewell())
 
 
 def channel_twice(scene: Scene) -> None:
     with scene.opened() as client:
-        client.say(spec.Channel.Open())
+        client.method(commands.Channel.Open())
         scene.hear(client.farewell())
 
 
 def too_many_channels(scene: Scene) -> None:
     with scene.raw().start().tune(channel_max=2).enter() as client:
         for channel in (1, 2, 3):
-            client.say(spec.Channel.Open(), channel=channel)
+            client.method(commands.Channel.Open(), channel)
         scene.hear(client.farewell())
 
 
@@ -259,7 +262,7 @@ def gone(scene: Scene) -> None:
 
 def gone_in_frame(scene: Scene) -> None:
     with scene.opened() as client:
-        client.say(frame.Body(1, b"x" * 100).marshal()[:20])
+        client.send(frame.marshal(body.ContentBody(b"x" * 100), 1)[:20])
 
 
 def gone_while_opening(scene: Scene) -> None:

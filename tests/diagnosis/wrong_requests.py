@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pika
+from pamqp import commands
 from pika import spec
 from pika.adapters.blocking_connection import BlockingChannel
 
+from tests.diagnosis.amqp_client import RawClient
 from tests.diagnosis.provocation import Scene, nothing, on_channel, queue
-from tests.diagnosis.raw_amqp import RawAmqp
 
 # --- Declarations -----------------------------------------------------------------------------------------------------
 
@@ -161,12 +163,12 @@ def delivery_timeout(scene: Scene) -> None:
         scene.node.set_delivery_timeout(1800, looked_at_every=60)
 
 
-def hold(scene: Scene, client: RawAmqp, **arguments: object) -> None:
+def hold(scene: Scene, client: RawClient, **arguments: Any) -> None:
     """Let the client take a message of a quorum queue, and not acknowledge it."""
-    client.say(spec.Queue.Declare(queue="slow", durable=True, arguments={"x-queue-type": "quorum"}))
-    client.method(spec.Queue.DeclareOk)
-    client.say(spec.Basic.Consume(queue="slow", consumer_tag="worker-1", arguments=arguments))
-    client.method(spec.Basic.ConsumeOk)
+    client.method(commands.Queue.Declare(queue="slow", durable=True, arguments={"x-queue-type": "quorum"}))
+    client.expect(commands.Queue.DeclareOk)
+    client.method(commands.Basic.Consume(queue="slow", consumer_tag="worker-1", arguments=arguments))
+    client.expect(commands.Basic.ConsumeOk)
     with scene.channel() as channel:
         channel.basic_publish("", "slow", b"")
 
@@ -174,15 +176,15 @@ def hold(scene: Scene, client: RawAmqp, **arguments: object) -> None:
 def delivery_timeout_43(scene: Scene) -> None:
     """From 4.3 on, as told to a client that cannot be told of a cancelled consumer."""
     with scene.raw(consumer_cancel_notify=False) as client:
-        hold(scene, client.open(), **{"x-consumer-timeout": 500})
+        hold(scene, client.login(), **{"x-consumer-timeout": 500})
         scene.hear(client.farewell())
 
 
 def consumer_tag_twice(scene: Scene) -> None:
     with scene.opened() as client:
-        client.say(spec.Queue.Declare(queue="work", durable=True))
-        client.say(spec.Basic.Consume(queue="work", consumer_tag="worker-1"))
-        client.say(spec.Basic.Consume(queue="work", consumer_tag="worker-1"))
+        client.method(commands.Queue.Declare(queue="work", durable=True))
+        client.method(commands.Basic.Consume(queue="work", consumer_tag="worker-1"))
+        client.method(commands.Basic.Consume(queue="work", consumer_tag="worker-1"))
         scene.hear(client.farewell())
 
 
@@ -260,14 +262,14 @@ def commit_without_transaction(scene: Scene) -> None:
 
 def immediate(scene: Scene) -> None:
     with scene.opened() as client:
-        client.say(spec.Basic.Publish(exchange="", routing_key="work", immediate=True))
-        client.say(b"\x02\x00\x01\x00\x00\x00\x0e\x00\x3c\x00\x00" + bytes(8) + b"\x00\x00\xce")
+        client.method(commands.Basic.Publish(exchange="", routing_key="work", immediate=True))
+        client.send(b"\x02\x00\x01\x00\x00\x00\x0e\x00\x3c\x00\x00" + bytes(8) + b"\x00\x00\xce")
         scene.hear(client.farewell())
 
 
 def prefetch_size(scene: Scene) -> None:
     with scene.opened() as client:
-        client.say(spec.Basic.Qos(prefetch_size=1000))
+        client.method(commands.Basic.Qos(prefetch_size=1000))
         scene.hear(client.farewell())
 
 
@@ -294,5 +296,5 @@ def odd_channel_error(scene: Scene) -> None:
 def odd_connection_error(scene: Scene) -> None:
     """A method of a channel on channel 0, which is the connection's own."""
     with scene.opened() as client:
-        client.say(spec.Basic.Ack(1), channel=0)
+        client.method(commands.Basic.Ack(1), 0)
         scene.hear(client.farewell())

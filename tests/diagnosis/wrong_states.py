@@ -14,12 +14,12 @@ from urllib.parse import quote
 
 import pika
 import trustme
-from pika import spec
+from pamqp import commands
 
 from tests.brokers.process import free_ports
 from tests.diagnosis import wrong_frames, wrong_requests
+from tests.diagnosis.amqp_client import OPENING
 from tests.diagnosis.provocation import Scene, queue
-from tests.diagnosis.raw_amqp import HEADER
 
 Answer = TypeVar("Answer")
 
@@ -190,8 +190,8 @@ def not_reading(scene: Scene) -> None:
         for _ in range(300):
             channel.basic_publish("", "much", b"x" * 100_000)
     with impatient_listener(scene, 500) as port, scene.raw(port=port) as client:
-        client.open()
-        client.say(spec.Basic.Consume(queue="much", no_ack=True))
+        client.login()
+        client.method(commands.Basic.Consume(queue="much", no_ack=True))
         until(lambda: scene.node.eval("ok") and not _alive(client.socket), within=20)
 
 
@@ -218,7 +218,7 @@ def handshake(scene: Scene, context: ssl.SSLContext, port: int = 0, host: str = 
             socket.create_connection(("127.0.0.1", port or scene.node.amqps), timeout=30) as plain,
             context.wrap_socket(plain, server_hostname=host) as secure,
         ):
-            secure.sendall(HEADER)
+            secure.sendall(OPENING)
             if not secure.recv(8):
                 raise EOFError
 
@@ -282,39 +282,24 @@ def dead_letter_cycle(scene: Scene) -> None:
         channel.basic_publish("", "round", b"")
 
 
-def no_dead_letter_target(scene: Scene) -> None:
-    """At-least-once dead-lettering to an exchange that is not there."""
+def not_forwarded(scene: Scene, name: str, **target: str) -> None:
+    """At-least-once dead-lettering to where no queue is."""
+    kind = {"x_queue_type": "quorum", "x_message_ttl": 1, "x_overflow": "reject-publish"}
     with scene.channel() as channel:
-        queue(
-            channel,
-            "kept",
-            x_queue_type="quorum",
-            x_message_ttl=1,
-            x_dead_letter_exchange="nosuch",
-            x_dead_letter_strategy="at-least-once",
-            x_overflow="reject-publish",
-        )
+        queue(channel, name, **kind, x_dead_letter_strategy="at-least-once", **target)
         with awaited(scene, "Cannot forward any dead-letter"):
-            channel.basic_publish("", "kept", b"")
-        channel.queue_delete("kept")
+            channel.basic_publish("", name, b"")
+        channel.queue_delete(name)
+
+
+def no_dead_letter_target(scene: Scene) -> None:
+    """The exchange is not there."""
+    not_forwarded(scene, "kept", x_dead_letter_exchange="nosuch")
 
 
 def no_dead_letter_route(scene: Scene) -> None:
-    """At-least-once dead-lettering to an exchange that has no queue."""
-    with scene.channel() as channel:
-        queue(
-            channel,
-            "stuck",
-            x_queue_type="quorum",
-            x_message_ttl=1,
-            x_dead_letter_exchange="amq.direct",
-            x_dead_letter_routing_key="nosuch",
-            x_dead_letter_strategy="at-least-once",
-            x_overflow="reject-publish",
-        )
-        with awaited(scene, "Cannot forward any dead-letter"):
-            channel.basic_publish("", "stuck", b"")
-        channel.queue_delete("stuck")
+    """The exchange has no queue."""
+    not_forwarded(scene, "stuck", x_dead_letter_exchange="amq.direct", x_dead_letter_routing_key="nosuch")
 
 
 # --- Policies, operators ----------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@ The picture of a trace: one HTML page with both ends of each connection, for a r
 
 | file | subject |
 |---|---|
-| `reading.py` | the fields of an event, as texts and numbers that are safe to keep |
+| `event_fields.py` | the fields of an event, as texts and numbers that are safe to keep |
 | `words.py` | what a frame means, durations, and the words for many frames of one kind |
 | `curves.py` | counts and levels over time, in a fixed number of bins |
 | `rows.py` | the events of a connection in their order: some exactly, runs of like events folded |
@@ -16,6 +16,6 @@ The picture of a trace: one HTML page with both ends of each connection, for a r
 | `sheet.py` | the parts of the page, in the order of the reader's questions, within its size |
 
 Names, headers and texts come from the wire, so a page can hold anything that an attacker writes.
-`reading.py` limits and redacts every text, and `markup.py` is the only file that writes HTML.
+`event_fields.py` limits and redacts every text, and `markup.py` is the only file that writes HTML.
 The time and the memory for an event do not depend on the number of events before it.
 """

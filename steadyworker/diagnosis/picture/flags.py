@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
-from steadyworker.diagnosis.picture.reading import Event, label, text_of, value_of
-from steadyworker.diagnosis.picture.reading import field as field_of
+from steadyworker.diagnosis.picture.event_fields import Event, label, text_of, value_of
+from steadyworker.diagnosis.picture.event_fields import field as field_of
 
 MOST_ALIKE = 6
 """Flags of one id on one connection that are kept with their texts; others are counted."""
@@ -31,11 +31,11 @@ CONSEQUENCES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Evidence as a table; `head` is empty for a plain list."""
+    """Evidence as a table."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    more: int = 0
+    more: int
     """Rows that were left out."""
 
 
@@ -102,35 +102,19 @@ def flag_of(event: Event, t: float, number: int) -> Flag:
 
 
 def table_of(evidence: object) -> Table | None:
-    """Return evidence of any form as a table: rows as mappings or lists, a list of values, one mapping, or a text."""
-    table = _whole(evidence)
-    if table is None:
+    """Return evidence, a list of mappings, as a table; None for anything else."""
+    given = [row for row in evidence if isinstance(row, Mapping)] if isinstance(evidence, list) else []
+    columns = list(dict.fromkeys(str(key) for row in given[:_MOST_TABLE_ROWS] for key in islice(row, _MOST_COLUMNS)))
+    if not columns:
         return None
-    rows, size = 0, 0
-    while rows < len(table.rows) and size <= _LONGEST_TABLE:
-        size += sum(map(len, table.rows[rows]))
-        rows += 1
-    return Table(table.head, table.rows[:rows], table.more + len(table.rows) - rows)
-
-
-def _whole(evidence: object) -> Table | None:
-    if evidence in (None, "", [], {}):
-        return None
-    if isinstance(evidence, Mapping):
-        pairs = list(islice(evidence.items(), _MOST_TABLE_ROWS))
-        facts = tuple((label(str(key)), _cell(str(key), value)) for key, value in pairs)
-        return Table((), facts, len(evidence) - len(facts))
-    if not isinstance(evidence, (list, tuple)):
-        return Table((), ((_cell("", evidence),),))
-    given = evidence[:_MOST_TABLE_ROWS]
-    more = len(evidence) - len(given)
-    if all(isinstance(row, Mapping) for row in given):
-        columns = list(dict.fromkeys(str(key) for row in given for key in islice(row, _MOST_COLUMNS)))[:_MOST_COLUMNS]
-        named = [{str(key): value for key, value in islice(row.items(), _MOST_COLUMNS * 2)} for row in given]
-        rows = tuple(tuple(_cell(column, row.get(column, "")) for column in columns) for row in named)
-        return Table(tuple(label(column) for column in columns), rows, more)
-    lists = [row if isinstance(row, (list, tuple)) else (row,) for row in given]
-    return Table((), tuple(tuple(_cell("", each) for each in row[:_MOST_COLUMNS]) for row in lists), more)
+    rows: list[tuple[str, ...]] = []
+    size = 0
+    for row in given[:_MOST_TABLE_ROWS]:
+        if size <= _LONGEST_TABLE:
+            named = {str(key): value for key, value in islice(row.items(), _MOST_COLUMNS * 2)}
+            rows.append(tuple(_cell(column, named.get(column, "")) for column in columns[:_MOST_COLUMNS]))
+            size += sum(map(len, rows[-1]))
+    return Table(tuple(label(column) for column in columns[:_MOST_COLUMNS]), tuple(rows), len(given) - len(rows))
 
 
 def _cell(key: str, value: object) -> str:

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from math import ceil, log1p, log10
 
 from steadyworker.diagnosis.picture.curves import Level
+from steadyworker.diagnosis.picture.event_fields import SIDES
 from steadyworker.diagnosis.picture.flags import Flag
 from steadyworker.diagnosis.picture.markup import Markup, tag, together
-from steadyworker.diagnosis.picture.reading import SIDES
 from steadyworker.diagnosis.picture.story import Gap, Lane, Story
 from steadyworker.diagnosis.picture.verdict import ending
 from steadyworker.diagnosis.picture.words import lapse
@@ -35,32 +35,10 @@ _NAMED_GAP = 9.0
 _ROOMY_GAP = 32.0
 _SHORT_NAMES = {"unacked": "without an ack:", "queue": "bytes waiting to be read:"}
 _STEPS = (
-    0.0001,
-    0.0002,
-    0.0005,
-    0.001,
-    0.002,
-    0.005,
-    0.01,
-    0.02,
-    0.05,
-    0.1,
-    0.2,
-    0.5,
-    1,
-    2,
-    5,
-    10,
-    20,
-    30,
-    60,
-    120,
-    300,
-    600,
-    1200,
-    1800,
-    3600,
+    *(digit * 10.0**power for power in range(-4, 0) for digit in (1, 2, 5)),
+    *(1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600),
 )
+"""Seconds between two ticks of the axis; beyond the last, doubled."""
 
 
 class Scale:
@@ -85,7 +63,7 @@ class Scale:
     def step(self) -> float:
         """Return a round time, of which a few fit on the scale."""
         length = self.end - self.start
-        step = next((step for step in _STEPS if length / step <= _TICKS), 2.0 * _STEPS[-1])
+        step = next((step for step in _STEPS if length / step <= _TICKS), _STEPS[-1])
         while length / step > _TICKS:
             step *= 2
         return step
@@ -174,11 +152,12 @@ def _sent(lane: Lane, side: str, scale: Scale, top: int, bins: int) -> Markup:
     )
     beats, beats_length = scale.grouping(lane.beats.width, bins)
     dots = "".join(f"M{at}.5 6h.01" for at, count in enumerate(lane.beats.grouped(beats)) if count)
-    drawn = [
-        _stretched(tag("path", d=bars, class_=f"bars {side}"), top, _LANE, length),
-        _stretched(tag("path", d=dots, class_=f"beats {side}"), top, _LANE, beats_length),
-    ]
-    return together(drawn)
+    return together(
+        [
+            _stretched(tag("path", d=bars, class_=f"bars {side}"), top, _LANE, length),
+            _stretched(tag("path", d=dots, class_=f"beats {side}"), top, _LANE, beats_length),
+        ]
+    )
 
 
 def _runs(values: Sequence[int]) -> Iterator[tuple[int, int, int]]:

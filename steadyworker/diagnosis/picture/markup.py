@@ -35,7 +35,7 @@ def tag(name: str, *content: str, **attributes: Value | None) -> Markup:
     )
     if name in _EMPTY:
         return Markup(f"<{name}{shown}>")
-    inner = "".join(part if isinstance(part, Markup) else html.escape(part) for part in content)
+    inner = together(content)
     if name in _DRAWN and not inner:
         return Markup(f"<{name}{shown}/>")
     return Markup(f"<{name}{shown}>{inner}</{name}>")

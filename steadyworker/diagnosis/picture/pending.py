@@ -11,7 +11,7 @@ from collections.abc import Callable
 from itertools import takewhile
 from typing import ClassVar
 
-from steadyworker.diagnosis.picture.reading import Event, count_of, field, text_of
+from steadyworker.diagnosis.picture.event_fields import Event, count_of, field, text_of
 from steadyworker.diagnosis.tags import Tags
 
 MOST_IDS = 20_000

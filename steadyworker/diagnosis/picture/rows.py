@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import dropwhile
 
-from steadyworker.diagnosis.picture.reading import Event, count_of, details_of, is_light, name_of, side_of, text_of
+from steadyworker.diagnosis.picture.event_fields import Event, count_of, details_of, is_light, name_of, side_of, text_of
 from steadyworker.diagnosis.picture.words import PARTS
 
 NEIGHBOURS = 10

@@ -47,12 +47,8 @@ class Times:
 
     def cells(self, t: float) -> Markup:
         """Return a time as the first cells of a row."""
-        seconds = tag("span", f"{t:.3f} s" if t < _LONG else f"{t:.1f} s", class_="s")
-        return (
-            together([tag("time", self.clock(t)), seconds])
-            if self._started
-            else together([tag("time", f"{t:.3f}"), seconds])
-        )
+        clock = self.clock(t) if self._started else f"{t:.3f}"
+        return together([tag("time", clock), tag("span", f"{t:.3f} s" if t < _LONG else f"{t:.1f} s", class_="s")])
 
     def clock(self, t: float) -> str:
         """Return a time on the clock, or in seconds since the trace began."""
@@ -68,18 +64,14 @@ def sequence(story: Story, rows: list[Row], times: Times) -> Markup:
     """Return the rows of a connection as a list; an ordinary login is folded, and opens on demand."""
     whole = list(_whole_messages(rows))
     login = _login(whole)
-    if login:
-        inner = tag("ol", *_items(whole[:login], story, times), class_="frames")
-        frames = sum(1 for row in whole[:login] if isinstance(row, Moment) and row.kind != "open")
-        told = f"Login: {count_text(frames, 'frame')} in {lapse(whole[login - 1].t - whole[0].t)}"
-        first = tag("summary", times.cells(whole[0].t), tag("div", tag("p", told)))
-        items = [
-            tag("li", tag("details", first, inner), class_="login"),
-            *_items(whole[login:], story, times, whole[login - 1]),
-        ]
-    else:
-        items = list(_items(whole, story, times))
-    return tag("ol", *items, class_="frames")
+    if not login:
+        return tag("ol", *_items(whole, story, times), class_="frames")
+    inner = tag("ol", *_items(whole[:login], story, times), class_="frames")
+    frames = sum(1 for row in whole[:login] if isinstance(row, Moment) and row.kind != "open")
+    told = f"Login: {count_text(frames, 'frame')} in {lapse(whole[login - 1].t - whole[0].t)}"
+    first = tag("summary", times.cells(whole[0].t), tag("div", tag("p", told)))
+    folded = tag("li", tag("details", first, inner), class_="login")
+    return tag("ol", folded, *_items(whole[login:], story, times, whole[login - 1]), class_="frames")
 
 
 def _login(rows: list[Row]) -> int:
@@ -153,15 +145,16 @@ def _moment(moment: Moment, story: Story, times: Times, *, noticed: bool) -> Mar
     if band is None:
         return _frame(moment, times, noticed=noticed)
     told, style = band
-    text = tag("p", told(moment, story))
-    return tag("li", times.cells(moment.t), tag("div", text), class_=f"{style} {moment.side}", data_t=f"{moment.t:.3f}")
+    return _row(times, moment.t, tag("div", tag("p", told(moment, story))), f"{style} {moment.side}")
+
+
+def _row(times: Times, t: float, content: Markup, style: str, id_: str | None = None) -> Markup:
+    return tag("li", times.cells(t), content, class_=style, id_=id_, data_t=f"{t:.3f}")
 
 
 def _frame(moment: Moment, times: Times, *, noticed: bool) -> Markup:
     other = _OTHER.get(moment.side)
-    name = moment.name or moment.kind
-    if moment.kind in _KINDS:
-        name = _KINDS[moment.kind] if moment.kind != "header" else (moment.name or _KINDS["header"])
+    name = moment.name or _KINDS.get(moment.kind, moment.kind)
     facts = [("channel", moment.channel)] if moment.channel not in ("", "0") else []
     facts += [pair for pair in moment.details if moment.kind != "frame" or pair[0] != "body"]
     telling = moment.size >= _LARGE or (moment.rank is Rank.NEIGHBOUR and moment.kind != "heartbeat")
@@ -181,8 +174,7 @@ def _frame(moment: Moment, times: Times, *, noticed: bool) -> Markup:
     ]
     wrong = " wrong" if moment.name in ("Connection.Close", "Channel.Close", "ERROR") and not _orderly(moment) else ""
     style = f"frame {moment.side}{wrong}" + " beat" * (moment.kind == "heartbeat") + " noticed" * noticed
-    row = tag("p", *_spaced(content))
-    return tag("li", times.cells(moment.t), tag("div", row), class_=style, data_t=f"{moment.t:.3f}")
+    return _row(times, moment.t, tag("div", tag("p", *_spaced(content))), style)
 
 
 def _orderly(moment: Moment) -> bool:
@@ -197,7 +189,7 @@ def _spaced(parts: list[Markup]) -> Iterator[Markup]:
 
 
 def _fact(label: str, value: str) -> Markup:
-    return tag("i", *([f"{label} "] if label else []), tag("u", value))
+    return tag("i", f"{label} ", tag("u", value))
 
 
 def _run(run: Run, times: Times) -> Markup:
@@ -207,7 +199,7 @@ def _run(run: Run, times: Times) -> Markup:
         if told:
             sides.append(tag("p", tag("span", f"{side}: ", class_="hear"), told, class_=side))
     length = tag("p", f"in {lapse(run.end - run.start)}" if run.end > run.start else "at once", class_="length")
-    return tag("li", times.cells(run.start), tag("div", *sides, length), class_="run", data_t=f"{run.start:.3f}")
+    return _row(times, run.start, tag("div", *sides, length), "run")
 
 
 def _told(run: Run, side: str) -> str:
@@ -286,23 +278,12 @@ _BANDS: dict[str, tuple[Callable[[Moment, Story], str], str]] = {
 
 
 def _flag(moment: Moment, story: Story, times: Times) -> Markup:
-    alike = story.flags.get(moment.name)
-    flag = (
-        next((flag for flag in alike.first if flag.number == moment.number), None) if alike and moment.number else None
-    )
-    if alike is None or flag is None:
-        again = tag("p", tag("b", f"Again {moment.name}"))
-        return tag("li", times.cells(moment.t), tag("div", again), class_="again", data_t=f"{moment.t:.3f}")
-    first = flag is alike.first[0]
-    card = flag_card(flag, alike, times, whole=first)
-    return tag(
-        "li",
-        times.cells(moment.t),
-        card,
-        class_=f"flag {flag.level}",
-        id=f"flag{flag.number}",
-        data_t=f"{moment.t:.3f}",
-    )
+    alike = story.flags.get(moment.name, Alike())
+    flag = next((flag for flag in alike.first if flag.number == moment.number), None)
+    if flag is None:
+        return _row(times, moment.t, tag("div", tag("p", tag("b", f"Again {moment.name}"))), "again")
+    card = flag_card(flag, alike, times, whole=flag is alike.first[0])
+    return _row(times, moment.t, card, f"flag {flag.level}", f"flag{flag.number}")
 
 
 def flag_card(flag: Flag, alike: Alike, times: Times, *, whole: bool = True) -> Markup:
@@ -333,7 +314,7 @@ def _table_row(row: tuple[str, ...]) -> Markup:
 
 def table(evidence: Table) -> Markup:
     """Return evidence as a table."""
-    head = [tag("thead", tag("tr", *(tag("th", name, scope="col") for name in evidence.head)))] if evidence.head else []
+    head = tag("thead", tag("tr", *(tag("th", name, scope="col") for name in evidence.head)))
     body = [_table_row(row) for row in evidence.rows]
     more = [tag("tr", tag("td", f"and {evidence.more:,} more"))] if evidence.more > 0 else []
-    return tag("div", tag("table", *head, tag("tbody", *body, *more)), class_="evidence")
+    return tag("div", tag("table", head, tag("tbody", *body, *more)), class_="evidence")

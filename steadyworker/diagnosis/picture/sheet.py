@@ -69,10 +69,10 @@ def sheet_of(trace: Trace) -> Sheet:
     known = frozenset(anchors(together([orphans, *pictures])))
     left_out = len(order) - len(pictures)
     if left_out:
-        rest = (
+        said = (
             f"{count_text(left_out, 'connection')} without a picture, so that the page stays small enough for a ticket."
         )
-        pictures.append(tag("p", rest, class_="quiet rest"))
+        pictures.append(tag("p", said, class_="quiet rest"))
     top = [_top(trace, verdict, times, known), _all_connections(trace, verdict, known)]
     return Sheet(verdict.sentence, together([*top, orphans, *pictures, _foot(trace)]))
 
@@ -143,11 +143,9 @@ def _facts(trace: Trace) -> Markup:
         counts.update(story.counts)
         counts["", "bytes", ""] += sum(lane.bytes for lane in story.lanes.values())
     size = counts.pop(("", "bytes", ""), 0)
-    frames = sum(counts.values()) + sum(brief.frames for brief in trace.briefs.values() if not brief.told)
+    frames = sum(counts.values()) + trace.other_frames
     facts = [count_text(trace.connections, "connection"), count_text(frames, "frame")]
-    facts += [
-        many(side, kind, name, counts[side, kind, name]) for side, kind, name in _COUNTED if counts[side, kind, name]
-    ]
+    facts += [many(*key, counts[key]) for key in _COUNTED if counts[key]]
     facts.append(size_text(size))
     flags = max(trace.flagged, sum(alike.count for _, alike in trace.all_flags()))
     facts.append(count_text(flags, "flag") if flags else "no flags")
@@ -189,7 +187,7 @@ def _line(story: Story, start: float, length: float, known: frozenset[str]) -> M
     name = link(f"connection{_anchor(story)}", known, f"Connection {story.conn}")
     return tag(
         "li",
-        tag("p", name, " ", tag("span", _who(story), class_="quiet")),
+        tag("p", name, " ", tag("span", _end(story, "client"), class_="quiet")),
         picture,
         tag("p", ", ".join(told), class_="quiet"),
     )
@@ -198,11 +196,6 @@ def _line(story: Story, start: float, length: float, known: frozenset[str]) -> M
 def _state(story: Story) -> str:
     ended = end_of(story)
     return f"closed by the {ended[1]}" if ended else "still open"
-
-
-def _who(story: Story) -> str:
-    client = story.lanes["client"]
-    return " ".join(part for part in (client.address, client.software) if part)
 
 
 def _anchor(story: Story) -> str:
@@ -277,16 +270,14 @@ def _notes(story: Story) -> Iterator[str]:
 
 
 def _foot(trace: Trace) -> Markup:
-    lost = f" {count_text(trace.unreadable, 'line')} of the trace could not be read." if trace.unreadable else ""
     trouble = f" The trace had trouble: {sentence(trace.trouble)}" if trace.trouble else ""
-    skipped = f" {count_text(trace.skipped, 'event')} were not recorded." if trace.skipped else ""
     return tag(
         "footer",
         tag(
             "p",
             "Bars are frames; a dot above them is a heartbeat; a hatched field is a time without a byte. ",
             "Times are those of the machine that made the trace. ",
-            f"The bodies of messages, and secrets, are not in a trace.{skipped}{lost}{trouble}",
+            f"The bodies of messages, and secrets, are not in a trace.{trouble}",
         ),
         tag("p", "Made by ", tag("code", "steadyworker trace"), "."),
     )

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from steadyworker.diagnosis.picture.curves import Counts, Level
-from steadyworker.diagnosis.picture.flags import MOST_IDS, Alike, Flag
-from steadyworker.diagnosis.picture.pending import Pending
-from steadyworker.diagnosis.picture.reading import (
+from steadyworker.diagnosis.picture.event_fields import (
     SIDES,
     Event,
     count_of,
@@ -18,6 +16,8 @@ from steadyworker.diagnosis.picture.reading import (
     side_of,
     text_of,
 )
+from steadyworker.diagnosis.picture.flags import MOST_IDS, Alike, Flag
+from steadyworker.diagnosis.picture.pending import Pending
 from steadyworker.diagnosis.picture.rows import Moment, Rank, Rows, moment_of
 from steadyworker.units import size_text
 
@@ -140,7 +140,7 @@ class Story:
         if kind == "bytes" and lane is not None:
             lane.bytes += moment.size
             lane.sent.add(t)
-        elif kind in _FRAMES and lane is not None:
+        elif kind in FRAMES and lane is not None:
             self._count(moment, lane)
             if self.pending.see(moment.name, event):
                 self.unacked.set(t, self.pending.count)
@@ -150,7 +150,7 @@ class Story:
         known = self.counts.get((moment.side, moment.kind, moment.name), 0)
         if kind in _KEPT_KINDS or moment.name in _KEPT_NAMES:
             moment.rank = Rank.KEPT
-        elif kind != "heartbeat" and (0 < known <= _FIRST or kind not in _FRAMES):
+        elif kind != "heartbeat" and (0 < known <= _FIRST or kind not in FRAMES):
             moment.rank = Rank.FIRST
         self.rows.add(moment)
 
@@ -178,9 +178,7 @@ class Story:
 
     def _opened(self, event: Event, _moment: Moment) -> None:
         for side, lane in self.lanes.items():
-            lane.address = lane.address or text_of(
-                field(event, f"{side}_address", f"{side}_addr", side, _ENDS[side]), 60
-            )
+            lane.address = lane.address or text_of(field(event, side), 60)
         tls = field(event, "tls")
         self.seen_as = text_of(field(event, "seen_as"), 60)
         self.tls = "" if tls in (None, False, "") else "TLS" if tls is True else text_of(tls, 40)
@@ -194,9 +192,9 @@ class Story:
             self.more_gaps += 1
 
     def _queue(self, event: Event, moment: Moment) -> bool:
-        side = text_of(field(event, "side", "to", "peer"), 10)
+        side = text_of(field(event, "side"), 10)
         side = side if side in SIDES else moment.side
-        size = count_of(field(event, "bytes", "size"))
+        size = count_of(field(event, "bytes"))
         level = self.queues.setdefault(side, Level(self.start))
         shown = size > 0 and (level.last == 0 or size >= _GROWTH * max(level.highest, 1))
         level.set(moment.t, size)
@@ -213,7 +211,7 @@ class Story:
         self.tuned = agreement(event)
 
     def _skipped(self, event: Event, _moment: Moment) -> None:
-        self.skipped += count_of(field(event, "count", "skipped", "events"))
+        self.skipped += count_of(field(event, "count"))
 
     def _named(self, event: Event, moment: Moment) -> None:
         """Read what the names of methods and commands tell about the whole connection."""
@@ -243,8 +241,7 @@ class Story:
     }
 
 
-_FRAMES = frozenset({"header", "method", "frame", "content", "body", "heartbeat"})
-_ENDS = {"client": "from_address", "broker": "to_address"}
+FRAMES = frozenset({"header", "method", "frame", "content", "body", "heartbeat"})
 _ENDINGS = frozenset({"Connection.Close", "Channel.Close", "ERROR"})
 _GOODBYES = frozenset({"Connection.Close", "DISCONNECT", "UNREGISTER_CLIENT"})
 _GREETINGS = frozenset({"Connection.Start", "Connection.StartOk", "CONNECTED"})

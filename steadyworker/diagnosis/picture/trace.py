@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
-from typing import ClassVar
 
+from steadyworker.diagnosis.picture.event_fields import Event, count_of, name_of, number_of, text_of
 from steadyworker.diagnosis.picture.flags import MOST_IDS, Alike, Flag, flag_of
-from steadyworker.diagnosis.picture.reading import Event, count_of, field, name_of, number_of, text_of
 from steadyworker.diagnosis.picture.rows import ROWS
-from steadyworker.diagnosis.picture.story import Story
+from steadyworker.diagnosis.picture.story import FRAMES, Story
 
 MOST_STORIES = 300
 """Connections with a story of their own; of the others only a line or a number is kept."""
@@ -20,22 +18,8 @@ FULL_STORIES = 40
 """So many of them keep all their rows; with more connections, each keeps fewer."""
 
 FEW_ROWS = 60
-MOST_BRIEFS = 400
+_MOST_NAMES = 400  # of connections without a story
 _LONGEST_TRACE = 1e9
-
-
-@dataclass(slots=True)
-class Brief:
-    """One line about a connection that has no story here."""
-
-    conn: str
-    start: float
-    last: float
-    frames: int = 0
-    flags: int = 0
-    end: str = ""
-    told: bool = False
-    """Whether it had a story before, so that its frames are counted elsewhere."""
 
 
 class Trace:
@@ -45,25 +29,21 @@ class Trace:
         self.started: datetime | None = None
         self.listen = ""
         self.to = ""
-        self.version: object = None
         self.stories: dict[str, Story] = {}
-        self.briefs: dict[str, Brief] = {}
         self.connections = 0
-        self.more = 0
-        """Connections without even a line."""
-        self.events = 0
         self.flags: dict[str, Alike] = {}
         """Flags that belong to no connection with a story."""
         self.past: Counter[tuple[str, str, str]] = Counter()
-        """The frames of connections that had a story, and have none any more; and with the kind `bytes` their bytes."""
-        self.skipped = 0
+        """The frames of connections without a story, if they had one before; and with the kind `bytes` their bytes."""
+        self.other_frames = 0
+        """The frames of connections that never had a story."""
         self.flagged = 0
         """The flags of the trace by its own count, which includes those that it did not list."""
         self.trouble = ""
-        self.unreadable = 0
         self.start: float | None = None
         self.last = 0.0
         self._numbers = 0
+        self._without_story: set[str] = set()
         self._current: tuple[object, Story | None] = (None, None)
 
     def add(self, event: Event) -> None:
@@ -72,7 +52,6 @@ class Trace:
         if kind == "trace":
             self._begin(event)
             return
-        self.events += 1
         t = self._time(event.get("t"))
         conn = event.get("conn")
         flag = self._flag(event, t) if kind == "flag" else None
@@ -86,7 +65,7 @@ class Trace:
         if story is not None:
             story.add(event, t, flag)
         else:
-            self._brief(conn, event, flag, t)
+            self._of_no_story(conn, event, flag)
 
     def all_flags(self) -> Iterator[tuple[Story | None, Alike]]:
         """Yield the flags of each id, with their connection."""
@@ -95,7 +74,6 @@ class Trace:
         yield from ((None, alike) for alike in self.flags.values())
 
     def _begin(self, event: Event) -> None:
-        self.version = event.get("version")
         self.listen = text_of(event.get("listen"), 60)
         self.to = text_of(event.get("to"), 60)
         try:
@@ -121,14 +99,12 @@ class Trace:
         kind = event.get("kind")
         if flag is not None:
             self._keep(flag)
-        elif kind == "skipped":
-            self.skipped += count_of(field(event, "count", "skipped", "events"))
         elif kind == "end":
             flags = event.get("flags")
             counts = list(flags.values())[:MOST_IDS] if isinstance(flags, dict) else []
             self.flagged = sum(count_of(count) for count in counts)
         elif kind == "trouble":
-            self.trouble = text_of(field(event, "error", "what"), 200) or "connections could not be accepted"
+            self.trouble = text_of(event.get("error"), 200) or "connections could not be accepted"
 
     def _keep(self, flag: Flag) -> None:
         if flag.id in self.flags or len(self.flags) < MOST_IDS:
@@ -136,11 +112,11 @@ class Trace:
 
     def _story(self, conn: object, t: float) -> Story | None:
         """Return the story of a connection; a new one takes the place of the least telling one, if there are too many."""
-        name = str(conn) if isinstance(conn, int) else text_of(conn, 40)
+        name = _name(conn)
         story = self.stories.get(name)
         if story is not None:
             return story
-        if name in self.briefs:
+        if name in self._without_story:
             return None
         if len(self.stories) >= MOST_STORIES:
             victim = self._least_telling()
@@ -162,37 +138,29 @@ class Trace:
         return plain or next(iter(ended[10:]), None)
 
     def _shorten(self, story: Story) -> None:
-        end = f"closed by the {story.closes[0].who}" if story.closed else ""
         self.past.update(story.counts)
         self.past["", "bytes", ""] += sum(lane.bytes for lane in story.lanes.values())
-        brief = Brief(story.conn, story.start, story.last, story.frames, story.flagged, end, told=True)
         for id_, alike in story.flags.items():
             if id_ in self.flags or len(self.flags) < MOST_IDS:
                 kept = self.flags.setdefault(id_, Alike([alike.worst]))
                 kept.count += alike.count
                 kept.last = max(kept.last, alike.last)
-        if len(self.briefs) < MOST_BRIEFS:
-            self.briefs[story.conn] = brief
-        else:
-            self.more += 1
+        if len(self._without_story) < _MOST_NAMES:
+            self._without_story.add(story.conn)
 
-    def _brief(self, conn: object, event: Event, flag: Flag | None, t: float) -> None:
-        name = str(conn) if isinstance(conn, int) else text_of(conn, 40)
+    def _of_no_story(self, conn: object, event: Event, flag: Flag | None) -> None:
         if flag is not None:
             self._keep(flag)
-        brief = self.briefs.get(name)
-        if brief is None:
-            if len(self.briefs) >= MOST_BRIEFS:
-                opened = event.get("kind") == "open"
-                self.more += opened
-                self.connections += opened
-                return
+        name = _name(conn)
+        if name in self._without_story:
+            self.other_frames += name_of(event.get("kind")) in FRAMES
+        elif len(self._without_story) < _MOST_NAMES:
+            self._without_story.add(name)
             self.connections += 1
-            brief = self.briefs[name] = Brief(name, t, t)
-        brief.last = t
-        brief.frames += name_of(event.get("kind")) in self._frames
-        brief.flags += flag is not None
-        if event.get("kind") == "close":
-            brief.end = f"closed by the {text_of(field(event, 'who'), 20)}"
+            self.other_frames += name_of(event.get("kind")) in FRAMES
+        else:
+            self.connections += event.get("kind") == "open"
 
-    _frames: ClassVar[frozenset[str]] = frozenset({"header", "method", "frame", "content", "body", "heartbeat"})
+
+def _name(conn: object) -> str:
+    return str(conn) if isinstance(conn, int) else text_of(conn, 40)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from steadyworker.diagnosis.picture.event_fields import SIDES
 from steadyworker.diagnosis.picture.flags import Alike, Flag
-from steadyworker.diagnosis.picture.reading import SIDES
 from steadyworker.diagnosis.picture.story import Close, Reason, Story
 from steadyworker.diagnosis.picture.trace import Trace
 from steadyworker.diagnosis.picture.words import lapse, sentence
@@ -166,9 +166,7 @@ def ending(close: Close, *, first: bool = True) -> str:
         return f"the {close.who} could not be reached{error}"
     if not first:
         return f"the {close.who} closed its side, too{error}"
-    how = {"reset": "reset the connection (TCP reset)", "fin": "closed the connection"}.get(
-        close.how, "closed the connection"
-    )
+    how = "reset the connection (TCP reset)" if close.how == "reset" else "closed the connection"
     where = " in the middle of a frame" if close.in_frame else ""
     who = close.who if close.who in SIDES else "other end"
     return f"the {who} {how}{where}{error}"

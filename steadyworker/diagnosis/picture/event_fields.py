@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
-from steadyworker.text.plain_text import plain_text
+from steadyworker.text.plain_text import plain_text, printable
 from steadyworker.text.redaction import REDACTED, is_secret_name
 
 Event = Mapping[str, object]
@@ -32,7 +32,7 @@ _SEARCHED = 4_000
 
 _SCALARS = frozenset({int, float, bool, type(None)})
 _HEAD = frozenset({"t", "conn", "kind", "from", "name", "channel", "size", "id", "level", "what", "evidence", "remedy"})
-_NESTED = frozenset({"fields", "headers", "properties", "detail", "details", "arguments"})
+_NESTED = ("headers", "properties")
 _FIRST = (
     *("reply_code", "code", "reply_text", "text", "message", "queue", "delivery_tag", "consumer_tag", "multiple"),
     *("redelivered", "exchange", "routing_key", "destination", "subscription", "ack", "id"),
@@ -48,17 +48,10 @@ _QUIET = frozenset(
 _LABELS = {
     "delivery_tag": "tag",
     "consumer_tag": "consumer",
-    "routing_key": "routing key",
     "prefetch_count": "prefetch",
-    "prefetch_size": "prefetch size",
     "reply_code": "code",
     "reply_text": "text",
     "body_size": "body",
-    "heart-beat": "heart-beat",
-    "virtual_host": "virtual host",
-    "message_id": "message id",
-    "message-id": "message id",
-    "correlation_id": "correlation id",
     "seen_as": "in the broker's log",
     "client_properties": "client",
     "server_properties": "server",
@@ -72,7 +65,7 @@ def text_of(value: object, limit: int = LONGEST_TEXT) -> str:
     if isinstance(value, str):
         value = value[:_SEARCHED]
     safe = plain_text(value, limit)
-    shown = "".join(character if character.isprintable() else ascii(character)[1:-1] for character in safe)
+    shown = printable(safe)
     return shown if len(shown) <= limit else f"{shown[: limit - 1]}…"
 
 
