@@ -189,6 +189,15 @@ def hostile(pattern: Pattern, sample: str) -> Iterator[str]:
         yield (pattern.hint * 3 + filler * 20) * (2 * NEAR_HINT // (3 * len(pattern.hint) + 20 * len(filler)))
     for end in range(1, len(sample), max(1, len(sample) // 6)):
         yield (sample[:end] * (2 * NEAR_HINT // end + 1))[: 2 * NEAR_HINT]
+    behind = sample.find(pattern.hint) + len(pattern.hint)
+    for end in {
+        *range(behind, len(sample), max(1, (len(sample) - behind) // 6)),
+        *range(behind, min(behind + 2, len(sample))),
+    }:
+        for filler in ("a", ":"):
+            yield (sample[:end] + filler * 2 * NEAR_HINT)[: 2 * NEAR_HINT]
+    for many in (sample.partition(pattern.hint)[0].rpartition("\n")[2], "127{{{{{{{{{{", "Table type a for key "):
+        yield (many * 2 * NEAR_HINT)[: 2 * NEAR_HINT - len(pattern.hint)] + pattern.hint
 
 
 @pytest.mark.parametrize("entry", [entry for entry in CATALOGUE.values() if entry.patterns], ids=lambda entry: entry.id)
