@@ -93,8 +93,13 @@ def recognize(raw: bytes, *, at: int = 0) -> Opening | None:
 
 def _fits(opening: Opening, raw: bytes, at: int, least: int) -> bool:
     """Whether the bytes are a part of the opening, with at least so many bytes in common."""
-    parts = ((begins[at : at + len(raw)], min(least, len(begins))) for begins in opening.begins)
-    return any(len(part) >= enough and raw.startswith(part) for part, enough in parts)
+    first = raw[:1]
+    for begins in opening.begins:
+        if begins[at : at + 1] == first:  # most openings end here, and a log can have millions of numbers
+            part = begins[at : at + len(raw)]
+            if len(part) >= min(least, len(begins)) and raw.startswith(part):
+                return True
+    return False
 
 
 def spell(numbers: Mapping[str, int]) -> Spelled | None:
