@@ -11,7 +11,7 @@ The first bytes tell what a source is, so that a compressed log can also come th
 | the byte order mark of UTF-8 | removed, so that the first line begins with its time |
 | anything else | passes |
 
-A NUL is never part of what a log says, and is removed.
+Many NULs are never part of what a log says, and are removed; a single one can be.
 A program that goes on to write to a file that was truncated leaves NULs before its next line.
 They also are every second byte of UTF-16 without its mark.
 """
@@ -21,6 +21,7 @@ from __future__ import annotations
 import bz2
 import codecs
 import lzma
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -28,6 +29,7 @@ from typing import Any
 _PIECE = 1 << 18
 """The most bytes that are decompressed at once, so that a few bytes cannot become gigabytes of memory."""
 
+_HOLE = re.compile(rb"\0{8,}")
 _GZIP = 31  # zlib's number for gzip with its header
 _REFUSED = {
     b"\x28\xb5\x2f\xfd": ("zstd", "zstdcat"),
@@ -153,7 +155,11 @@ class _Text:
                     break
         if self._decoder is not None:
             return self._decoder.decode(block).replace("\ufeff", "").replace("\0", "").encode("utf-8", "replace")
-        return block.replace(b"\0", b"") if b"\0" in block else block
+        if b"\0" not in block:
+            return block
+        if block.count(b"\0") * 4 > len(block):
+            return block.replace(b"\0", b"")
+        return _HOLE.sub(b"", block)
 
     def end(self) -> bytes:
         """Return the first bytes, if there were too few to tell whether they are a mark."""

@@ -322,6 +322,7 @@ def test_a_terminal_has_colours_and_a_pipe_has_none() -> None:
         ("amqp://bob:hunter2@host", "amqp://bob:***@host"),
         ("password=hunter2", "password=***"),
         ("\x07\x08\x7f", r"\x07\x08\x7f"),
+        ("\0a\x08", r"\x00a\x08"),
         ("\x9b31m", r"\x9b31m"),
         ("\u202e", r"\u202e"),
         ("[bold]x[/bold]", "[bold]x[/bold]"),
