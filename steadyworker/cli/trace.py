@@ -205,10 +205,12 @@ def _read(path: Path, port: int, new_outputs: Callable[[], Outputs]) -> int:
         wire.begin(_instant(first.t), listen=str(path), to=f"port {port}", capture=True)
         conversations = Conversations(wire, Known.at(port))
         last = first
-        for last in chain((first,), records):
-            conversations.take(last)
-        wire.end(last.t)
-        outputs.finish()
+        try:
+            for last in chain((first,), records):
+                conversations.take(last)
+        finally:  # a file that is damaged further on has told something
+            wire.end(last.t)
+            outputs.finish()
     return _code(wire, outputs)
 
 
