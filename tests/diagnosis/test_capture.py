@@ -121,8 +121,12 @@ def test_what_is_no_segment_of_the_port_is_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", range(16))
-@pytest.mark.parametrize("kept", range(1, 48))
-def test_a_head_of_any_length_that_is_cut_anywhere_is_no_error(words: int, kept: int, tmp_path: Path) -> None:
+def test_a_head_of_any_length_that_is_cut_anywhere_is_no_error(words: int, tmp_path: Path) -> None:
+    for kept in range(1, 48):
+        read_cut(words, kept, tmp_path)
+
+
+def read_cut(words: int, kept: int, tmp_path: Path) -> None:
     talk = Talk()
     first, *others = talk.opened()
     cut = [bytes([0x40 | words]) + packet[1:kept] for packet in (*others, talk.packet(b"AMQP\0\0\x09\x01"))]
