@@ -159,6 +159,20 @@ def test_skipping_loses_nothing(lines: list[str], repeated: int) -> None:
     assert with_skip.unknown.count == without.unknown.count
 
 
+@pytest.mark.parametrize("between", ["\n", " ", "#012 ", "#012", "\n "])
+def test_a_report_whose_lines_were_joined_still_names_its_connection(between: str) -> None:
+    """A copy into a ticket, and rsyslog, join the lines of a report."""
+    text = (
+        "2026-03-02 09:31:02.141 [error] <0.9.0> Error on AMQP connection <0.9.0> (10.0.3.17:46948 -> 10.0.3.5:5672, "
+        f"vhost: 'shop', user: 'shop', state: running), channel 19793:{between}operation none caused a connection "
+        'exception frame_error: "type 65, all octets = <<>>: {frame_too_large,1342177289,131064}"'
+    )
+    (match,) = Matcher(CATALOGUE.values()).match(text)
+    assert match.entry.id == "amqp.second-header"
+    assert (match.groups["connection"], match.groups["peer"]) == ("<0.9.0>", "10.0.3.17:46948")
+    assert match.groups["channel"] == "19793"
+
+
 # --- Expressions ------------------------------------------------------------------------------------------------------
 
 
