@@ -57,6 +57,24 @@ from steadyworker.text.redaction import _SECRET_NAME, is_secret_name, may_hold_s
         ("mysql --password hunter2 --host h", "mysql --password *** --host h"),
         ("Command '['psql', '--db-password', 'hunter2', 'x']'", "Command '['psql', '--db-password', '***', 'x']'"),
         ("sent Basic dXNlcjpwYXNz to h", "sent Basic *** to h"),
+        ("Cookie: auth=Z3Vlc3Q6Z3Vlc3Q; m=1", "Cookie: ***"),
+        ('[{user,<<"shop">>},{password,<<"hunter2">>}]', '[{user,<<"shop">>},{password,<<"***">>}]'),
+        ('#{password => <<"hunter2">>, user => <<"a">>}', '#{password => <<"***">>, user => <<"a">>}'),
+        ('{amqp_params_network,<<"u">>,<<"hunter2">>,<<"/">>}', '{amqp_params_network,<<"u">>,<<"***">>,<<"/">>}'),
+        (':user=>"u", :password=>"hunter2"', ':user=>"u", :password=>"***"'),
+        ("Array ( [user] => u [password] => hunter2 )", "Array ( [user] => u [password] => *** )"),
+        (
+            r"#1 a.php(9): PhpAmqpLib\Connection\AMQPStreamConnection->__construct('mq', 5672, 'u', 'hun(ter2')",
+            r"#1 a.php(9): PhpAmqpLib\Connection\AMQPStreamConnection->__construct(***",
+        ),
+        ("new AMQPSSLConnection('mq', 5671, 'u', 'p')", "new AMQPSSLConnection(***"),
+        ("#0 a.php(7): PDO->__construct('mysql:host=h', 'u', 'p')", "#0 a.php(7): PDO->__construct(***"),
+        ('<property name="password" value="hunter2"/>', '<property name="password" value="***"/>'),
+        ("<password>hunter2</password>", "<password>***"),
+        (r"StartOk(['response=\x00guest\x00hunter2'])", r"StartOk(['response=\x00guest\x00***'])"),
+        ("response \0guest\0hunter2 sent", "response \0guest\0*** sent"),
+        ("got eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abcdef_g-h", "got ***"),
+        ("jdbc:oracle:thin:scott/tiger@db:1521/x", "jdbc:oracle:thin:scott/***@db:1521/x"),
     ],
 )
 def test_secrets_are_taken_out(text: str, expected: str) -> None:
@@ -71,6 +89,14 @@ def test_secrets_are_taken_out(text: str, expected: str) -> None:
         *("$.password: expected str, got int", "bad-payload: $.users[3].api_key: missing", "KeyError: 'password'"),
         *("Unexpected token: '}'", "http://api:8080/u?email=a@b.de failed", "secret: not found", "token: not set."),
         *("basic settings of 12345678", "the following arguments are required: --password", "cannot cd: cwd=/srv"),
+        *(
+            "new AMQPConnection()",
+            "AMQPConnectionError(x)",
+            "AMQP\\x00\\x00\\t\\x01",
+            "cookie hash: abc",
+            "eyJust a word",
+        ),
+        *("set <password> and <token>", "{frame_too_large,1342177289,131064}"),
         *("https://example.com/a?page=2&q=a:b", "see https://example.com/: 3 tokens, write to joe@example.com"),
     ],
 )
@@ -94,6 +120,8 @@ def test_twice_is_once(text: str) -> None:
     [
         *("a" * 200_000 + "://@", "a://b:" * 30_000 + "@", "token='" * 20_000, "\\" * 50_000 + "token"),
         *("token=" + "a.(" * 60_000, "token=a(a(a" * 20_000, "token=" * 30_000, "token={a" * 20_000, "-" * 200_000),
+        *("eyJ" * 60_000, "eyJ-." * 40_000, "eyJabcdefghijkl." * 12_000, "\0a" * 60_000, r"\x00" * 40_000),
+        *("AMQPConnection(" * 12_000, "jdbc:oracle:thin:a/" * 10_000, 'amqp_params_a,<<"' * 10_000, "token>" * 30_000),
         *("--token " * 20_000, "--token" * 30_000, "basic " * 30_000, "a://b:1/?" * 20_000 + "@"),
         *(
             "-----BEGIN PRIVATE KEY-----" * 8_000,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
 from threading import Event
@@ -18,11 +20,12 @@ from typing_extensions import override
 from steadyworker.cli.output import json_line
 from steadyworker.clock import SystemClock
 from steadyworker.diagnosis.catalogue import Entry, load
+from steadyworker.diagnosis.decoding import Unreadable
 from steadyworker.diagnosis.following import Following, Source
 from steadyworker.diagnosis.reading import Growing, Pipe, blocks
 from steadyworker.diagnosis.report import WIDEST, Report, as_data, entry_data, unknown_data
 from steadyworker.diagnosis.scan import Scanner, Search, by_time
-from steadyworker.diagnosis.timeline import Finding, Incident, Timelines
+from steadyworker.diagnosis.timeline import Finding, Incident, Sighting, Timelines
 from steadyworker.errors import SourceUnavailable
 from steadyworker.units import count_text
 
@@ -46,7 +49,7 @@ Examples:
     "files",
     metavar="[FILE|-]...",
     nargs=-1,
-    type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
+    type=click.Path(exists=True, dir_okay=False, readable=False, allow_dash=True, path_type=Path),
 )
 @click.option("--follow", is_flag=True, help="Also explain what is written to each FILE later, until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per finding.")
@@ -61,7 +64,7 @@ def command(
     """
     Explain what brokers and clients write into their logs: what happened, why, and what to do.
 
-    FILE is a log of RabbitMQ, ActiveMQ, Artemis, RocketMQ, of a client library or of a worker, also compressed by gzip.
+    FILE is a log of RabbitMQ, ActiveMQ, Artemis, RocketMQ, of a client library or of a worker, also compressed by gzip, bzip2 or xz.
     Without FILE, or for -, the standard input is read.
     Lines that the catalogue does not know are counted, and never guessed at.
 
@@ -114,29 +117,47 @@ def _explain(entries: dict[str, Entry], files: Sequence[Path], *, follow: bool, 
     """Explain the files, and return whether something was found."""
     search, timelines = Search(entries.values()), Timelines(entries.values())
     scanners = [Scanner(str(file), search) for file in files]
+    failures: list[str] = []
     output = _Json(timelines) if as_json else _Text(timelines, [str(file) for file in files if file != Path("-")])
     stdin = _is_stream(_STDIN)
     if follow or (files == (Path("-"),) and stdin):
         if sys.stdin is not None and sys.stdin.isatty() and Path("-") in files:
             click.echo("Paste lines of a log, then press Ctrl-D.", err=True)
-        _follow(files, scanners, timelines, output)
+        _follow(files, scanners, timelines, output, failures)
     else:
-        for seen in by_time(scanner.whole(_blocks(file)) for file, scanner in zip(files, scanners, strict=True)):
+        for seen in by_time(_whole(file, scanner, failures) for file, scanner in zip(files, scanners, strict=True)):
             timelines.add(seen)
     timelines.end()
-    output.rest(search, sum(scanner.cutter.lines for scanner in scanners))
+    lines = sum(scanner.cutter.lines for scanner in scanners)
+    if lines or not failures:
+        output.rest(search, lines)
+    if failures:
+        sys.stdout.flush()
+        raise SourceUnavailable("\n".join(failures))
     return bool(timelines.findings)
 
 
-def _blocks(file: Path) -> Iterator[bytes]:
+def _whole(file: Path, scanner: Scanner, failures: list[str]) -> Iterator[Sighting]:
+    """Yield what a file says; if it cannot be read to its end, note that and go on with the others."""
     try:
-        yield from blocks(Path("/dev/stdin") if file == Path("-") else file)
-    except OSError as error:
-        raise SourceUnavailable(f"Expected to read {file}, got: {error.strerror or error}.") from error
+        yield from scanner.whole(blocks(Path("/dev/stdin") if file == Path("-") else file))
+    except (OSError, Unreadable) as error:
+        failures.append(_failure(file, error))
 
 
-def _follow(files: Sequence[Path], scanners: Sequence[Scanner], timelines: Timelines, output: _Output) -> None:
-    readers = [Pipe(_STDIN) if file == Path("-") else Growing(file) for file in files]
+def _failure(file: Path, error: OSError | Unreadable) -> str:
+    return f"Expected to read {file}, got: {(isinstance(error, OSError) and error.strerror) or error}."
+
+
+def _follow(
+    files: Sequence[Path], scanners: Sequence[Scanner], timelines: Timelines, output: _Output, failures: list[str]
+) -> None:
+    readers: list[Pipe | Growing] = []
+    for file in files:
+        try:
+            readers.append(Pipe(_STDIN) if file == Path("-") else Growing(file))
+        except OSError as error:
+            raise SourceUnavailable(_failure(file, error)) from error
     alone = readers[0] if len(readers) == 1 else None
     pause = Event()
 
@@ -148,14 +169,32 @@ def _follow(files: Sequence[Path], scanners: Sequence[Scanner], timelines: Timel
 
     sources: list[tuple[Scanner, Source]] = list(zip(scanners, readers, strict=True))
     try:
-        Following(sources, timelines, output.incident, SystemClock(), wait).run()
+        with _terminated_as_interrupted():
+            Following(sources, timelines, output.incident, SystemClock(), wait).run()
     except KeyboardInterrupt:
         for scanner in scanners:
-            for seen in scanner.end():
-                timelines.add(seen)
+            with suppress(Unreadable):  # it was ended early
+                for seen in scanner.end():
+                    timelines.add(seen)
+    except Unreadable as error:
+        failures.append(str(error))
     finally:
         for reader in readers:
             reader.close()
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Let SIGTERM end what is followed as Ctrl-C does, with what was found until then: `timeout` sends it."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _is_stream(descriptor: int) -> bool:

@@ -118,6 +118,7 @@ def command(
     frames that were cut, sides that no longer read, and retries that a RocketMQ broker can never store.
     """
     check_installed()
+    _check_files(pcap, html, Path(jsonl) if jsonl not in {None, "-"} else None)
 
     def outputs() -> Outputs:
         return Outputs(jsonl=jsonl, html=html, frames=not flags_only)
@@ -142,13 +143,16 @@ def _relay(
     with _listener(listen) as listener, new_outputs() as outputs:
         wire = Wire(clock.monotonic(), [outputs])
         bound = (listen[0], listener.getsockname()[1])
+        _check_no_loop(bound, target)
         wire.begin(_instant(clock.wall()), listen=text_of_address(bound), to=text_of_address(to))
         outputs.flush()
         conversations = Conversations(wire, Known.at(to[1]))
-        with _stop_signals() as stopped, Tracing(listener, target, conversations, clock) as tracing:
-            _follow(tracing, stopped, clock, clock.monotonic() + seconds if seconds else None, outputs)
-        wire.end(clock.monotonic())
-        outputs.finish()
+        try:
+            with _stop_signals() as stopped, Tracing(listener, target, conversations, clock) as tracing:
+                _follow(tracing, stopped, clock, clock.monotonic() + seconds if seconds else None, outputs)
+        finally:  # also what led to a failure of the relay is on the page
+            wire.end(clock.monotonic())
+            outputs.finish()
     return _code(wire, outputs)
 
 
@@ -163,6 +167,36 @@ def _follow(tracing: Tracing, stopped: Callable[[], bool], clock: Clock, until: 
             return
 
 
+def _check_files(*paths: Path | None) -> None:
+    """Refuse to write one file twice, or to write over the capture that is read."""
+    known = [path.resolve() for path in paths if path is not None and path != Path(os.devnull)]
+    if len(set(known)) < len(known):
+        raise click.UsageError("Expected different files with --pcap, --jsonl and --html, got one of them twice.")
+
+
+def _check_no_loop(bound: Address, target: Target) -> None:
+    """Refuse a trace that would connect to itself: one client would become thousands of connections."""
+    for _, (host, port) in target.addresses:
+        if port != bound[1]:
+            continue
+        everywhere = bound[0] in {"0.0.0.0", "::"} and _is_here(host)  # noqa: S104 - it is compared
+        if everywhere or host in {found[4][0] for found in socket.getaddrinfo(*bound, type=socket.SOCK_STREAM)}:
+            raise ConfigError(
+                f"Expected the broker's address in --to, got {text_of_address((host, port))}, where the trace itself listens: choose another --listen."
+            )
+
+
+def _is_here(host: str) -> bool:
+    """Return whether an address is one of this machine."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind((host, 0))
+    except OSError:
+        return False
+    return True
+
+
 def _read(path: Path, port: int, new_outputs: Callable[[], Outputs]) -> int:
     """Read a capture; its times are those of its packets."""
     records = read_capture(path, port)
@@ -174,10 +208,12 @@ def _read(path: Path, port: int, new_outputs: Callable[[], Outputs]) -> int:
         wire.begin(_instant(first.t), listen=str(path), to=f"port {port}", capture=True)
         conversations = Conversations(wire, Known.at(port))
         last = first
-        for last in chain((first,), records):
-            conversations.take(last)
-        wire.end(last.t)
-        outputs.finish()
+        try:
+            for last in chain((first,), records):
+                conversations.take(last)
+        finally:  # a file that is damaged further on has told something
+            wire.end(last.t)
+            outputs.finish()
     return _code(wire, outputs)
 
 
@@ -254,7 +290,10 @@ def _listener(listen: Address) -> socket.socket:
 
 def towards_broker(ca_file: Path | None, *, verify: bool) -> ssl.SSLContext:
     """Return the TLS that the trace speaks with the broker."""
-    context = ssl.create_default_context(cafile=ca_file)
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+    except (ssl.SSLError, OSError) as error:
+        raise ConfigError(f"Expected certificates (PEM) in {ca_file}, got: {error}.") from error
     if not verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

@@ -35,6 +35,7 @@ _HALF, _WHOLE = 1 << 31, 1 << 32
 _IPV4, _IPV6 = 0x0800, 0x86DD
 _TAGS = {0x8100, 0x88A8, 0x9100}  # VLAN
 _EXTENSIONS = {0, 43, 60}  # of IPv6: hop by hop, routing, destination
+_SHORTEST_HEAD = 20  # bytes, of IPv4 and of TCP
 _OVERHEAD = 100  # what a segment in the heap takes beside its bytes
 
 
@@ -135,7 +136,7 @@ def _segment(packet: bytes, whole: int, link: Callable[[bytes], tuple[int, int]]
             length, fragment, protocol = struct.unpack_from(">2xH2xHxB", packet, start)
             source, target = packet[start + 12 : start + 16], packet[start + 16 : start + 20]
             at = start + (packet[start] & 0x0F) * 4
-            if protocol != _TCP or fragment & 0x3FFF:
+            if protocol != _TCP or fragment & 0x3FFF or at < start + _SHORTEST_HEAD:
                 return None
         elif kind == _IPV6:
             length, protocol = struct.unpack_from(">4xHB", packet, start)
@@ -152,7 +153,7 @@ def _segment(packet: bytes, whole: int, link: Callable[[bytes], tuple[int, int]]
     except (struct.error, IndexError):
         return None
     end = start + length if length else whole  # a network card that cuts packets itself is given no length
-    first = at + (head >> 4) * 4
+    first = at + max(head >> 4, _SHORTEST_HEAD // 4) * 4
     data = packet[first:end]
     return _Segment(
         (_address(source), source_port),

@@ -102,6 +102,7 @@ class Conversation:
         self._ended: set[Side] = set()
         self._stuck: set[Side] = set()
         self._heard_of_broker = False
+        self._said_open = False
 
     # --- What happens to the connection ----------------------------------------------------------------------------------
 
@@ -115,7 +116,7 @@ class Conversation:
 
     def connected(self, t: float, facts: Mapping[str, Any]) -> None:
         """The broker is reached, too; `seen_as` is the address that its log has."""
-        self.line.event(t, None, "open", **self._facts, **facts)
+        self._say_open(t, facts)
         if facts.get("joined"):
             self._spoken = self._speaker(self._known.family)
             self._searching = dict.fromkeys(Side, b"")
@@ -123,8 +124,14 @@ class Conversation:
     def failed(self, t: float, side: Side, error: str) -> None:
         """The broker could not be reached, or TLS failed with one of the sides."""
         self._wire.unreachable += side is Side.BROKER
-        self.line.event(t, None, "open", **self._facts)
+        self._say_open(t)
         self.line.event(t, side, "close", who=side.label, how="refused", error=error)
+
+    def _say_open(self, t: float, facts: Mapping[str, Any] | None = None) -> None:
+        """Write that a client connected, once; also if it left before the broker was reached."""
+        if not self._said_open:
+            self._said_open = True
+            self.line.event(t, None, "open", **self._facts, **(facts or {}))
 
     def data(self, t: float, side: Side, data: bytes) -> None:
         """Bytes of a side passed."""
@@ -153,6 +160,7 @@ class Conversation:
     def ended(self, t: float, side: Side, how: str, error: str | None = None) -> None:
         """A side closed its direction (`fin`) or the connection (`reset`)."""
         line = self.line
+        self._say_open(t)
         self.tick(t)
         first = line.closed_by is None
         if first:
@@ -185,6 +193,7 @@ class Conversation:
     def closed(self, t: float, *, by_trace: bool = False) -> None:
         """Both sockets are closed; by the trace itself if it ended first."""
         if by_trace:
+            self._say_open(t)
             self.line.event(t, None, "close", who="trace", how="fin")
         for side in Side:
             self._judge_no_more(t, side)

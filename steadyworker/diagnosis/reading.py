@@ -1,5 +1,5 @@
 """
-Reads logs in blocks: files, compressed files, pipes, and files that grow.
+Reads logs in blocks: files, pipes, and files that grow.
 
 A `Growing` file is read as `tail -F` reads it.
 When another file takes its place, as logrotate does, the rest of the old one is read first.
@@ -9,36 +9,25 @@ When it becomes shorter, it is read from its beginning.
 
 from __future__ import annotations
 
-import gzip
 import os
 import select
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
 BLOCK = 256 << 10
-_GZIP = b"\x1f\x8b"
 
 
 def blocks(path: Path) -> Iterator[bytes]:
     """
-    Yield the content of a file, also of one that is compressed by gzip.
+    Yield the content of a file.
 
     Raises:
-        OSError: It cannot be read, or its compressed content is damaged.
+        OSError: It cannot be read.
     """
     with path.open("rb", buffering=0) as file:
-        is_file = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-        zipped = is_file and file.read(2) == _GZIP
-        if is_file:
-            file.seek(0)
-        source = cast(BinaryIO, gzip.GzipFile(fileobj=cast(BinaryIO, file))) if zipped else file
-        try:
-            while block := source.read(BLOCK):
-                yield block
-        except EOFError as error:
-            raise OSError(str(error)) from error
+        while block := file.read(BLOCK):
+            yield block
 
 
 class Pipe:

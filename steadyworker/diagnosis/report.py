@@ -221,7 +221,8 @@ class Report:
             if name not in _SHOWN or len(counter) < 2:  # noqa: PLR2004 - one value stands in the quoted line
                 continue
             if len(counter) > _MOST_VALUES and max(counter.values()) == 1:
-                yield from self._wrapped(f"{name}: {len(counter):,} different ones, such as {safe(min(counter))}")
+                counted = len(counter) if counter.total() == finding.times else f"at least {len(counter)}"
+                yield from self._wrapped(f"{name}: {counted} different ones, such as {safe(min(counter))}")
                 continue
             most = [
                 f"{safe(value)} ({times:,})" if max(counter.values()) > 1 else safe(value)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from steadyworker.diagnosis.catalogue import Entry
+from steadyworker.diagnosis.decoding import Decoding, Unreadable
 from steadyworker.diagnosis.formats import instant, is_error
 from steadyworker.diagnosis.matching import Matcher
 from steadyworker.diagnosis.records import Cutter, Record
@@ -58,24 +59,55 @@ class Scanner:
 
     def __init__(self, source: str, search: Search) -> None:
         self.cutter = Cutter(source, search.sieve.ordinary)
+        self._decoding = Decoding()
         self._search = search
 
     def feed(self, block: bytes) -> Iterator[Sighting]:
-        """Yield what the catalogue explains in the records that end within this block."""
-        return self._found(self.cutter.feed(block))
+        """
+        Yield what the catalogue explains in the records that end within this block.
+
+        Raises:
+            Unreadable: The block is compressed, and cannot be decompressed.
+        """
+        for text in self._decoding.feed(block):
+            yield from self._found(self.cutter.feed(text))
 
     def flush(self) -> Iterator[Sighting]:
         """Yield what it explains in the open records."""
         return self._found(self.cutter.flush())
 
     def end(self) -> Iterator[Sighting]:
-        """Yield what it explains in the rest."""
-        return self._found(self.cutter.end())
+        """
+        Yield what it explains in the rest.
+
+        Raises:
+            Unreadable: The source is compressed, and its end is missing; it is raised after what was read.
+        """
+        unreadable: Unreadable | None = None
+        try:
+            for text in self._decoding.end():
+                yield from self._found(self.cutter.feed(text))
+        except Unreadable as error:
+            unreadable = error
+        yield from self._found(self.cutter.end())
+        if unreadable:
+            raise unreadable
 
     def whole(self, blocks: Iterable[bytes]) -> Iterator[Sighting]:
-        """Yield what it explains in the whole source."""
-        for block in blocks:
-            yield from self.feed(block)
+        """
+        Yield what it explains in the whole source.
+
+        Raises:
+            OSError: The source cannot be read further.
+            Unreadable: It is compressed, and cannot be decompressed further.
+                Both are raised after what was read.
+        """
+        try:
+            for block in blocks:
+                yield from self.feed(block)
+        except (OSError, Unreadable):
+            yield from self._found(self.cutter.end())
+            raise
         yield from self.end()
 
     def _found(self, records: Iterable[Record]) -> Iterator[Sighting]:

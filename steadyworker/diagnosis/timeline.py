@@ -27,11 +27,13 @@ from steadyworker.diagnosis.records import Record
 NEAR = 30.0
 """The largest number of seconds between two related records that have no key in common."""
 
+_MOST_VALUES = 100  # different values of a group; the others are not counted
+
+_MOST_OF_STEP = 20  # different values of a group
 _SAME_KEY = 86_400.0
 _NEAR_LINES = 200
 _MOST_OPEN = 200
 _MOST_STEPS = 40
-_MOST_VALUES = 100
 _WEAK = frozenset({"channel", "user", "vhost", "host", "port"})
 """Keys that many connections share: by themselves they join nothing."""
 
@@ -54,11 +56,34 @@ class Sighting:
 
 @dataclass(slots=True)
 class Step:
-    """A line of a time line: a sighting, the number of times that it was seen, and the last of them."""
+    """
+    A line of a time line: a sighting, the number of times that it was seen, and the last of them.
+
+    `others` counts the values of each group, if a repetition had other values than the first one.
+    """
 
     seen: Sighting
     last: Sighting
     times: int = 1
+    others: dict[str, Counter[str]] | None = None
+
+    def again(self, seen: Sighting) -> None:
+        """Count a repetition."""
+        if self.others is None and seen.groups != self.seen.groups:
+            self.others = {name: Counter({value: self.times}) for name, value in self.seen.groups.items()}
+        if self.others is not None:
+            for name, value in seen.groups.items():
+                _count(self.others, name, value, 1, _MOST_OF_STEP)
+        self.times += 1
+        self.last = seen
+
+    def values(self) -> Iterator[tuple[str, str, int]]:
+        """Yield each value of each group, and how often it was seen."""
+        if self.others is None:
+            yield from ((name, value, self.times) for name, value in self.seen.groups.items())
+        else:
+            for name, counter in self.others.items():
+                yield from ((name, value, times) for value, times in counter.items())
 
 
 @dataclass(slots=True, eq=False)
@@ -127,7 +152,7 @@ class Timelines:
 
     def add(self, seen: Sighting, now: float = 0.0) -> list[Incident]:
         """Add a sighting, and return the incidents that were closed to make room."""
-        incident = next((known for known in reversed(self._open) if self._belongs(seen, known)), None)
+        incident = self._incident_of(seen)
         if incident is None:
             incident = Incident()
             self._open.append(incident)
@@ -166,14 +191,26 @@ class Timelines:
         self.findings[root.seen.entry.id] = _counted(self.findings.get(root.seen.entry.id), incident, root)
         return incident
 
-    def _belongs(self, seen: Sighting, incident: Incident) -> bool:
-        if self._related[seen.entry.id].isdisjoint(incident.ids):
-            return False
-        common = [name for name in seen.keys if name in incident.keys and name not in _WEAK]
-        if common:
-            same = any(seen.keys[name] in incident.keys[name] for name in common)
-            return same and _within(seen, incident, _SAME_KEY, None)
-        return _within(seen, incident, NEAR, _NEAR_LINES)
+    def _incident_of(self, seen: Sighting) -> Incident | None:
+        """Return the latest open incident that a sighting belongs to."""
+        related = self._related[seen.entry.id]
+        keys = [(name, value) for name, value in seen.keys.items() if name not in _WEAK]
+        for incident in reversed(self._open):
+            if related.isdisjoint(incident.ids):
+                continue
+            known = incident.keys
+            common = same = False
+            for name, value in keys:
+                if name in known:
+                    common = True
+                    if value in known[name]:
+                        same = True
+                        break
+            if (same and _within(seen, incident, _SAME_KEY, None)) or (
+                not common and _within(seen, incident, NEAR, _NEAR_LINES)
+            ):
+                return incident
+        return None
 
 
 def _within(seen: Sighting, incident: Incident, seconds: float, lines: int | None) -> bool:
@@ -190,7 +227,7 @@ def _within(seen: Sighting, incident: Incident, seconds: float, lines: int | Non
 def _join(incident: Incident, seen: Sighting) -> None:
     for step in incident.steps:
         if step.seen.entry.id == seen.entry.id and step.seen.keys == seen.keys:
-            step.times, step.last = step.times + 1, seen
+            step.again(seen)
             break
     else:
         if len(incident.steps) < _MOST_STEPS:
@@ -215,11 +252,16 @@ def _counted(finding: Finding | None, incident: Incident, root: Step) -> Finding
     for step in incident.steps:
         if step.seen.entry.id == root.seen.entry.id:
             finding.times += step.times
-            for name, value in step.seen.groups.items():
-                values = finding.values.setdefault(name, Counter())
-                if value in values or len(values) < _MOST_VALUES:
-                    values[value] += step.times
+            for name, value, times in step.values():
+                _count(finding.values, name, value, times, _MOST_VALUES)
     return finding
+
+
+def _count(values: dict[str, Counter[str]], name: str, value: str, times: int, most: int) -> None:
+    """Count a value of a group, if no more than `most` different ones are counted."""
+    counter = values.setdefault(name, Counter())
+    if value in counter or len(counter) < most:
+        counter[value] += times
 
 
 def _order(seen: Sighting) -> tuple[float, int]:

@@ -150,12 +150,13 @@ class Tracing:
         finally:
             os.close(self._pipe)
             _, status = os.waitpid(self._pid, 0)
-        if os.waitstatus_to_exitcode(status):
-            raise RelayFailed
+        if code := os.waitstatus_to_exitcode(status):
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+            raise RelayFailed(f"the process that passes the bytes {how}, and all connections with it")
 
 
 class RelayFailed(RuntimeError):
-    """The relay's process ended by an error of its own, which stands in standard error."""
+    """The relay's process was killed, or ended by an error of its own, which stands in standard error."""
 
 
 def _be_relay(run: Callable[[], None], not_mine: tuple[int, ...]) -> None:

@@ -1,5 +1,6 @@
 """
-The removal of secrets from text: URL passwords, `password=…`, `--password …`, private keys, STOMP frames, Authorization.
+The removal of secrets from text: URL passwords, `password=…`, `--password …`, private keys, STOMP frames, Authorization,
+and what Erlang, PHP, Ruby and XML make of a password.
 
 `redact` uses patterns and no URL parser, because a password can contain `/` or `@`, and a list of URLs is not a URL.
 In doubt it removes too much: of the text between `://` and the last `@`, only the user's name remains.
@@ -28,8 +29,12 @@ _QUOTED = rf"""(?P<quote> \\{{0,9}}["'])
     (?P<value> (?: (?!(?P=quote)) (?:\\.|.) ){{0,{LONGEST_VALUE}}} ) (?P=quote)?"""
 _UNQUOTED = r"""(?: (?!\\[nr]) [^\s,;&"')\]}] )+"""
 _PAIR = re.compile(
-    rf"""(?P<name> {_NAMES} \\{{0,9}}["']? \s{{0,9}} [=:] \s{{0,9}})  # name, and = or :
-         (?: (?P<before> (?: [\w.]{{0,30}} [(\[{{=] \s? ){{0,3}} [bru]{{0,2}}) {_QUOTED}  # 'x', b'x', SecretStr('x')
+    rf"""(?P<name> {_NAMES} \\{{0,9}}["']? \]?
+         (?: \s{{0,9}} (?: => | [=:] ) \s{{0,9}}  # Ruby and PHP print =>
+           | \s?,\s? (?=<<")  # a tuple of Erlang
+           | \s{{1,9}} value \s?=\s?  # <property name="password" value="x"/>
+           | > (?=[^<>\s]) ))  # <password>x
+         (?: (?P<before> (?: [\w.]{{0,30}} [(\[{{=] \s? ){{0,3}} (?: << | [bru]{{0,2}} )) {_QUOTED}  # 'x', b'x', SecretStr('x')
            | \{{ [^{{}}"'\n]{{1,200}} \}}  # a value of ODBC that has a ;
            | {_UNQUOTED} )
     """,
@@ -48,11 +53,19 @@ _PEM = re.compile(
 # The header lines of a STOMP frame, as they are sent or as a client's debug log shows them (`\n` escaped, quoted).
 _FRAME = re.compile(r"((?:^|\\n|[\"'])(?:login|passcode):)(?:(?!\\[nr])[^\n\"'])+", re.IGNORECASE | re.MULTILINE)
 _AUTHORIZATION = re.compile(
-    r"""(authorization \\{0,9}["']? \s{0,9} [=:] \s{0,9} (?:b(?=["']))? \\{0,9}["']?)  # name, and = or :
+    r"""((?:authorization|cookie) \\{0,9}["']? \s{0,9} [=:] \s{0,9} (?:b(?=["']))? \\{0,9}["']?)  # name, and = or :
         (?:(?!\\[nr])[^\n"',}])+
     """,
     re.IGNORECASE | re.VERBOSE,
 )
+# A mechanism PLAIN of SASL: NUL, the user, NUL, the password; logs and tracebacks show a NUL in four ways.
+_NUL = r"(?:\\x00|\\u0000|\\0|\x00)"
+_PLAIN = re.compile(rf"""({_NUL}[^\s\\"'\x00]{{1,100}}{_NUL})[^\s\\"'\x00,)\]}}]+""")
+_TOKEN = re.compile(r"(?<![\w-])eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{5,}")  # JSON Web Token
+# The arguments of a call, as a stack trace of PHP has them: host, port, user, password.
+_CALL = re.compile(r"(\b(?:AMQP\w{0,30}Connection|PDO)(?:(?:->|::)\w{1,40})?\((?=[^)\n]))[^\n]+")
+_PARAMETERS = re.compile(r'(amqp_params_\w{1,20},<<"[^"\n]{0,200}">>,(?:\{\w{1,20},)?<<")[^"\n]*')  # Erlang's client
+_ORACLE = re.compile(r"(jdbc:oracle:\w{1,10}:[^/\s@:]{1,100}/)\S{1,200}(?=@)", re.IGNORECASE)
 _BEARER = re.compile(r"\b(bearer\s{1,9})[\w.~+/-]{8,}=*", re.IGNORECASE)
 _BASIC = re.compile(r"\b(basic\s{1,9})([a-z0-9+/]{4,}={0,2})", re.IGNORECASE)
 # The path of a field in an error message such as `$.password: expected str, got int`, which contains no secret.
@@ -68,7 +81,8 @@ _SECRET_NAME = re.compile(rf"{_NAMES}$|authorization$|cookie$", re.IGNORECASE)
 # Each pattern matches only a text that contains one of these hints; most log texts contain none, and need no search.
 _HINTS = (
     *("://", "passw", "passphrase", "passcode", "pwd", "login:", "secret", "credential", "token", "cookie"),
-    *("authorization", "bearer", "basic", "private key-----"),
+    *("authorization", "bearer", "basic", "private key-----", "eyj", "amqp_params", "jdbc:oracle"),
+    *("connection(", "connection->", "connection::", "pdo(", "pdo->", "pdo::", "\x00", r"\0", r"\x00", r"\u0000"),
     *(f"{whose}{mark}key" for whose in ("access", "account", "api", "private") for mark in ("", "_", "-", ".")),
 )
 
@@ -84,6 +98,9 @@ def redact(text: str) -> str:
     text = _BASIC.sub(_redacted_basic, text)
     text = _PEM.sub(rf"\1{REDACTED}", text)
     text = _FRAME.sub(rf"\1{REDACTED}", text)
+    for pattern in (_PLAIN, _PARAMETERS, _ORACLE, _CALL):
+        text = pattern.sub(rf"\1{REDACTED}", text)
+    text = _TOKEN.sub(REDACTED, text)
     return _PAIR.sub(_redacted_pair, _ARGUMENT.sub(_redacted_pair, text))
 
 

@@ -125,6 +125,20 @@ def test_what_is_no_segment_of_the_port_is_left_out(tmp_path: Path) -> None:
     assert events(tmp_path, [ETHERNET + b"\x08\x06" + bytes(40)], link=1) == []
 
 
+@pytest.mark.parametrize("words", range(16))
+def test_a_head_of_any_length_that_is_cut_anywhere_is_no_error(words: int, tmp_path: Path) -> None:
+    for kept in range(1, 48):
+        read_cut(words, kept, tmp_path)
+
+
+def read_cut(words: int, kept: int, tmp_path: Path) -> None:
+    talk = Talk()
+    first, *others = talk.opened()
+    cut = [bytes([0x40 | words]) + packet[1:kept] for packet in (*others, talk.packet(b"AMQP\0\0\x09\x01"))]
+    events = list(read_capture(write_pcap(tmp_path / "cut.pcap", timed([first, *cut])), PORT))
+    assert events[0].what is What.OPENED
+
+
 def test_what_was_captured_twice_or_late_comes_once_and_in_order(tmp_path: Path) -> None:
     talk = Talk()
     first, second, third = talk.packet(b"abc"), talk.packet(b"def"), talk.packet(b"ghi")

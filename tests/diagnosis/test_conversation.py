@@ -90,6 +90,18 @@ def consume(told: Told, prefetch: int = 0) -> None:
     told.broker(commands.Basic.ConsumeOk("ctag"))
 
 
+def test_a_client_that_leaves_before_the_broker_is_reached_is_opened_and_closed() -> None:
+    events: list[Event] = []
+    it = Conversation(Wire(0.0, [events.append]), 1, Known.at(5672))
+    it.opened(1.0, {"client": "127.0.0.1:1"})
+    it.ended(2.0, Side.CLIENT, "reset")
+    it.closed(2.0)
+    assert [(event["kind"], event.get("client"), event.get("how")) for event in events] == [
+        ("open", "127.0.0.1:1", None),
+        ("close", None, "reset"),
+    ]
+
+
 # --- Silence ---------------------------------------------------------------------------------------------------------
 
 

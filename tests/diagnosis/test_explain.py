@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import json
+import lzma
 import os
 import pty
 import re
@@ -99,6 +101,39 @@ def test_a_compressed_file_is_read_as_it_is(shell: Shell) -> None:
     said = shell("explain", "broken.gz")
     assert said.code == 69
     assert said.err.startswith("error: Expected to read broken.gz, got: Compressed file ended")
+
+
+def test_what_can_be_read_is_explained_before_what_cannot(shell: Shell) -> None:
+    """A file without its end, and a file that may not be read, do not hide what stands in the others."""
+    good = log(shell, "worker.log", LINE)
+    (shell.folder / "cut.gz").write_bytes(gzip.compress(LATER.encode() + os.urandom(100_000))[:-20])
+    (shell.folder / "other.zst").write_bytes(b"\x28\xb5\x2f\xfd more")
+    said = shell("explain", "--json", "cut.gz", good, "other.zst", "/proc/self/mem")
+    assert said.code == 69
+    assert [json.loads(line)["id"] for line in said.lines] == [ID, OTHER]
+    assert said.err.splitlines() == [
+        "error: Expected to read other.zst, got: data compressed by zstd: decompress it with `zstdcat`, and pipe it here.",
+        "Expected to read /proc/self/mem, got: Input/output error.",
+        "Expected to read cut.gz, got: Compressed file ended before the end-of-stream marker was reached.",
+    ]
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress], ids=lambda pack: pack.__module__)
+def test_a_compressed_log_may_come_through_a_pipe(shell: Shell, pack: Callable[[bytes], bytes]) -> None:
+    packed = pack(LINE.encode()) + pack(LATER.encode())
+    (shell.folder / "log").write_bytes(packed)
+    of_file = shell("explain", "--json", "log")
+    of_pipe = subprocess.run(
+        [sys.executable, "-c", _MAIN, "explain", "--json"],
+        input=packed,
+        cwd=shell.folder,
+        env=shell.environ,
+        stdout=subprocess.PIPE,
+        check=False,
+    )
+    assert (of_file.code, of_pipe.returncode) == (1, 1)
+    for lines in (of_file.lines, of_pipe.stdout.splitlines()):
+        assert [json.loads(line)["id"] for line in lines] == [ID, OTHER]
 
 
 def test_several_files_are_one_story(shell: Shell) -> None:
@@ -257,6 +292,15 @@ def test_bytes_are_shown_as_a_table() -> None:
     assert r"= AMQP\0\0\t  the beginning of an AMQP protocol header" in text
 
 
+def test_a_count_that_stops_at_its_limit_says_at_least() -> None:
+    few, many = (
+        shown("".join(f"2026-11-25 10:00:00,000 ERROR gone wrong with 'queue-{n}'\n" for n in range(10, number)))
+        for number in (20, 60)
+    )
+    assert "queue: 10 different ones, such as 'queue-10'" in few
+    assert "queue: at least 20 different ones, such as 'queue-10'" in many
+
+
 @pytest.mark.parametrize("width", [30, 64, 80, 200])
 def test_text_keeps_to_the_width(width: int) -> None:
     text = shown(CHAIN + "2026-11-25 10:50:00,000 ERROR lost " + "a" * 300 + "\n", width)
@@ -277,7 +321,8 @@ def test_a_terminal_has_colours_and_a_pipe_has_none() -> None:
     [
         ("amqp://bob:hunter2@host", "amqp://bob:***@host"),
         ("password=hunter2", "password=***"),
-        ("\x07\x08\0", r"\x07\x08\x00"),
+        ("\x07\x08\x7f", r"\x07\x08\x7f"),
+        ("\0a\x08", r"\x00a\x08"),
         ("\x9b31m", r"\x9b31m"),
         ("\u202e", r"\u202e"),
         ("[bold]x[/bold]", "[bold]x[/bold]"),
@@ -468,6 +513,16 @@ def test_a_pipe_is_explained_while_it_is_open(start: Start) -> None:
     pipe.close()
     assert explain.process.wait(60) == 1
     assert len(explain.output.splitlines()) == 1
+
+
+def test_a_followed_log_ends_by_sigterm_as_by_an_interrupt(shell: Shell, start: Start) -> None:
+    """`timeout` and systemd send SIGTERM; what was found until then is shown."""
+    explain = start("--follow", log(shell, "worker.log", LINE), soon=True)
+    explain.until(f"1. {TITLES[ID]}")
+    with (shell.folder / "worker.log").open("a") as file:
+        file.write(LATER)
+    assert explain.end(signal.SIGTERM) == 1
+    assert "1 finding in " in explain.output or "2 findings in " in explain.output
 
 
 def test_a_terminal_is_told_what_to_do(shell: Shell, start: Start) -> None:

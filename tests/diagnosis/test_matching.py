@@ -160,6 +160,20 @@ def test_skipping_loses_nothing(lines: list[str], repeated: int) -> None:
     assert with_skip.unknown.count == without.unknown.count
 
 
+@pytest.mark.parametrize("between", ["\n", " ", "#012 ", "#012", "\n "])
+def test_a_report_whose_lines_were_joined_still_names_its_connection(between: str) -> None:
+    """A copy into a ticket, and rsyslog, join the lines of a report."""
+    text = (
+        "2026-03-02 09:31:02.141 [error] <0.9.0> Error on AMQP connection <0.9.0> (10.0.3.17:46948 -> 10.0.3.5:5672, "
+        f"vhost: 'shop', user: 'shop', state: running), channel 19793:{between}operation none caused a connection "
+        'exception frame_error: "type 65, all octets = <<>>: {frame_too_large,1342177289,131064}"'
+    )
+    (match,) = Matcher(CATALOGUE.values()).match(text)
+    assert match.entry.id == "amqp.second-header"
+    assert (match.groups["connection"], match.groups["peer"]) == ("<0.9.0>", "10.0.3.17:46948")
+    assert match.groups["channel"] == "19793"
+
+
 # --- Expressions ------------------------------------------------------------------------------------------------------
 
 
@@ -177,6 +191,15 @@ def hostile(pattern: Pattern, sample: str) -> Iterator[str]:
         yield (pattern.hint * 3 + filler * 20) * (2 * NEAR_HINT // (3 * len(pattern.hint) + 20 * len(filler)))
     for end in range(1, len(sample), max(1, len(sample) // 6)):
         yield (sample[:end] * (2 * NEAR_HINT // end + 1))[: 2 * NEAR_HINT]
+    behind = sample.find(pattern.hint) + len(pattern.hint)
+    for end in {
+        *range(behind, len(sample), max(1, (len(sample) - behind) // 6)),
+        *range(behind, min(behind + 2, len(sample))),
+    }:
+        for filler in ("a", ":"):
+            yield (sample[:end] + filler * 2 * NEAR_HINT)[: 2 * NEAR_HINT]
+    for many in (sample.partition(pattern.hint)[0].rpartition("\n")[2], "127{{{{{{{{{{", "Table type a for key "):
+        yield (many * 2 * NEAR_HINT)[: 2 * NEAR_HINT - len(pattern.hint)] + pattern.hint
 
 
 def seconds(expression: re.Pattern[str], text: str) -> float:

@@ -6,6 +6,7 @@ import random
 
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_extensions import override
 
 from steadyworker.diagnosis.records import Record
 from steadyworker.diagnosis.scan import Scanner, Search, by_time
@@ -117,6 +118,23 @@ def test_the_memory_is_bounded() -> None:
     finding = timelines.findings["small.lost"]
     assert finding.times == 3_000
     assert len(finding.values["queue"]) == 100
+
+
+def test_many_open_incidents_are_looked_through_quickly() -> None:
+    """The keys of a sighting are computed once, not once for each of the 200 incidents that it can belong to."""
+    computed: list[str] = []
+
+    class Counted(dict[str, str]):
+        @override
+        def __getitem__(self, name: str) -> str:
+            computed.append(name)
+            return super().__getitem__(name)
+
+    timelines = Timelines(SMALL.values())
+    for number in range(1_000):
+        groups = Counted(queue=f"queue-{number}")
+        timelines.add(Sighting(SMALL["small.lost"], groups, Record("log", number, "lost"), number, number * 100.0))
+    assert len(computed) < 10 * 1_000
 
 
 def test_an_incident_of_many_steps_says_how_many_it_left_out() -> None:

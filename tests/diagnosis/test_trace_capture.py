@@ -135,3 +135,13 @@ def test_a_file_without_packets_is_said(tmp_path: Path, content: bytes | None, s
     result = run(file)
     assert result.exit_code == 78
     assert said in result.stderr
+
+
+def test_a_file_that_is_damaged_further_on_has_its_page_with_what_was_before(tmp_path: Path) -> None:
+    talk = Talk()
+    file = write_pcap(tmp_path / "one.pcap", timed([*handshake(talk), talk.packet(OPENING)]))
+    file.write_bytes(file.read_bytes() + b"\xff" * 100)
+    result = run(file, "--html", str(tmp_path / "page.html"), "--jsonl", "-")
+    assert (result.exit_code, "Expected a capture in" in result.stderr) == (78, True)
+    assert events(result)[-1]["flags"] == {"amqp.second-header": 1}
+    assert "amqp.second-header" in (tmp_path / "page.html").read_text()

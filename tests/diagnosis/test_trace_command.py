@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -183,6 +184,17 @@ def test_it_says_which_extra_is_missing(monkeypatch: pytest.MonkeyPatch) -> None
             "Expected a certificate chain in",
         ),
         (["--listen", "127.0.0.1:0", "--to", "127.0.0.1:1", "--jsonl", "/no/such/folder"], 78, "/no/such/folder"),
+        (
+            ["--listen", "127.0.0.1:0", "--to", "127.0.0.1:1", "--to-tls", "--to-ca", __file__],
+            78,
+            "Expected certificates (PEM) in",
+        ),
+        (
+            ["--listen", "127.0.0.1:0", "--to", "127.0.0.1:1", "--jsonl", "a", "--html", "./a"],
+            64,
+            "Expected different files",
+        ),
+        (["--pcap", __file__, "--port", "5672", "--html", __file__], 64, "Expected different files"),
     ],
 )
 def test_a_wrong_use_is_said(options: list[str], code: int, said: str) -> None:
@@ -199,6 +211,36 @@ def test_a_port_that_is_taken_is_said() -> None:
     assert done.stderr == (
         f"error: Expected to listen on {address}, got: Address already in use: choose another --listen, or end the program that has it.\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("listen", "to"), [("127.0.0.1", "localhost"), ("0.0.0.0", "127.0.0.1"), ("[::1]", "[::1]"), ("[::]", "[::1]")]
+)
+def test_a_trace_that_would_connect_to_itself_is_refused(listen: str, to: str) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    options = ["--listen", f"{listen}:{port}", "--to", f"{to}:{port}", "--seconds", "1"]
+    done = CliRunner().invoke(verbs, ["trace", *options])
+    assert (done.exit_code, "where the trace itself listens" in done.stderr) == (78, True)
+
+
+def test_a_relay_that_is_killed_is_said_with_what_was_seen_before(tmp_path: Path, eventually: Eventually) -> None:
+    page = tmp_path / "trace.html"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        to = f"127.0.0.1:{server.getsockname()[1]}"
+        with (
+            running(to, "--html", str(page), "--jsonl", "-") as trace,
+            socket.create_connection(("127.0.0.1", trace.port), timeout=30) as client,
+        ):
+            client.sendall(OPENING)
+            eventually(lambda: any('"header"' in line for line in trace.lines))
+            (relay,) = Path(f"/proc/{trace.pid}/task/{trace.pid}/children").read_text().split()
+            os.kill(int(relay), signal.SIGKILL)
+            assert trace.wait() == 70
+    assert "the process that passes the bytes was killed by SIGKILL" in trace.errors
+    assert trace.events[-1]["kind"] == "end"
+    assert "AMQP 0-9-1" in page.read_text()
 
 
 @pytest.mark.slow
