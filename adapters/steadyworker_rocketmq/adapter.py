@@ -56,10 +56,11 @@ class Base:
         self, publish: Callable[[OutgoingMessage], None], send: Callable[[str, Wire], None]
     ) -> Iterator[RocketmqDeadLetters]:
         url = self._url()
-        remoting = remoting_of(url, self._settings.clock)
-        with RocketmqDeadLetters(
-            remoting, str(url), self._names, self._spec, publish, send, self._settings.clock
-        ) as letters:
+        with remoting_of(url, self._settings.clock) as remoting:
+            letters = RocketmqDeadLetters(
+                remoting, str(url), self._names, self._spec, publish, send, self._settings.clock
+            )
+            letters.begin()
             yield letters
 
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:

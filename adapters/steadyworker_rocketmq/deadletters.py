@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
-from typing import Self
 
 from steadyworker.adapter import Clock, Delivery, OutgoingMessage, QueueSpec, Redelivered
 from steadyworker.errors import PublishFailed, Unsettled
@@ -30,10 +29,10 @@ _QUEUES_WITHIN, _LOOK_EVERY = 5.0, 0.05
 
 class RocketmqDeadLetters:
     """
-    The dead letters of one queue; a context manager, for one thread.
+    The dead letters of one queue, from `begin` on; for one thread.
 
     Args:
-        remoting: The brokers.
+        remoting: The brokers, which whoever opened them closes.
         place: The brokers' name in errors.
         names: The names of topics and groups.
         spec: The queue.
@@ -60,18 +59,14 @@ class RocketmqDeadLetters:
         self._send = send
         self._publish = publish
 
-    def __enter__(self) -> Self:
+    def begin(self) -> None:
+        """Ask the brokers what there is; raises BrokerUnavailable."""
         with translated(self._place):
-            self._remoting.__enter__()
             self._wait_for_queues()
             self._ends = {
                 topic: [(queue, self._remoting.end(queue, topic)) for queue in self._remoting.route(topic) or []]
                 for topic in (f"%DLQ%{self._names.group}", self._names.dead)
             }
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._remoting.__exit__(None, None, None)
 
     def __iter__(self) -> Iterator[Delivery]:
         """Yield each dead letter that has no mark, oldest first in each topic."""

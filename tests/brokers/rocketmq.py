@@ -144,9 +144,11 @@ class RocketMQ:
                     found += sum(message.properties.get("REAL_TOPIC") == topic for message in pulled)
         return found
 
-    def gave_up(self) -> int:
-        """Return how many messages of transactions the brokers have given up."""
-        return self._system(GAVE_UP)
+    def gave_up(self, topic: str = "") -> int:
+        """Return how many messages of transactions the brokers have given up, of all topics or of this one."""
+        if not topic:
+            return self._system(GAVE_UP)
+        return sum(stored.properties.get("REAL_TOPIC") == topic for stored in self.messages(GAVE_UP))
 
     def messages(self, topic: str) -> list[Stored]:
         """Return all messages of the topic, queue by queue."""
