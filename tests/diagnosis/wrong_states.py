@@ -286,8 +286,8 @@ def not_forwarded(scene: Scene, name: str, **target: str) -> None:
     """At-least-once dead-lettering to where no queue is."""
     kind = {"x_queue_type": "quorum", "x_message_ttl": 1, "x_overflow": "reject-publish"}
     with scene.channel() as channel:
-        queue(channel, name, **kind, x_dead_letter_strategy="at-least-once", **target)
-        with awaited(scene, "Cannot forward any dead-letter"):
+        with awaited(scene, "Cannot forward any dead-letter"):  # of a missing exchange already when the queue is made
+            queue(channel, name, **kind, x_dead_letter_strategy="at-least-once", **target)
             channel.basic_publish("", name, b"")
         channel.queue_delete(name)
 
