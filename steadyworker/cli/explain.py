@@ -115,7 +115,7 @@ def _show_entry(entries: dict[str, Entry], identity: str, *, as_json: bool) -> N
 
 def _explain(entries: dict[str, Entry], files: Sequence[Path], *, follow: bool, as_json: bool) -> bool:
     """Explain the files, and return whether something was found."""
-    search, timelines = Search(entries.values()), Timelines(entries.values())
+    search, timelines = Search(entries.values(), SystemClock().wall()), Timelines(entries.values())
     scanners = [Scanner(str(file), search) for file in files]
     failures: list[str] = []
     output = _Json(timelines) if as_json else _Text(timelines, [str(file) for file in files if file != Path("-")])

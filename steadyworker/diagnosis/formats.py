@@ -210,11 +210,17 @@ def is_error(text: str) -> bool:
     return found is not None and found["level"].lower() in _ERRORS
 
 
-def instant(stamp: str) -> float | None:
+def lacks_year(stamp: str) -> bool:
+    """Return whether a time has a date without a year, as syslog and journald write it."""
+    return _YEARLESS.match(stamp) is not None
+
+
+def instant(stamp: str, year: int = 2000) -> float | None:
     """
     Return a record's time in seconds since 1970, or None if it cannot be read.
 
-    A time without a zone is taken as local time; one without a date or year is only good for differences.
+    A time without a zone is taken as local time, and one without a year as of `year`.
+    One without a date is only good for differences.
     """
     text = stamp.strip().replace(",", ".").replace("/", "-")
     text = _SPACE_BEFORE_ZONE.sub("", text.removesuffix("UTC") + "+00:00" if text.endswith("UTC") else text)
@@ -229,18 +235,19 @@ def instant(stamp: str) -> float | None:
         pass
     for given, form in _FORMS:
         try:
-            return datetime.strptime(given.format(text), form).timestamp()  # noqa: DTZ007 - local time, as above
+            return datetime.strptime(given.format(text, year=year), form).timestamp()  # noqa: DTZ007 - local time, as above
         except (ValueError, OverflowError, OSError):
             continue
     return None
 
 
+_YEARLESS = re.compile(r"[A-Z][a-z]{2} [ \d]\d \d\d:")
 _SPACE_BEFORE_ZONE = re.compile(r" (?=[+-]\d\d:?\d\d$)")
 _FORMS = (
     ("{}", "%d-%b-%Y::%H:%M:%S"),
     ("{}", "%d-%b-%Y %H:%M:%S"),
     ("{}", "%b %d. %Y %I:%M:%S %p"),
-    ("2000 {}", "%Y %b %d %H:%M:%S"),
-    ("2000 {}", "%Y %b %d %H:%M:%S.%f"),
+    ("{year} {}", "%Y %b %d %H:%M:%S"),
+    ("{year} {}", "%Y %b %d %H:%M:%S.%f"),
     ("2000-01-01 {}", "%Y-%m-%d %H:%M:%S.%f"),
 )

@@ -6,15 +6,18 @@ import heapq
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from steadyworker.diagnosis.catalogue import Entry
 from steadyworker.diagnosis.decoding import Decoding, Unreadable
-from steadyworker.diagnosis.formats import instant, is_error
+from steadyworker.diagnosis.formats import instant, is_error, lacks_year
 from steadyworker.diagnosis.matching import Matcher
 from steadyworker.diagnosis.records import Cutter, Record
 from steadyworker.diagnosis.timeline import Sighting
 
 _MOST_SHAPES = 200
+_DAY = 86_400.0
+_YEAR_2001 = 978_307_200.0  # a time without any date is of the year 2000
 _SHAPE = re.compile(r"[0-9a-f]*[0-9][0-9a-f]*|\s+")
 _LONGEST_SHAPE = 300
 
@@ -46,12 +49,36 @@ class Unknown:
 
 
 class Search:
-    """A catalogue, ready to search any number of sources."""
+    """
+    A catalogue, ready to search any number of sources.
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
+    `now` is the present time in seconds since 1970, if it is known: a time without a year is the last such one before it.
+    Once a time with a year was seen, a time without one is of the year in which it is nearest to that.
+    """
+
+    def __init__(self, entries: Iterable[Entry], now: float | None = None) -> None:
         self.matcher = Matcher(entries)
         self.sieve = self.matcher.sieve
         self.unknown = Unknown()
+        self._now = now
+        self._dated: float | None = None
+
+    def instant(self, stamp: str) -> float | None:
+        """Return a time in seconds since 1970, with the most probable year if it has none."""
+        if not lacks_year(stamp):
+            time = instant(stamp)
+            if time is not None and time > _YEAR_2001:
+                self._dated = time
+            return time
+        near = self._dated if self._dated is not None else self._now
+        if near is None:
+            return instant(stamp)
+        year = datetime.fromtimestamp(near, UTC).year
+        times = [time for each in (year - 1, year, year + 1) if (time := instant(stamp, each)) is not None]
+        if self._dated is None:
+            times = [time for time in times if time <= near + _DAY]
+            return max(times, default=None)
+        return min(times, key=lambda time: abs(time - near), default=None)
 
 
 class Scanner:
@@ -117,7 +144,7 @@ class Scanner:
             matches = self._search.matcher.match(record.text)
             if not matches and is_error(record.text):
                 self._search.unknown.add(record)
-            time = instant(record.stamp) if matches and record.stamp else None
+            time = self._search.instant(record.stamp) if matches and record.stamp else None
             for match in matches:
                 yield Sighting(match.entry, match.groups, record, record.line + match.line, time)
 

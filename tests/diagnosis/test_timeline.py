@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from datetime import UTC, datetime
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import override
@@ -160,6 +162,31 @@ def test_an_incident_settles_when_nothing_is_added() -> None:
     assert timelines.settled(300, 4) == [], "a repetition is nothing new"
     timelines.add(AGAIN, now=301)
     assert timelines.settled(306, 4) == [incident]
+
+
+def test_a_time_without_a_year_joins_one_with_a_year() -> None:
+    """journald puts a time without a year in front of a worker's lines, and RabbitMQ writes its own with one."""
+    lines = (
+        "2026-03-02 09:00:00.000000+00:00 [error] <0.1.0> beats missed on <0.1.0>\n"
+        "Mar  2 09:00:10 host worker[7]: closed <0.1.0> of march\n"
+        "2025-12-31 23:59:59.000000+00:00 [error] <0.2.0> beats missed on <0.2.0>\n"
+        "Jan  1 00:00:10 host worker[7]: closed <0.2.0> of april\n"
+    )
+    seen = [*Scanner("log", Search(SMALL.values())).whole([lines.encode()])]
+    times = [each.time for each in seen if each.time is not None]
+    assert len(times) == 4
+    # The two are apart by the zone of this machine, not by years.
+    assert abs(times[1] - times[0]) < 86_400
+    assert abs(times[3] - times[2]) < 86_400
+
+
+@pytest.mark.parametrize(
+    ("stamp", "expected"), [("Mar  2 09:00:00", 2026), ("Dec 24 09:00:00", 2025), ("Feb 29 09:00:00", None)]
+)
+def test_a_time_without_a_year_is_the_last_one_before_now(stamp: str, expected: int | None) -> None:
+    now = datetime(2026, 11, 25, tzinfo=UTC).timestamp()
+    time = Search(SMALL.values(), now).instant(stamp)
+    assert (time and datetime.fromtimestamp(time, UTC).year) == expected
 
 
 def test_several_logs_are_read_in_the_order_of_their_times() -> None:
