@@ -115,7 +115,7 @@ def command(
     frames that were cut, and sides that no longer read.
     """
     check_installed()
-    _check_files(pcap, html, Path(jsonl) if jsonl not in {None, "-"} else None)
+    _check_files(pcap, html, Path(jsonl) if jsonl is not None and jsonl != "-" else None)
 
     def outputs() -> Outputs:
         return Outputs(jsonl=jsonl, html=html, frames=not flags_only)
