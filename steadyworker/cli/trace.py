@@ -118,7 +118,7 @@ def command(
     frames that were cut, sides that no longer read, and retries that a RocketMQ broker can never store.
     """
     check_installed()
-    _check_files(pcap, html, Path(jsonl) if jsonl not in {None, "-"} else None)
+    _check_files(pcap, html, Path(jsonl) if jsonl is not None and jsonl != "-" else None)
 
     def outputs() -> Outputs:
         return Outputs(jsonl=jsonl, html=html, frames=not flags_only)
