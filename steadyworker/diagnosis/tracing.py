@@ -119,6 +119,7 @@ class Tracing:
         self._reader = Reader(ring, reads)
         with suppress(OSError):
             os.nice(_NICE)  # where cores are scarce, the relay, the client and the broker come first
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # it interrupts none of them when it wakes
 
     def __enter__(self) -> Self:
         return self
