@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import struct
-import tracemalloc
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from steadyworker.clock import SystemClock
 from steadyworker.diagnosis.boundary import keep_for_remoting, next_remoting
 from steadyworker.diagnosis.frames import FLAWS, LONGEST_RAW, Flaw, Item, RemotingFrame
 from steadyworker.diagnosis.protocols import OPENINGS
 from steadyworker.diagnosis.remoting import FIELDS, LONGEST_HEAD, RemotingReader, begins, version_of
+from tests.diagnosis.broken_bytes import edits, fuzz, mutated, peak
 from tests.diagnosis.remoting_frames import LANGUAGES, as_binary, as_json, framed
 from tests.diagnosis.traffic import cut, pieces
 
@@ -242,9 +241,6 @@ def second_opinion(wire: bytes, max_frame: int) -> tuple[list[int], bool]:
     return starts, False
 
 
-edits = st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 20), st.binary(max_size=12)), min_size=1, max_size=4)
-
-
 def judge(wire: bytes, chunks: Sequence[bytes], max_frame: int = MOST) -> None:
     items = read(chunks, max_frame=max_frame)
     starts, broken = second_opinion(wire, max_frame)
@@ -254,13 +250,6 @@ def judge(wire: bytes, chunks: Sequence[bytes], max_frame: int = MOST) -> None:
         assert len(flaw.raw) <= LONGEST_RAW
     if broken:
         assert isinstance(items[-1], Flaw)
-
-
-def mutated(wire: bytes, edits: Sequence[tuple[int, int, bytes]]) -> bytes:
-    for place, size, by in edits:
-        at = place % (len(wire) + 1)
-        wire = wire[:at] + by + wire[at + size :]
-    return wire
 
 
 @usual
@@ -276,19 +265,6 @@ def test_mutated_streams_are_flagged_where_the_frames_break(data: st.DataObject)
 def test_any_bytes_are_read(wire: bytes, data: st.DataObject) -> None:
     for before in (b"", as_json(34), as_json(34, 1, None, bytes(9))[:-3], b"\0\0\1\0\0\0\0\x20"):
         judge(before + wire, data.draw(pieces(before + wire)))
-
-
-def peak(chunks: Iterable[bytes]) -> int:
-    """The most memory that the reader takes while it is fed; what it returned is let go at once."""
-    reader = RemotingReader()
-    tracemalloc.start()
-    try:
-        for chunk in chunks:
-            reader.feed(chunk)
-        reader.end()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 BOMBS = {
@@ -307,36 +283,16 @@ BOMBS = {
 @pytest.mark.parametrize("name", BOMBS)
 def test_no_frame_takes_more_memory_than_a_few_times_its_largest_head(name: str) -> None:
     wire = BOMBS[name]
-    assert peak(cut(wire, range(0, len(wire), 4096))) < 5 * LONGEST_HEAD
+    take_memory(wire)
 
 
-def spoil(chance: random.Random, wire: bytes, others: Sequence[bytes]) -> bytes:
-    """The bytes with up to six changes, of the kinds that break a protocol."""
-    spoilt = bytearray(wire)
-    words = [b"\0\0\0", b"\0\0\0\x20\0\0\0\x10", b"\1", b"{", b'"', b"\\", b'":', b"\xff\xff", OPENINGS[0].begins[0]]
-    for _ in range(chance.choice((0, 1, 1, 1, 2, 2, 3, 6))):
-        at = chance.randrange(len(spoilt) + 1)
-        match chance.randrange(5):
-            case 0:
-                spoilt[at : at + 1] = bytes([chance.randrange(256)])
-            case 1:
-                spoilt[at:at] = chance.randbytes(chance.randrange(1, 16))
-            case 2:
-                del spoilt[at : at + chance.randrange(1, 16)]
-            case 3:
-                spoilt[at:at] = chance.choice(words)
-            case _:
-                piece = chance.choice(others)
-                start = chance.randrange(len(piece) + 1)
-                spoilt[at:at] = piece[start : start + chance.randrange(400)]
-    return bytes(spoilt)
+def take_memory(wire: bytes) -> None:
+    assert peak(RemotingReader(), cut(wire, range(0, len(wire), 4096))) < 5 * LONGEST_HEAD
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_minute_of_fuzzing_finds_nothing() -> None:
-    clock, seed = SystemClock(), random.SystemRandom().randrange(2**64)
-    chance = random.Random(seed)
     wires: list[bytes] = [SESSION]
 
     @settings(usual, max_examples=300, database=None)
@@ -345,16 +301,9 @@ def test_a_minute_of_fuzzing_finds_nothing() -> None:
         wires.append(b"".join(part.wire for part in drawn))
 
     collect()
-    until, rounds = clock.monotonic() + 60, 0
-    while clock.monotonic() < until:
-        wire = spoil(chance, chance.choice(wires), wires)
-        chunks = cut(wire, [chance.randrange(len(wire) + 1) for _ in range(chance.randrange(20))])
-        try:
-            judge(wire, chunks, chance.choice((50, MOST)))
-            if rounds % 50 == 0:
-                assert peak(cut(wire, range(0, len(wire), 4096))) < 5 * LONGEST_HEAD
-        except BaseException as error:
-            error.add_note(f"seed {seed}, round {rounds}: {wire!r}")
-            raise
-        rounds += 1
-    assert rounds > 1000
+    words = [b"\0\0\0", b"\0\0\0\x20\0\0\0\x10", b"\1", b"{", b'"', b"\\", b'":', b"\xff\xff", OPENINGS[0].begins[0]]
+
+    def judged(chance: random.Random, wire: bytes, chunks: list[bytes]) -> None:
+        judge(wire, chunks, chance.choice((50, MOST)))
+
+    fuzz(wires, words, judged, take_memory)
