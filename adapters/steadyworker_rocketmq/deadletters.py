@@ -32,7 +32,7 @@ class RocketmqDeadLetters:
     The dead letters of one queue, from `begin` on; for one thread.
 
     Args:
-        remoting: The brokers, which whoever opened them closes.
+        remoting: The brokers; the caller closes them.
         place: The brokers' name in errors.
         names: The names of topics and groups.
         spec: The queue.

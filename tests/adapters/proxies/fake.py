@@ -178,6 +178,8 @@ class FakeSession:
 class FakeSender:
     """A producer; it is made without a proxy, too."""
 
+    failure: ProxyError | None = None
+
     def __init__(self, proxy: FakeProxy) -> None:
         self._proxy = proxy
 
