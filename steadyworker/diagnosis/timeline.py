@@ -27,9 +27,8 @@ from steadyworker.diagnosis.records import Record
 NEAR = 30.0
 """The largest number of seconds between two related records that have no key in common."""
 
-_MOST_VALUES = 100  # different values of a group; the others are not counted
-
-_MOST_OF_STEP = 20  # different values of a group
+# Different values of a group that are counted, in a finding and in a step of a time line.
+_MOST_VALUES, _MOST_OF_STEP = 100, 20
 _SAME_KEY = 86_400.0
 _NEAR_LINES = 200
 _MOST_OPEN = 200

@@ -149,6 +149,8 @@ class FaultBench:
             give up a message after some deliveries, and delivers at most 608 times.
         large: The bytes of a large body.
         settled: What the broker's answer to a settlement is.
+        waits_behind: Whether a message waits for the delivery of another worker, if it lies behind it.
+        forgets: The acknowledgements that a broker may forget in a restart, although it has confirmed them.
         needs_no_login: The calls of an adapter that succeed with a wrong password, because they ask somebody else.
         down: The hosts that are passed by, each with a comma behind it; PORT is one that refuses.
     """
@@ -165,6 +167,8 @@ class FaultBench:
     fillers = 1
     large = 20_000_000
     settled = Settled.CONFIRMED
+    waits_behind = False
+    forgets = 0
     needs_no_login: tuple[str, ...] = ()
     down = "nowhere.invalid,127.0.0.1:PORT,"
 

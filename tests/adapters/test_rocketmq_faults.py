@@ -127,6 +127,7 @@ class DirectFaults(RocketmqFaults[RocketMQNode]):
     """By the driver for brokers, on 4.9.7; a front is before name server and broker, so that a proxy is before both."""
 
     settled = Settled.SENT
+    waits_behind = True
     needs_no_login = ("exists", "dead_letters")  # a name server tells everybody that there is no such topic yet
     handshake = 900
     fillers = 8
@@ -184,6 +185,7 @@ class GrpcFaults(RocketmqFaults[RocketMQ5]):
 
     settled = Settled.SENT
     loggers = ("rocketmq-python-client",)
+    forgets = 1
     needs_no_login = ("exists",)
     down = "127.0.0.1:PORT,"  # a name beside an address is refused by the client library
     handshake = 480

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 
 from steadyworker.adapter import OutgoingMessage, Settings, Target, check_size
 from steadyworker.errors import BrokerUnavailable, ConfigError, NotPublished, PublishFailed, TargetFull, TargetMissing
@@ -165,7 +166,8 @@ class Publisher:
             )
         if not is_lacking_right(error):
             self._senders.replace(sender, error)
-        cause = unavailable(sender.failure or error, place)
+        cancelled = isinstance(error.__cause__, CancelledError)  # by another call, which closed the sender
+        cause = unavailable((cancelled and sender.failure) or error, place)
         if error.unsent or is_lacking_right(error):
             return NotPublished(str(cause))
         return PublishFailed(f"{cause} The topic {topic!r} may have the message all the same.")

@@ -9,6 +9,7 @@ from steadyworker.delivery import KEY
 from steadyworker.errors import BrokerUnavailable
 from tests.adapters.direct.fake import FakeRocketMQ
 from tests.adapters.direct.kit import QUEUE, Worker, work
+from tests.support.stage import eventually
 
 
 def letters(worker: Worker) -> list[str]:
@@ -38,3 +39,18 @@ def test_a_log_that_ends_too_early_is_no_list_of_letters(broker: FakeRocketMQ) -
             del broker.topics[f"{QUEUE}-dead"][0].messages[1:]
             with pytest.raises(BrokerUnavailable, match="messages up to 2, got none from 1 on"):
                 list(found)
+
+
+def test_a_reader_that_is_refused_leaves_no_connection_open(broker: FakeRocketMQ) -> None:
+    with Worker(broker.url, 0) as worker:
+        worker.adapter.publish(work("k-1", to=Target.DEAD))
+        assert letters(worker) == ["k-1"]
+        eventually(lambda: len(broker._connections) <= 4, "the connections of the reader are closed")
+        before = len(broker._connections)
+        broker.refuse[30] = (1, "")  # the end of a queue
+        with pytest.raises(BrokerUnavailable) as raised, worker.adapter.dead_letters():
+            pass
+        assert (
+            raised.value.__traceback__ is not None
+        )  # which keeps the reader, so that nothing but a close ends its connections
+        eventually(lambda: len(broker._connections) <= before, "the connections of the refused reader are closed")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import CancelledError
 
 import pytest
 
 from steadyworker.adapter import OutgoingMessage, Settings, Settle, Settled, SystemClock, Target, Unreachable
-from steadyworker.errors import NotPublished
+from steadyworker.errors import NotPublished, PublishFailed
 from steadyworker_rocketmq.errors import ProxyError
 from steadyworker_rocketmq.grpc.publisher import LONGEST_DELAY
 from steadyworker_rocketmq.messages import Wire
@@ -93,6 +94,49 @@ class TestLimits:
             with pytest.raises(NotPublished, match="mqadmin createAcl"):
                 worker.adapter.publish(work())
         assert proxy.senders == 1
+
+    @pytest.mark.parametrize("unsent", [True, False])
+    def test_only_what_was_certainly_not_sent_is_not_published(self, proxy: FakeProxy, unsent: bool) -> None:
+        with Worker(prefetch=0) as worker:
+            worker.adapter.publish(work())
+
+            def fail(_name: str, _topic: str) -> None:
+                error = ProxyError("Deadline Exceeded", status="DEADLINE_EXCEEDED")
+                error.unsent = unsent
+                raise error
+
+            proxy.fail = fail
+            with pytest.raises(PublishFailed, match="no reply in time") as raised:
+                worker.adapter.publish(work())
+        assert isinstance(raised.value, NotPublished) is unsent
+
+    @pytest.mark.parametrize(
+        ("ended", "told"),
+        [
+            (ProxyError("CancelledError"), "no reply in time"),
+            (
+                ProxyError("User:shop has no permission to access Topic:exports from 127.0.0.1", 40300),
+                "mqadmin createAcl",
+            ),
+        ],
+    )
+    def test_a_call_that_was_ended_by_another_call_tells_why_and_any_other_its_own_cause(
+        self, proxy: FakeProxy, ended: ProxyError, told: str
+    ) -> None:
+        if told == "no reply in time":
+            ended.__cause__ = CancelledError()
+        with Worker(prefetch=0) as worker:
+            worker.adapter.publish(work())
+            senders = worker.adapter._publisher._senders
+
+            def fail(name: str, _topic: str) -> None:
+                if name == "send":
+                    senders.replace(senders.opened(), ProxyError("Deadline Exceeded", status="DEADLINE_EXCEEDED"))
+                    raise ended
+
+            proxy.fail = fail
+            with pytest.raises(PublishFailed, match=told):
+                worker.adapter.publish(work())
 
 
 class OurClock(SystemClock):
