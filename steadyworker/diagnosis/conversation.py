@@ -173,6 +173,8 @@ class Conversation:
         for each in Side if how == "reset" else (side,):
             cut |= self._end_of(t, each)
         line.event(t, side, "close", who=side.label, how=how, first=first or None, in_frame=cut, error=error)
+        if first and isinstance(self._spoken, RocketmqConversation):
+            self._spoken.closed(t)
 
     def queue(self, t: float, side: Side, *, waiting: int, since: float, stuck: bool) -> None:
         """Bytes wait for a side that does not read, or wait no longer."""
@@ -199,8 +201,6 @@ class Conversation:
             self._judge_no_more(t, side)
         if isinstance(self._spoken, StompConversation):
             self._spoken.forget()
-        elif isinstance(self._spoken, RocketmqConversation) and not by_trace:
-            self._spoken.closed(t)
         self._wire.forget(self.line.number)
 
     def due(self) -> float:

@@ -174,7 +174,7 @@ class RocketmqConversation:
                 self._flaw(t, side, item)
 
     def closed(self, t: float) -> None:
-        """Flag the requests that have no reply when the connection is closed, unless the trace itself closed it."""
+        """Flag the requests that have no reply when a side closes the connection, which the other one may do much later."""
         by = self._line.closed_by
         for side in Side if by is not None and self._sure else ():
             patience = _PATIENCE if by is side else 0.0

@@ -184,9 +184,8 @@ def test_a_broker_that_does_not_reply(rocketmq4: RocketMQ4, topic: str) -> None:
         rocketmq4.broker.freeze()
         with pytest.raises(Silent):
             remoting.ask(at, SEND, sent(topic), b"x")
-        trace.wait_kind("close", who="client")
+        flag = trace.wait_flag("rocketmq.reply-timeout")  # while the broker is frozen, and has closed nothing
         rocketmq4.thaw()
-        flag = trace.wait_flag("rocketmq.reply-timeout")
     assert flag["what"] == ("The client closed the connection, and 1 request of the client had no reply of the broker.")
     assert flag["evidence"][0]["request"] == "SEND_MESSAGE"
 
