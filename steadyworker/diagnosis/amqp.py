@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from steadyworker.diagnosis.fields import Fields, Misfit
+from steadyworker.diagnosis.fields import Fields, Misfit, Octets
 from steadyworker.diagnosis.frames import (
     LONGEST_RAW,
     Body,
@@ -89,8 +89,8 @@ class AmqpReader:
         self._contents: dict[int, int] = {}  # channels with a message under way: bytes of its body still to come
         self._flaws: Counter[str] = Counter()
 
-    def feed(self, data: bytes) -> list[Item]:
-        """Take the next bytes of this direction, and return what they complete."""
+    def feed(self, data: bytes | memoryview) -> list[Item]:
+        """Take the next bytes of this direction, and return what they complete; a view is not used any more then."""
         items: list[Item] = []
         at, end = 0, len(data)
         while at < end and not self.blind:
@@ -108,7 +108,7 @@ class AmqpReader:
                 self._held += data[at:]
                 at = end
         if self.blind:
-            _show_more(items, data[at : at + LONGEST_RAW])
+            _show_more(items, bytes(data[at : at + LONGEST_RAW]))
             self._offset += end - at
         return items
 
@@ -135,7 +135,7 @@ class AmqpReader:
 
     # --- One thing at a time: each returns its size if it is complete ---
 
-    def _read(self, data: bytes | bytearray, at: int, items: list[Item]) -> int:
+    def _read(self, data: Octets, at: int, items: list[Item]) -> int:
         """Read what begins at `at`; if more of it is to come, set `_need` and return 0."""
         there = len(data) - at
         self._need = _HEAD.size
@@ -191,7 +191,7 @@ class AmqpReader:
             return self._lose(items, "unparsable", f"{found} {place}, where a protocol header belongs", head)
         return self._lose(items, "frame-type", f"{found} {place}", head)
 
-    def _skip_body(self, data: bytes, at: int, items: list[Item]) -> int:
+    def _skip_body(self, data: bytes | memoryview, at: int, items: list[Item]) -> int:
         """Skip what is here of the body, and check the end octet behind its last byte; return the next place."""
         assert self._body is not None
         here = min(self._skip, len(data) - at)
@@ -220,7 +220,7 @@ class AmqpReader:
         items.append(Body(offset, length + _AROUND, channel, length))
         return at + 1
 
-    def _method(self, data: bytes | bytearray, start: int, channel: int, size: int, items: list[Item]) -> None:
+    def _method(self, data: Octets, start: int, channel: int, size: int, items: list[Item]) -> None:
         index = int.from_bytes(data[start : start + min(_INDEX, size)], "big")
         if size < _INDEX or (signature := self._methods.get(index)) is None:
             known = f"method {index & 0xFFFF} of class {index >> 16}, which AMQP does not have"
@@ -240,7 +240,7 @@ class AmqpReader:
             self._contents[channel] = _AWAITED
         items.append(Method(self._offset, size + _AROUND, channel, name, values))
 
-    def _content_header(self, data: bytes | bytearray, start: int, channel: int, size: int, items: list[Item]) -> None:
+    def _content_header(self, data: Octets, start: int, channel: int, size: int, items: list[Item]) -> None:
         fields = Fields(data, start, start + size)
         body_size, properties = 0, dict[str, object]()
         wrong = f"{size} bytes are too few for a content header"

@@ -11,6 +11,7 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from steadyworker.diagnosis.amqp import AmqpReader
 from steadyworker.diagnosis.amqp_conversation import AmqpConversation
 from steadyworker.diagnosis.boundary import keep_for_remoting, keep_for_stomp, next_amqp, next_remoting, next_stomp
 from steadyworker.diagnosis.frames import Method, RemotingFrame, StompFrame
@@ -49,17 +50,23 @@ _REFUSALS = {
 
 
 class _Recent:
-    """The last bytes of a side: the present ones, and some of those before them."""
+    """The last bytes of a side: the present ones, and copies of some of those before them."""
 
     def __init__(self) -> None:
         self._before = b""
-        self._data = b""
+        self._data: bytes | memoryview = b""
         self._offset = 0  # of the present ones
 
-    def add(self, data: bytes) -> None:
-        self._before = (self._before + self._data)[-_RECENT:] if len(self._data) < _RECENT else self._data[-_RECENT:]
-        self._offset += len(self._data)
+    def begin(self, data: bytes | memoryview) -> None:
+        """Take bytes, which are there until `keep`."""
         self._data = data
+
+    def keep(self) -> None:
+        """Copy what may be asked for later."""
+        data = self._data
+        self._offset += len(data)
+        self._before = (self._before + data if len(data) < _RECENT else bytes(data[-_RECENT:]))[-_RECENT:]
+        self._data = b""
 
     def since(self, offset: int) -> bytes:
         """Return the bytes from an offset on; nothing if that is too far back."""
@@ -133,15 +140,15 @@ class Conversation:
             self._said_open = True
             self.line.event(t, None, "open", **self._facts, **(facts or {}))
 
-    def data(self, t: float, side: Side, data: bytes) -> None:
-        """Bytes of a side passed."""
+    def data(self, t: float, side: Side, data: bytes | memoryview) -> None:
+        """Bytes of a side passed; none of them is kept without a copy."""
         self._hear(t, side, len(data))
         if side in self._searching:
-            data = self._search(side, data)
+            data = self._search(side, bytes(data))
             if not data:
                 return
         if self._spoken is None:
-            data = self._decide(t, side, data)
+            data = self._decide(t, side, bytes(data))
         if self._encrypted or self._unknown:
             self.line.event(t, side, "bytes", size=len(data))
         elif self._spoken is not None and data:
@@ -318,17 +325,18 @@ class Conversation:
             if self._first:
                 self.line.event(t, Side.CLIENT, "bytes", size=len(self._first))
 
-    def _read(self, t: float, side: Side, data: bytes) -> None:
+    def _read(self, t: float, side: Side, data: bytes | memoryview) -> None:
         spoken = self._spoken
         assert spoken is not None
         recent = self._recent[side]
-        recent.add(data)
+        recent.begin(data)
         reader = spoken.readers[side]
         blind = reader.blind
-        for item in reader.feed(data):
+        for item in reader.feed(data) if isinstance(reader, AmqpReader) else reader.feed(bytes(data)):
             spoken.take(t, side, item, recent.since)
             if side is Side.BROKER and isinstance(item, (Method, StompFrame, RemotingFrame)):
                 self._known.family, self._known.sure = spoken.family, True
+        recent.keep()
         if blind:
             self.line.event(t, side, "bytes", size=len(data))
 

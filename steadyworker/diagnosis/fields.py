@@ -24,6 +24,9 @@ from decimal import Decimal
 
 from steadyworker.diagnosis.frames import LONGEST_RAW
 
+Octets = bytes | bytearray | memoryview
+"""Bytes, or a view of some that are another's; who keeps them makes a copy."""
+
 MOST_VALUES = 1_000
 """The largest number of values in the tables of one frame that are kept, so that no frame fills the memory."""
 
@@ -79,7 +82,7 @@ class Fields:
 
     __slots__ = ("_data", "_end", "_left", "at", "problems")
 
-    def __init__(self, data: bytes | bytearray, at: int, end: int) -> None:
+    def __init__(self, data: Octets, at: int, end: int) -> None:
         self.at = at
         self.problems: list[Problem] = []
         self._data = data
@@ -223,11 +226,11 @@ class Fields:
             announced = f"a name of {data[at]} bytes" if at < end else "a name"
             raise Misfit(f"{announced} is expected, and {max(0, end - at - 1)} bytes are left")
         self.at = stop
-        raw = data[at + 1 : stop]
+        raw = bytes(data[at + 1 : stop])
         try:
             return raw.decode()
         except UnicodeDecodeError:
-            self._problem("bad-text", f"the name {bytes(raw)!r} is no UTF-8", at)
+            self._problem("bad-text", f"the name {raw!r} is no UTF-8", at)
             return raw.decode(errors="backslashreplace")
 
     def _text(self, end: int) -> str | bytes:

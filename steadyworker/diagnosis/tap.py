@@ -86,13 +86,17 @@ class What(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record: bytes that passed (`data`), how many were not copied (`size`), or what else happened (`facts`)."""
+    """
+    One record: bytes that passed (`data`), how many were not copied (`size`), or what else happened (`facts`).
+
+    `data` may be a place in the ring, which is used again when the next record is read.
+    """
 
     what: What
     link: int
     side: Side
     t: float
-    data: bytes = b""
+    data: bytes | memoryview = b""
     size: int = 0
     facts: Mapping[str, Any] = field(default_factory=dict)
 
@@ -174,7 +178,11 @@ class Writer:
 
 
 class Reader:
-    """The reader's end of the tap; `at_end` when the relay has ended."""
+    """
+    The reader's end of the tap; `at_end` when the relay has ended.
+
+    Most bytes are those of large bodies, which the trace only counts, so `records` copies none.
+    """
 
     def __init__(self, ring: Ring, pipe: int) -> None:
         self._ring = ring
@@ -183,7 +191,7 @@ class Reader:
         self.at_end = False
 
     def records(self) -> Iterator[Record]:
-        """Wait for records, and yield those that are there."""
+        """Wait for records, and yield those that are there; the bytes of one are there until the next is asked for."""
         got = os.read(self._pipe, _PIPE)
         if not got:
             self.at_end = True
@@ -196,9 +204,8 @@ class Reader:
             if what == What.DATA:
                 at += _HEAD.size
                 start = place % self._ring.size
-                data = bytes(self._ring.view[start : start + size])
+                yield Record(What.DATA, link, _SIDES[side], t, self._ring.view[start : start + size])
                 self._ring.freed[0] = place + size
-                yield Record(What.DATA, link, _SIDES[side], t, data)
                 continue
             if len(unread) - at < _HEAD.size + size:
                 break

@@ -51,7 +51,7 @@ def sent(found: Iterable[Record], *, by_client: bool = True) -> list[bytes | int
     """The bytes of one direction, and the numbers of those that are missing."""
     side = Side.CLIENT if by_client else Side.BROKER
     return [
-        record.data or record.size
+        bytes(record.data) or record.size
         for record in found
         if record.side is side and record.what in {What.DATA, What.SKIPPED}
     ]
