@@ -52,8 +52,7 @@ class DeletionCost:
             self._running.pop(event.fence, None)
         oldest = min(self._running.values(), default=None)
         self._wanted = 0 if oldest is None else max(1, HIGHEST - int(oldest))
-        if self._wanted != self._written:
-            self._changed.set()
+        self._changed.set()  # even if this cost was the last one written: another may be on its way
 
     def _write(self) -> None:
         while self._changed.wait():

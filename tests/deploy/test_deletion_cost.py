@@ -145,6 +145,18 @@ def test_a_refusal_harms_no_job_and_the_next_change_is_written(
     costs([HIGHEST - int(NOON), HIGHEST - int(NOON) + 60])
 
 
+def test_a_job_that_ends_while_its_cost_is_written_takes_it_back(
+    server: ApiServer, account: Path, costs: Callable[[list[int]], None]
+) -> None:
+    server.open.clear()
+    listener = DeletionCost(server.url, "exports-7f", account)
+    listener(started(1, NOON))
+    costs([HIGHEST - int(NOON)])
+    listener(settled(1))
+    server.open.set()
+    costs([HIGHEST - int(NOON), 0])
+
+
 def test_no_job_waits_for_a_server_that_does_not_answer(
     server: ApiServer, account: Path, costs: Callable[[list[int]], None]
 ) -> None:
