@@ -35,7 +35,7 @@ def test_a_foreign_consumer_stops_a_worker_and_not_one_that_was_told_of_it(fleet
         assert counting.lines("worker_stopped")[0]["reasons"] == [f"{fleet.queue}: {why}"]
     fleet.send_all({"job": {}})
     fleet.ends_clean("job")
-    assert told.lines("not_ready") == []
+    assert {line["why"] for line in told.lines("not_ready")} <= {"connecting"}, "a start on a busy machine"
 
 
 @pytest.mark.needs(Ability.HEARTBEATS)
@@ -160,6 +160,6 @@ def test_a_peer_that_is_dead_or_frozen_never_stops_a_healthy_one(fleet: Fleet, h
         fleet.notes("ends", 1)
         fleet.empties()
         assert len(healthy.lines("surplus_consumers")) == (how is signal.SIGKILL)
-        assert healthy.lines("not_ready") == []
+        assert {line["why"] for line in healthy.lines("not_ready")} <= {"connecting"}, "a start on a busy machine"
         healthy.terminate()
         healthy.ended(0)
