@@ -4,6 +4,7 @@
     python -m tests.benchmarks.bench_trace [ROUNDS]
 
 The trace reads all frames and writes them as JSON Lines; where it is slower than the traffic, it counts what it has not read.
+The same is measured with a reader that drops all bytes (blind_trace.py), as the most that reading can be given.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -103,12 +104,15 @@ def plain(port: int) -> Iterator[Proxy]:
         yield Proxy(int(process.stdout.readline()), process.pid)
 
 
+TRACE, BLIND = ("steadyworker", "trace"), ("tests.benchmarks.blind_trace", "trace")
+
+
 @contextmanager
-def trace(ends: list[dict[str, object]], port: int) -> Iterator[Proxy]:
-    """The trace; adds its totals to `ends`."""
+def trace(program: Sequence[str], ends: list[dict[str, object]], port: int) -> Iterator[Proxy]:
+    """The trace, or the one that reads nothing; adds its totals to `ends`."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.jsonl"
-        command = [sys.executable, "-m", "steadyworker", "trace", "--listen", "127.0.0.1:0"]
+        command = [sys.executable, "-m", *program, "--listen", "127.0.0.1:0"]
         command += ["--to", f"127.0.0.1:{port}", "--jsonl", str(file), "--flags-only"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout
@@ -143,15 +147,17 @@ def lines(rounds: int = ROUNDS) -> Iterator[tuple[str, str, str]]:
     """The table's lines: the speed through the trace, what part of the plain proxy's that is, and what was read."""
     for name, (work, size) in WORK.items():
         ends: list[dict[str, object]] = []
-        pairs = [(measured(work, plain), measured(work, partial(trace, ends))) for _ in range(rounds)]
-        took = median(traced[0] for _, traced in pairs)
-        ratio = median(bare[0] / traced[0] for bare, traced in pairs)
-        cpu = sum(traced[1] for _, traced in pairs) / max(0.01, sum(bare[1] for bare, _ in pairs))
+        ways = (plain, partial(trace, TRACE, ends), partial(trace, BLIND, []))
+        found = [tuple(measured(work, how) for how in ways) for _ in range(rounds)]
+        took = median(traced[0] for _, traced, _ in found)
+        ratio = median(bare[0] / traced[0] for bare, traced, _ in found)
+        most = median(bare[0] / blind[0] for bare, _, blind in found)
+        cpu = sum(traced[1] for _, traced, _ in found) / max(0.01, sum(bare[1] for bare, _, _ in found))
         unread = median(float(str(end.get("unread", 0))) for end in ends) / size
         speed = f"{2 * TRIPS / took:,.0f} frames/s" if work is trips else f"{size / took / 1e6:,.0f} MB/s"
         yield (
             f"trace, {name}",
-            f"{speed}, {ratio:.0%} of a plain proxy, with {cpu:.2f} of its processor time; {1 - unread:.0%} read",
+            f"{speed}, {ratio:.0%} of a plain proxy ({most:.0%} if nothing is read), with {cpu:.2f} of its processor time; {1 - unread:.0%} read",
             "≥ 75 %",
         )
 
