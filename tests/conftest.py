@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -29,6 +30,9 @@ class Eventually(Protocol):
 
 
 def pytest_configure() -> None:
+    # A script that starts the tests with `&` lets them, and all that they start, ignore interrupts.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # In CI a failure must be found again by the next run; on two busy cores a deadline per example is noise.
     settings.register_profile("ci", derandomize=True, deadline=None)
     settings.register_profile("here", deadline=None)
