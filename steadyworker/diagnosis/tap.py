@@ -181,7 +181,7 @@ class Reader:
     """
     The reader's end of the tap; `at_end` when the relay has ended.
 
-    Most bytes are those of large bodies, which the trace only counts, so `records` copies none.
+    Most bytes are those of large bodies, which the trace only counts, so `records` makes no copy.
     """
 
     def __init__(self, ring: Ring, pipe: int) -> None:

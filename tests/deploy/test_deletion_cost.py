@@ -145,27 +145,16 @@ def test_a_refusal_harms_no_job_and_the_next_change_is_written(
     costs([HIGHEST - int(NOON), HIGHEST - int(NOON) + 60])
 
 
-def test_a_job_that_ends_while_its_cost_is_written_takes_it_back(
-    server: ApiServer, account: Path, costs: Callable[[list[int]], None]
-) -> None:
-    server.open.clear()
-    listener = DeletionCost(server.url, "exports-7f", account)
-    listener(started(1, NOON))
-    costs([HIGHEST - int(NOON)])
-    listener(settled(1))
-    server.open.set()
-    costs([HIGHEST - int(NOON), 0])
-
-
+@pytest.mark.parametrize("others", [0, 48])
 def test_no_job_waits_for_a_server_that_does_not_answer(
-    server: ApiServer, account: Path, costs: Callable[[list[int]], None]
+    server: ApiServer, account: Path, costs: Callable[[list[int]], None], others: int
 ) -> None:
     """The calls return while the server still holds the first request; then only the last state is written."""
     server.open.clear()
     listener = DeletionCost(server.url, "exports-7f", account)
     listener(started(1, NOON))
     costs([HIGHEST - int(NOON)])
-    for fence in range(2, 50):
+    for fence in range(2, 2 + others):
         listener(started(fence, NOON))
         listener(settled(fence))
     listener(settled(1))

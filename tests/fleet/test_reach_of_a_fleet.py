@@ -35,7 +35,7 @@ def test_a_foreign_consumer_stops_a_worker_and_not_one_that_was_told_of_it(fleet
         assert counting.lines("worker_stopped")[0]["reasons"] == [f"{fleet.queue}: {why}"]
     fleet.send_all({"job": {}})
     fleet.ends_clean("job")
-    assert {line["why"] for line in told.lines("not_ready")} <= {"connecting"}, "a start on a busy machine"
+    assert told.lines("not_ready") == []
 
 
 @pytest.mark.needs(Ability.HEARTBEATS)
@@ -151,6 +151,7 @@ def test_a_peer_that_is_dead_or_frozen_never_stops_a_healthy_one(fleet: Fleet, h
         healthy = fleet.worker(LIGHT, broker=fleet.place.url(heartbeat=HEARTBEAT), script=LOOKING).started()
         peer = fleet.worker(LIGHT, broker=fleet.place.url(heartbeat=HEARTBEAT, through=proxy), script=LOOKING).started()
         fleet.consumed_by(2)
+        at_start = healthy.lines("not_ready")  # on a busy machine, connecting takes long
         proxy.stall()
         peer.signal_all(how)
         if how is signal.SIGKILL:
@@ -160,6 +161,6 @@ def test_a_peer_that_is_dead_or_frozen_never_stops_a_healthy_one(fleet: Fleet, h
         fleet.notes("ends", 1)
         fleet.empties()
         assert len(healthy.lines("surplus_consumers")) == (how is signal.SIGKILL)
-        assert {line["why"] for line in healthy.lines("not_ready")} <= {"connecting"}, "a start on a busy machine"
+        assert healthy.lines("not_ready")[len(at_start) :] == []
         healthy.terminate()
         healthy.ended(0)

@@ -420,7 +420,7 @@ def test_a_cancelled_export_leaves_no_stage_although_spark_writes_into_it(
     def is_over() -> bool:
         return is_idle(host) and not stages.exists()
 
-    eventually(is_over, within=60)  # a Java that waits for a core seems idle, too
+    eventually(is_over, within=30)  # a Java that waits for a core seems idle, too
     assert all(is_over() for _ in range(5)), "the folder was made again"
     assert not (tmp_path / "out.csv").exists()
 
