@@ -118,7 +118,11 @@ class Guard:
         return True
 
     def _replace(self) -> None:
-        """Start a guard process, and send it every session; the caller holds the lock."""
+        """
+        Start a guard process that knows every session; the caller holds the lock.
+
+        The sessions are arguments, because the worker process can be killed before it writes a first line.
+        """
         now = self._clock.monotonic()
         if self._closed or not self._sessions or now < self._start_after:
             return
@@ -137,15 +141,12 @@ class Guard:
             remedy = _REMEDIES.get(error.errno or 0, "allow this user one more process")
             entry = "steadyworker.guard-missing"
             self._log.warning("guard_missing", error=str(error), remedy=remedy, explain=entry)
-            return
-        for leader in self._sessions:
-            self._say(f"+{leader}\n")
 
     def _started(self) -> subprocess.Popen[bytes]:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the guard inherits this mask
         try:
             process = subprocess.Popen(
-                command("steadyworker.slots.guard_process", str(os.getpid()), bare=True),
+                command("steadyworker.slots.guard_process", *map(str, (os.getpid(), *self._sessions)), bare=True),
                 bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,

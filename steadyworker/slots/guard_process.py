@@ -24,9 +24,9 @@ _LOOK_EVERY = 0.02
 
 
 def main() -> None:
-    """Run the guard; `sys.argv[1]` is the process id of its parent."""
-    known: dict[int, int | None] = {}
-    parent = int(sys.argv[1])
+    """Run the guard; the arguments are the process id of its parent and the leaders of the first sessions."""
+    parent, *leaders = map(int, sys.argv[1:])
+    known = {pid: started_at(pid) for pid in leaders}
     for line in _lines(parent):
         pid = int(line[1:])
         if line[:1] == b"+":

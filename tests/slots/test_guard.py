@@ -51,6 +51,28 @@ def test_it_leaves_alone_what_it_was_asked_to_forget(sleeper: subprocess.Popen[b
     assert sleeper.poll() is None
 
 
+DIES_BEHIND_THE_START = """
+import os, sys
+from steadyworker.clock import SystemClock
+from steadyworker.slots.guard import Guard
+
+class Killed(Guard):
+    def _started(self):
+        super()._started()
+        os.kill(os.getpid(), 9)
+
+Killed([], SystemClock()).watch(int(sys.argv[1]))
+"""
+
+
+def test_it_knows_the_sessions_of_a_parent_that_is_killed_as_soon_as_it_has_started_it(
+    sleeper: subprocess.Popen[bytes],
+) -> None:
+    parent = subprocess.run([sys.executable, "-c", DIES_BEHIND_THE_START, str(sleeper.pid)], check=False)
+    assert parent.returncode == -signal.SIGKILL
+    assert sleeper.wait(10) == -signal.SIGKILL
+
+
 def test_one_that_is_stopped_is_replaced_and_never_waited_for(sleeper: subprocess.Popen[bytes]) -> None:
     guard = Guard([], SystemClock())
     guard.watch(sleeper.pid)
