@@ -10,7 +10,7 @@ PYTHON ?= $(firstword $(foreach p,python3.11 python3 python3.12 python3.13 pytho
 # More arguments for pytest: `make test ARGS="tests/test_client.py -k adoption -x"`.
 ARGS   ?=
 # So many tests run at a time: most of them wait, for a broker, a lease or a process that starts.
-WORKERS ?= 6
+WORKERS ?= 5
 
 # The Java that Spark would start, if it is new enough.
 JAVA_17 = { "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 \

@@ -25,8 +25,8 @@ _LOOK_EVERY = 0.02
 
 def main() -> None:
     """Run the guard; the arguments are the process id of its parent and the leaders of the first sessions."""
-    parent, *leaders = map(int, sys.argv[1:])
-    known = {pid: started_at(pid) for pid in leaders}
+    parent = int(sys.argv[1])
+    known = {leader: started_at(leader) for leader in map(int, sys.argv[2:])}
     for line in _lines(parent):
         pid = int(line[1:])
         if line[:1] == b"+":

@@ -35,7 +35,7 @@ def test_a_foreign_consumer_stops_a_worker_and_not_one_that_was_told_of_it(fleet
         assert counting.lines("worker_stopped")[0]["reasons"] == [f"{fleet.queue}: {why}"]
     fleet.send_all({"job": {}})
     fleet.ends_clean("job")
-    assert told.lines("not_ready") == []
+    assert {line["why"] for line in told.lines("not_ready")} <= {"connecting"}  # on a busy machine, that takes long
 
 
 @pytest.mark.needs(Ability.HEARTBEATS)
