@@ -30,6 +30,9 @@ _MOST_AT_ONCE = 65_535
 _LOOKS, _LOOKS_AFTER = 100, 0.1
 """How many times a reader looks for other readers, and the seconds before each look, in which an earlier reader can return its letters."""
 
+_EARLIER = 10
+"""How many times a reader looks again for an earlier reader, whose letters the broker can return after that reader has ended."""
+
 _NEXT_WITHIN = 5.0
 
 _Message = tuple[Basic.Deliver | Basic.GetOk | None, BasicProperties | None, bytes | None]
@@ -116,9 +119,14 @@ class RabbitmqDeadLetters:
         """
         Subscribe, and return the number of letters that the broker pushes, and the number of the other letters.
 
-        Raises LettersHeld if the queue has another consumer.
+        Raises LettersHeld if the queue has another consumer, and still has it a second later.
         """
         count, readers = self._look(self._channel)
+        for _ in range(_EARLIER if readers else 0):
+            self._channel.connection.sleep(_LOOKS_AFTER)
+            count, readers = self._look(self._channel)
+            if not readers:
+                break
         self._refuse(readers)
         pushed = min(count, _MOST_AT_ONCE)
         self._channel.basic_qos(prefetch_count=max(pushed, 1))

@@ -214,6 +214,19 @@ def test_who_cannot_see_every_letter_is_told(vhost: Vhost, channel: Any, open_le
     assert [letter.key for letter in letters.letters()] == ["k"], "nothing was replayed"
 
 
+def test_a_reader_that_has_ended_and_is_still_counted_refuses_no_other(
+    vhost: Vhost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy 3.10 counts a consumer until its letters are back in the queue."""
+    adapter = RabbitmqAdapter(vhost.url, QueueSpec("a", DEAD), SETTINGS)
+    adapter.publish(OutgoingMessage(Target.DEAD, b"{}", {KEY: "k"}))
+    look, looks = reader.RabbitmqDeadLetters._look, iter([(0, 1)])
+    monkeypatch.setattr(reader.RabbitmqDeadLetters, "_look", lambda self, on: next(looks, None) or look(self, on))
+    with adapter.dead_letters() as letters:
+        assert len(list(letters)) == 1
+    adapter.stop(5)
+
+
 def test_a_letter_that_vanishes_while_it_is_read_is_told(
     vhost: Vhost, channel: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
