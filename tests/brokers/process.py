@@ -26,6 +26,9 @@ from tests.brokers.install import cache
 STARTED_WITHIN = 120.0
 """Seconds for a broker that boots in 3 s on an idle machine."""
 
+FROZEN_WITHIN = 10.0
+"""Seconds from a SIGSTOP until no thread runs."""
+
 STOPPED_WITHIN = 30.0
 
 BLOCK = 200
@@ -171,10 +174,20 @@ class Server:
         self._process = None
 
     def freeze(self) -> None:
-        """SIGSTOP: its sockets stay open, and nobody answers."""
-        for process in self._family():
+        """
+        SIGSTOP: its sockets stay open, and nobody answers.
+
+        The other threads go on until the thread that takes the signal gets a core; return when all of them are stopped.
+        """
+        frozen = self._family()
+        for process in frozen:
             with suppress(psutil.NoSuchProcess):
                 process.suspend()
+        deadline = time.monotonic() + FROZEN_WITHIN
+        while any(_runs(process.pid) for process in frozen):
+            if time.monotonic() > deadline:
+                raise self.error(f"runs {FROZEN_WITHIN:g} s after a SIGSTOP")
+            time.sleep(0.005)
 
     def thaw(self) -> None:
         """SIGCONT; harmless when it was not frozen."""
@@ -189,3 +202,12 @@ class Server:
 
     def _family(self) -> list[psutil.Process]:
         return family(self.pid) if self.running else []
+
+
+def _runs(pid: int) -> bool:
+    """Whether a thread of this process runs, or waits for what would let it run."""
+    states = []
+    for thread in Path("/proc", str(pid), "task").glob("*/stat"):
+        with suppress(OSError):
+            states.append(thread.read_text(encoding="utf-8", errors="replace").rpartition(") ")[2][0])
+    return any(state in "RS" for state in states)

@@ -8,6 +8,7 @@ Both brokers have it in common; it needs no plugin of the broker, and adds no me
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -265,9 +266,21 @@ class ArtemisQueues:
     def connections(self, names: str) -> dict[str, set[str]]:
         found: dict[str, set[str]] = {}
         for mbean, each in self._jolokia.read(self._queue(names), "Name").items():
-            consumers = json.loads(self._jolokia.execute(mbean, "listConsumersAsJSON()"))
-            found[each["Name"]] = {consumer["connectionID"] for consumer in consumers}
+            found[each["Name"]] = {consumer["connectionID"] for consumer in self._consumers(mbean)}
         return found
+
+    def _consumers(self, mbean: str) -> list[dict[str, str]]:
+        """Return the consumers of a queue; Artemis 2.55 fails while one of them begins or ends."""
+        for _ in range(20):
+            try:
+                found: list[dict[str, str]] = json.loads(self._jolokia.execute(mbean, "listConsumersAsJSON()"))
+            except BrokerError as error:
+                if '"this.session" is null' not in str(error):
+                    raise
+                time.sleep(0.1)
+            else:
+                return found
+        raise BrokerError(f"Artemis listed no consumers of {mbean} in 20 tries")
 
     def close_connection(self, name: str) -> None:
         (broker,) = self._jolokia.search(self.BROKER)
