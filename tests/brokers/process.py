@@ -22,6 +22,7 @@ import psutil  # type: ignore[import-untyped]
 from tests.brokers import guard
 from tests.brokers.guard import end, family
 from tests.brokers.install import cache
+from tests.support.stage import eventually
 
 STARTED_WITHIN = 120.0
 """Seconds for a broker that boots in 3 s on an idle machine."""
@@ -183,11 +184,7 @@ class Server:
         for process in frozen:
             with suppress(psutil.NoSuchProcess):
                 process.suspend()
-        deadline = time.monotonic() + FROZEN_WITHIN
-        while any(_runs(process.pid) for process in frozen):
-            if time.monotonic() > deadline:
-                raise self.error(f"runs {FROZEN_WITHIN:g} s after a SIGSTOP")
-            time.sleep(0.005)
+        eventually(lambda: not any(_runs(process.pid) for process in frozen), "all threads are stopped", FROZEN_WITHIN)
 
     def thaw(self) -> None:
         """SIGCONT; harmless when it was not frozen."""

@@ -8,7 +8,6 @@ Both brokers have it in common; it needs no plugin of the broker, and adds no me
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from tests.brokers.address import Address
 from tests.brokers.jolokia import Jolokia
 from tests.brokers.process import BrokerError
 from tests.brokers.stomp_client import StompClient
+from tests.support.stage import eventually
 
 LIMITED = "limited"
 """The user who may send and receive, but may not count consumers; its password is the other user's."""
@@ -270,17 +270,18 @@ class ArtemisQueues:
         return found
 
     def _consumers(self, mbean: str) -> list[dict[str, str]]:
-        """Return the consumers of a queue; Artemis 2.55 fails while one of them begins or ends."""
-        for _ in range(20):
+        """Return the consumers of a queue; Artemis 2.55 fails to list them while one of them begins or ends."""
+
+        def listed() -> str:
             try:
-                found: list[dict[str, str]] = json.loads(self._jolokia.execute(mbean, "listConsumersAsJSON()"))
+                return str(self._jolokia.execute(mbean, "listConsumersAsJSON()"))
             except BrokerError as error:
                 if '"this.session" is null' not in str(error):
                     raise
-                time.sleep(0.1)
-            else:
-                return found
-        raise BrokerError(f"Artemis listed no consumers of {mbean} in 20 tries")
+                return ""
+
+        found: list[dict[str, str]] = json.loads(eventually(listed, f"the consumers of {mbean}", 5))
+        return found
 
     def close_connection(self, name: str) -> None:
         (broker,) = self._jolokia.search(self.BROKER)

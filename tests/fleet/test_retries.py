@@ -16,8 +16,8 @@ from tests.fleet.kit import LIGHT, QUEUE, Fleet
 from tests.support.stage import eventually
 
 RETRY = "fleet.later.1000ms"
-LATE = 10.0
-"""Seconds that a retry may come late: ten times what it should be at most, because five tests share two cores."""
+LATE = 5.0
+"""Seconds that a retry may come late: five times what it should be at most."""
 
 
 @pytest.mark.also("classic", "rocketmq4")
