@@ -3,7 +3,6 @@ A record of the folders on this host that have stages.
 
 A run removes its stage when it has published its file, or when its job is cancelled during the export.
 A killed run leaves its stage behind, and perhaps no later job exports to the same folder.
-When an export with Spark is cancelled, Spark's last tasks can make empty folders of its stage again.
 So each worker process removes the stages of ended jobs from all recorded folders whenever it purges the ledger.
 
 `<state directory>/stages` has one file for each folder; the file contains the folder's path.

@@ -135,9 +135,7 @@ class StagingDir:
     def remove(self) -> None:
         """Remove the stage, and the folders above it that are empty then; a published file stays."""
         shutil.rmtree(self.path, ignore_errors=True)
-        with suppress(OSError):  # not empty
-            for folder in (self.path, *self.path.parents)[1:4]:  # the fence's, the uid's, and `.sw-stage`
-                folder.rmdir()
+        remove_empty(self.path)
 
 
 def stage_of(target: Target, uid: str, fence: int) -> StagingDir:
@@ -156,6 +154,18 @@ def new_stage(target: Target, uid: str, fence: int) -> StagingDir:
             sync_folder(stage.path.parent)
             return stage
     raise ExportError(f"Expected to make the folder {stage.path}, but it vanished: see what removes it.")
+
+
+def remove_empty(path: Path) -> None:
+    """Remove the folders above this path that are empty, up to `.sw-stage`; a path outside of a stage is left alone."""
+    if STAGES not in path.parts:
+        return
+    with suppress(OSError):  # not empty
+        for folder in path.parents:
+            with suppress(FileNotFoundError):
+                folder.rmdir()
+            if folder.name == STAGES:
+                return
 
 
 def stages(target: Target, uid: str) -> list[StagingDir]:

@@ -47,6 +47,7 @@ from steadyworker.exports.spark.protocol import (
     as_event,
 )
 from steadyworker.exports.spark.settings import SparkSettings
+from steadyworker.exports.stage import remove_empty
 from steadyworker.telemetry.logs import get_logger
 
 _STOPPED = ("stopped", "the worker process stops")
@@ -244,6 +245,8 @@ class SparkService:
             call.emit(as_event(event, submissions=call.submissions))
             return
         host.ended(call)
+        if call.cancelled:  # the child has removed its stage, and Spark's last tasks have made folders of it again
+            remove_empty(call.parts)
         if isinstance(event, Failed) and call.stuck and not call.cancelled:
             call.deaths += 1
             call.rename(host)
