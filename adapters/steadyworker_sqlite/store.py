@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -25,6 +26,8 @@ from steadyworker_sqlite.errors import Evicted, Replaced, Unusable, translated
 APPLICATION_ID = 0x53744277
 SCHEMA = 2
 BUSY_SECONDS = 5.0
+_PAUSE = 0.01
+"""Seconds between two tries where SQLite does not wait by itself."""
 
 UNREADABLE = "sw-hop"
 """
@@ -386,7 +389,7 @@ class Store:
 
     def _create(self) -> None:
         self._db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # works only before the first page is written
-        if self._db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
+        if self._into_wal() != "wal":
             raise Unusable(
                 f"Expected a file system that supports a shared write-ahead log, got one that does not, at {self.path}: "
                 "name a local path."
@@ -401,6 +404,17 @@ class Store:
             self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             self._db.execute(f"PRAGMA user_version = {SCHEMA}")
         self._db.execute("COMMIT")
+
+    def _into_wal(self) -> str:
+        """Ask for a write-ahead log; wait for others that make the file at this moment, because SQLite does not wait for them."""
+        deadline = self._clock.monotonic() + BUSY_SECONDS
+        while True:
+            try:
+                return str(self._db.execute("PRAGMA journal_mode = WAL").fetchone()[0])
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or self._clock.monotonic() > deadline:
+                    raise
+            time.sleep(_PAUSE)
 
     def _translate_times(self) -> None:
         """

@@ -7,6 +7,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,11 +15,14 @@ from typing import Any, TypeVar
 import pytest
 
 from steadyworker.adapter import Connected, Delivered, Lost, QueueSpec, Settings, Signal, Unreachable
+from steadyworker.clock import SystemClock
 from steadyworker.delivery import KEY, Delivery, OutgoingMessage, Redelivered, Settle, Target
 from steadyworker.errors import BrokerUnavailable, PublishFailed, StaleDelivery, Unsettled
 from steadyworker.testing.clock import FakeClock
 from steadyworker_sqlite import SqliteAdapter, session, store
 from steadyworker_sqlite.errors import Unusable, translated
+
+pytestmark = pytest.mark.long
 
 SPEC = QueueSpec("exports", "exports.dead")
 Eventually = Callable[..., Any]
@@ -90,6 +94,20 @@ def locked(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[],
             return db
 
         yield lock
+
+
+def test_two_that_make_the_file_at_once_wait_for_each_other(tmp_path: Path) -> None:
+    """SQLite fails at once, and does not wait, when two ask for a write-ahead log at the same moment: one in forty times here."""
+
+    def make(path: Path, together: threading.Barrier) -> None:
+        together.wait()
+        store.Store(path, SystemClock(), create=True).close()
+
+    with ThreadPoolExecutor(2) as pool:
+        for number in range(200):
+            together = threading.Barrier(2)
+            for made in [pool.submit(make, tmp_path / f"broker-{number}.db", together) for _ in range(2)]:
+                made.result()
 
 
 def test_a_locked_file_confirms_nothing_and_heals(
