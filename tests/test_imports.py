@@ -11,6 +11,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 # The other half of the house: a child speaks frames, and knows neither the broker's side nor the command line.
 _OURS = ("cli", "service", "runner", "events", "ledger", "backends", "config", "client", "deadletters")
 _PARENTS_ONLY = {f"steadyworker.{name}" for name in _OURS} | {"click", "tomllib", "sqlite3", "http", "email"}

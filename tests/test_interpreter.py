@@ -9,6 +9,8 @@ import pytest
 
 from steadyworker.system.interpreter import command
 
+pytestmark = pytest.mark.processes
+
 SHADOWED = ("ctypes", "json", "queue", "select", "signal", "socket", "struct", "subprocess", "threading", "typing")
 
 

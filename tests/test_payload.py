@@ -128,6 +128,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", HOSTILE)
 def test_time_and_memory_are_bounded_whatever_comes(case: str) -> None:
     assert len(HOSTILE[case]) <= MAX_BYTES + 3

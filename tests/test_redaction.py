@@ -115,6 +115,7 @@ def test_twice_is_once(text: str) -> None:
     assert redact(redact(text)) == redact(text)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "text",
     [

@@ -54,6 +54,7 @@ def _texts() -> Iterator[tuple[str, str]]:
             yield path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pattern", REPLACED, ids=list(REPLACED.values()))
 def test_replaced_words_stay_away(pattern: str) -> None:
     words = re.compile(rf"\b(?:{pattern})\b", re.IGNORECASE)
@@ -61,6 +62,7 @@ def test_replaced_words_stay_away(pattern: str) -> None:
     assert not found, f"write {REPLACED[pattern]!r}:\n" + "\n".join(found)
 
 
+@pytest.mark.long
 def test_no_text_cites_a_numbered_rule() -> None:
     """A reader has no document with such numbers: what the rule says stands in the text itself."""
     numbered = re.compile("contract" + r" §|\b[RS][1-9]\b")

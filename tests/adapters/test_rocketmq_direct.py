@@ -44,7 +44,9 @@ class TestOn5(On5, AdapterSuite):
 
 
 class TestFake(AdapterSuite):
-    """In this process, so that `make test-fast` has it, too; each test has a broker of its own."""
+    """In this process; each test has a broker of its own."""
+
+    pytestmark = pytest.mark.long
 
     within = 15.0
     most = 16

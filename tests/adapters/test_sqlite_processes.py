@@ -21,6 +21,8 @@ from steadyworker.delivery import KEY, OutgoingMessage, Redelivered, Settle, Tar
 from steadyworker.errors import LettersHeld
 from steadyworker_sqlite import SqliteAdapter
 
+pytestmark = pytest.mark.processes
+
 SPEC = QueueSpec("exports", "exports.dead")
 Start = Callable[..., "Client"]
 Eventually = Callable[..., Any]

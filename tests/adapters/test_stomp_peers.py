@@ -24,6 +24,8 @@ from steadyworker_stomp import publisher
 from steadyworker_stomp.stomp_internals import _Transport
 from tests.adapters.stomp_kit import Worker, work
 
+pytestmark = pytest.mark.long
+
 CONNECTED = b"CONNECTED\nversion:1.2\nserver:ActiveMQ-Artemis/2.55.0 test\nheart-beat:0,0\n\n\0"
 MESSAGE = b"MESSAGE\nsubscription:%s\nmessage-id:1,2\nack:1,2\ndestination:q\ncontent-length:2\nsw-job-key:k-1\n\n{}\0"
 

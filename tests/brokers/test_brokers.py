@@ -133,6 +133,7 @@ def test_no_other_process_of_the_tests_is_given_the_ports_of_this_one() -> None:
     assert {*ours}.isdisjoint(map(int, theirs.split()))
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("name", "how"),
     [

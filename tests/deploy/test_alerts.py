@@ -19,6 +19,8 @@ from steadyworker.telemetry.metrics import open_metrics
 from tests.brokers.install import MissingError
 from tests.deploy.judges.environment import missing, program
 
+pytestmark = pytest.mark.processes
+
 MONITORING = Path(__file__).parents[2] / "deploy/kubernetes/components/monitoring"
 RULES = (MONITORING / "alerts.yaml", MONITORING.parents[1] / "overlays/monitoring/absent.yaml")
 CASES = Path(__file__).with_name("alerts.test.yaml")

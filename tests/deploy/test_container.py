@@ -28,6 +28,8 @@ from tests.deploy.test_kubernetes import judged, worker_of
 from tests.examples.pages import Page
 from tests.support.probes import free_address, probe
 
+pytestmark = pytest.mark.processes
+
 SLIM, SPARK, APP = "localhost/sw-test:slim", "localhost/sw-test:spark", "localhost/sw-test:app"
 Test = TypeVar("Test", bound=Callable[..., None])
 STATE = ("--tmpfs", "/var/lib/steadyworker:rw,mode=0700,U", "--tmpfs", "/tmp", "--tmpfs", "/app/out:rw,U")

@@ -24,6 +24,8 @@ from tests.brokers.install import MissingError
 from tests.deploy.conftest import BROKER, LEDGER, Command
 from tests.deploy.judges.environment import JUDGE, judges_python, kustomize, missing
 
+pytestmark = pytest.mark.processes
+
 SHIPPED = Path(__file__).parents[2] / "deploy/kubernetes"
 BUILT = ("base", "overlays/scaled-object", "overlays/scaled-job", "overlays/monitoring")
 ONE_HEARTBEAT = 60.0

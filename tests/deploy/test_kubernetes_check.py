@@ -15,6 +15,8 @@ from steadyworker.deploy.pods import documents, is_manifest
 from steadyworker.errors import ConfigError
 from tests.deploy.test_kubernetes import expectation, printed
 
+pytestmark = pytest.mark.long
+
 Object = dict[str, Any]
 Change = Callable[[Object, Object], None]
 """A change of the workload's spec of pods, and of its container."""

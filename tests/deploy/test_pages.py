@@ -16,6 +16,8 @@ from tests.deploy.test_alerts import served
 from tests.examples.conftest import Terminal, desk, terminal
 from tests.examples.pages import Command, Page, difference
 
+pytestmark = pytest.mark.processes
+
 __all__ = ["desk", "terminal"]
 
 DEPLOY = Page("deploy/README.md")

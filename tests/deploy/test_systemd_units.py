@@ -20,6 +20,8 @@ from steadyworker.deploy.unit_file import UnitFile, read_unit
 from steadyworker.errors import ConfigError
 from tests.examples.pages import Page
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parents[2]
 SHIPPED = ROOT / "deploy/systemd"
 BROKER = ("--broker", "amqps://rabbitmq.example.org")

@@ -41,6 +41,8 @@ from tests.diagnosis.traffic import (
     values,
 )
 
+pytestmark = pytest.mark.long
+
 FRAME_MAX = 131_072
 BLINDING = {"http", "tls", "stomp", "amqp-1.0", "frame-too-large", "frame-end", "frame-type", "cut"}
 usual = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])

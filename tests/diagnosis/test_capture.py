@@ -40,6 +40,8 @@ from tests.diagnosis.packets import (
 )
 from tests.diagnosis.traffic import OPENING, framed
 
+pytestmark = pytest.mark.long
+
 BEAT = framed(8, 0, b"")
 
 

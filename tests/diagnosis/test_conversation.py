@@ -15,6 +15,8 @@ from steadyworker.diagnosis.tap import Side
 from steadyworker.diagnosis.wire import FLAGS, MOST_FLAGS, Event, Wire
 from tests.diagnosis.amqp_client import LARGEST_BODY, OPENING, publish
 
+pytestmark = pytest.mark.long
+
 BEAT = frame.marshal(heartbeat.Heartbeat(), 0)
 START = commands.Connection.Start(server_properties={"product": "RabbitMQ", "cluster_name": "b1"})
 

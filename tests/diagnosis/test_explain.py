@@ -33,6 +33,8 @@ from tests.cli.kit import Shell
 from tests.conftest import Eventually
 from tests.diagnosis.small_catalogue import SMALL
 
+pytestmark = pytest.mark.long
+
 ID, OTHER = "amqp.consumer-cancelled", "amqp.silent-broker"
 TITLES = {identity: entry.title for identity, entry in load().items()}
 LINE = (

@@ -10,6 +10,7 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,7 @@ def names_of_loggers(tree: ast.Module) -> set[int]:
     return {id(argument) for call in named for argument in call.args}
 
 
+@cache
 def used() -> dict[str, list[str]]:
     """Every literal id, with the places where it stands."""
     found: dict[str, list[str]] = defaultdict(list)
@@ -69,25 +71,23 @@ def used() -> dict[str, list[str]]:
     return found
 
 
-USED = used()
-
-
 def test_each_id_of_the_code_is_in_the_catalogue() -> None:
-    assert len(USED) > 200
-    assert {id_: places for id_, places in USED.items() if id_ not in CATALOGUE} == {}
+    assert len(used()) > 200
+    assert {id_: places for id_, places in used().items() if id_ not in CATALOGUE} == {}
 
 
 def test_each_finding_of_the_catalogue_is_used() -> None:
     ours = {id_ for id_, entry in CATALOGUE.items() if entry.speaks_for_itself}
     assert len(ours) > 180
-    assert ours - USED.keys() == set()
+    assert ours - used().keys() == set()
 
 
 def test_each_entry_of_the_runtimes_own_lines_is_used_or_has_a_pattern() -> None:
     ours = {id_ for id_, entry in CATALOGUE.items() if entry.family == "steadyworker" and not entry.patterns}
-    assert ours - USED.keys() == set()
+    assert ours - used().keys() == set()
 
 
+@pytest.mark.long
 def test_each_finding_in_the_code_has_a_literal_id() -> None:
     """An id that is only computed could be of no entry."""
     bare = []
@@ -101,6 +101,7 @@ def test_each_finding_in_the_code_has_a_literal_id() -> None:
     assert bare == []
 
 
+@pytest.mark.long
 def test_each_warning_and_error_in_the_code_names_an_entry() -> None:
     bare = []
     for path, tree in sources():

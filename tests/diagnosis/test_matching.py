@@ -219,6 +219,7 @@ MOST_TIMES = 40
 """The slowest expression of the catalogue takes 8 times as long as the yardstick; a cubic one takes thousands of times."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("entry", [entry for entry in CATALOGUE.values() if entry.patterns], ids=lambda entry: entry.id)
 def test_no_expression_is_worse_than_quadratic(entry: Entry) -> None:
     for pattern in entry.patterns:
@@ -235,6 +236,7 @@ def test_a_long_record_is_searched_near_its_hints() -> None:
     assert [match.groups for match in Matcher([entry]).match(text)] == [{"queue": "a"}, {"queue": "b"}]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("regex", [r"\w+\w+\w+;", r"here(?:\w+\s?)+;", r"here(?:a|aa)*;"])
 def test_a_planted_cubic_or_exponential_expression_is_found(regex: str) -> None:
     (entry,) = read(entry_text("small.slow", regex, "here"), "small.toml")

@@ -29,6 +29,8 @@ from steadyworker.diagnosis.picture.trace import MOST_STORIES, Trace
 from tests.diagnosis.page_kit import check, headline, page_of, told
 from tests.diagnosis.page_stories import STORIES, Event, Teller, long_trace
 
+pytestmark = pytest.mark.long
+
 REPOSITORY = Path(__file__).parents[2]
 MEGABYTE = 1 << 20
 MOST_MEMORY = 200 * MEGABYTE

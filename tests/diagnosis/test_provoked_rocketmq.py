@@ -30,6 +30,8 @@ from tests.brokers.rocketmq import LIMITED, RocketMQ4, RocketMQ5, RocketMQNode, 
 from tests.diagnosis.said import Log, explained
 from tests.support.stage import ROOT, eventually
 
+pytestmark = [pytest.mark.rocketmq, pytest.mark.xdist_group("rocketmq"), pytest.mark.timeout(300)]
+
 HERE = Path(__file__).parent
 
 SEND, PULL, MEMBERS, END_TRANSACTION, SEND_BACK, LOCK, MAKE_TOPIC = 10, 11, 38, 37, 36, 41, 17

@@ -360,6 +360,7 @@ def test_a_line_of_100_mb_needs_no_memory() -> None:
     assert len(records[0].text) <= LONGEST
 
 
+@pytest.mark.long
 def test_a_record_without_an_end_is_cut() -> None:
     log = "2026-11-25 10:00:00,000 ERROR begins\n" + "\tat somewhere\n" * 200_000
     cutter = Cutter("log")

@@ -126,6 +126,7 @@ def test_a_reset_passes_though_the_other_side_reads_nothing() -> None:
     assert trace.of("close")[0]["how"] == "reset"
 
 
+@pytest.mark.long
 def test_a_side_that_reads_nothing_stops_the_other_one_and_no_byte_is_lost() -> None:
     with ends() as (trace, client, broker):
         sent = fill(client)

@@ -72,6 +72,7 @@ def seen(frame: RemotingFrame) -> tuple[Any, ...]:
     return *said, dict(frame.fields), frame.body_size
 
 
+@pytest.mark.long
 @usual
 @given(st.lists(parts(), max_size=6), st.data())
 def test_what_was_written_comes_back_however_it_is_cut(written: list[Part], data: st.DataObject) -> None:
@@ -92,6 +93,7 @@ SESSION = (
 )
 
 
+@pytest.mark.long
 def test_every_cut_of_a_session_in_two_or_three_gives_the_same() -> None:
     expected = read([SESSION])
     assert [frame.code for frame in frames(expected)] == [310, 0, 36, 34]
@@ -205,6 +207,7 @@ def test_a_header_without_measure_is_skipped() -> None:
 # --- A frame behind bytes that were missed ---------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @usual
 @given(st.lists(parts(), min_size=1, max_size=3), st.binary(max_size=100).filter(lambda raw: 0 not in raw), st.data())
 def test_a_frame_is_found_behind_bytes_that_were_missed(
@@ -252,6 +255,7 @@ def judge(wire: bytes, chunks: Sequence[bytes], max_frame: int = MOST) -> None:
         assert isinstance(items[-1], Flaw)
 
 
+@pytest.mark.long
 @usual
 @given(st.data())
 def test_mutated_streams_are_flagged_where_the_frames_break(data: st.DataObject) -> None:

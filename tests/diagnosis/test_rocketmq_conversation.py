@@ -183,6 +183,7 @@ def test_the_end_of_the_trace_is_no_missing_reply() -> None:
     assert told.flags == []
 
 
+@pytest.mark.long
 def test_many_requests_without_a_reply_take_bounded_memory() -> None:
     told = Told(10911)
     for number in range(20_100):
@@ -239,6 +240,7 @@ def test_a_broker_that_does_not_read_is_flagged() -> None:
 # --- Bytes that were missed -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @given(cut=st.integers(1, 1500), step=st.integers(1, 500), binary=st.booleans())
 def test_reading_goes_on_behind_bytes_that_were_missed(cut: int, step: int, *, binary: bool) -> None:
     told = asked(HEART_BEAT, {}, 0, "")
@@ -261,6 +263,7 @@ def test_a_capture_can_begin_in_the_middle_of_a_connection() -> None:
     assert told.flags == ["rocketmq.illegal-retry-topic"]
 
 
+@pytest.mark.long
 @given(data=st.binary(max_size=300), side=st.sampled_from(Side), begun=st.booleans())
 def test_any_bytes_can_pass_and_every_flag_is_known(data: bytes, side: Side, *, begun: bool) -> None:
     told = asked(HEART_BEAT, {}, 0, "") if begun else Told(10911)

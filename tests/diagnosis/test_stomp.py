@@ -141,6 +141,7 @@ def seen(items: Iterable[Item]) -> list[Seen]:
     return found
 
 
+@pytest.mark.long
 @usual
 @given(st.data())
 def test_what_clients_write_comes_back_from_any_pieces(data: st.DataObject) -> None:
@@ -364,6 +365,7 @@ def judge(wire: bytes, chunks: Sequence[bytes], max_frame: int = 1_000_000) -> N
         assert before.offset + before.size == behind.offset
 
 
+@pytest.mark.long
 @usual
 @given(st.data())
 def test_mutated_streams_are_flagged_where_the_frames_break(data: st.DataObject) -> None:

@@ -15,6 +15,8 @@ from steadyworker.diagnosis.matching import spelled
 from steadyworker.diagnosis.scan import Scanner, Search, by_time
 from steadyworker.diagnosis.timeline import Finding, Timelines
 
+pytestmark = pytest.mark.long
+
 FOLDER = Path(__file__).parents[2] / "examples" / "diagnosis"
 
 

@@ -132,6 +132,7 @@ def test_the_terminal_shows_a_flag_with_its_bytes_and_its_remedy(vhost: Vhost) -
     assert "Connection.StartOk" not in text
 
 
+@pytest.mark.long
 def test_it_ends_by_itself_and_a_broker_that_is_away_is_an_event(eventually: Eventually) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

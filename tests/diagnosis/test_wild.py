@@ -11,6 +11,8 @@ import pytest
 from steadyworker.diagnosis.scan import Scanner, Search
 from tests.diagnosis.heard import catalogue
 
+pytestmark = pytest.mark.long
+
 LINES: list[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("wild.toml").read_text(encoding="utf-8"))["line"]
 
 

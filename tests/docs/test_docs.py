@@ -58,6 +58,7 @@ def resolve(name: str) -> object:
     raise ModuleNotFoundError(name)
 
 
+@pytest.mark.long
 def test_the_reference_is_built_without_a_warning(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.docs.build", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
@@ -84,6 +85,7 @@ def test_a_docstring_that_would_be_shown_as_source_fails(docstring: str, fault: 
     assert re.search(rf"DocstringError: documented: .*{fault}", done.stderr)
 
 
+@pytest.mark.long
 def test_every_name_between_backticks_is_there() -> None:
     missing = []
     for path, text in texts():

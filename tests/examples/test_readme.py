@@ -85,6 +85,7 @@ def tried(
     assert not wrong, "\n\n".join(wrong)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("page", EMBEDDED, ids=by_id)
 def test_commands_print_what_is_shown(page: Page, desk: Path, terminal: Terminal) -> None:
     tried(page, page.commands(lambda heading: heading not in (ON_RABBITMQ, ON_SYSTEMD, *ELSEWHERE)), desk, terminal)

@@ -94,6 +94,7 @@ def test_a_name_that_ends_in_gz_packs_the_same_bytes(tmp_path: Path, name: str) 
         verify(zipped)
 
 
+@pytest.mark.long
 def test_members_are_the_same_however_the_bytes_are_handed_over(tmp_path: Path) -> None:
     dice = random.Random(1)
     data = dice.randbytes(1 << 16) * (2 * MEMBER // (1 << 16)) + b"rest"
@@ -114,6 +115,7 @@ def test_members_are_the_same_however_the_bytes_are_handed_over(tmp_path: Path) 
     assert b"".join(gzip.compress(data[at : at + MEMBER], 6, mtime=0) for at in (0, MEMBER, 2 * MEMBER)) == whole
 
 
+@pytest.mark.long
 def test_row_groups_are_the_same_however_the_rows_come(tmp_path: Path) -> None:
     table = pa.table(
         {

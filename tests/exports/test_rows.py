@@ -155,6 +155,7 @@ def remove(data: Path) -> None:
     data.unlink()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("harm", [damage_bytes, cut_short, remove])
 def test_earlier_bytes_that_are_not_what_was_saved_are_not_used(tmp_path: Path, harm: Callable[[Path], None]) -> None:
     interrupted(tmp_path, at=3_000)
@@ -205,6 +206,7 @@ def test_a_handle_of_another_kind_is_not_used(tmp_path: Path) -> None:
     assert source.starts == [0]
 
 
+@pytest.mark.long
 def test_totals_of_more_groups_than_the_handle_holds_are_not_resumed(tmp_path: Path) -> None:
     services = FakeServices(tmp_path / "ledger")
     manifest = Payments().export().write(services, tmp_path / "payments.csv", totals=TOTALS, by=("id",))
@@ -213,6 +215,7 @@ def test_totals_of_more_groups_than_the_handle_holds_are_not_resumed(tmp_path: P
     assert verify(tmp_path / "payments.csv") == manifest
 
 
+@pytest.mark.long
 def test_more_than_ten_thousand_groups_are_rejected(tmp_path: Path) -> None:
     """A column with a value for each row would fill the memory, and make a manifest as long as the file."""
     services = FakeServices(tmp_path / "ledger")

@@ -20,6 +20,8 @@ from steadyworker.ledger.owners import lock_path
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Counters
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parents[2]
 JOB = JobId("shop", "exports", "m-17")
 

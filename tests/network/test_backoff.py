@@ -50,6 +50,7 @@ def _drawn_alike() -> Iterator[None]:
     random.setstate(before)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_drawn_alike")
 @pytest.mark.parametrize("away", [0.6, 1, 1.5, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 20, 30, 60, 120, 300, 600])
 def test_a_fleet_of_200_does_not_come_back_as_one(away: float) -> None:

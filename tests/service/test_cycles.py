@@ -20,6 +20,8 @@ from steadyworker.service.service import Service
 from steadyworker.worker import load_worker
 from tests.support.stage import ROOT, eventually
 
+pytestmark = pytest.mark.processes
+
 
 def left_behind() -> tuple[set[threading.Thread], int, int]:
     """The threads, open descriptors and children of this process."""

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parents[2]
 MOST_FILES = 22
 """On the runner's thread, from the delivery to the settlement: as many as one can read in an afternoon."""

@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
+import pytest
 
 from steadyworker.ledger.base import State
 from tests.support.stage import Stage, eventually
@@ -56,6 +57,7 @@ def test_78_for_a_setting_that_makes_no_sense(stage: Stage) -> None:
     assert "STEADYWORKER_STOP_WITHIN" in process.log.read_text()
 
 
+@pytest.mark.processes
 def test_a_program_that_ends_with_run_has_the_exit_code_without_sys_exit(tmp_path: Path) -> None:
     (tmp_path / "jobs.py").write_text(
         "from steadyworker import Worker\n"

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from steadyworker import config
 from steadyworker.clock import SystemClock, Times
 from steadyworker.lifecycle import Stage
@@ -21,6 +23,8 @@ from steadyworker.service.service import Service
 from steadyworker.slots.guard import Guard
 from steadyworker.testing.clock import FakeClock
 from tests.support.limits import no_further_thread
+
+pytestmark = pytest.mark.long
 
 
 class HastyClock(SystemClock):

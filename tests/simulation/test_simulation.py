@@ -75,6 +75,7 @@ def test_what_happens_to_a_connection_starts_nothing(adoption: bool) -> None:
         assert world.fenced == 0
 
 
+@pytest.mark.long
 def test_without_faults_there_is_one_start_for_each_outcome() -> None:
     """A calm history is the plain one."""
     for seed in range(1_000):
@@ -185,6 +186,7 @@ HASTY = Faults(kill=0.03, cut=0.2, lost_confirm=0.5, move=0.2)
 """Confirms are lost, and an operator moves each letter at once: its publisher does not know that the broker has it."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("mutant", "caught_within", "faults"),
     [

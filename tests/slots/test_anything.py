@@ -15,6 +15,8 @@ from steadyworker.outcome import Done, Failed, Outcome, Rejected, Snoozed
 from steadyworker.slots.base import Asked, Ended, Progressed, Unready
 from tests.slots.kit import Rig, rig_of
 
+pytestmark = pytest.mark.processes
+
 URL = "postgresql://shop:hunter2@db/orders"
 BIG = 17_000_000
 """More than a frame may have."""

@@ -20,6 +20,8 @@ from steadyworker.ledger.owners import OwnerLock, is_dead, new_owner_id
 from steadyworker.slots.guard import Guard
 from tests.conftest import Eventually
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:

@@ -24,6 +24,8 @@ from tests.conftest import Eventually
 from tests.slots.conftest import MakeRig
 from tests.slots.kit import SOON, Rig
 
+pytestmark = pytest.mark.processes
+
 
 def pid_of(rig: Rig) -> int:
     assert isinstance(rig.slot, ProcessSlot)

@@ -20,6 +20,8 @@ from tests.conftest import Eventually
 from tests.slots.conftest import MakeRig
 from tests.slots.kit import Rig
 
+pytestmark = pytest.mark.processes
+
 Children = Callable[[], set[int]]
 
 

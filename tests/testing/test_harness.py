@@ -169,6 +169,7 @@ def test_stop_is_a_deploy(harness: MakeHarness) -> None:
     assert h.starts(key) == 2
 
 
+@pytest.mark.long
 def test_a_handler_that_hears_nothing_is_left_behind(harness: MakeHarness) -> None:
     """`stop` is bounded, whatever a test's handler waits for."""
     release = threading.Event()

@@ -41,6 +41,8 @@ from tests.adapters.direct.fake import FakeRocketMQ
 from tests.adapters.direct.kit import QUEUE, WITHIN, Worker, places, work
 from tests.support.stage import eventually
 
+pytestmark = pytest.mark.long
+
 
 def test_a_place_is_set_only_by_an_acknowledgement(broker: FakeRocketMQ) -> None:
     """However long a message is held, nothing but its acknowledgement moves the place of its queue."""

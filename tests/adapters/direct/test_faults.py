@@ -28,6 +28,8 @@ from tests.faults.link import Link
 from tests.faults.proxy import Proxy
 from tests.support.stage import eventually
 
+pytestmark = pytest.mark.long
+
 _LOCK = 41
 """RocketMQ's request for the locks of queues (`LOCK_BATCH_MQ`)."""
 

@@ -17,6 +17,8 @@ from tests.adapters.direct.fake import FakeRocketMQ
 from tests.adapters.direct.kit import QUEUE, WITHIN, Worker, places
 from tests.support.stage import eventually
 
+pytestmark = pytest.mark.long
+
 
 def consumed(broker: FakeRocketMQ) -> int:
     """Return the group's place in the first queue."""

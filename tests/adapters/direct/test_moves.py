@@ -17,6 +17,8 @@ from tests.adapters.direct.kit import QUEUE, WITHIN, Worker, places, reply_withi
 from tests.faults.proxy import Proxy
 from tests.support.stage import eventually
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def name_server(broker: FakeRocketMQ) -> Iterator[FakeRocketMQ]:

@@ -18,6 +18,8 @@ from tests.adapters.proxies.fake import INTERNAL, FakeProxy
 from tests.adapters.proxies.kit import DELAYED, QUEUE, WITHIN, Worker, work
 from tests.support.stage import eventually
 
+pytestmark = pytest.mark.long
+
 
 def raising(error: Exception, *calls: tuple[str, str]) -> Callable[[str, str], None]:
     def fail(name: str, topic: str) -> None:

@@ -126,6 +126,7 @@ def bench(
     return made
 
 
+@pytest.mark.long
 def test_nothing_of_a_cancelled_job_reaches_the_next_one_of_its_name(bench: Bench) -> None:
     """As after `stuck`: the service begins it again as soon as the first is told to have ended, which is before it has."""
     bench.run(1)

@@ -21,6 +21,8 @@ from steadyworker.exports.spark.tables import Files
 from tests.conftest import Eventually
 from tests.exports.spark.sparkkit import LiveServices
 
+pytestmark = pytest.mark.long
+
 HOST = """#!{python}
 import json, pathlib, sys, time
 
