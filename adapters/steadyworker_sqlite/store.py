@@ -9,7 +9,6 @@ Times in `due_wall` are from the wall clock; after a reboot, the first process t
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import time
 import uuid
@@ -22,19 +21,13 @@ from urllib.parse import quote
 from steadyworker.adapter import Clock, Headers
 from steadyworker.system.private import make_private_file, make_private_folder
 from steadyworker_sqlite.errors import Evicted, Replaced, Unusable, translated
+from steadyworker_sqlite.headers import headers_of
 
 APPLICATION_ID = 0x53744277
 SCHEMA = 2
 BUSY_SECONDS = 5.0
 _PAUSE = 0.01
 """Seconds between two tries where SQLite does not wait by itself."""
-
-UNREADABLE = "sw-hop"
-"""
-The header that gets the reason if a message's headers are unreadable, because any program can write to the file.
-
-The runner expects a number in this header, so a text makes the message a dead letter with this reason.
-"""
 
 _NO_LIMIT = (1 << 63) - 1
 _FREE_PAGES = 1000
@@ -325,7 +318,7 @@ class Store:
         """
         due, seq = after
         taken = [
-            Taken(seq, count + 1, queue, id_, _headers(headers), body, sent_at, seq > self._uncertain, (due, seq))
+            Taken(seq, count + 1, queue, id_, headers_of(headers), body, sent_at, seq > self._uncertain, (due, seq))
             for seq, count, id_, headers, body, sent_at, due in self._db.execute(
                 f"SELECT m.seq, coalesce(h.count, 0), m.message_id, m.headers, m.body, m.sent_at, m.due {_READY}"
                 " AND (m.due, m.seq) > (:due, :seq) AND m.due <= :now AND m.seq <= :upto"
@@ -443,17 +436,6 @@ def boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except FileNotFoundError:
         return "unknown"
-
-
-def _headers(text: str) -> Headers:
-    """Return a message's headers as text; raise nothing, because the broker would redeliver such a message without end."""
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        return {UNREADABLE: f"unreadable: {error}"}
-    if not isinstance(found, dict):
-        return {UNREADABLE: f"unreadable: expected a JSON object, got {type(found).__name__}"}
-    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in found.items()}
 
 
 def _inode(path: Path) -> tuple[int, int] | None:
