@@ -43,9 +43,12 @@ def open_worker(stomp_broker: StompBroker, queue: str) -> Iterator[OpenWorker]:
 def in_sockets(worker: Worker) -> int:
     """Return the bytes that wait in the sockets of both ends of the worker's consuming connection."""
     link: Any = worker.adapter._consumer.link
-    port = link.connection._transport._sock.getsockname()[1]
+    sock = link.connection._transport._sock
+    # Both ports, because a connection to another server can have ours, too.
+    ours, theirs = sock.getsockname()[1], sock.getpeername()[1]
+    ends = f"( sport = :{ours} and dport = :{theirs} ) or ( sport = :{theirs} and dport = :{ours} )"
     lines = subprocess.run(
-        ["ss", "--tcp", "--numeric", "--no-header", "state", "established", f"( sport = :{port} or dport = :{port} )"],
+        ["ss", "--tcp", "--numeric", "--no-header", "state", "established", ends],
         capture_output=True,
         text=True,
         check=True,
