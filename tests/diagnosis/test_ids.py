@@ -21,6 +21,8 @@ from steadyworker.errors import ConfigError, Finding, LedgerUnavailable
 from steadyworker.runner.runner import _EXPLAIN
 from steadyworker.telemetry.event_log import LINES
 
+pytestmark = pytest.mark.xdist_group("ids")  # one process reads the code, and not each
+
 ROOT = Path(__file__).parents[2]
 CATALOGUE = load()
 FAMILIES = {entry.family for entry in CATALOGUE.values()} | {"steadyworker"}
