@@ -145,7 +145,7 @@ def test_a_broker_that_refuses_to_count_is_an_error_with_a_ledger_of_one_host(le
     only(
         findings, "error", "does not report to this user how many consumers queue 'exports' has", "--ledger-reach host"
     )
-    assert "let the broker's user count" in findings[0].remedy
+    assert "grant the user in --broker the right to count" in findings[0].remedy
 
 
 @pytest.mark.parametrize("settings", [options(ledger_reach="host"), options(ledger="postgresql://h/db")])

@@ -389,7 +389,7 @@ def test_a_broker_that_stops_counting_is_no_reason_to_end_a_job(alone: Watched) 
     said = alone.audit.look()
     assert said.after_jobs
     assert "does not report how many consumers" in (cause := said.cause or "")
-    for remedy in ("Let the broker's user count", "--ledger postgresql://", "--ledger-reach host"):
+    for remedy in ("Grant the user in --broker the right to count", "--ledger postgresql://", "--ledger-reach host"):
         assert remedy in cause
 
 

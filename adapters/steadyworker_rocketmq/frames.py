@@ -228,14 +228,14 @@ def addresses_of(brokers: Collection[object]) -> dict[str, dict[int, Address]]:
 
 def _number(text: str) -> int:
     if re.fullmatch("[0-9]{1,19}", text) is None:
-        raise Foreign("a reply with a broker's number that is none")
+        raise Foreign("a reply in which a broker's number is not a number")
     return int(text)
 
 
 def _address(text: object) -> Address:
     host, _, port = of_kind(text, str, "an address").rpartition(":")
     if not host or re.fullmatch("[0-9]{1,5}", port) is None or not 0 < int(port) < 1 << 16:
-        raise Foreign("a reply with a broker's address that is none")
+        raise Foreign("a reply in which a broker's address is not an address")
     return Address(host.removeprefix("[").removesuffix("]"), int(port))
 
 

@@ -165,7 +165,7 @@ def wire_of_stored(stored: Stored) -> Wire:
 
 
 def _unreadable(compression: str) -> str:
-    return f"expected a body that is not compressed, or a valid one of zlib, got one with {compression[:40]!r}"
+    return f"expected a body without compression, or compressed by zlib and whole, got one with {compression[:40]!r}"
 
 
 def _keys(text: str, *, one: bool) -> tuple[str, ...]:

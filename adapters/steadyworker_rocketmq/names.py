@@ -301,7 +301,7 @@ def _problem_of_text(source: _Source, longest: int, *, work: str | None) -> str 
     if source.kind == "dead-letter queue" and work is not None and good.casefold() == work.casefold():
         good += DEAD
     return (
-        f"Expected {expected}, got {_shown(name)}, which has {len(name)} of at most {longest} characters: "
+        f"Expected {expected}, got {_shown(name)}, whose length is {len(name)} (at most {longest}): "
         f"{source.remedy}, for example to {shorter(good, longest)!r}."
     )
 

@@ -158,7 +158,7 @@ class TransactionalPublisher:
         if transaction is None:
             raise ConfigError(
                 f"Expected a topic and a tag of a LocalTransaction, got {topic!r} and {tag!r}: "
-                "give one for them to open_transactional."
+                "pass a LocalTransaction for these two to open_transactional."
             )
         if (problem := problem_of_key(key)) is not None:
             raise ValueError(problem)

@@ -317,7 +317,7 @@ class _Reader:
             if number == browser:
                 return None
         if browser:
-            raise Silent(f"no end of the queue {self._queue!r} within {within:g} s")
+            raise Silent(f"the end of the queue {self._queue!r} was not reached within {within:g} s")
         return None
 
     # --- The end of the queue ----------------------------------------------------------------------------------------

@@ -153,7 +153,7 @@ def name_findings(adapter: Adapter, options: Options, ledger: Ledger, queue_name
         else:
             yield _elsewhere(former, options.namespace, adapter.identity(), queue_name)
     elif _is_of_others(adapter, options.namespace, ledger, queue_name):
-        what = f"Expected the list in --namespace ({options.namespace!r}) to have a host and port of --broker, got {adapter.identity()!r} in --broker."
+        what = f"Expected --namespace, a list of hosts and ports ({options.namespace!r}), to contain one that is in --broker, got {adapter.identity()!r} in --broker."
         remedy = (
             "list all hosts and ports of this broker in --namespace, for all workers and senders, before the first job runs; "
             "or correct --broker."

@@ -120,7 +120,11 @@ Examples:
     show_default=True,
     help="Number of worker processes that the target starts.",
 )
-@click.option("--spark", is_flag=True, help="Leave out what breaks Java: for Workers with Spark exports.")
+@click.option(
+    "--spark",
+    is_flag=True,
+    help="For Workers with Spark exports: leave out the unit's settings under which Java does not run.",
+)
 @click.option("--send-daily", metavar="HH:MM", help="Also print a timer that sends one job a day at this local time.")
 @click.option("--payload", metavar="JSON", help="The payload for --send-daily.")
 def systemd(
@@ -200,7 +204,11 @@ Examples:
 @click.option("--image", default="", help="The container image [default: NAME:latest, for kustomize to replace].")
 @click.option("--replicas", type=click.IntRange(0, 1000), default=2, show_default=True, help="Number of pods.")
 @click.option(
-    "--most", type=click.IntRange(1, 1000), default=20, show_default=True, help="Most pods or Jobs that KEDA starts."
+    "--most",
+    type=click.IntRange(1, 1000),
+    default=20,
+    show_default=True,
+    help="The largest number of pods or Jobs that KEDA starts.",
 )
 @click.option(
     "--writable", metavar="DIR", multiple=True, help="A folder in the container to which jobs write; can be repeated."

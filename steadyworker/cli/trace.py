@@ -259,7 +259,7 @@ def _target(
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("Expected --tls-cert and --tls-key together, got one of them.")
     if (to_ca or to_name or to_insecure) and not to_tls:
-        raise click.UsageError("Expected --to-tls with --to-ca, --to-name and --to-insecure, got them without it.")
+        raise click.UsageError("Expected --to-tls beside --to-ca, --to-name or --to-insecure, got none: add it.")
     return Target(
         _addresses(to),
         towards_broker(to_ca, verify=not to_insecure) if to_tls else None,
@@ -272,7 +272,9 @@ def _addresses(to: Address) -> list[tuple[socket.AddressFamily, Address]]:
     try:
         found = socket.getaddrinfo(*to, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise ConfigError(f"Expected a host that has an address in --to, got {to[0]!r}: {error.strerror}.") from error
+        raise ConfigError(
+            f"Expected in --to a host whose name has an address, got {to[0]!r}: {error.strerror}."
+        ) from error
     return [(family, (str(address[0]), int(address[1]))) for family, _, _, _, address in found]
 
 

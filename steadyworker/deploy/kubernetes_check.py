@@ -281,7 +281,7 @@ def _below(path: str, folder: str) -> bool:
 
 def _secrets(pods: Pods, _expected: Expected, _numbers: Numbers) -> Iterator[Finding]:
     if any(at(each, "secretRef") is not None for each in pods.container.get("envFrom") or ()):
-        what = "envFrom makes a whole Secret variables: every program that a job starts inherits them, and they never change."
+        what = "envFrom turns each value of a Secret into a variable: every program that a job starts inherits them, and they keep the old values when the Secret changes."
         yield Finding("warning", what, "mount the Secret as files.", id="kubernetes.secret-as-variables")
     remedy = "put it into a Secret, mount that as a file, and name the file: STEADYWORKER_BROKER_FILE, STEADYWORKER_LEDGER_FILE."
     if any(redact(part) != part for part in pods.arguments):
@@ -301,9 +301,7 @@ def _secrets(pods: Pods, _expected: Expected, _numbers: Numbers) -> Iterator[Fin
                 id="kubernetes.secret-in-variable",
             )
         elif at(each, "valueFrom", "secretKeyRef") is not None and name.startswith("STEADYWORKER_"):
-            what = (
-                f"The variable {name} has a secret: every program that a job starts inherits it, and it never changes."
-            )
+            what = f"The variable {name} has a secret: every program that a job starts inherits it, and it keeps the old value when the secret changes."
             yield Finding("warning", what, remedy, id="kubernetes.secret-reference")
 
 
@@ -325,7 +323,7 @@ def _once(pods: Pods, _expected: Expected, _numbers: Numbers) -> Iterator[Findin
         what = "A Job that finds the queue empty never ends, because another one has taken its message."
         yield Finding("error", what, "add --idle-exit 60 to args.", id="kubernetes.scaled-job-idle-exit")
     if _rollout(pods) != "gradual":
-        what = f"The ScaledJob's rollout is {_rollout(pods)}: each change of it ends all running Jobs."
+        what = f"The ScaledJob's rollout is {_rollout(pods)}: each change of the ScaledJob ends all running Jobs."
         yield Finding("error", what, "set rollout.strategy: gradual.", id="kubernetes.scaled-job-rollout")
     if (policy := pods.spec.get("restartPolicy", "Always")) != "Never":
         what = f"Expected restartPolicy Never, got {policy}: Kubernetes would start the process again for a message that is settled."
@@ -370,7 +368,7 @@ def _security(pods: Pods, _expected: Expected, _numbers: Numbers) -> Iterator[Fi
         yield Finding(
             "warning",
             f"The security context lacks {', '.join(missing)}.",
-            "add them: the worker needs none of these rights.",
+            "add them: they take away only rights that the worker does not need.",
             id="kubernetes.security-context",
         )
     mounts = [each for each in pods.container.get("volumeMounts") or () if not each.get("readOnly")]

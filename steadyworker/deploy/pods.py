@@ -114,7 +114,7 @@ def documents(name: str, text: str) -> list[Object]:
 
 
 def pods_of(objects: Sequence[Object]) -> Iterator[Pods]:
-    """Yield each workload of which a container runs Workers; in a workload with several containers, it is the one with `run`."""
+    """Yield each workload that has a container which runs Workers; of several containers, that is the one with `run`."""
     for each in objects:
         path = _TEMPLATES.get(str(each.get("kind")))
         template: Any = at(each, *path) if path is not None else None

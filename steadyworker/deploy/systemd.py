@@ -103,7 +103,7 @@ def units(
         numbers: The numbers of these Workers and settings.
         layout: The names and places on the machine.
         instances: The number of worker processes that the target starts.
-        spark: True leaves out what breaks Java.
+        spark: True leaves out the settings under which Java does not run.
         send: A job for a timer.
 
     Raises:

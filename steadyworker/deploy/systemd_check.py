@@ -144,7 +144,7 @@ def _stop(unit: UnitFile, numbers: Numbers) -> Iterator[Finding]:
         what = f"After a stop of {unit.name}, programs of its jobs can go on beside the next run (KillMode={mode})."
         yield Finding("error", what, "set KillMode=mixed.", id="systemd.kill-mode-process")
     if (sent := unit.text("KillSignal", "SIGTERM")) not in _STOP_SIGNALS:
-        what = f"{unit.name} stops with {sent}, which ends the worker process without a stop."
+        what = f"systemd stops {unit.name} with {sent}, which ends the worker process at once, without a graceful stop."
         yield Finding("error", what, "remove KillSignal, or set KillSignal=SIGTERM.", id="systemd.kill-signal")
     if unit.values("SendSIGKILL") and not unit.flag("SendSIGKILL"):
         what = f"systemd never kills {unit.name} when it hangs in its stop (SendSIGKILL=no)."
@@ -158,8 +158,8 @@ def _watchdog(unit: UnitFile, numbers: Numbers) -> Iterator[Finding]:
         yield Finding("warning", what, f"set WatchdogSec={numbers.watchdog}.", id="systemd.no-watchdog")
     elif limit < numbers.watchdog:
         what = (
-            f"WatchdogSec={limit:g} in {unit.name} ends a process that stands still for a time "
-            f"in which it would lose no job: {numbers.watchdog} s."
+            f"WatchdogSec={limit:g} in {unit.name} is too short: a process that stands still for "
+            f"up to {numbers.watchdog} s loses no job, and should not be ended."
         )
         yield Finding("warning", what, f"set WatchdogSec={numbers.watchdog}.", id="systemd.hasty-watchdog")
 

@@ -125,7 +125,7 @@ class AmqpReader:
             elif (opening := recognize(raw)) is not None and opening.kind in _FOREIGN:
                 self._lose(items, opening.kind, f"{opening.name}, and the end of the stream", raw)
             else:
-                self._lose(items, "cut", f"the stream ended behind {len(raw)} bytes of the head of a frame", raw)
+                self._lose(items, "cut", f"the stream ended after {len(raw)} bytes of the head of a frame", raw)
         self.blind = True
         return items
 
@@ -164,7 +164,7 @@ class AmqpReader:
             self._content_header(data, at + _HEAD.size, channel, size, items)
         else:
             if size or channel:
-                what = f"a heartbeat of {size} bytes on channel {channel}, where none has bytes or a channel"
+                what = f"a heartbeat of {size} bytes on channel {channel}; a heartbeat has no bytes, and channel 0"
                 self._flaw(items, "unparsable", what, whole, bytes(data[at : at + _HEAD.size]))
             items.append(Heartbeat(self._offset, whole, channel))
         self._offset += whole
@@ -273,7 +273,7 @@ class AmqpReader:
             raw = b"" if name in _SECRET else problem.raw
             self._flaw(items, problem.kind, f"{name}: {problem.what}", size + _AROUND, raw)
         if fields.left:
-            what = f"{name}: {fields.left} bytes behind the last value"
+            what = f"{name}: {fields.left} extra bytes after the last value"
             self._flaw(items, "bad-method", what, size + _AROUND, b"")
 
     def _mixed(self, items: list[Item], offset: int, channel: int, size: int, what: str) -> None:
@@ -296,7 +296,7 @@ class AmqpReader:
         items.append(Flaw(self._offset, size + _AROUND, "frame-end", what, raw))
 
     def _cut(self, items: list[Item], offset: int, came: int, kind: int, channel: int, size: int) -> None:
-        what = f"the stream ended behind {came} of {size + _AROUND} bytes of {_frame(kind, channel, size)}"
+        what = f"the stream ended after {came} of {size + _AROUND} bytes of {_frame(kind, channel, size)}"
         items.append(Flaw(offset, came, "cut", what, _HEAD.pack(kind, channel, size)))
 
     def _lose(self, items: list[Item], kind: str, what: str, head: bytes) -> int:

@@ -27,7 +27,7 @@ from steadyworker.units import size_text
 STUCK = 5.0
 """Seconds after which a side that reads nothing is flagged."""
 
-NOT_READ = "bytes that were not read, because the traffic was faster"
+NOT_READ = "bytes that were not read, because the traffic was faster than the trace"
 
 _JUDGED = 8  # so many bytes of a client are enough to know its protocol
 _RECENT = 8_192
@@ -290,7 +290,7 @@ class Conversation:
             first += data
         elif not first:
             self._unknown = True
-            what = "The broker spoke first, which no protocol does that the trace reads."
+            what = "The broker sent the first bytes; in each protocol that the trace reads, the client does."
             self.line.flag(t, "trace.unparsable", what, spelled(data[:_JUDGED]))
             return data
         opened = bytes(first[:_LONGEST_FIRST].lstrip(b"\r\n"))

@@ -154,7 +154,7 @@ class RemotingReader:
                 self._flaw(items, _kind_of(opening), f"{opening.name}, and the end of the stream", came)
             else:
                 where = "body" if self._left else "header"
-                self._flaw(items, "cut", f"the stream ended behind {came} bytes of a frame, in its {where}", came)
+                self._flaw(items, "cut", f"the stream ended after {came} bytes of a frame, in its {where}", came)
         self.blind = True
         return items
 

@@ -295,7 +295,7 @@ class RocketmqConversation:
         self._refused[retry] = None
         if len(self._refused) > _MOST_GROUPS:
             self._refused.popitem(last=False)
-        what = f"The {side.label} refused a retry ({request.name}) with {name}: the retry topic of the consumer group, {RETRY} and its name, has {len(retry)} characters, and the broker stores topics of at most {LONGEST_TOPIC}. No message of this group can be retried."
+        what = f"The {side.label} refused a retry ({request.name}) with {name}: the name of the retry topic, {RETRY} and the name of the consumer group, has {len(retry)} characters, and the broker stores topics of at most {LONGEST_TOPIC}. No message of this group can be retried."
         rows: list[dict[str, object]] = [
             {"name": text(group), "characters": len(group), "allowed": LONGEST_TOPIC - len(RETRY)},
             {"name": text(retry), "characters": len(retry), "allowed": LONGEST_TOPIC},

@@ -93,13 +93,13 @@ class StompReader:
         items: list[Item] = []
         if not self.blind and (frame := self._frame) is not None:
             came = self._offset - frame.offset
-            what = f"the stream ended behind {came} bytes of a frame {frame.command}, in its body"
+            what = f"the stream ended after {came} bytes of a frame {frame.command}, in its body"
             items.append(Flaw(frame.offset, came, "cut", what, first_line(frame.command.encode())))
         elif not self.blind and self._head:
             if (opening := self._foreign()) is not None:
                 self._lose(items, opening.kind, f"{opening.name}, and the end of the stream")
             else:
-                self._lose(items, "cut", f"the stream ended behind {len(self._head)} bytes of a frame, in its headers")
+                self._lose(items, "cut", f"the stream ended after {len(self._head)} bytes of a frame, in its headers")
         self.blind = True
         return items
 

@@ -148,7 +148,7 @@ class Writer:
         return ring.view[at : at + CHUNK]
 
     def data(self, link: int, side: int, t: float, size: int) -> None:
-        """Tell the reader of the bytes that were received at the place that `room` returned."""
+        """Tell the reader that bytes were received at the place that `room` returned."""
         self._owed += _HEAD.pack(What.DATA, side, 0, link, t, self._head, size)
         self._head += size
 

@@ -93,7 +93,7 @@ def totals(event: Event) -> list[str]:
         frames, size = event["frames"][side], event["bytes"][side]
         lines.append(f"{side} → {other}: {count_text(frames, 'frame')}, {size_text(size)}")
     if event.get("unread"):
-        lines.append(f"not read, because the traffic was faster: {size_text(event['unread'])}")
+        lines.append(f"not read, because the traffic was faster than the trace: {size_text(event['unread'])}")
     if event.get("unreachable"):
         lines.append(f"connections that did not reach the broker: {event['unreachable']:,}")
     flags: Mapping[str, int] = event["flags"]

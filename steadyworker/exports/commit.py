@@ -187,7 +187,7 @@ def _finish(target: Target, services: Services) -> Manifest:
     if manifest is None or manifest.uid != services.uid:
         made = "has no manifest of a SteadyWorker job" if manifest is None else f"was made by {_job(manifest)}"
         raise TargetExists(
-            f"target exists: {target.path} {made}, and not by this job, {_job(services)}. "
+            f"target exists: {target.path} {made}; this job, {_job(services)}, did not make it. "
             "Put job.name into the file's name, or move the existing file away."
         )
     size = target.path.stat().st_size

@@ -173,7 +173,7 @@ class ConsumerAudit:
         elif self._uncounted:
             cause = (
                 "the broker does not report how many consumers the queue has, and the ledger serves this host only: "
-                "consumers on other hosts may run the same jobs. Let the broker's user count the consumers, "
+                "consumers on other hosts may run the same jobs. Grant the user in --broker the right to count the consumers, "
                 "give all workers the same ledger (--ledger postgresql://…), "
                 "or state that all of them are on this host (--ledger-reach host)"
             )

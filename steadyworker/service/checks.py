@@ -169,7 +169,7 @@ def _reach(spec: WorkerSpec, options: Options, adapter: Adapter) -> Iterator[Fin
             yield Finding(
                 "error",
                 what,
-                f"let the broker's user count the consumers of its queues, or {remedy}",
+                f"grant the user in --broker the right to count the consumers of the queues, or {remedy}",
                 id="ledger.uncounted-consumers",
             )
 

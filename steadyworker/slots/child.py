@@ -183,7 +183,7 @@ class Child:
         return self._orphaned()
 
     def _read(self, silence: float) -> None:
-        """Receive frames, the body of the reader thread; end this process if that fails, because it can get no order any more."""
+        """The body of the reader thread: receive frames; if that fails, end this process, because it can get no more orders."""
         try:
             self._listen(silence)
         except BaseException:  # noqa: BLE001 - this process ends

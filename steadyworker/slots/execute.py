@@ -176,7 +176,7 @@ class Executor:
             return self._judged(error)
         except BaseException as second:  # noqa: BLE001 - a user's exception class can run code that raises
             return Failed(
-                f"Expected an exception that can be read, got one that cannot ({error_text(second)}): "
+                f"Expected an exception whose text and attributes can be read, got one whose class raises an error when they are read ({error_text(second)}): "
                 "correct its class; its `__init__` should call `super().__init__`."
             )
 

@@ -19,7 +19,7 @@ class Orphans:
     """
     A reaper of dead orphans, which otherwise use up the number of processes that a container may have.
 
-    A dead child in another session, which does not lead that session, is an orphan: this process starts no such child.
+    A dead child that is in another session, but does not lead it, is an orphan, because this process starts no such child itself.
     A dead child that leads its session can be an orphan, or a child that this process started with a new session.
     The reaper waits until `LOOKS` looks in a row have found it dead, so that the code that started the child has time to wait for it.
 

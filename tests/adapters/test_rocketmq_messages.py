@@ -189,7 +189,8 @@ def test_a_body_that_cannot_be_decompressed_is_marked_in_every_copy() -> None:
     for each in (wire, wire.copied("id-1", 5.0), wire_of(outgoing(arrived(wire)[0], b"\x04\x22"))):
         delivery = delivery_of(1, "1", "exports", each, "id-1", Redelivered.UNKNOWN, 5.0)
         assert (
-            delivery.unreadable == "expected a body that is not compressed, or a valid one of zlib, got one with 'lz4'"
+            delivery.unreadable
+            == "expected a body without compression, or compressed by zlib and whole, got one with 'lz4'"
         )
         assert delivery.body == b"\x04\x22"
     plain = wire_of_stored(replace(stored, compression=""))

@@ -104,7 +104,7 @@ def test_a_name_with_other_characters_or_of_rocketmqs_own_is_refused_with_one_th
     queue: str, good: str
 ) -> None:
     said = refused(queue)
-    assert f"got {queue!r}, which has {len(queue)} of at most 114 characters: rename the queue" in said
+    assert f"got {queue!r}, whose length is {len(queue)} (at most 114): rename the queue" in said
     assert proposed(said) == good
     assert made(good)
 

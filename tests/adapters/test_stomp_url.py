@@ -160,8 +160,9 @@ def test_the_list_of_all_hosts_as_namespace_serves_processes_that_reach_the_brok
 
 def test_a_list_as_namespace_without_any_host_and_port_of_the_url_is_refused_before_it_is_bound(jobs: Jobs) -> None:
     """The first process would bind it, and all that come later, which are right, would be refused for ever."""
-    assert "Expected the list in --namespace ('mq:61613') to have a host and port of --broker" in jobs.refused(
-        adapter("proxy:7000"), "mq:61613"
+    assert (
+        "Expected --namespace, a list of hosts and ports ('mq:61613'), to contain one that is in --broker"
+        in jobs.refused(adapter("proxy:7000"), "mq:61613")
     )
     for elsewhere in ("other", "mq:7000", "proxy", "q:61613"):
         assert f"got '{adapter(elsewhere).identity()}'" in jobs.refused(adapter(elsewhere), LIST)

@@ -26,7 +26,8 @@ from pika.exceptions import AMQPError
 
 from tests.brokers.address import Address
 from tests.brokers.install import HOST, rabbitmq_root
-from tests.brokers.process import Guard, Server, free_ports
+from tests.brokers.process import BrokerError, Guard, Server, free_ports
+from tests.support.stage import eventually
 
 USER = "steadyworker"
 CONFIGURATION = """\
@@ -293,7 +294,7 @@ class Node(RabbitMQ):
         """The value of an Erlang expression, evaluated in the node (some milliseconds)."""
         call = self._enter("erl_call", "-e", "-address", f"127.0.0.1:{self._dist}")
         with self._calls:  # two at a time have the same name, and the node refuses the second
-            answer = self._run(call, f"{expression}.\n")
+            answer = self._called(call, f"{expression}.\n")
         if not answer.startswith("{ok, "):
             raise self._server.error(f"was told {expression}, and answered {answer}")
         return answer.removeprefix("{ok, ").removesuffix("}")
@@ -435,6 +436,20 @@ class Node(RabbitMQ):
         except (OSError, AssertionError):
             return False
         return True
+
+    def _called(self, call: list[str], said: str) -> str:
+        """Run erl_call; again while the node refuses it, because the call before has the same name, and is not gone yet."""
+
+        def answer() -> str:
+            try:
+                return self._run(call, said)
+            except BrokerError as error:
+                if "failed to connect to node" not in str(error):
+                    raise
+                return ""
+
+        found: str = eventually(answer, f"{self.name} to be called", 10)
+        return found
 
     def _run(self, command: list[str], said: str | None = None) -> str:
         done = subprocess.run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -204,6 +205,12 @@ class RabbitmqPlace:
         """Set a policy of this virtual host, as an operator does."""
         body = {"pattern": pattern, "definition": definition, "apply-to": apply_to}
         self.rabbitmq.management("PUT", f"policies/{self.vhost.name}/{name}", body)
+
+    def told_policies(self) -> set[str]:
+        """Return the policies, as JSON, that the statistics of queues tell; a queue without statistics tells none."""
+        queues = self.rabbitmq.management("GET", f"queues/{self.vhost.name}")
+        key = "effective_policy_definition"
+        return {json.dumps(queue[key]) for queue in queues if key in queue}
 
     def close(self) -> None:
         self.rabbitmq.remove_vhost(self.vhost)

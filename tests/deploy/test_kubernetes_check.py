@@ -141,7 +141,7 @@ CHANGES: Mapping[str, tuple[Change, str]] = {
     ),
     "a whole Secret as variables": (
         lambda _pod, container: container.update(envFrom=[{"secretRef": {"name": "shop"}}]),
-        "warning: .*envFrom makes a whole Secret variables",
+        "warning: .*envFrom turns each value of a Secret into a variable",
     ),
     "a shell with another Worker": (
         lambda _pod, container: container.update(

@@ -76,8 +76,8 @@ SAID = {
     "full_queue": [
         "The broker can write no more to this connection.",
         "The broker closed the connection 10.4 s later.",
-        "Deliveries without an ack: at most 441",
-        "Waiting to be read by the client: at most 2.3 MiB",
+        "Deliveries without an ack: peak 441",
+        "Waiting to be read by the client: peak 2.3 MiB",
         "Also noticed 1 300 deliveries of the queue payments wait for an acknowledgement",
         "441 deliveries had no ack when the connection ended",
         "51.8 KiB wait in the kernel for 0.9 s: the client does not read them",

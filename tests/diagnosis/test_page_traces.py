@@ -100,8 +100,8 @@ def test_a_client_that_reads_no_more(trace: Traced, monkeypatch: pytest.MonkeyPa
 
     assert re.fullmatch(r"The client has read nothing for [\d.]+ s, and [\d.]+ [KM]iB wait for it\.", headline(page))
     text = told(page)
-    assert "Waiting to be read by the client: at most" in text
-    assert "Deliveries without an ack: at most" in text
+    assert "Waiting to be read by the client: peak" in text
+    assert "Deliveries without an ack: peak" in text
     assert "its consumer has no prefetch" in text, list(trace.of("flag"))
     assert "All connections" in text
 

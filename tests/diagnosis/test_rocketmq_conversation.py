@@ -47,7 +47,7 @@ def test_a_refused_retry_and_its_fallback_are_the_story(reply: int, remark: str,
     told.broker(write(reply, 8, flag=REPLY, remark=remark))
     assert told.flags == ["rocketmq.illegal-retry-topic", "rocketmq.half-topic-grows", "rocketmq.illegal-retry-topic"]
     cause, circle, _ = told.of("flag")
-    assert "%RETRY% and its name, has 128 characters" in cause["what"]
+    assert "%RETRY% and the name of the consumer group, has 128 characters" in cause["what"]
     assert cause["remedy"] == (
         "Give the group a name of at most 120 characters that does not depend on topic and tags."
     )

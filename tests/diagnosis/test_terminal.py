@@ -73,7 +73,7 @@ def test_the_totals() -> None:
         "12.5 s, 2 connections",
         "client → broker: 1,200 frames, 0 bytes",
         "broker → client: 0 frames, 0 bytes",
-        "not read, because the traffic was faster: 2.9 MiB",
+        "not read, because the traffic was faster than the trace: 2.9 MiB",
         "connections that did not reach the broker: 1",
         "flags: amqp.second-header 1",
     ]

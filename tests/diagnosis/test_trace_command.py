@@ -178,7 +178,11 @@ def test_it_says_which_extra_is_missing(monkeypatch: pytest.MonkeyPatch) -> None
         (["--listen", "127.0.0.1:0", "--to", "127.0.0.1:0"], 64, "Expected HOST:PORT"),
         (["--listen", "127.0.0.1:0", "--to", "127.0.0.1:5672", "--to-ca", __file__], 64, "Expected --to-tls"),
         (["--listen", "127.0.0.1:0", "--to", "127.0.0.1:5672", "--tls-cert", __file__], 64, "Expected --tls-cert and"),
-        (["--listen", "127.0.0.1:0", "--to", "no-such-host.invalid:5672"], 78, "Expected a host that has an address"),
+        (
+            ["--listen", "127.0.0.1:0", "--to", "no-such-host.invalid:5672"],
+            78,
+            "Expected in --to a host whose name has an address",
+        ),
         (
             ["--listen", "127.0.0.1:0", "--to", "127.0.0.1:1", "--tls-cert", __file__, "--tls-key", __file__],
             78,

@@ -55,7 +55,7 @@ def test_a_new_job_with_the_key_of_one_that_is_forgotten_is_not_answered_with_it
     second = stage.reaches("named", State.DEAD)
     assert second.uid != first.uid
     assert second.reason.startswith(
-        f"target exists: {file} was made by job {first.uid} of key 'job', and not by this job, job {second.uid} of key 'job'."
+        f"target exists: {file} was made by job {first.uid} of key 'job'; this job, job {second.uid} of key 'job', did not make it."
     )
     assert known(file) == before
 

@@ -43,7 +43,7 @@ def test_78_at_the_start_unless_the_operator_answers_for_the_consumers(stage: Co
     refused.ended(78)
     line = refused.says("startup_refused")
     assert "does not report to this user how many consumers queue 'steps' has" in line["what"]
-    assert "let the broker's user count" in line["remedy"]
+    assert "grant the user in --broker the right to count" in line["remedy"]
     assert "--ledger-reach host" in line["remedy"]
     stage.worker(STEPS, ledger_reach="host", max_jobs=1).ended(0)
     assert stage.reaches("steps", State.DONE)

@@ -47,7 +47,7 @@ STATED: dict[str, tuple[str, Outcome]] = {
     "a silent Snooze": (
         "raise SilentSnooze(5)",
         Failed(
-            "Expected an exception that can be read, got one that cannot (ValueError: Expected a delay of 0 seconds "
+            "Expected an exception whose text and attributes can be read, got one whose class raises an error when they are read (ValueError: Expected a delay of 0 seconds "
             "to ten years, a timedelta, or a text such as '1h 30m', got None.): "
             "correct its class; its `__init__` should call `super().__init__`."
         ),
@@ -185,7 +185,9 @@ def test_a_policy_that_raises_when_it_is_asked_makes_a_failure(kind: str) -> Non
     slot = rig_of("AnyRefusal", kind, module="tests.slots.anything").start()
     outcome = slot.ended("raise ValueError('boom')").outcome
     assert isinstance(outcome, Failed)
-    assert outcome.reason.startswith("Expected an exception that can be read, got one that cannot (SystemExit: 5)")
+    assert outcome.reason.startswith(
+        "Expected an exception whose text and attributes can be read, got one whose class raises an error when they are read (SystemExit: 5)"
+    )
     assert slot.ended("").outcome == Done()
     slot.slot.close(5)
 

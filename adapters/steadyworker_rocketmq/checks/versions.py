@@ -60,6 +60,6 @@ def version_findings(text: str, driver: Driver, broker: str) -> Iterator[Finding
         yield Finding(
             "note",
             what,
-            "let consumers of this cluster publish what fails to a topic of their own, and acknowledge it.",
+            "let consumers of this cluster publish each failed message to a topic of their own, and acknowledge it.",
             id="rocketmq.loses-last-send-back",
         )

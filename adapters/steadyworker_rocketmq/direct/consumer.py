@@ -75,7 +75,7 @@ class Epoch:
         self.since = clock.monotonic()
 
     def begin(self, *, again: bool) -> None:
-        """Note that a connection has begun; `again` if an earlier one was lost."""
+        """Record that a connection has begun; `again` if an earlier one was lost."""
         self.since = self._clock.monotonic()
         self._not_before = self.since + HOLDERS_FIRST if again else self.since
         self._joined = False

@@ -142,7 +142,7 @@ class Held:
                 if state is None:
                     item.in_doubt = True  # its broker did not reply, and may have been restarted
                     if item.settlements and self._clock.monotonic() > item.until:
-                        said = "its broker has not replied until the lock of its queue ended"
+                        said = "its broker did not reply before the lock of its queue ended"
                         self._lose(item, said, "rocketmq.lock-ended")
                 elif state is State.OURS or (state is State.CONSUMED and item.tried):  # by a try whose reply was lost
                     item.until = asked_at + LOCKED_FOR

@@ -136,7 +136,7 @@ def field(event: Event, *names: str) -> object:
 
 
 def details_of(event: Event) -> tuple[tuple[str, str], ...]:
-    """Return what is special to an event for people, the most telling fields first: `(("queue", "payments"), ("tag", "7"))`."""
+    """Return the fields that only this kind of event has, as people read them, the most telling first: `(("queue", "payments"), ("tag", "7"))`."""
     given = [pair for pair in fields_of(event) if pair[0] not in _QUIET and pair[1] not in (None, False, "", {}, [])]
     given.sort(key=lambda pair: _FIRST.index(pair[0]) if pair[0] in _FIRST else len(_FIRST))
     return tuple((label(key), value_of(key, value)) for key, value in given[:_MOST_DETAILS])

@@ -204,14 +204,14 @@ def _levels(story: Story) -> Iterator[tuple[str, Level, str, float | None]]:
     if story.unacked.highest > 1:
         limit = f" (prefetch {story.prefetch:,})" if story.prefetch else ""
         yield (
-            f"Deliveries without an ack: at most {story.unacked.highest:,.0f}{limit}",
+            f"Deliveries without an ack: peak {story.unacked.highest:,.0f}{limit}",
             story.unacked,
             "unacked",
             story.prefetch,
         )
     for side, level in story.queues.items():
         if level.highest:
-            yield f"Waiting to be read by the {side}: at most {size_text(int(level.highest))}", level, "queue", None
+            yield f"Waiting to be read by the {side}: peak {size_text(int(level.highest))}", level, "queue", None
 
 
 def _chart(label: str, level: Level, style: str, limit: float | None, scale: Scale, top: int, bins: int) -> Markup:

@@ -132,7 +132,7 @@ class Trace:
         return story
 
     def _least_telling(self) -> str | None:
-        """Return the connection that has ended and tells least: the first without a flag, else the first but ten; or None."""
+        """Return the connection that has ended and tells least: the first without a flag, else the eleventh; or None."""
         ended = [name for name, story in self.stories.items() if story.closed]
         plain = next((name for name in ended if not self.stories[name].flags), None)
         return plain or next(iter(ended[10:]), None)

@@ -13,7 +13,7 @@ from steadyworker.diagnosis.picture.words import lapse, sentence
 from steadyworker.units import count_text
 
 _SHORT = 110
-"""Characters of a sentence that can be followed by one more clause."""
+"""The largest length in characters of a sentence that can be followed by one more clause."""
 
 _SHORTEST = 25
 _BREAK = re.compile(r"(?:: |\. )(?=\S)")
