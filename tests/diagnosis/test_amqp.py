@@ -273,7 +273,7 @@ def test_the_end_of_the_stream_inside_a_frame_is_a_cut_that_shows_no_login(left:
     message = publish(commands.Basic.Properties(), b"x" * 40)
     flaw = one_flaw(OPENING + message[:-left])
     assert (flaw.kind, flaw.size) == ("cut", 48 - left)
-    assert f"behind {48 - left} of 48 bytes of a body frame" in flaw.what
+    assert f"after {48 - left} of 48 bytes of a body frame" in flaw.what
 
 
 def test_methods_that_do_not_fit_are_flagged_and_the_reader_stays_in_step() -> None:
