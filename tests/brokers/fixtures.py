@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -58,6 +59,9 @@ SOCKET = "brokers_socket"
 """What an xdist worker is told: where it asks for the brokers that all workers share."""
 
 owner_key = pytest.StashKey[Owner]()
+
+_SHOWN_OF_A_LOG = 6_000
+"""Characters of a broker's log that are shown with a test that has failed."""
 
 ROCKETMQ = {"rocketmq4": "4", "rocketmq5": "5"}
 """The fixtures of RocketMQ, each with its line; a place is at the first by the driver for brokers, at the second by that for proxies."""
@@ -284,6 +288,19 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if any(item.get_closest_marker("spark") for item in session.items):
         with suppress(MissingError):  # before the first Spark host, which looks for them when it starts
             jdbc_drivers()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the end of its brokers' logs with a test that has failed: their folders are gone afterwards."""
+    report = yield
+    if report.failed:
+        given = getattr(item, "funcargs", {}).values()
+        for log in {value.log for value in given if isinstance(getattr(value, "log", None), Path)}:
+            if log.exists():
+                end = log.read_text(encoding="utf-8", errors="replace")[-_SHOWN_OF_A_LOG:]
+                report.sections.append((f"the end of {log}", end))
+    return report
 
 
 @pytest.hookimpl(optionalhook=True)
