@@ -244,6 +244,10 @@ class Node(RabbitMQ):
         """Whatever a test did to it: running, reachable, its settings as they were."""
         self.thaw()
         self.start()
+        # It can end after a restart of 3.10, and each declaration of a queue with at-least-once dead letters then fails (541).
+        if self.series == "3.10" and self.eval("whereis(rabbit_fifo_dlx_sup)") == "undefined":
+            self.stop()
+            self.start()
         self.set_memory_alarm(on=False)
         self.set_delivery_timeout(1800, looked_at_every=60)
         self.set_certificate()
