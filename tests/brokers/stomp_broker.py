@@ -256,12 +256,10 @@ class ArtemisQueues:
         self._jolokia = jolokia
 
     def all_counts(self, names: str) -> dict[str, Counts]:
-        if "*" not in names:
+        if "*" not in names:  # the queue counts a message a moment after its receipt
             for mbean in self._jolokia.search(self._queue(names)):
                 with suppress(BrokerError):  # it is gone since
-                    self._jolokia.execute(
-                        mbean, "flushExecutor()"
-                    )  # a message with its receipt is counted a moment later
+                    self._jolokia.execute(mbean, "flushExecutor()")
         asked = ("Name", "MessageCount", "ScheduledCount", "DeliveringCount", "ConsumerCount")
         found: dict[str, Counts] = {}
         for each in self._jolokia.read(self._queue(names), *asked).values():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import override
 
+from steadyworker.diagnosis.catalogue import load
 from steadyworker.diagnosis.records import Record
 from steadyworker.diagnosis.scan import Scanner, Search, by_time
 from steadyworker.diagnosis.timeline import NEAR, Finding, Incident, Sighting, Timelines
@@ -41,6 +43,24 @@ def test_a_chain_is_one_finding_whose_root_is_the_cause() -> None:
     assert incidents == [CHAIN]
     (finding,) = findings.values()
     assert (finding.entry.id, finding.times, finding.values) == ("small.beats", 1, {"connection": {"<0.1.0>": 1}})
+
+
+ON_PURPOSE = [
+    *("amqp.connection-forced", "rabbitmq.closed-via-management", "rabbitmq.user-deleted"),
+    *("rabbitmq.vhost-deleted", "rabbitmq.vhost-down", "rabbitmq.node-shutdown"),
+]
+
+
+@pytest.mark.parametrize("cause", ON_PURPOSE)
+def test_a_client_that_hangs_up_when_the_broker_closes_on_purpose_is_no_finding_of_its_own(cause: str) -> None:
+    """RabbitMQ says that the client closed unexpectedly, if it has not read connection.close-ok by then."""
+    catalogue = load()
+    timelines = Timelines(catalogue.values())
+    for line, identity in enumerate((cause, "amqp.closed-unexpectedly"), 1):
+        at = {"connection": "<0.1.0>", "peer": "127.0.0.1:41170"}
+        timelines.add(replace(sighting("small.closed", line, line, **at), entry=catalogue[identity]))
+    timelines.end()
+    assert [finding.entry.id for finding in timelines.findings.values()] == [cause]
 
 
 @given(st.permutations([BEATS, CLOSED, AGAIN, TWICE]))
