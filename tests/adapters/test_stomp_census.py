@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from threading import Event
 from typing import Any, TypeVar
 
 import pytest
@@ -93,6 +94,29 @@ def test_a_list_of_many_consumers_is_whole(stomp_broker: StompBroker, queue: str
     eventually(
         lambda: stomp_broker.consumers(queue) == 0
     )  # Artemis fails to remove a queue whose consumers are leaving
+
+
+@ARTEMIS_ONLY
+def test_a_number_is_known_while_consumers_come_and_go(stomp_broker: StompBroker, queue: str) -> None:
+    """Artemis 2.55 fails to list its consumers while one of them begins or ends; that must not be taken for a missing right."""
+    ended = Event()
+
+    def come_and_go() -> None:
+        with stomp_broker.client() as client:
+            while not ended.is_set():
+                client.subscribe(queue, "a")
+                client.unsubscribe("a")
+
+    with stomp_broker.client() as stays, ThreadPoolExecutor(4) as threads:
+        stays.subscribe(queue)
+        coming = [threads.submit(come_and_go) for _ in range(3)]
+        try:
+            found = [asked(stomp_broker.url, lambda at: census(at, queue)) for _ in range(80)]
+        finally:
+            ended.set()
+        for each in coming:
+            each.result()
+    assert None not in found
 
 
 @pytest.mark.parametrize("stomp_kind", ["classic"], indirect=True)

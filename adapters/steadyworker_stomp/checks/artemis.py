@@ -27,6 +27,10 @@ class MissingError(Exception):
     """A question about a queue that does not exist."""
 
 
+class FailedError(BrokerError):
+    """An operation that the user may call, and that failed; the connection lives on."""
+
+
 class Management:
     """
     The management of one Artemis, for one thread.
@@ -51,7 +55,8 @@ class Management:
 
         Raises:
             MissingError: The broker has no such resource.
-            BrokerError: The user may not ask (the visit's connection has then ended), or the broker has no such operation.
+            FailedError: The operation failed, or the broker has no such operation.
+            BrokerError: The user may not ask; the visit's connection has then ended.
             Silent: No reply came in time.
         """
         headers = {
@@ -70,7 +75,7 @@ class Management:
         self.newest = int(found["message-id"].partition(",")[2])
         (result,) = json.loads(body) or [None]
         if found.get("_AMQ_OperationSucceeded") != "true":
-            raise MissingError(resource) if _MISSING in str(result) else BrokerError(f"{operation}: {result}")
+            raise MissingError(resource) if _MISSING in str(result) else FailedError(f"{operation}: {result}")
         return result
 
     def ask_json(self, resource: str, operation: str, *arguments: object) -> Any:

@@ -14,11 +14,14 @@ A refusal ends the visit's connection, so each question needs a visit of its own
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
 
 from steadyworker.network import owed
 from steadyworker.network.errors import Silent
-from steadyworker_stomp.checks.artemis import Management, MissingError
+from steadyworker_stomp.checks.artemis import FailedError, Management, MissingError
 from steadyworker_stomp.connection import Received, Visit
 from steadyworker_stomp.dialects import CLASSIC
 from steadyworker_stomp.errors import BrokerError, is_right
@@ -26,6 +29,9 @@ from steadyworker_stomp.errors import BrokerError, is_right
 _CONSUMERS = "/topic/ActiveMQ.Advisory.Consumer.Queue."
 _QUEUES = "/topic/ActiveMQ.Advisory.Queue"
 _MARK = "/temp-queue/steadyworker"
+
+_TRIES, _PAUSE = 20, 0.05
+"""How often to ask for a list that fails, and the seconds between two questions."""
 
 
 def census(visited: Visit, queue: str) -> int | None:
@@ -39,7 +45,7 @@ def census(visited: Visit, queue: str) -> int | None:
             said = [json.loads(body) for _, body in _advised(visited, _CONSUMERS + queue)]
             found = [each["ConsumerInfo"] for each in said if "ConsumerInfo" in each]
             return len({each["consumerId"]["connectionId"] for each in found if not each.get("browser")})
-        consumers = Management(visited).ask_json(f"queue.{queue}", "listConsumersAsJSON")
+        consumers = _listed(Management(visited), queue)
         return len({each["connectionID"] for each in consumers if not each.get("browseOnly")})
     except MissingError:
         return 0
@@ -88,6 +94,20 @@ def _check(visited: Visit, error: BrokerError) -> None:
     """Raise the error unless it is a refusal; Artemis gives no reason for one, and sends no other error here."""
     if visited.dialect is CLASSIC and not is_right(error):
         raise error
+
+
+def _listed(management: Management, queue: str) -> list[dict[str, Any]]:
+    """Return the consumers of a queue of Artemis; while one of them begins or ends, Artemis 2.55 fails to list them."""
+    for _ in range(_TRIES - 1):
+        with suppress(FailedError):
+            return _consumers(management, queue)
+        time.sleep(_PAUSE)
+    return _consumers(management, queue)
+
+
+def _consumers(management: Management, queue: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = management.ask_json(f"queue.{queue}", "listConsumersAsJSON")
+    return found
 
 
 def _advised(visited: Visit, topic: str) -> Iterator[Received]:
