@@ -68,7 +68,7 @@ def is_delivery_timeout(error: BaseException) -> bool:
 
 _NOT_FOUND, _UNFIT = 404, 406
 
-_FORCED, _UNEXPECTED_FRAME = 320, 505
+_FORCED, _UNEXPECTED_FRAME, _INTERNAL = 320, 505, 541
 _FORCED_BY = (
     ("reason 'shutdown'", "rabbitmq.node-shutdown"),
     ("Closed via management", "rabbitmq.closed-via-management"),
@@ -139,6 +139,12 @@ def _judged(error: BaseException) -> Judged | None:  # noqa: C901, PLR0911, PLR0
                 refused=True,
                 id="amqp.unknown-mechanism",
             )
+        case exceptions.ProbableAccessDeniedError() if "541" in text and "is down" in text:
+            return Judged(
+                "a virtual host that does not run on this node",
+                "look in the broker's log for the cause, and then start it again (rabbitmqctl restart_vhost)",
+                id="rabbitmq.vhost-down",
+            )
         case exceptions.ProbableAccessDeniedError() if "530" in text and "is reached" not in text:
             return Judged(
                 f"no access to the virtual host ({_reply(text)})",
@@ -187,6 +193,8 @@ def _closed_id(code: int, reply: str) -> str:
     """Return the id of the entry for a connection that the broker closed; empty for a code with several causes."""
     if code == _FORCED:
         return next((id_ for needle, id_ in _FORCED_BY if needle in reply), "amqp.connection-forced")
+    if code == _INTERNAL:
+        return "rabbitmq.no-majority" if "cluster_not_formed" in reply else "rabbitmq.internal-error"
     return "amqp.interleaved-frames" if code == _UNEXPECTED_FRAME else ""
 
 

@@ -45,6 +45,14 @@ RABBITMQ: list[tuple[BaseException, str]] = [
     (closed(320, "CONNECTION_FORCED - Closed via management plugin"), "rabbitmq.closed-via-management"),
     (closed(320, "CONNECTION_FORCED - maintenance"), "amqp.connection-forced"),
     (closed(505, "UNEXPECTED_FRAME - expected content header"), "amqp.interleaved-frames"),
+    (closed(541, "INTERNAL_ERROR"), "rabbitmq.internal-error"),
+    (closed(541, "INTERNAL_ERROR - Cannot declare quorum queue 'a': cluster_not_formed"), "rabbitmq.no-majority"),
+    (
+        exceptions.ProbableAccessDeniedError(
+            "(541) \"INTERNAL_ERROR - access to vhost 'v' refused for user 'u': vhost 'v' is down\""
+        ),
+        "rabbitmq.vhost-down",
+    ),
     (closed(501, "FRAME_ERROR - something"), ""),  # a code with several causes
     (exceptions.AMQPHeartbeatTimeout("no activity"), "amqp.silent-broker"),
     (exceptions.StreamLostError("Transport indicated EOF"), "network.connection-closed"),

@@ -203,6 +203,22 @@ CASES = [
     case(S.distribution_port_taken, "", "rabbitmq.distribution-port-taken", slow=True),
     case(S.wrong_setting, "", "rabbitmq.unknown-setting", slow=True),
     case(S.port_taken, "rabbitmq.port-taken"),
+    case(
+        S.dead_lettering_ended,
+        "rabbitmq.dead-lettering-ended",
+        "rabbitmq.internal-error",
+        "rabbitmq.node-shutdown",
+        series={"3.10", "4.0"},
+        slow=True,
+    ),
+    case(
+        S.dead_lettering_ended,
+        "rabbitmq.dead-lettering-ended rabbitmq.no-majority",
+        "rabbitmq.no-majority",
+        "rabbitmq.node-shutdown",
+        series=NEWEST,
+        slow=True,
+    ),
     # --- pika
     case(
         P.two_threads,

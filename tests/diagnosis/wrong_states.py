@@ -15,11 +15,12 @@ from urllib.parse import quote
 import pika
 import trustme
 from pamqp import commands
+from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.brokers.process import free_ports
 from tests.diagnosis import wrong_frames, wrong_requests
 from tests.diagnosis.amqp_client import OPENING
-from tests.diagnosis.provocation import Scene, queue
+from tests.diagnosis.provocation import Scene, on_channel, queue
 
 Answer = TypeVar("Answer")
 
@@ -300,6 +301,26 @@ def no_dead_letter_target(scene: Scene) -> None:
 def no_dead_letter_route(scene: Scene) -> None:
     """The exchange has no queue."""
     not_forwarded(scene, "stuck", x_dead_letter_exchange="amq.direct", x_dead_letter_routing_key="nosuch")
+
+
+def dead_lettering_ended(scene: Scene) -> None:
+    """A node where dead-lettering has failed too often: its processes are killed until their supervisor gives up."""
+    kind = {"x_queue_type": "quorum", "x_dead_letter_exchange": "", "x_overflow": "reject-publish"}
+
+    def declare(channel: BlockingChannel, name: str) -> None:
+        queue(channel, name, **kind, x_dead_letter_routing_key="dead", x_dead_letter_strategy="at-least-once")
+
+    with scene.channel() as channel:
+        declare(channel, "before")
+    kill = "[exit(Pid, kill) || {_, Pid, _, _} <- supervisor:which_children(rabbit_fifo_dlx_sup)]"
+    scene.node.eval(f"[begin catch {kill}, timer:sleep(1) end || _ <- lists:seq(1, 500)], done")
+    try:
+        on_channel(scene, lambda channel: declare(channel, "after"))
+    finally:
+        scene.node.stop()
+        scene.node.start()
+    with scene.channel() as channel:
+        declare(channel, "after")
 
 
 # --- Policies, operators ----------------------------------------------------------------------------------------------
