@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from threading import Event
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 
@@ -16,6 +16,7 @@ from steadyworker.errors import BrokerUnavailable
 from steadyworker_stomp import StompAdapter
 from steadyworker_stomp.checks.artemis import (
     AddressSettings,
+    FailedError,
     Management,
     MissingError,
     address_settings,
@@ -25,7 +26,7 @@ from steadyworker_stomp.checks.artemis import (
 from steadyworker_stomp.checks.census import census, has_queue, subscriptions
 from steadyworker_stomp.connection import Visit, visit
 from steadyworker_stomp.declare import brief
-from steadyworker_stomp.errors import BrokerError
+from steadyworker_stomp.dialects import ARTEMIS
 from steadyworker_stomp.url import parse_url
 from tests.brokers.stomp_broker import StompBroker
 
@@ -116,7 +117,7 @@ def test_a_number_is_known_while_consumers_come_and_go(stomp_broker: StompBroker
             ended.set()
         for each in coming:
             each.result()
-    assert None not in found
+    assert all(found)
 
 
 @pytest.mark.parametrize("stomp_kind", ["classic"], indirect=True)
@@ -224,6 +225,52 @@ def test_a_question_that_artemis_does_not_know_is_an_error(stomp_broker: StompBr
         management = Management(visited)
         with pytest.raises(MissingError):
             management.ask(f"queue.{queue}", "isPaused")
-        with pytest.raises(BrokerError, match="noSuchOperation"):
+        with pytest.raises(FailedError, match="noSuchOperation"):
             management.ask("broker", "noSuchOperation")
         assert management.ask("broker", "getVersion")
+
+
+class MadeUpArtemis:
+    """The visit of a management that answers as it is told, and counts its questions."""
+
+    dialect = ARTEMIS
+
+    def __init__(self, *answers: tuple[bool, object]) -> None:
+        self.connection = self
+        self.asked = 0
+        self._answers = iter(answers)
+
+    def listen(self, *_: object) -> None: ...
+
+    def send(self, *_: object, **__: object) -> None: ...
+
+    def wait(self, _: object) -> None:
+        self.asked += 1
+
+    def next(self, _: float) -> tuple[dict[str, str], bytes]:
+        succeeded, result = next(self._answers)
+        headers = {"message-id": "a,1", "_AMQ_OperationSucceeded": str(succeeded).lower()}
+        return headers, json.dumps([result]).encode()
+
+
+RACE = (False, 'Cannot invoke "toString()" because "this.session" is null')
+
+
+def test_a_list_that_fails_is_asked_for_again() -> None:
+    artemis = MadeUpArtemis(RACE, RACE, (True, '[{"connectionID": "a"}]'))
+    assert census(cast("Visit", artemis), "jobs") == 1
+    assert artemis.asked == 3
+
+
+def test_a_list_that_fails_each_time_is_no_missing_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("steadyworker_stomp.checks.census._PAUSE", 0)
+    artemis = MadeUpArtemis(*[RACE] * 100)
+    with pytest.raises(FailedError, match="session"):
+        census(cast("Visit", artemis), "jobs")
+    assert artemis.asked == 20
+
+
+def test_a_refusal_in_a_reply_is_a_missing_right_at_once() -> None:
+    artemis = MadeUpArtemis((False, "AMQ229032: User: limited does not have permission='VIEW'"))
+    assert census(cast("Visit", artemis), "jobs") is None
+    assert artemis.asked == 1

@@ -16,7 +16,7 @@ from typing import Any
 from steadyworker.network import owed
 from steadyworker.network.errors import Silent
 from steadyworker_stomp.connection import Visit
-from steadyworker_stomp.errors import BrokerError
+from steadyworker_stomp.errors import BrokerError, is_right
 
 _MANAGEMENT = "activemq.management"
 _REPLIES = "steadyworker.replies"
@@ -56,7 +56,7 @@ class Management:
         Raises:
             MissingError: The broker has no such resource.
             FailedError: The operation failed, or the broker has no such operation.
-            BrokerError: The user may not ask; the visit's connection has then ended.
+            BrokerError: The user may not ask; in most cases, the visit's connection has then ended.
             Silent: No reply came in time.
         """
         headers = {
@@ -75,7 +75,10 @@ class Management:
         self.newest = int(found["message-id"].partition(",")[2])
         (result,) = json.loads(body) or [None]
         if found.get("_AMQ_OperationSucceeded") != "true":
-            raise MissingError(resource) if _MISSING in str(result) else FailedError(f"{operation}: {result}")
+            if _MISSING in str(result):
+                raise MissingError(resource)
+            refused = BrokerError(f"{operation}: {result}")
+            raise refused if is_right(refused) else FailedError(str(refused))
         return result
 
     def ask_json(self, resource: str, operation: str, *arguments: object) -> Any:

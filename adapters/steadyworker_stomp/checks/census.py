@@ -38,7 +38,7 @@ def census(visited: Visit, queue: str) -> int | None:
     """
     Return the number of connections that consume the queue; None if the user has no right to ask.
 
-    Raises Silent or OSError if the connection fails.
+    Raises Silent or OSError if the connection fails, and BrokerError if the broker does.
     """
     try:
         if visited.dialect is CLASSIC:
@@ -58,7 +58,7 @@ def subscriptions(visited: Visit, queue: str) -> int | None:
     """
     Return the number of the queue's subscriptions, at the same cost for any number; None if the user has no right to ask.
 
-    Raises Silent or OSError if the connection fails.
+    Raises Silent or OSError if the connection fails, and BrokerError if the broker does.
     """
     try:
         if visited.dialect is CLASSIC:  # each message of the list has the number, so the first one is enough
@@ -75,7 +75,7 @@ def has_queue(visited: Visit, queue: str) -> bool:
     """
     Return whether the broker has the queue; True if the user has no right to ask.
 
-    Raises Silent or OSError if the connection fails.
+    Raises Silent or OSError if the connection fails, and BrokerError if the broker does.
     """
     try:
         if visited.dialect is CLASSIC:
@@ -91,8 +91,8 @@ def has_queue(visited: Visit, queue: str) -> bool:
 
 
 def _check(visited: Visit, error: BrokerError) -> None:
-    """Raise the error unless it is a refusal; Artemis gives no reason for one, and sends no other error here."""
-    if visited.dialect is CLASSIC and not is_right(error):
+    """Raise the error unless it is a refusal; for one in an ERROR frame, Artemis gives no reason."""
+    if isinstance(error, FailedError) or (visited.dialect is CLASSIC and not is_right(error)):
         raise error
 
 
