@@ -139,10 +139,10 @@ def _judged(error: BaseException) -> Judged | None:  # noqa: C901, PLR0911, PLR0
                 refused=True,
                 id="amqp.unknown-mechanism",
             )
-        case exceptions.ProbableAccessDeniedError() if "541" in text and "is down" in text:
+        case exceptions.ProbableAccessDeniedError() if "(541)" in text and "is down" in text:
             return Judged(
                 "a virtual host that does not run on this node",
-                "look in the broker's log for the cause, and then start it again (rabbitmqctl restart_vhost)",
+                "look in the broker's log for the cause, and then start it again (rabbitmqctl restart_vhost -p VHOST)",
                 id="rabbitmq.vhost-down",
             )
         case exceptions.ProbableAccessDeniedError() if "530" in text and "is reached" not in text:
@@ -194,7 +194,9 @@ def _closed_id(code: int, reply: str) -> str:
     if code == _FORCED:
         return next((id_ for needle, id_ in _FORCED_BY if needle in reply), "amqp.connection-forced")
     if code == _INTERNAL:
-        return "rabbitmq.no-majority" if "cluster_not_formed" in reply else "rabbitmq.internal-error"
+        # RabbitMQ cuts a reply of more than 255 bytes, and the names of two nodes can be long.
+        unformed = "Cannot declare quorum queue" in reply and ("cluster_not_formed" in reply or reply.endswith("..."))
+        return "rabbitmq.no-majority" if unformed else "rabbitmq.internal-error"
     return "amqp.interleaved-frames" if code == _UNEXPECTED_FRAME else ""
 
 

@@ -31,7 +31,12 @@ _MOST_KNOWN = 2_000
 _FRAME_ERROR = re.compile(
     r"type (?P<type>\d+), all octets = <<.*>>:\s*(?:\{(?P<why>\w+),\s*(?P<size>\d+)|unknown_frame)", re.DOTALL
 )
-_CODES: Mapping[int, str] = {320: "amqp.connection-forced", 504: "amqp.dead-channel", 505: "amqp.interleaved-frames"}
+_CODES: Mapping[int, str] = {
+    320: "amqp.connection-forced",
+    504: "amqp.dead-channel",
+    505: "amqp.interleaved-frames",
+    541: "rabbitmq.internal-error",
+}
 _FRAME_ERROR_CODE = 501
 _NEARLY = 0.95
 _SLACK = 0.25  # seconds that a delivery takes to get here on a busy machine, while the broker counts already

@@ -79,6 +79,7 @@ FLAGS: Mapping[str, Level] = {
     "amqp.unknown-protocol-on-port": "warning",
     "amqp.unlimited-prefetch": "warning",
     "amqp.wrong-version": "error",
+    "rabbitmq.internal-error": "error",
     "rocketmq.bad-frame": "warning",
     "rocketmq.broker-busy": "warning",
     "rocketmq.error-reply": "warning",

@@ -128,6 +128,29 @@ def test_each_text_can_be_read_without_a_log(entry: Entry) -> None:
     assert set(entry.follows) <= CATALOGUE.keys()
 
 
+BROKEN, NO_MAJORITY = "rabbitmq.internal-error", "rabbitmq.no-majority"
+UNFORMED = "INTERNAL_ERROR - Cannot declare quorum queue 'a' in vhost 'b' on node 'c' with leader on node"
+
+
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        ("ConnectionClosedByBroker: (541, 'INTERNAL_ERROR')", {BROKEN}),
+        ('connection closed: 541 (INTERNAL-ERROR) with message "INTERNAL_ERROR"', {BROKEN}),
+        ("(reply-code=541, reply-text=INTERNAL_ERROR, class-id=50, method-id=10)", {BROKEN}),
+        ('operation queue.declare caused a connection exception internal_error: "Could not declare queue"', {BROKEN}),
+        (f"ConnectionClosedByBroker: (541, \"{UNFORMED} 'c': cluster_not_formed\")", {NO_MAJORITY}),
+        (f'ConnectionClosedByBroker: (541, "{UNFORMED} \'rabbit@a-very-long-na...")', {NO_MAJORITY}),
+        ("stream error: stream ID 541; INTERNAL_ERROR; received from peer", set()),
+        ("02:45:36,541 ERROR app: INTERNAL_ERROR", set()),
+        ("took 541 ms, status INTERNAL_ERROR", set()),
+        ('"GET / HTTP/1.1" 500 541 "-" "INTERNAL_ERROR"', set()),
+    ],
+)
+def test_a_failure_of_the_broker_is_told_from_other_numbers(text: str, ids: set[str]) -> None:
+    assert {seen.entry.id for seen in Scanner("log", SEARCH).whole([text.encode()])} == ids
+
+
 def test_no_entry_is_its_own_cause() -> None:
     TopologicalSorter({entry.id: entry.follows for entry in CATALOGUE.values()}).prepare()
 

@@ -234,6 +234,7 @@ def test_acks_in_any_order_are_no_flag() -> None:
         (commands.Connection.Close(501, "FRAME_ERROR - type 8, all octets = <<>>: {invalid_frame_end_marker,0}", 0, 0), "amqp.invalid-frame-end"),
         (commands.Connection.Close(504, "CHANNEL_ERROR - expected 'channel.open'", 60, 40), "amqp.dead-channel"),
         (commands.Connection.Close(505, "UNEXPECTED_FRAME - expected content header for class 60", 60, 40), "amqp.interleaved-frames"),
+        (commands.Connection.Close(541, "INTERNAL_ERROR", 50, 10), "rabbitmq.internal-error"),
     ],
 )  # fmt: skip
 def test_what_the_broker_says_at_a_close_is_flagged(method: base.Frame, flag: str) -> None:

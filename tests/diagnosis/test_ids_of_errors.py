@@ -47,6 +47,12 @@ RABBITMQ: list[tuple[BaseException, str]] = [
     (closed(505, "UNEXPECTED_FRAME - expected content header"), "amqp.interleaved-frames"),
     (closed(541, "INTERNAL_ERROR"), "rabbitmq.internal-error"),
     (closed(541, "INTERNAL_ERROR - Cannot declare quorum queue 'a': cluster_not_formed"), "rabbitmq.no-majority"),
+    (  # RabbitMQ cuts a reply of more than 255 bytes
+        closed(
+            541, "INTERNAL_ERROR - Cannot declare quorum queue 'a' in vhost '/' on node 'rabbit@one.example' with..."
+        ),
+        "rabbitmq.no-majority",
+    ),
     (
         exceptions.ProbableAccessDeniedError(
             "(541) \"INTERNAL_ERROR - access to vhost 'v' refused for user 'u': vhost 'v' is down\""
