@@ -207,10 +207,9 @@ class RabbitmqPlace:
         self.rabbitmq.management("PUT", f"policies/{self.vhost.name}/{name}", body)
 
     def told_policies(self) -> set[str]:
-        """Return the policies, as JSON, that the statistics of queues tell; a queue without statistics tells none."""
+        """Return the policies, as JSON, that the statistics of the queues tell; `null` for a queue that has none yet."""
         queues = self.rabbitmq.management("GET", f"queues/{self.vhost.name}")
-        key = "effective_policy_definition"
-        return {json.dumps(queue[key]) for queue in queues if key in queue}
+        return {json.dumps(queue.get("effective_policy_definition")) for queue in queues}
 
     def close(self) -> None:
         self.rabbitmq.remove_vhost(self.vhost)
