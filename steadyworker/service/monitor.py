@@ -30,6 +30,9 @@ _SLOT_TURN_LIMIT = 60.0
 
 _EXTEND_BY = 10.0
 
+_STARTS_WITHIN = 5.0
+"""Seconds that a start takes on a busy machine: connections, queues, and the processes of the slots."""
+
 
 class Monitor:
     """
@@ -63,6 +66,8 @@ class Monitor:
         self._stuck: tuple[str, ...] = ()
         self._unready: dict[str, str] = {"worker": "starting"}
         self._told: set[str] = set()
+        self._started_at = -_STARTS_WITHIN
+        self._since_start: set[str] | None = None
         self._stopping = False
         self._looked_at = self._fed_at = -_EXTEND_BY
         self._log = get_logger("steadyworker.service")
@@ -82,6 +87,7 @@ class Monitor:
 
     def begin(self, assembly: Assembly) -> None:
         """Start to watch the parts of this assembly."""
+        self._started_at = self._clock.monotonic()
         parts = [
             Part("keeper", lambda: assembly.keeper.last_turn, self._times.renew * 2 + self._times.call_timeout * 2)
         ]
@@ -111,7 +117,7 @@ class Monitor:
             for part, why in runner.not_ready().items():
                 unready[name := f"{runner.deps.spec.queue}: {part}"] = why
                 explain[name] = runner.explain(part)
-        self._tell(unready, explain)
+        self._tell(now, unready, explain)
         self._unready = unready
         if not self._stuck:
             self._feed(now)
@@ -128,13 +134,16 @@ class Monitor:
             self._fed_at = now
             self._notifier.watchdog()
 
-    def _tell(self, unready: Mapping[str, str], explain: Mapping[str, str]) -> None:
+    def _tell(self, now: float, unready: Mapping[str, str], explain: Mapping[str, str]) -> None:
         """
         Log a reason why the process is not ready when two looks in a row have found it, and log its end.
 
-        A reason that only one look has found can be part of a normal start.
+        A reason that only one look has found is not logged, nor one that ends with the start.
         """
-        for part in (unready.keys() & self._unready.keys()) - self._told:
+        since_start = unready.keys() if self._since_start is None else self._since_start & unready.keys()
+        self._since_start = set(since_start)
+        starting = self._since_start if now - self._started_at < _STARTS_WITHIN else set()
+        for part in (unready.keys() & self._unready.keys()) - self._told - starting:
             self._told.add(part)
             self._log.warning("not_ready", part=part, why=unready[part], **explained(explain[part]))
         for part in self._told - unready.keys():

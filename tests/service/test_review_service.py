@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from structlog.stdlib import BoundLogger
 
 from steadyworker import config
 from steadyworker.clock import SystemClock, Times
@@ -180,6 +181,44 @@ def test_a_slot_whose_thread_hangs_fails_livez(tmp_path: Path) -> None:
         clock.advance(1)
         monitor.look(cast(Assembly, assembly), Stage.RUNNING)
     assert monitor.snapshot().unlive == ("stuck: slot 3 of exports",)
+
+
+def monitored(changes: dict[int, set[str]]) -> list[tuple[int, str, str]]:
+    """Look once a second at a runner that is not ready for these reasons; return the second, the event and the reason of each line."""
+    clock, told = FakeClock(), list[tuple[int, str, str]]()
+    unready: set[str] = changes[0]
+    runner = DeadRunner()
+    extra: Any = runner
+    extra.not_ready = lambda: dict.fromkeys(unready, "why")
+    extra.explain = lambda _: ""
+    extra.last_turn = None
+    assembly = cast(Assembly, SimpleNamespace(runners=[runner], keeper=SimpleNamespace(last_turn=clock.monotonic())))
+    monitor = Monitor(clock, Times().scaled(1000), None, {})
+
+    def line(event: str, *, part: str, **_: object) -> None:
+        told.append((second, event, part))
+
+    monitor._log = cast(BoundLogger, SimpleNamespace(warning=line, info=line))
+    monitor.begin(assembly)
+    for second in range(max(changes) + 1):
+        unready = changes.get(second, unready)
+        monitor.look(assembly, Stage.RUNNING)
+        clock.advance(1)
+    return told
+
+
+def test_a_start_that_takes_some_seconds_is_no_warning() -> None:
+    assert monitored({0: {"broker", "setup"}, 2: {"setup"}, 4: set(), 9: set()}) == []
+
+
+def test_a_start_that_takes_longer_is_a_warning() -> None:
+    told = monitored({0: {"setup"}, 9: set()})
+    assert told == [(5, "not_ready", "exports: setup"), (9, "ready_again", "exports: setup")]
+
+
+def test_an_outage_right_behind_the_start_is_a_warning_as_any_other() -> None:
+    told = monitored({0: set(), 1: {"broker"}, 4: set()})
+    assert told == [(2, "not_ready", "exports: broker"), (4, "ready_again", "exports: broker")]
 
 
 def test_a_purge_that_gets_no_thread_ends_no_job(tmp_path: Path) -> None:
