@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import ssl
 import traceback
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from pika.exceptions import AMQPError
 
 from tests.brokers.rabbitmq import Node, Vhost
 from tests.diagnosis.amqp_client import RawClient
+from tests.support.stage import eventually
 
 
 @dataclass
@@ -65,6 +67,17 @@ class Scene:
         return ssl.create_default_context(cafile=str(self.node.ca_file))
 
     # --- What is said -------------------------------------------------------------------------------------------------
+
+    def wait_for_silence(self) -> None:
+        """Wait until the broker has closed the connections of this provocation, and until its log has that."""
+        mark = f"silence {secrets.token_hex(8)}"
+        vhost = f'[{{vhost, <<"{self.vhost.name}">>}}]'
+        connections = (
+            "[P || P <- rabbit_networking:connections(), (catch rabbit_networking:connection_info(P, [vhost]))"
+        )
+        look = f'case {connections} =:= {vhost}] of [] -> logger:notice("{mark}"), silent; Some -> length(Some) end'
+        eventually(lambda: self.node.eval(look) == "silent", "every connection closed")
+        eventually(lambda: mark.encode() in self.node.log.read_bytes(), f"{mark!r} in the broker's log")
 
     @contextmanager
     def listening(self) -> Iterator[None]:

@@ -287,6 +287,8 @@ def test_what_is_said_is_explained(scene: Scene, told: Case) -> None:
     log = BrokersLog(scene.node.log)
     with scene.listening():
         told.act(scene)
+        if GONE in told.also:
+            scene.wait_for_silence()  # or the next provocation's log would have it
     in_log = log.until(told.broker)
     by_client = explained("\n".join(scene.said))
     assert told.client <= by_client.keys(), scene.said
