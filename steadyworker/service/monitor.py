@@ -87,7 +87,7 @@ class Monitor:
 
     def begin(self, assembly: Assembly) -> None:
         """Start to watch the parts of this assembly."""
-        self._started_at = self._clock.monotonic()
+        self._started_at, self._since_start = self._clock.monotonic(), None
         parts = [
             Part("keeper", lambda: assembly.keeper.last_turn, self._times.renew * 2 + self._times.call_timeout * 2)
         ]

@@ -71,11 +71,9 @@ class Scene:
     def wait_for_silence(self) -> None:
         """Wait until the broker has closed the connections of this provocation, and until its log has that."""
         mark = f"silence {secrets.token_hex(8)}"
-        vhost = f'[{{vhost, <<"{self.vhost.name}">>}}]'
-        connections = (
-            "[P || P <- rabbit_networking:connections(), (catch rabbit_networking:connection_info(P, [vhost]))"
-        )
-        look = f'case {connections} =:= {vhost}] of [] -> logger:notice("{mark}"), silent; Some -> length(Some) end'
+        of_vhost = f'(catch rabbit_networking:connection_info(P, [vhost])) =:= [{{vhost, <<"{self.vhost.name}">>}}]'
+        open_ = f"[P || P <- rabbit_networking:connections(), {of_vhost}]"
+        look = f'case {open_} of [] -> logger:notice("{mark}"), silent; Some -> length(Some) end'
         eventually(lambda: self.node.eval(look) == "silent", "every connection closed")
         eventually(lambda: mark.encode() in self.node.log.read_bytes(), f"{mark!r} in the broker's log")
 

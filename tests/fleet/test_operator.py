@@ -22,9 +22,8 @@ def test_a_policy_that_would_delete_queues_ends_a_worker_that_runs_and_prevents_
     worker = fleet.worker(LIGHT, broker=broker, script={"recheck": 0.5}).started()
     fleet.send_all({"job": {}})
     fleet.notes("ends", 1)
-    worker.signal_all(
-        signal.SIGSTOP
-    )  # it would see the policy at some of its queues first: statistics are up to 10 s old
+    # Statistics are up to 10 s old, so a worker that runs would see the policy at some of its queues first.
+    worker.signal_all(signal.SIGSTOP)
     policy = {"expires": 600_000}
     rabbitmq_place.set_policy("tidy", policy)
     eventually(lambda: rabbitmq_place.told_policies() == {json.dumps(policy)}, "the policy in all statistics")
