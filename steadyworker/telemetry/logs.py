@@ -7,8 +7,9 @@ In SteadyWorker's own lines, `event` is a stable id in snake_case.
 A line whose cause is known has `explain`, the id of an entry of the catalogue (`steadyworker explain --id ID`), and its `remedy`.
 `event_log.py` writes the lines of a job's events.
 
-The logging handler formats and writes the lines, and never raises to its caller.
-The handler replaces a line that it cannot format or write by a `log_line_lost` line, or drops the line.
+The logging handler formats and writes the lines; it never raises to its caller, and never waits for the reader of the lines.
+The handler replaces a line that it cannot format by a `log_line_lost` line.
+`line_writer.py` keeps the lines for which the reader is late, and `log_lines_lost` reports those that it could not keep.
 The formatter leaves out the middle of a text of more than 65,536 characters.
 In a program that does not call `configure`, a logger from `get_logger` works like a plain stdlib logger.
 """
@@ -32,6 +33,7 @@ import structlog
 from structlog.contextvars import merge_contextvars
 from structlog.stdlib import BoundLogger, ProcessorFormatter
 
+from steadyworker.telemetry.line_writer import LineWriter
 from steadyworker.text.plain_text import as_unicode
 from steadyworker.text.redaction import LONGEST_VALUE, REDACTED, is_secret_name, may_hold_secret, redact
 
@@ -51,6 +53,9 @@ The debug lines of rocketmq-python-client contain whole messages.
 
 EXPLAIN = "explain"
 """The key of a line's entry in the catalogue."""
+
+LAST_LINES = 0.5
+"""Seconds that a process that ends waits for the reader of its last lines."""
 
 RemedyOf = Callable[[Mapping[str, Any]], str]
 
@@ -80,12 +85,24 @@ def configure(format: LogFormat, level: str, stream: TextIO | None = None, remed
         _formatter(head, colors=terminal and not os.environ.get("NO_COLOR")) if pretty else _formatter(head)
     )
     root = logging.getLogger()
-    for old in [known for known in root.handlers if isinstance(known, _Handler)]:
+    for old in _ours():
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level.upper())
     for name, lowest in _CLIENT_LIBRARIES.items():
         logging.getLogger(name).setLevel(logging.CRITICAL if root.level > logging.DEBUG else lowest)
+
+
+def lines_lost() -> int:
+    """Return the number of lines that this process could not write, because their reader was late for too long."""
+    return sum(handler.lines.lost for handler in _ours() if handler.lines is not None)
+
+
+def drain(within: float = LAST_LINES) -> None:
+    """Wait for the lines that are not written yet, at most this many seconds; call it before `os._exit`."""
+    for handler in _ours():
+        if handler.lines is not None:
+            handler.lines.drain(within)
 
 
 def explained(id: str) -> dict[str, str]:
@@ -109,14 +126,25 @@ def get_logger(name: str) -> BoundLogger:
     return logger
 
 
-class _Handler(logging.StreamHandler[TextIO]):
-    """A handler that writes lines; if a line cannot be written, the handler raises nothing, and prints no traceback."""
+class _Handler(logging.Handler):
+    """
+    A handler that writes lines; if a line cannot be formatted or written, the handler raises nothing, and prints no traceback.
+
+    A stream with a descriptor is written by a `LineWriter`, so that no thread waits for the process that reads it.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self.stream = stream
+        self.lines: LineWriter | None = None
+        with suppress(Exception):  # a program can put anything in the place of standard error, with a descriptor or without
+            stream.flush()
+            self.lines = LineWriter(stream.fileno(), self._report)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the record as StreamHandler does, but raise nothing, not even RecursionError."""
+        """Format and write the record, but raise nothing, not even RecursionError."""
         try:
-            self.stream.write(self.format(record) + self.terminator)
-            self.flush()
+            self._write(self.format(record))
         except RecursionError:
             pass
         except Exception:  # noqa: BLE001 - a record's text or the stream can raise anything
@@ -135,8 +163,34 @@ class _Handler(logging.StreamHandler[TextIO]):
             "error": type(sys.exception()).__name__,
         }
         with suppress(Exception):
-            self.stream.write(json.dumps(lost) + self.terminator)
-            self.flush()
+            self._write(json.dumps(lost))
+
+    def close(self) -> None:
+        """Wait for the last lines, at most half a second; the stdlib calls this at the end of the process."""
+        if self.lines is not None:
+            self.lines.drain(LAST_LINES)
+        super().close()
+
+    def _write(self, line: str) -> None:
+        if self.lines is not None:
+            self.lines.write(self._encoded(line))
+        else:
+            self.stream.write(f"{line}\n")
+            if hasattr(self.stream, "flush"):
+                self.stream.flush()
+
+    def _encoded(self, line: str) -> bytes:
+        return f"{line}\n".encode(getattr(self.stream, "encoding", None) or "utf-8", "backslashreplace")
+
+    def _report(self, lines: int) -> bytes:
+        """Return the line that reports this number of lost lines."""
+        about = {"lines": lines, EXPLAIN: "steadyworker.log-lines-lost"}
+        head = {"name": "steadyworker.telemetry", "levelno": logging.WARNING, "levelname": "WARNING"}
+        return self._encoded(self.format(logging.makeLogRecord({**head, "msg": "log_lines_lost", **about})))
+
+
+def _ours() -> list[_Handler]:
+    return [handler for handler in logging.getLogger().handlers if isinstance(handler, _Handler)]
 
 
 class _Head:

@@ -98,6 +98,20 @@ class Tidy(Worker[dict[str, Any]]):
             raise
 
 
+class Talkative(Worker[dict[str, Any]]):
+    """Logs `lines` lines of so many `bytes` behind its gate, and one number in each."""
+
+    queue = "talkative"
+    time_limit = 60
+
+    def handle(self, job: Job[dict[str, Any]]) -> None:
+        note("waiting", job.key)
+        while not is_open(job.payload["gate"]):
+            time.sleep(0.01)
+        for number in range(job.payload["lines"]):
+            job.log.info("spoken", number=number, text="x" * job.payload["bytes"])
+
+
 class Slow(Worker[dict[str, Any]]):
     """Its `setup` waits for a gate, or does what the environment says; so does its `teardown`."""
 

@@ -48,9 +48,12 @@ def eventually(
 class WorkerProcess(subprocess.Popen[bytes]):
     """A worker process and the lines that it has logged."""
 
-    def __init__(self, command: list[str], folder: Path, environment: Environment, log: Path) -> None:
+    def __init__(
+        self, command: list[str], folder: Path, environment: Environment, log: Path, output: int | None = None
+    ) -> None:
         self.log = log
-        with log.open("wb") as out:
+        with log.open("wb") as file:
+            out = file.fileno() if output is None else output
             super().__init__(command, cwd=folder, env=environment, stdout=out, stderr=out, start_new_session=True)
 
     def lines(self, event: str) -> list[dict[str, Any]]:
@@ -148,20 +151,25 @@ class Processes:
         script: Mapping[str, object] | None = None,
         env: Environment | None = None,
         around: Sequence[str] = (),
+        output: int | None = None,
         **settings: Setting,
     ) -> WorkerProcess:
-        """Start a worker process with these settings, this done to its parts (`main.py`), and that command around it."""
+        """
+        Start a worker process with these settings, this done to its parts (`main.py`), and that command around it.
+
+        It writes into `output` instead of its log, if that is given.
+        """
         command = [*around, sys.executable, str(self.main), *targets]
         environment = self.environment(**settings) | {"STAGE": json.dumps(script or {})} | dict(env or {})
-        return self._started(command, environment)
+        return self._started(command, environment, output)
 
     def command(self, *arguments: str, **settings: Setting) -> WorkerProcess:
         """Start `steadyworker` with these arguments, as a user does."""
         return self._started([sys.executable, "-m", "steadyworker", *arguments], self.environment(**settings))
 
-    def _started(self, command: list[str], environment: Environment) -> WorkerProcess:
+    def _started(self, command: list[str], environment: Environment, output: int | None = None) -> WorkerProcess:
         log = self.folder / f"worker-{len(self.processes)}.log"
-        self.processes.append(WorkerProcess(command, self.folder, environment, log))
+        self.processes.append(WorkerProcess(command, self.folder, environment, log, output))
         return self.processes[-1]
 
     # --- what there is ---
