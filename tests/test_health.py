@@ -45,6 +45,14 @@ class Probed:
             return answer
 
 
+def ended(client: socket.socket) -> bool:
+    """Wait for the end of this connection; whether nothing came before it."""
+    try:
+        return client.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
 @pytest.fixture
 def probed() -> Iterator[Probed]:
     probed = Probed()
@@ -109,15 +117,29 @@ def test_a_huge_request_is_cut_off_and_the_next_is_served(probed: Probed) -> Non
     assert probed.ask("GET", "/livez")[0].status == 200
 
 
-def test_probers_that_hang_are_few_and_hold_no_stop_up(probed: Probed) -> None:
+@pytest.mark.parametrize("slow", [16, 200])
+def test_clients_that_send_no_head_delay_no_probe(probed: Probed, slow: int) -> None:
+    """Each of them sends a byte and waits, again and again: as a scanner does, or a proxy that opens connections in advance."""
     others = {*threading.enumerate()}  # tests before this one may have left some
-    hanging = [socket.create_connection(probed.place, timeout=10) for _ in range(40)]
-    # Those beyond the sixteenth are turned away; the last one is, once all before it were accepted.
-    assert hanging[-1].recv(1) == b""
-    assert 0 < sum(thread.name.startswith("Thread-") for thread in {*threading.enumerate()} - others) <= 16
+    hanging = [socket.create_connection(probed.place, timeout=10) for _ in range(slow)]
+    for client in hanging:
+        with suppress(OSError):  # dropped already
+            client.send(b"G")
+    assert [probed.ask("GET", "/livez")[0].status for _ in range(12)] == [200] * 12
+    assert {*threading.enumerate()} <= others, "no thread for a client"
+    assert all(map(ended, hanging)), "the oldest were dropped for others, and each after a second"
     probed.server.stop()
     for client in hanging:
         client.close()
+
+
+def test_a_client_that_does_not_read_delays_no_probe(probed: Probed) -> None:
+    probed.snapshot = Snapshot(unready=("x" * (32 << 20),))  # more than the sockets of both sides hold
+    with socket.create_connection(probed.place, timeout=10) as client:
+        client.sendall(b"GET /readyz HTTP/1.0\r\n\r\n")
+        assert client.recv(12) == b"HTTP/1.0 503"
+        probed.snapshot = Snapshot()
+        assert probed.ask("GET", "/livez")[0].status == 200
 
 
 def test_stop_in_any_order_frees_the_address() -> None:

@@ -39,7 +39,8 @@ class House:
             self.clock.advance(1)
             for part in turning:
                 part.turn()
-            said.append(self.watchdog.stuck())
+            self.watchdog.look()
+            said.append(self.watchdog.stuck)
         return said
 
 
@@ -69,7 +70,8 @@ def test_a_process_that_stood_still_does_not_blame_its_parts(caplog: pytest.LogC
     house = House()
     house.clock.advance(300)
     with caplog.at_level(logging.INFO, "steadyworker.service.watchdog"):
-        assert house.watchdog.stuck() == ()
+        house.watchdog.look()
+        assert house.watchdog.stuck == ()
     assert [(record.message, vars(record)["late_s"]) for record in caplog.records] == [("watchdog_late", 299)]
     assert house.seconds(10, house.child)[-1] == ()
     assert house.seconds(1, house.child) == [("io",)]
@@ -85,3 +87,21 @@ def test_getting_stuck_and_recovering_are_logged_once_by_name(caplog: pytest.Log
         ("part_recovered", "io"),
     ]
     assert vars(caplog.records[0])["silent_s"] == 11.0
+
+
+def test_the_verdict_is_there_before_its_line_is_written() -> None:
+    """A logging handler of the user's can hang; the probes read the verdict meanwhile."""
+    house = House()
+    seen: list[tuple[str, ...]] = []
+
+    class Reads(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            seen.append(house.watchdog.stuck)
+
+    handler, log = Reads(), logging.getLogger("steadyworker.service.watchdog")
+    log.addHandler(handler)
+    try:
+        house.seconds(11, house.child)
+    finally:
+        log.removeHandler(handler)
+    assert seen == [("io",)]

@@ -6,6 +6,7 @@ The worker process: wires its parts together, starts them, watches them and stop
 | `launch.py` | `run(...)`: from Worker classes to an exit code |
 | `assemble.py` | creates every part and connects them |
 | `service.py` | the life of the process: signals, stages, the stop budget |
+| `deadline.py` | ends the process if the main thread does not keep the stop budget |
 | `monitor.py` | the watchdog report, the health probes and systemd |
 | `stop_conditions.py` | the conditions that end the process without a signal |
 | `watchdog.py` | finds the threads that no longer turn |

@@ -6,30 +6,31 @@ Serves `/livez`, `/readyz` and `/metrics` over HTTP.
 Each 503 has its reasons in the body: as text, or as JSON if the request accepts JSON and no text.
 `/metrics` returns the page of `steadyworker.telemetry.metrics`, or 404 if the caller passes no page.
 
-The server allows 5 s and 8 KiB for a request, and 16 requests at a time, so that probes cannot overload the process.
+One thread serves all connections, and waits for none of them, so slow clients do not delay a probe.
+A client has 1 s to send the head of its request, of at most 8 KiB, and 5 s to read the response.
+The server holds 64 connections; for one more, it drops the oldest that has not sent its head.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from io import BytesIO
 from typing import Any, cast
 
-from steadyworker.clock import Clock, SystemClock
 from steadyworker.errors import ConfigError
 from steadyworker.telemetry.metrics import Page
 
 _HEAD_BYTES = 8 << 10
-_WITHIN = 5.0
-_AT_A_TIME = 16
-_LOOK_EVERY = 0.2  # seconds between two checks for a stop
+_HEAD_WITHIN = 1.0
+_READ_WITHIN = 5.0
+_AT_A_TIME = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,103 +47,125 @@ class HealthServer:
 
     Args:
         address: `host:port`; port 0 takes a free port.
-        snapshot: A function that the server calls for each probe, from any thread; it must return at once.
+        snapshot: A function that the server calls for each probe, on its thread; it must return at once.
         metrics: The page at `/metrics`; without it that path returns 404.
 
     Raises:
         ConfigError: The server cannot listen on this address.
     """
 
-    def __init__(
-        self,
-        address: str,
-        snapshot: Callable[[], Snapshot],
-        clock: Clock | None = None,
-        metrics: Page | None = None,
-    ) -> None:
+    def __init__(self, address: str, snapshot: Callable[[], Snapshot], metrics: Page | None = None) -> None:
+        self.snapshot = snapshot
+        self.metrics = metrics
+        self.connections: dict[_Connection, None] = {}
         host, _, port = address.rpartition(":")
         try:
-            self._server = _Server(host.strip("[]"), int(port), snapshot, clock or SystemClock(), metrics)
+            self._socket = _listening(host.strip("[]"), int(port))
         except (OSError, OverflowError) as error:
             raise ConfigError(
                 f"Expected to listen on {address} for --health, got: {error}. Choose another address, or leave --health out.",
                 id="config.health-address",
             ) from error
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(_LOOK_EVERY,), name="health", daemon=True
-        )
-
-    @property
-    def address(self) -> str:
+        place = self._socket.getsockname()
+        self.address = f"[{place[0]}]:{place[1]}" if ":" in place[0] else f"{place[0]}:{place[1]}"
         """The address on which the server listens, as `host:port`."""
-        host, port = self._server.server_address[:2]
-        return f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}"
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(
+            lambda _loop, _context: None
+        )  # of clients, or of a process without descriptors
+        self._thread = threading.Thread(target=self._run, name="health", daemon=True)
 
     def start(self) -> None:
         """Start to serve probes."""
+        self._loop.run_until_complete(
+            self._loop.create_server(lambda: _Connection(self, self._loop), sock=self._socket)
+        )
         self._thread.start()
 
     def stop(self) -> None:
         """Stop listening; it can be called twice, and before `start`."""
         if self._thread.is_alive():
-            self._server.shutdown()
+            self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
-        self._server.server_close()
+        self._loop.close()
+        self._socket.close()
+
+    def _run(self) -> None:
+        self._loop.run_forever()
+        for connection in list(self.connections):
+            connection.drop()
 
 
-class _Server(ThreadingHTTPServer):
-    request_queue_size = 64
-    daemon_threads = True
-    block_on_close = False  # a probe that hangs must not delay the stop
+def _listening(host: str, port: int) -> socket.socket:
+    """Return a listening socket; this asks no name server for the host's full name, as `http.server` does."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(_AT_A_TIME)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
 
-    def __init__(
-        self, host: str, port: int, snapshot: Callable[[], Snapshot], clock: Clock, metrics: Page | None
-    ) -> None:
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self.snapshot = snapshot
-        self.metrics = metrics
-        self.clock = clock
-        self._places = threading.BoundedSemaphore(_AT_A_TIME)
-        super().__init__((host, port), _Probe)
 
-    def server_bind(self) -> None:
-        """Bind without HTTPServer's look-up of the host name, which can wait for a name server."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
+class _Connection(asyncio.Protocol):
+    """One connection: it collects the head of a request, sends the response, and closes."""
 
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._places.acquire(blocking=False):
-            self.shutdown_request(request)
+    def __init__(self, server: HealthServer, loop: asyncio.AbstractEventLoop) -> None:
+        self._server = server
+        self._loop = loop
+        self._head = b""
+        self._served = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._limit = self._loop.call_later(_HEAD_WITHIN, self.drop)
+        others = self._server.connections
+        if len(others) >= _AT_A_TIME:
+            next((other for other in others if not other._served), next(iter(others))).drop()  # noqa: SLF001 - one of its own class
+        others[self] = None
+
+    def data_received(self, data: bytes) -> None:
+        if self._served:
             return
-        try:
-            super().process_request(request, client_address)
-        except RuntimeError:  # no thread could be started
-            self._places.release()
-            raise
+        self._head += data
+        if b"\r\n\r\n" in self._head or b"\n\n" in self._head:
+            self._served = True
+            self._limit.cancel()
+            self._limit = self._loop.call_later(_READ_WITHIN, self.drop)
+            self._transport.write(_Probe(self._head, self._server).response())
+            self._transport.close()
+        elif len(self._head) > _HEAD_BYTES:
+            self.drop()
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._places.release()
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        self._limit.cancel()
+        self._server.connections.pop(self, None)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore the error of a client that has disconnected."""
+    def drop(self) -> None:
+        """Close the connection at once."""
+        self._transport.abort()
+        self._server.connections.pop(self, None)
 
 
 class _Probe(BaseHTTPRequestHandler):
+    """The response to one request, whose head is complete."""
+
     protocol_version = "HTTP/1.0"  # one request for each connection
 
-    @property
-    def _ours(self) -> _Server:
-        return cast(_Server, self.server)
+    def __init__(self, head: bytes, server: HealthServer) -> None:
+        # The base class would read from a socket, and write into it.
+        self._ours = server
+        self.rfile, self.wfile = BytesIO(head), BytesIO()
+        self.client_address = ("", 0)
 
-    def handle(self) -> None:
-        """Read the head of one request within the limits of size and time, then handle the request."""
-        if head := self._head():
-            self.rfile = BytesIO(head)
-            self.handle_one_request()
+    def response(self) -> bytes:
+        """Return the whole response; it is empty if the request is not HTTP and has no version."""
+        self.handle_one_request()
+        return self.wfile.getvalue()
 
     def do_GET(self) -> None:
         """Respond to a probe."""
@@ -181,22 +204,6 @@ class _Probe(BaseHTTPRequestHandler):
         else:
             content_type, body = self._ours.metrics(self.headers.get("Accept", ""))
             self._send(HTTPStatus.OK, content_type, body)
-
-    def _head(self) -> bytes:
-        deadline = self._ours.clock.monotonic() + _WITHIN
-        head = b""
-        with suppress(OSError):
-            while b"\r\n\r\n" not in head and b"\n\n" not in head:
-                left = deadline - self._ours.clock.monotonic()
-                if left <= 0 or len(head) > _HEAD_BYTES:
-                    return b""
-                self.connection.settimeout(left)
-                if not (more := self.connection.recv(_HEAD_BYTES)):
-                    return b""
-                head += more
-            self.connection.settimeout(_WITHIN)
-            return head
-        return b""
 
     def _say(self, status: HTTPStatus, reasons: tuple[str, ...]) -> None:
         accepts = self.headers.get("Accept", "") if hasattr(self, "headers") else ""

@@ -27,6 +27,7 @@ from steadyworker.system.streams import open_standard_streams
 from steadyworker.telemetry import logs
 from steadyworker.telemetry.logs import explained, get_logger
 from steadyworker.telemetry.metrics import open_metrics
+from steadyworker.telemetry.python_messages import log_python_messages
 from steadyworker.worker import Worker
 
 
@@ -94,6 +95,7 @@ def launch(
         logs.configure("auto", "info", remedy_of=Remedies())
         return _refused(error)
     logs.configure(options.log_format, options.log_level, remedy_of=Remedies())
+    give_back = log_python_messages()
     try:
         planned = plan(workers, options, inline=inline)
         if spare is not None and all(spec.isolation == "thread" for spec in planned.specs):
@@ -110,6 +112,8 @@ def launch(
             return Service(options, planned.clock, lambda: _checked(planned, heard, spare, told), monitor, reload).run()
     except ConfigError as error:
         return _refused(error)
+    finally:
+        give_back()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 Reports the state of the worker process to the watchdog, to `/livez` and `/readyz`, and to systemd.
 
 All three use the same evidence, which the main thread collects once a second.
+Another thread answers the probes: evidence of more than 30 s ago means that the main thread is stuck, and the process not alive.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ An idle thread turns every 5 s; one turn can wait for two ledger calls.
 """
 _SLOT_TURN_LIMIT = 60.0
 """Seconds without a turn after which a slot counts as stuck; an idle slot turns every 15 s, and can take 5 s to kill a child."""
+
+_EVIDENCE_LIMIT = 30.0
+"""Seconds after which evidence is too old for the answer that the process is alive: the main thread collects it each second."""
 
 _EXTEND_BY = 10.0
 
@@ -60,16 +64,16 @@ class Monitor:
         self._clock = clock
         self._times = times
         self._notifier = Notifier(environ)
-        self._server = HealthServer(health, self.snapshot, clock, metrics) if health is not None else None
+        self._server = HealthServer(health, self.snapshot, metrics) if health is not None else None
         self._assembly: Assembly | None = None
         self._watchdog: Watchdog | None = None
-        self._stuck: tuple[str, ...] = ()
         self._unready: dict[str, str] = {"worker": "starting"}
         self._told: set[str] = set()
         self._started_at = -_STARTS_WITHIN
         self._since_start: set[str] | None = None
         self._stopping = False
         self._looked_at = self._fed_at = -_EXTEND_BY
+        self._turned_at = clock.monotonic()
         self._log = get_logger("steadyworker.service")
 
     def open(self) -> None:
@@ -83,6 +87,7 @@ class Monitor:
         """Report that the process is alive but not ready, and report the cause, if it is known."""
         if cause:
             self._unready = {"broker": cause}
+        self._turned_at = self._clock.monotonic()
         self._feed(self._clock.monotonic())
 
     def begin(self, assembly: Assembly) -> None:
@@ -104,22 +109,22 @@ class Monitor:
 
     def look(self, assembly: Assembly, stage: Stage) -> None:
         """Collect the evidence, at most once a second, and report it to systemd."""
-        now = self._clock.monotonic()
+        now = self._turned_at = self._clock.monotonic()
         if self._watchdog is None or now - self._looked_at < _LOOK_EVERY:
             return
         self._looked_at = now
         if stage >= Stage.DRAINING:
             self._stops()
-        self._stuck = self._watchdog.stuck()
+        self._watchdog.look()
         unready: dict[str, str] = {}
         explain: dict[str, str] = {}
         for runner in assembly.runners:
             for part, why in runner.not_ready().items():
                 unready[name := f"{runner.deps.spec.queue}: {part}"] = why
                 explain[name] = runner.explain(part)
-        self._tell(now, unready, explain)
-        self._unready = unready
-        if not self._stuck:
+        before, self._unready = self._unready, unready
+        self._tell(now, before, unready, explain)
+        if not self.stuck:
             self._feed(now)
         if self._notifier.listening:
             running = sum(len(runner.state.by_fence) for runner in assembly.runners)
@@ -134,7 +139,9 @@ class Monitor:
             self._fed_at = now
             self._notifier.watchdog()
 
-    def _tell(self, now: float, unready: Mapping[str, str], explain: Mapping[str, str]) -> None:
+    def _tell(
+        self, now: float, before: Mapping[str, str], unready: Mapping[str, str], explain: Mapping[str, str]
+    ) -> None:
         """
         Log a reason why the process is not ready when two looks in a row have found it, and log its end.
 
@@ -143,7 +150,7 @@ class Monitor:
         since_start = unready.keys() if self._since_start is None else self._since_start & unready.keys()
         self._since_start = set(since_start)
         starting = self._since_start if now - self._started_at < _STARTS_WITHIN else set()
-        for part in (unready.keys() & self._unready.keys()) - self._told - starting:
+        for part in (unready.keys() & before.keys()) - self._told - starting:
             self._told.add(part)
             self._log.warning("not_ready", part=part, why=unready[part], **explained(explain[part]))
         for part in self._told - unready.keys():
@@ -158,11 +165,13 @@ class Monitor:
     @property
     def stuck(self) -> tuple[str, ...]:
         """The names of the parts that were stuck at the last look."""
-        return self._stuck
+        return self._watchdog.stuck if self._watchdog is not None else ()
 
     def snapshot(self) -> Snapshot:
         """Return the reasons why the process is not alive and why it is not ready; callable from any thread."""
-        stuck = tuple(f"stuck: {part}" for part in self._stuck)
+        age = self._clock.monotonic() - self._turned_at
+        late = (f"main thread, for {age:.0f} s",) if age > _EVIDENCE_LIMIT else ()
+        stuck = tuple(f"stuck: {part}" for part in (*late, *self.stuck))
         unready = tuple(f"{part}: {why}" for part, why in self._unready.items())
         return Snapshot(stuck, unready)
 

@@ -50,6 +50,7 @@ from steadyworker.lifecycle import (
 from steadyworker.retry import RetryPolicy
 from steadyworker.runner.state import Staged
 from steadyworker.service.assemble import Assembly
+from steadyworker.service.deadline import Deadline
 from steadyworker.service.monitor import Monitor
 from steadyworker.service.reload import Reload
 from steadyworker.service.stop_conditions import StopConditions
@@ -87,6 +88,7 @@ class Service:
     1. `run` starts all parts, watches them, stops them in order, and returns the exit code.
     2. A signal handler only puts the signal into a queue; the main thread does everything else.
     3. Heartbeats, lease renewals and the watchdog continue until the last stage ends.
+    4. If the main thread does not keep the stop budget, another thread ends the process (`deadline.py`).
 
     `wire` creates the parts; `run` calls it again while the broker or the ledger cannot be reached.
     With `reload`, a changed file makes the process quiet, and ends it when it is idle.
@@ -111,6 +113,7 @@ class Service:
         self._log = get_logger("steadyworker.service")
         self._words: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._budget: Budget | None = None
+        self._deadline = Deadline(options.stop_within, clock)
         self._killing = False
         self._signals = 0
         self._code = EX_OK
@@ -130,6 +133,7 @@ class Service:
         Raises ConfigError if the parts cannot be wired with this configuration.
         """
         before = self._catch_signals()
+        self._deadline.start()
         self._monitor.open()
         try:
             self._assembly = self._wired()
@@ -147,6 +151,7 @@ class Service:
                     self._stop(self._assembly)
             finally:
                 self._monitor.end()
+                self._deadline.met()
                 for number, handler in before.items():
                     signal.signal(number, handler)
         return self._exit_code()
@@ -228,6 +233,8 @@ class Service:
         def heard(number: int, frame: FrameType | None) -> None:
             del frame
             self._words.put(number)
+            if number in STOP_SIGNALS:
+                self._deadline.begin()
 
         caught = (*STOP_SIGNALS, *PAUSE_SIGNALS)
         before: dict[int, Any] = {number: signal.signal(number, heard) for number in caught}
@@ -351,6 +358,7 @@ class Service:
         if dead and (self._budget is None or self._budget.left(now) > INTERRUPT_BEFORE_END):
             # Without that thread, the runner misses the ends of jobs, or leases expire, so a long draining stage is useless.
             self._code = EX_SOFTWARE
+            self._deadline.begin()
             self._budget = Budget(now, min(self._options.stop_within, INTERRUPT_BEFORE_END))
             self.enter(Stage.INTERRUPTING, "a thread of the worker process has died")
         if self._budget is not None:
@@ -378,6 +386,7 @@ class Service:
     def drain(self, reason: str) -> None:
         """Begin the stop; the first call starts the stop budget, and later calls do nothing."""
         if self._budget is None:
+            self._deadline.begin()
             self._budget = Budget(self._clock.monotonic(), self._options.stop_within)
             self.enter(Stage.DRAINING, reason)
 

@@ -2,11 +2,12 @@
 Finds the stuck parts of a worker process by the time of each part's last turn.
 
 The watchdog neither sleeps nor has a thread of its own.
-The main thread calls `stuck()` again and again, and acts on the result (`/livez`, `/readyz`, systemd's WATCHDOG=1).
+The main thread calls `look()` again and again, and `/livez`, `/readyz` and systemd's WATCHDOG=1 follow `stuck`.
+The thread that answers the probes checks how old that result is (`monitor.py`), because the main thread can be stuck, too.
 A busy worker process is not stuck, because its threads turn while a child computes.
 While the broker is down, all parts still turn.
 
-A late call of `stuck` means that the whole process stood still (SIGSTOP, a suspended machine, no CPU).
+A late call of `look` means that the whole process stood still (SIGSTOP, a suspended machine, no CPU).
 After a late call, an old turn proves nothing about a single part, so each part gets its full limit again.
 """
 
@@ -39,8 +40,9 @@ class Part:
 
 class Watchdog:
     """
-    The check of all parts; one thread must call `stuck` every `every` seconds.
+    The check of all parts; one thread must call `look` every `every` seconds.
 
+    `stuck` has the names of the parts that were stuck at the last look.
     The watchdog logs a part once when the part gets stuck, and once when the part turns again.
     """
 
@@ -50,33 +52,28 @@ class Watchdog:
         self._every = every
         self._log = logging.getLogger(__name__)
         self._asked = self._since = clock.monotonic()
-        self._stuck: frozenset[str] = frozenset()
+        self.stuck: tuple[str, ...] = ()
 
-    def stuck(self) -> tuple[str, ...]:
-        """Check the last turn of every part, log changes, and return the names of the stuck parts."""
+    def look(self) -> None:
+        """Check the last turn of every part, set `stuck`, and then log the changes."""
         now = self._clock.monotonic()
         late = max(0.0, now - self._asked - self._every)
         self._asked = now
         if late > _LATE_AFTER:
             self._since = now
-            self._log.warning(
-                "watchdog_late", extra={"late_s": round(late, 1), "explain": "steadyworker.watchdog-late"}
-            )
         silent = {part.name: self._silent(part, now) for part in self._parts}
         stuck = [part for part in self._parts if silent[part.name] > part.limit]
-        self._tell(stuck, silent)
-        return tuple(part.name for part in stuck)
+        before, self.stuck = self.stuck, tuple(part.name for part in stuck)
+        if late > _LATE_AFTER:
+            said = {"late_s": round(late, 1), "explain": "steadyworker.watchdog-late"}
+            self._log.warning("watchdog_late", extra=said)
+        for part in stuck:
+            if part.name not in before:
+                said = {"part": part.name, "silent_s": round(silent[part.name], 1), "limit_s": part.limit}
+                self._log.error("part_stuck", extra={**said, "explain": "steadyworker.part-stuck"})
+        for name in sorted(set(before) - set(self.stuck)):
+            self._log.warning("part_recovered", extra={"part": name})
 
     def _silent(self, part: Part, now: float) -> float:
         last = part.last()
         return 0.0 if last is None else now - max(last, self._since)
-
-    def _tell(self, stuck: Sequence[Part], silent: dict[str, float]) -> None:
-        for part in stuck:
-            if part.name not in self._stuck:
-                said = {"part": part.name, "silent_s": round(silent[part.name], 1), "limit_s": part.limit}
-                self._log.error("part_stuck", extra={**said, "explain": "steadyworker.part-stuck"})
-        names = frozenset(part.name for part in stuck)
-        for name in sorted(self._stuck - names):
-            self._log.warning("part_recovered", extra={"part": name})
-        self._stuck = names

@@ -66,9 +66,10 @@ from steadyworker.slots.frames import (
     packed,
 )
 from steadyworker.slots.inherited import take_settings
-from steadyworker.system.leaving import leave
+from steadyworker.system.leaving import flush_logs, leave
 from steadyworker.system.procfs import end_own_session
 from steadyworker.telemetry import logs
+from steadyworker.telemetry.python_messages import log_python_messages
 from steadyworker.worker import load_worker
 
 _CHUNK = 1 << 16
@@ -92,6 +93,7 @@ class Child:
         self._executor: Executor | None = None
         self._main_thread = threading.get_ident()
         self._pid = os.getpid()
+        self._log_unraisable = sys.unraisablehook
 
     def live(self) -> int:
         """Receive Hello, call `setup`, run tasks until Close, call `teardown`, and return the exit code."""
@@ -100,7 +102,8 @@ class Child:
         log = logs.get_logger("steadyworker.slots.child")
         sys.path[:] = map(os.fsdecode, hello.path)
         take_settings(hello.settings)
-        sys.unraisablehook = self._on_unraisable
+        log_python_messages()
+        self._log_unraisable, sys.unraisablehook = sys.unraisablehook, self._on_unraisable
         threading.Thread(target=self._read, args=(hello.silence,), name="steadyworker-child", daemon=True).start()
         try:
             executor = Executor(load_worker(hello.target)(), self._clock)
@@ -169,7 +172,7 @@ class Child:
         if link is not None and isinstance(unraisable.exc_value, Interrupt):
             link.heard = False
         else:
-            sys.__unraisablehook__(unraisable)
+            self._log_unraisable(unraisable)
 
     def _hello(self) -> Hello:
         while True:
@@ -191,6 +194,7 @@ class Child:
                 logs.get_logger("steadyworker.slots.child").exception(
                     "reader_failed", explain="steadyworker.child-failed"
                 )
+                flush_logs()
             os._exit(1)
 
     def _listen(self, silence: float) -> None:

@@ -150,6 +150,7 @@ class Guard:
                 bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,  # a guard that waits for a reader would keep the owner's lock
                 pass_fds=self._held,
                 start_new_session=True,
                 cwd="/",

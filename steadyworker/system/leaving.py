@@ -45,12 +45,27 @@ def name_threads(event: str, threads: Sequence[threading.Thread]) -> None:
         logging.getLogger("steadyworker").warning(event, extra=said)
 
 
+def flush_logs() -> None:
+    """Write the log lines that wait for their reader, within a short time; call it before `os._exit`."""
+    for handler in logging.getLogger().handlers:
+        with suppress(Exception):  # a user's handler can raise
+            handler.flush()
+
+
 def _leave_late(code: int) -> None:
     time.sleep(_GRACE)
     late = awaited_threads()
     if late:
         name_threads("threads_left_behind", late)
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):
-                stream.flush()
+        flushing = threading.Thread(target=_flush, daemon=True)  # a reader that stands still must not hold the exit
+        with suppress(RuntimeError):
+            flushing.start()
+            flushing.join(_GRACE)
         os._exit(code)
+
+
+def _flush() -> None:
+    flush_logs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()

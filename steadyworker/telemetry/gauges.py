@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from steadyworker.telemetry.logs import lines_lost
+
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
@@ -89,5 +91,7 @@ def gauges(readings: Callable[[], Sequence[Reading]], state: Callable[[], Mappin
                 for reason, number in each.losses.items():
                     lost.add_metric((each.queue, reason), number)
             yield lost
+            unwritten = "Log lines of this process that were lost, because their reader stood still."
+            yield CounterMetricFamily("steadyworker_log_lines_lost", unwritten, lines_lost())
 
     return Gauges()

@@ -54,7 +54,7 @@ The debug lines of rocketmq-python-client contain whole messages.
 EXPLAIN = "explain"
 """The key of a line's entry in the catalogue."""
 
-LAST_LINES = 0.5
+_LAST_LINES = 0.5
 """Seconds that a process that ends waits for the reader of its last lines."""
 
 RemedyOf = Callable[[Mapping[str, Any]], str]
@@ -98,13 +98,6 @@ def lines_lost() -> int:
     return sum(handler.lines.lost for handler in _ours() if handler.lines is not None)
 
 
-def drain(within: float = LAST_LINES) -> None:
-    """Wait for the lines that are not written yet, at most this many seconds; call it before `os._exit`."""
-    for handler in _ours():
-        if handler.lines is not None:
-            handler.lines.drain(within)
-
-
 def explained(id: str) -> dict[str, str]:
     """Return the field of a line whose cause has an entry in the catalogue (`steadyworker explain --id ID`); no field without an id."""
     return {EXPLAIN: id} if id else {}
@@ -137,7 +130,9 @@ class _Handler(logging.Handler):
         super().__init__()
         self.stream = stream
         self.lines: LineWriter | None = None
-        with suppress(Exception):  # a program can put anything in the place of standard error, with a descriptor or without
+        with suppress(
+            Exception
+        ):  # a program can put anything in the place of standard error, with a descriptor or without
             stream.flush()
             self.lines = LineWriter(stream.fileno(), self._report)
 
@@ -165,11 +160,10 @@ class _Handler(logging.Handler):
         with suppress(Exception):
             self._write(json.dumps(lost))
 
-    def close(self) -> None:
-        """Wait for the last lines, at most half a second; the stdlib calls this at the end of the process."""
+    def flush(self) -> None:
+        """Wait for the lines that are not written yet, at most half a second; the stdlib calls this at the end of the process."""
         if self.lines is not None:
-            self.lines.drain(LAST_LINES)
-        super().close()
+            self.lines.drain(_LAST_LINES)
 
     def _write(self, line: str) -> None:
         if self.lines is not None:
@@ -185,7 +179,7 @@ class _Handler(logging.Handler):
     def _report(self, lines: int) -> bytes:
         """Return the line that reports this number of lost lines."""
         about = {"lines": lines, EXPLAIN: "steadyworker.log-lines-lost"}
-        head = {"name": "steadyworker.telemetry", "levelno": logging.WARNING, "levelname": "WARNING"}
+        head = {"name": "steadyworker", "levelno": logging.WARNING, "levelname": "WARNING"}
         return self._encoded(self.format(logging.makeLogRecord({**head, "msg": "log_lines_lost", **about})))
 
 

@@ -39,8 +39,8 @@ NO_IDS = frozenset(
 REJECTED = ("key-conflict", "no-key", "bad-header", "bad-payload")
 """The reasons of `delivery_rejected`, which are the names of their entries."""
 
-ORDINARY = {"part_recovered", "check_warning"}
-"""Warnings that name no entry by a literal: the end of a problem, and a finding, which has its own id."""
+ORDINARY = {"part_recovered", "check_warning", "thread_failed", "exception_ignored"}
+"""Warnings that name no entry by a literal: the end of a problem; a finding, which has its own id; what Python reports."""
 
 
 def sources() -> Iterator[tuple[Path, ast.Module]]:

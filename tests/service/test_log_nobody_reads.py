@@ -121,3 +121,35 @@ def test_a_terminal_that_is_held_holds_nothing(stage: Stage) -> None:
     process.ended(0)
     for end in (master, slave):
         os.close(end)
+
+
+def test_a_stop_is_in_time_although_a_logging_handler_of_the_user_hangs(stage: Stage, unread: Unread) -> None:
+    """Its plain write holds each thread that logs: the runner first, and the main thread when the stop begins."""
+    health = free_address()
+    script = {"turn_limit": 3}
+    process = stage.worker(
+        f"{JOBS}:Steps",
+        script=script,
+        output=unread.writer,
+        env={"OWN_HANDLER": "1"},
+        health=health,
+        stop_within=5,
+    )
+    ready(health)
+    unread.fill()
+    stage.send("steps", {"steps": 1})
+    eventually(lambda: "stuck: runner of steps\n" in probe(health, "livez")[1], "unlive")
+    process.terminate()
+    assert process.ended(143) < 5 + 1 + 5
+
+
+def test_what_python_prints_by_itself_is_a_line(stage: Stage) -> None:
+    """A thread that dies, a destructor that raises, and a warning: none of them is a plain write."""
+    stage.send("python-prints", {})
+    process = stage.worker(f"{JOBS}:PythonPrints")
+    stage.reaches("python-prints", State.DONE)
+    assert process.says("thread_failed", thread_name="own")["exception"].endswith("ValueError: password=***")
+    assert process.says("exception_ignored", where="function")["exception"].endswith("ValueError: in a destructor")
+    (warned,) = [line for line in process.log.read_text().splitlines() if '"logger":"py.warnings"' in line]
+    assert "a warning of a library" in warned
+    assert "Traceback" not in [line for line in process.log.read_text().splitlines() if not line.startswith("{")]

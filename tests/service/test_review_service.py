@@ -183,6 +183,19 @@ def test_a_slot_whose_thread_hangs_fails_livez(tmp_path: Path) -> None:
     assert monitor.snapshot().unlive == ("stuck: slot 3 of exports",)
 
 
+def test_evidence_of_more_than_thirty_seconds_ago_fails_livez() -> None:
+    """The main thread collects it; the thread that answers the probes sees that it is old, whatever the main thread waits for."""
+    clock = FakeClock()
+    monitor = Monitor(clock, Times().scaled(1000), None, {})
+    for turn in (lambda: monitor.wait("refused"), lambda: monitor.look(cast(Assembly, None), Stage.RUNNING)):
+        turn()
+        clock.advance(30)
+        assert monitor.snapshot().unlive == ()
+        clock.advance(1)
+        assert monitor.snapshot().unlive == ("stuck: main thread, for 31 s",)
+        assert monitor.state() == {"alive": False, "ready": False}
+
+
 def monitored(changes: dict[int, set[str]]) -> list[tuple[int, str, str]]:
     """Look once a second at a runner that is not ready for these reasons; return the second, the event and the reason of each line."""
     clock, told = FakeClock(), list[tuple[int, str, str]]()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import logging
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,6 +99,23 @@ class Tidy(Worker[dict[str, Any]]):
             time.sleep(job.payload["seconds"])
             note("cleaned", job.key)
             raise
+
+
+class PythonPrints(Worker[dict[str, Any]]):
+    """Does what Python reports on standard error by itself."""
+
+    queue = "python-prints"
+    time_limit = 60
+
+    def handle(self, job: Job[dict[str, Any]]) -> None:
+        def fails(*_: object) -> None:
+            raise ValueError("password=canary" if _ == () else "in a destructor")
+
+        thread = threading.Thread(target=fails, name="own")
+        thread.start()
+        thread.join()
+        type("Fails", (), {"__del__": fails})()
+        warnings.warn("a warning of a library", UserWarning, stacklevel=1)
 
 
 class Talkative(Worker[dict[str, Any]]):
@@ -256,3 +276,7 @@ class FailsToo(Fails):
     """The other queue."""
 
     queue = "fails-too"
+
+
+if "OWN_HANDLER" in os.environ:
+    logging.getLogger().addHandler(logging.StreamHandler(sys.stdout))

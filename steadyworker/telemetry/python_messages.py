@@ -1,0 +1,36 @@
+"""
+Logs what Python itself prints on standard error: exceptions that end a thread or are ignored in a destructor, and warnings.
+
+Python prints them with a plain write: it waits for the reader of standard error, and removes no secrets.
+A runner's thread that waits there is alive, so the worker process would not find that its work has ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Callable
+
+
+def log_python_messages() -> Callable[[], None]:
+    """Log these messages from now on; return a function that gives them back to the hooks of before."""
+    log = logging.getLogger("steadyworker.python")
+    of_threads, of_destructors = threading.excepthook, sys.unraisablehook
+
+    def thread_ended(found: threading.ExceptHookArgs) -> None:
+        if found.exc_type is not SystemExit and found.exc_value is not None:
+            name = found.thread.name if found.thread is not None else ""
+            log.error("thread_failed", exc_info=found.exc_value, extra={"thread_name": name})
+
+    def ignored(found: sys.UnraisableHookArgs) -> None:
+        where = found.err_msg or type(found.object).__name__
+        log.error("exception_ignored", exc_info=found.exc_value, extra={"where": where})
+
+    def give_back() -> None:
+        threading.excepthook, sys.unraisablehook = of_threads, of_destructors
+        logging.captureWarnings(False)  # noqa: FBT003 - its name in the standard library
+
+    threading.excepthook, sys.unraisablehook = thread_ended, ignored
+    logging.captureWarnings(True)  # noqa: FBT003 - its name in the standard library
+    return give_back
