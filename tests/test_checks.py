@@ -219,6 +219,14 @@ def test_a_password_on_the_command_line_is_a_warning_without_it() -> None:
     assert found(host=Host(command_line=("steadyworker", "run", "--broker", "amqp://h"))) == []
 
 
+def test_orphans_of_jobs_in_threads_that_stay_in_a_container_are_a_warning() -> None:
+    first = Host(adopts_orphans=True)
+    assert found(host=first) == []
+    in_threads = spec(isolation="thread")
+    assert found(in_threads) == []
+    only(found(in_threads, host=first), "warning", "orphans of those jobs stay as zombies", "docker run --init")
+
+
 def test_a_group_that_is_killed_as_one_is_a_warning() -> None:
     only(found(host=Host(kills_group=True)), "warning", "kills this whole cgroup", "singleProcessOOMKill")
     stops = Host(unit=Unit("w.service", oom_policy="stop"))

@@ -58,7 +58,7 @@ def fill(address: str) -> int:
 
 
 def test_a_manager_that_does_not_read_is_not_waited_for(tmp_path: Path) -> None:
-    """A full socket drops the word."""
+    """A full socket drops what is told again and again, and keeps a change of state for later."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(tmp_path / "full"))
         notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "full")})
@@ -67,15 +67,20 @@ def test_a_manager_that_does_not_read_is_not_waited_for(tmp_path: Path) -> None:
             more := fill(listener.getsockname())
         ) > 0:  # a sender's own buffer can be full before the listener's queue is
             sent += more
+        notifier.ready()
         for _ in range(100):
             notifier.watchdog()
+        notifier.stopping()
         listener.settimeout(0)
         read = [listener.recv(100) for _ in range(sent)]
         with pytest.raises(BlockingIOError):
             listener.recv(100)
         assert set(read) == {b"x"}
         notifier.watchdog()
-        assert listener.recv(100) == b"WATCHDOG=1"
+        told = [listener.recv(100) for _ in range(3)]
+        assert told == [b"READY=1", b"STOPPING=1", b"WATCHDOG=1"], (
+            "a unit that is not told READY=1 is killed at its start"
+        )
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,11 @@ def _surroundings(specs: Sequence[WorkerSpec], options: Options, host: Host) -> 
         what = "When one job runs out of memory, the kernel kills this whole cgroup, including the worker process."
         remedy = "on Kubernetes set the kubelet's singleProcessOOMKill: true; on systemd OOMPolicy=continue; else echo 0 > memory.oom.group."
         yield Finding("warning", what, remedy, id="check.group-oom-kill")
+    threads = [spec.target for spec in specs if spec.isolation == "thread"]
+    if host.adopts_orphans and threads:
+        what = f"This process is the first of its container, and {threads[0]} runs its jobs in threads, so orphans of those jobs stay as zombies."
+        remedy = "start an init before it (docker run --init; shareProcessNamespace on Kubernetes), or set isolation = 'process'."
+        yield Finding("warning", what, remedy, id="check.orphans")
     yield from _unit(options, host)
     wanted = sum(spec.concurrency * (spec.memory_limit or 0) for spec in specs)
     if host.memory_limit is not None and wanted > host.memory_limit:

@@ -88,7 +88,8 @@ class Monitor:
         if cause:
             self._unready = {"broker": cause}
         self._turned_at = self._clock.monotonic()
-        self._feed(self._clock.monotonic())
+        self._notifier.status("starting" + (f"; {cause}" if cause else ""))
+        self._feed(self._turned_at)
 
     def begin(self, assembly: Assembly) -> None:
         """Start to watch the parts of this assembly."""

@@ -349,7 +349,8 @@ class Service:
         if now >= self._chores_at:  # a stop makes fifty turns a second
             self._chores_at = now + _LOOK_EVERY
             assembly.guard.check()
-            self._orphans.reap()
+            threads = any(runner.deps.spec.isolation == "thread" for runner in assembly.runners)
+            self._orphans.reap(own_session=not threads)
         dead = (
             any(not thread.is_alive() for thread in self._threads)
             or any(team.broken for team in assembly.pools)

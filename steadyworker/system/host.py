@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from steadyworker.system.orphans import adopts_orphans
 from steadyworker.system.procfs import cgroup_limit
 from steadyworker.units import parse_seconds
 
@@ -46,6 +47,7 @@ class Host:
         kills_group: True if the kernel kills the whole cgroup when the cgroup runs out of memory.
         unit: The systemd unit, or None.
         notified: True if the service manager listens to this process, so that a stop can ask for more time.
+        adopts_orphans: True if the kernel gives this process the orphans of its descendants, as it gives them to PID 1.
         command_line: The process's arguments, which every user of this machine can read in the process list.
     """
 
@@ -54,6 +56,7 @@ class Host:
     kills_group: bool = False
     unit: Unit | None = None
     notified: bool = False
+    adopts_orphans: bool = False
     command_line: tuple[str, ...] = ()
 
 
@@ -65,6 +68,7 @@ def look(environ: Mapping[str, str], command_line: Sequence[str]) -> Host:
         kills_group=kills_group(),
         unit=_unit() if "INVOCATION_ID" in environ else None,
         notified=bool(environ.get("NOTIFY_SOCKET")),
+        adopts_orphans=adopts_orphans(),
         command_line=tuple(command_line),
     )
 

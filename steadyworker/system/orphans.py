@@ -22,21 +22,23 @@ class Orphans:
     A dead child that is in another session, but does not lead it, is an orphan, because this process starts no such child itself.
     A dead child that leads its session can be an orphan, or a child that this process started with a new session.
     The reaper waits until `LOOKS` looks in a row have found it dead, so that the code that started the child has time to wait for it.
+    In this process's own session, handlers in threads start children, and can wait for them hours later.
+    The reaper leaves that session alone if there are such handlers; `steadyworker check` reports it then.
 
     `adopts` says whether this process inherits orphans; by default the kernel decides.
     """
 
     def __init__(self, *, adopts: bool | None = None) -> None:
-        self._adopts = _adopts() if adopts is None else adopts
+        self._adopts = adopts_orphans() if adopts is None else adopts
         self._seen: dict[tuple[int, int], int] = {}
 
-    def reap(self) -> None:
-        """Look once, and reap; call it once a second."""
+    def reap(self, *, own_session: bool = False) -> None:
+        """Look once, and reap, also in this process's own session if `own_session`; call it once a second."""
         if not self._adopts:
             return
         own, before, self._seen = os.getsid(0), self._seen, {}
         for found in dead_children():
-            if found.session == found.pid:
+            if found.session == found.pid or (own_session and found.session == own):
                 key = found.pid, found.started_at
                 self._seen[key] = before.get(key, 0) + 1
                 orphan = self._seen[key] >= LOOKS
@@ -47,7 +49,7 @@ class Orphans:
                     os.waitpid(found.pid, os.WNOHANG)
 
 
-def _adopts() -> bool:
+def adopts_orphans() -> bool:
     """Return whether the kernel gives this process the orphans among its descendants."""
     if os.getpid() == 1:
         return True

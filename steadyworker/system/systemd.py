@@ -2,6 +2,7 @@
 Messages to systemd: the notify protocol of sd_notify(3), over a datagram socket.
 
 The methods neither raise nor wait, because a service manager that does not listen must not stop a job.
+READY=1 and STOPPING=1 are sent again with a later message if its queue was full (net.unix.max_dgram_qlen, unix(7)).
 The caller passes the variables of the environment, because the children of slots must not use NOTIFY_SOCKET.
 """
 
@@ -26,6 +27,7 @@ class Notifier:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._address = _address(environ.get("NOTIFY_SOCKET", ""))
         self._watchdog_every = _watchdog_every(environ) if self._address is not None else None
+        self._unsent: list[str] = []
 
     @property
     def listening(self) -> bool:
@@ -39,7 +41,8 @@ class Notifier:
 
     def ready(self) -> None:
         """Report that the process runs; call this before any contact with the broker, so that a unit starts without one."""
-        self._send("READY=1")
+        self._unsent.append("READY=1")
+        self._flush()
 
     def status(self, text: str) -> None:
         """Send one line for `systemctl status`."""
@@ -51,18 +54,31 @@ class Notifier:
 
     def stopping(self) -> None:
         """Report that the process has begun to stop."""
-        self._send("STOPPING=1")
+        self._unsent.append("STOPPING=1")
+        self._flush()
 
     def extend_timeout(self, seconds: float) -> None:
         """Ask systemd to allow this many more seconds for the start or stop; call it again before they have passed."""
         self._send(f"EXTEND_TIMEOUT_USEC={max(1, round(seconds * _MICROSECONDS))}")
 
     def _send(self, message: str) -> None:
+        self._flush()
+        self._sent(message)
+
+    def _flush(self) -> None:
+        """Send the changes of state that are left; the other messages are sent again and again, so none of them is kept."""
+        while self._unsent and self._sent(self._unsent[0]):
+            del self._unsent[0]
+
+    def _sent(self, message: str) -> bool:
+        """Send a message; return False if the service manager's queue is full, or it does not listen."""
         if self._address is None:
-            return
+            return True
         with suppress(OSError, UnicodeError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | _CLOEXEC) as sender:
             sender.settimeout(0)
             sender.sendto(message.encode(), self._address)
+            return True
+        return False
 
 
 _CLOEXEC: int = getattr(socket, "SOCK_CLOEXEC", 0)  # not on macOS, where there is no systemd either

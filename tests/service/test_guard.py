@@ -165,3 +165,12 @@ def test_an_orphan_that_leads_its_session_is_reaped_when_nothing_has_waited_for_
     """It looks like a process that was started here: only time tells them apart."""
     ended = subprocess.run([sys.executable, "-c", INHERITS], capture_output=True, text=True, timeout=30, check=True)
     assert ended.stdout.split() == ["2", "1", "1", "True", "0"]
+
+
+def test_an_orphan_in_this_session_is_reaped_too_where_no_handler_starts_children_there() -> None:
+    """What a health check by `docker exec` leaves behind can be in the session of the first process."""
+    program = INHERITS.replace("start_new_session=True, ", "").replace("reap()", "reap(own_session=True)")
+    program = program.replace("pids == [str(bystander.pid)]", "pids")
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    # Nothing waits for the bystander for so long, either: a worker process whose jobs are in threads does not ask for this.
+    assert ended.stdout.split() == ["2", "2", "2", "[]", "0"]
