@@ -71,8 +71,9 @@ class Connection:
         with self._lock:
             if self._thread is None and not self._stopping.is_set():
                 name = f"sqlite-broker {self._spec.queue}"
-                self._thread = threading.Thread(target=self._run, args=(sink,), name=name, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, args=(sink,), name=name, daemon=True)
+                thread.start()
+                self._thread = thread
 
     def prefetch(self, count: int) -> None:
         """Set the prefetch: the consumer holds at most `count` messages."""

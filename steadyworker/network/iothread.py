@@ -114,18 +114,30 @@ class IoThread:
         self._over = False
 
     def call(self, action: Callable[[], None]) -> None:
-        """Run a function on the thread soon; raises BrokerUnavailable after `stop`."""
+        """Run a function on the thread soon; raises BrokerUnavailable after `stop`, or if the system allows no thread or no file."""
         with self._lock:
             if self._over or (self._stopping and self._thread is None):
                 raise BrokerUnavailable("Expected an open adapter, got one that was stopped: open another.")
+            if self._thread is None:
+                self._start()
             awake = bool(self._calls)
             self._calls.append(action)
-            if self._thread is None:
-                self.loop = self._new_loop()
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
             if not awake:  # otherwise a wake-up is already pending
                 self.loop.add_callback_threadsafe(self._do_calls)
+
+    def _start(self) -> None:
+        """Start the thread; the caller holds the lock."""
+        try:
+            loop = self._new_loop()
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self.loop = loop
+            thread.start()
+        except (OSError, RuntimeError) as error:  # RLIMIT_NOFILE, or pids.max of the cgroup
+            raise BrokerUnavailable(
+                f"Expected to start a thread for the broker's connections, got: {error}: "
+                "raise this process's limits of open files (`ulimit -n`) and of threads (`ulimit -u`, pids.max)."
+            ) from error
+        self._thread = thread
 
     def ask(self, question: Callable[[Future[Answer]], None], within: float) -> Answer:
         """

@@ -272,7 +272,8 @@ class Service:
         assembly.audit_thread.end()
         assembly.recheck.end()
         for thread in self._threads:
-            thread.join(min(self._left(), 1.0))
+            if thread.ident is not None:  # else the start has failed before it
+                thread.join(min(self._left(), 1.0))
         self.stage = advance(self.stage, Stage.STOPPED)
         self._close(assembly, [lambda _within: assembly.close()], min(self._left(), CLOSE_BEFORE_END))
         self._log.info("worker_stopped", reasons=self.reasons, exit_code=self._exit_code())

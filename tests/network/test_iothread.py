@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import threading
 from collections.abc import Callable
@@ -16,6 +18,7 @@ from steadyworker.errors import BrokerUnavailable
 from steadyworker.network import iothread
 from steadyworker.network.iothread import IoThread, Loop
 from steadyworker.network.loop import PlainLoop
+from tests.support.limits import no_further_thread
 
 new_loops = pytest.mark.parametrize("new_loop", [IOLoop, PlainLoop])
 
@@ -132,3 +135,30 @@ def test_background_work_begins_once_a_thread_can_be_started(
         assert Thread.refusals == 0
     finally:
         io.stop(5.0)
+
+
+def test_a_process_without_a_file_left_is_told_its_limit_and_can_stop() -> None:
+    """RLIMIT_NOFILE: the loop cannot open its descriptors; the next call tries again."""
+    loops: list[Loop | None] = [None, PlainLoop()]
+
+    def new_loop() -> Loop:
+        if (loop := loops.pop(0)) is None:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return loop
+
+    io, ran = IoThread("test", SystemClock(), new_loop), threading.Event()
+    with pytest.raises(BrokerUnavailable, match=r"Too many open files.*ulimit -n"):
+        io.call(ran.set)
+    io.call(ran.set)
+    assert ran.wait(10)
+    io.stop(10)
+
+
+@pytest.mark.parametrize("earlier_calls", [0, 1])
+def test_a_thread_that_cannot_be_started_does_not_fail_the_stop(earlier_calls: int) -> None:
+    io = IoThread("test", SystemClock(), PlainLoop)
+    with no_further_thread():
+        for _ in range(earlier_calls):
+            with pytest.raises(BrokerUnavailable, match="ulimit -u"):
+                io.call(explode)
+    io.stop(1)

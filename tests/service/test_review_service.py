@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable
@@ -48,7 +49,7 @@ class DeadRunner:
     audit_result = AuditResult()
 
     def __init__(self) -> None:
-        self.deps = SimpleNamespace(spec=SimpleNamespace(queue="exports"), slots=[], adapter=self)
+        self.deps = SimpleNamespace(spec=SimpleNamespace(queue="exports", isolation="process"), slots=[], adapter=self)
         self.stopped = False
 
     def start(self) -> None: ...
@@ -92,6 +93,20 @@ def test_a_runner_whose_thread_has_died_is_not_waited_for_until_the_end_of_a_lon
     assert service.reasons[0] == "a thread of the worker process has died"
     assert runner.stopped
     assert clock.now < 60
+
+
+def test_a_start_that_fails_half_way_is_reported_as_what_it_is(tmp_path: Path) -> None:
+    """The stop behind it meets threads that were never started."""
+    runner = DeadRunner()
+    service, _ = service_of(tmp_path, HastyClock(), [runner])
+    runner.start = refuse  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="Too many open files"):
+        service.run()
+    assert runner.stopped
+
+
+def refuse() -> None:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 def test_the_ledger_is_purged_soon_after_the_start_and_then_every_hour(tmp_path: Path) -> None:
@@ -141,7 +156,7 @@ class LivingRunner(DeadRunner):
 
     def __init__(self, slot: SimpleNamespace) -> None:
         super().__init__()
-        self.deps = SimpleNamespace(spec=SimpleNamespace(queue="exports"), slots=[slot], adapter=self)
+        self.deps = SimpleNamespace(spec=SimpleNamespace(queue="exports", isolation="process"), slots=[slot], adapter=self)
         self._ended = threading.Event()
 
     def run(self) -> None:

@@ -103,8 +103,9 @@ class SparkService:
                 return SparkCall(lambda: None)
             if self._thread is None:
                 # This thread starts the hosts, and Linux kills them at its end, so it runs until the service stops.
-                self._thread = threading.Thread(target=self._work, name="spark-service", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._work, name="spark-service", daemon=True)
+                thread.start()
+                self._thread = thread
             self._notes.put(lambda: self._waiting.append(call))
         return SparkCall(lambda: self._notes.put(lambda: self._cancel(call)))
 
