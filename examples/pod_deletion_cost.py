@@ -1,5 +1,5 @@
 """
-Tells Kubernetes which pods it should take first when it scales a Deployment down: those that lose least.
+Tells Kubernetes which pods it should take first: those that lose least.
 
 ::
 
@@ -8,7 +8,8 @@ Tells Kubernetes which pods it should take first when it scales a Deployment dow
 A pod without a job has the cost 0; of pods with jobs, the one whose oldest job began last costs least.
 The cost is the annotation `controller.kubernetes.io/pod-deletion-cost` of the pod.
 Kubernetes advises against frequent changes of it, so it changes only when the oldest job changes, and never with time.
-It is a hint: the jobs of a pod that is taken all the same are interrupted, and continue elsewhere.
+Two more annotations keep the cluster autoscaler and Karpenter from the pod's node, while the pod has a job and no longer.
+The cost is a hint: the jobs of a pod that is taken all the same are interrupted, and continue elsewhere.
 
 The pod needs the right to patch pods, a token, and its name in POD_NAME: `deploy/kubernetes/components/deletion-cost`.
 """
@@ -29,6 +30,8 @@ from steadyworker import run
 from steadyworker.events import Event, Fenced, JobSettled, JobStarted
 
 ANNOTATION = "controller.kubernetes.io/pod-deletion-cost"
+EVICTABLE = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+DISRUPTABLE = "karpenter.sh/do-not-disrupt"
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 HIGHEST = 2**31 - 1  # the annotation is a 32-bit number
 WITHIN = 5.0  # seconds for one request
@@ -41,8 +44,10 @@ class DeletionCost:
         self._url = f"{server}/api/v1/namespaces/{(account / 'namespace').read_text().strip()}/pods/{pod}"
         self._account = account
         self._running: dict[int, float] = {}
-        self._wanted = self._written = 0
+        self._wanted = 0
+        self._written: int | None = None  # the manifest protects each new pod, also one without a job
         self._changed = threading.Event()
+        self._changed.set()
         threading.Thread(target=self._write, name="deletion cost", daemon=True).start()
 
     def __call__(self, event: Event) -> None:
@@ -66,7 +71,9 @@ class DeletionCost:
                 logging.getLogger("pod_deletion_cost").warning("the deletion cost was not written: %s", error)
 
     def _patch(self, cost: int) -> None:
-        body = json.dumps({"metadata": {"annotations": {ANNOTATION: str(cost)}}}).encode()
+        idle = cost == 0
+        marks = {ANNOTATION: str(cost), EVICTABLE: json.dumps(idle), DISRUPTABLE: json.dumps(not idle)}
+        body = json.dumps({"metadata": {"annotations": marks}}).encode()
         token = (self._account / "token").read_text().strip()  # read each time, because Kubernetes renews it
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/merge-patch+json"}
         request = urllib.request.Request(self._url, body, headers, method="PATCH")  # noqa: S310 - https below

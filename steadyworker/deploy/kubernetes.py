@@ -46,6 +46,7 @@ _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
 _LONGEST_NAME = 40
 _PORT = 8080
 _SECRETS, _STATE = "/etc/steadyworker", "/var/lib/steadyworker"
+_STATE_AND_TMP_GIB, _DATA_GIB = 3, 10
 _IDLE_EXIT, _GIVE_UP_AFTER = 60, 600
 _SET_HERE = ("broker", "ledger", "state_dir", "health", "stop_within", "max_jobs", "idle_exit")
 _WITHOUT_KEDA = "overlays/scaled"
@@ -126,9 +127,10 @@ def manifests(specs: Sequence[WorkerSpec], options: Options, numbers: Numbers, c
         ),
         "volumes": "".join(
             f"\n  # {folder}: an emptyDir ends with its pod. For files that stay, write `persistentVolumeClaim:` here."
-            f"\n  - name: data-{number}\n    emptyDir: {{}}"
+            f"\n  - name: data-{number}\n    emptyDir:\n      sizeLimit: {_DATA_GIB}Gi"
             for number, folder in enumerate(cluster.writable)
         ),
+        "disk": str(_STATE_AND_TMP_GIB + _DATA_GIB * len(cluster.writable)),
         "secrets": _SECRETS,
         "state": _STATE,
         "ports": indent(_ports(options), " " * 8),

@@ -60,6 +60,15 @@ class ApiServer:
     def costs(self) -> list[str]:
         return [body["metadata"]["annotations"][ANNOTATION] for _, _, _, body in self.asked]
 
+    @property
+    def protected(self) -> list[tuple[str, str]]:
+        """What the cluster autoscaler and Karpenter are told, each time."""
+        said = [body["metadata"]["annotations"] for _, _, _, body in self.asked]
+        return [
+            (each["cluster-autoscaler.kubernetes.io/safe-to-evict"], each["karpenter.sh/do-not-disrupt"])
+            for each in said
+        ]
+
 
 @pytest.fixture
 def account(tmp_path: Path) -> Path:
@@ -105,13 +114,16 @@ def test_the_pod_whose_job_is_oldest_costs_most(
     server: ApiServer, account: Path, costs: Callable[[list[int]], None]
 ) -> None:
     listener = DeletionCost(server.url, "exports-7f", account)
+    costs([0])
     listener(started(1, NOON))
-    costs([HIGHEST - int(NOON)])
+    costs([0, HIGHEST - int(NOON)])
     listener(started(2, NOON + 60))  # the oldest job is the same: nothing to write
     listener(settled(1))
-    costs([HIGHEST - int(NOON), HIGHEST - int(NOON) - 60])
+    costs([0, HIGHEST - int(NOON), HIGHEST - int(NOON) - 60])
     listener(Fenced(**about(2), write="renew"))
-    costs([HIGHEST - int(NOON), HIGHEST - int(NOON) - 60, 0])
+    costs([0, HIGHEST - int(NOON), HIGHEST - int(NOON) - 60, 0])
+    idle, busy = ("true", "false"), ("false", "true")
+    assert server.protected == [idle, busy, busy, idle], "the nodes of idle pods can be emptied"
     method, path, headers, _ = server.asked[0]
     assert (method, path) == ("PATCH", "/api/v1/namespaces/shop/pods/exports-7f")
     assert headers["Authorization"] == "Bearer first-token"
@@ -120,12 +132,13 @@ def test_the_pod_whose_job_is_oldest_costs_most(
 
 def test_a_renewed_token_is_used(server: ApiServer, account: Path, costs: Callable[[list[int]], None]) -> None:
     listener = DeletionCost(server.url, "exports-7f", account)
+    costs([0])
     listener(started(1, NOON))
-    costs([HIGHEST - int(NOON)])
+    costs([0, HIGHEST - int(NOON)])
     (account / "token").write_text("second-token")
     listener(settled(1))
-    costs([HIGHEST - int(NOON), 0])
-    assert server.asked[1][2]["Authorization"] == "Bearer second-token"
+    costs([0, HIGHEST - int(NOON), 0])
+    assert server.asked[2][2]["Authorization"] == "Bearer second-token"
 
 
 def test_a_refusal_harms_no_job_and_the_next_change_is_written(
@@ -137,12 +150,14 @@ def test_a_refusal_harms_no_job_and_the_next_change_is_written(
 ) -> None:
     server.status = 403
     listener = DeletionCost(server.url, "exports-7f", account)
+    costs([0])
     listener(started(1, NOON))
     eventually(lambda: "403" in caplog.text)
     assert "first-token" not in caplog.text
+    costs([0, HIGHEST - int(NOON)])
     server.status = 200
     listener(started(2, NOON - 60))
-    costs([HIGHEST - int(NOON), HIGHEST - int(NOON) + 60])
+    costs([0, HIGHEST - int(NOON), HIGHEST - int(NOON) + 60])
 
 
 @pytest.mark.parametrize("others", [0, 48])
@@ -152,14 +167,15 @@ def test_no_job_waits_for_a_server_that_does_not_answer(
     """The calls return while the server still holds the first request; then only the last state is written."""
     server.open.clear()
     listener = DeletionCost(server.url, "exports-7f", account)
+    costs([0])
     listener(started(1, NOON))
-    costs([HIGHEST - int(NOON)])
+    costs([0, HIGHEST - int(NOON)])
     for fence in range(2, 2 + others):
         listener(started(fence, NOON))
         listener(settled(fence))
     listener(settled(1))
     server.open.set()
-    costs([HIGHEST - int(NOON), 0])
+    costs([0, HIGHEST - int(NOON), 0])
 
 
 def test_a_server_with_another_certificate_gets_no_token(

@@ -156,7 +156,9 @@ class LivingRunner(DeadRunner):
 
     def __init__(self, slot: SimpleNamespace) -> None:
         super().__init__()
-        self.deps = SimpleNamespace(spec=SimpleNamespace(queue="exports", isolation="process"), slots=[slot], adapter=self)
+        self.deps = SimpleNamespace(
+            spec=SimpleNamespace(queue="exports", isolation="process"), slots=[slot], adapter=self
+        )
         self._ended = threading.Event()
 
     def run(self) -> None:
