@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 
 import pytest
 
@@ -57,3 +58,23 @@ def test_a_worker_that_is_frozen_past_its_lease_is_refused_everywhere(fleet: Fle
     assert [int(position) for fence, position in saved if int(fence) == row.fence] == [*range(1, 11)], "refused since"
     assert [int(position) for fence, position in saved if int(fence) != row.fence] == [*range(11, 101)]
     assert [line["fence"] for line in fleet.said("job_settled")] == [fleet.row(fleet.queue).fence]  # type: ignore[union-attr]
+
+
+@pytest.mark.slow  # it stands still for three leases
+def test_everything_that_stands_still_together_goes_on_together(own_broker: OwnBroker, fleet: Fleet) -> None:
+    """A host that is suspended with all that runs on it: each owner wakes to a lease that is over, and finds its job its own."""
+    jobs = [f"job-{number}" for number in range(4)]
+    fleet.send_all({job: {"gate": "gate"} for job in jobs})
+    url = fleet.place.url(heartbeat=HEARTBEAT)
+    workers = [fleet.worker(LIGHT, broker=url, concurrency=2, script=HASTY) for _ in range(2)]
+    fleet.notes("starts", 4)
+    for worker in workers:
+        worker.signal_all(signal.SIGSTOP)
+    own_broker.freeze()
+    time.sleep(30)  # this is what is tested
+    own_broker.thaw()
+    for worker in workers:
+        worker.signal_all(signal.SIGCONT)
+    fleet.open()
+    fleet.ends_clean(*jobs)
+    assert sorted(fleet.lines("starts")) == [f"{job} 1" for job in jobs]
