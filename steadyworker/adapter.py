@@ -306,8 +306,9 @@ class Adapter(Protocol):
 
     def settle(self, delivery: Delivery, how: Settle) -> Settled:
         """
-        Acknowledge or release one delivery, and return whether the broker confirmed it or it was only sent.
+        Acknowledge, release or reject one delivery, and return whether the broker confirmed it or it was only sent.
 
+        An adapter rejects a delivery that is `unshown` also when it is told to acknowledge it.
         Thread-safe, and idempotent within the delivery's epoch.
         Raises StaleDelivery for a delivery of an earlier epoch, and then sends nothing to the broker.
         Raises Unsettled if the result is unknown; that epoch then ends at once, with `Lost`.

@@ -164,6 +164,10 @@ class Connection:
         """Acknowledge one message."""
         return self._request(lambda receipt: self._protocol.ack(ack, receipt=receipt))
 
+    def nack(self, ack: str) -> Future[None]:
+        """Refuse one message; Classic moves it to its dead letters, and Artemis would remove it."""
+        return self._request(lambda receipt: self._protocol.nack(ack, receipt=receipt))
+
     def transact(self, command: str, transaction: str) -> Future[None]:
         """Begin, commit or abort a transaction."""
         return self._request(
