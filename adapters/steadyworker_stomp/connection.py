@@ -27,7 +27,7 @@ from steadyworker.network import owed
 from steadyworker.network.errors import Silent, worst
 from steadyworker.network.iothread import IoThread, Timer
 from steadyworker.network.url import Address
-from steadyworker_stomp.dialects import Dialect, dialect_of
+from steadyworker_stomp.dialects import dialect_of
 from steadyworker_stomp.errors import translated, unavailable
 from steadyworker_stomp.sockets import open_socket
 from steadyworker_stomp.stomp_internals import Connection, OnEnd, OnMessage
@@ -236,17 +236,48 @@ class Visit:
     """
     A blocking connection for a short visit; for one thread.
 
+    Args:
+        url: The URL, with the heartbeat of a visit.
+        clock: The clock.
+
     Attributes:
         connection: The connection.
         place: The host.
         dialect: The broker's dialect.
     """
 
-    def __init__(self, connection: Connection, place: str, dialect: Dialect, arrived: SimpleQueue[Message]) -> None:
-        self.connection = connection
-        self.place = place
-        self.dialect = dialect
+    def __init__(self, url: BrokerUrl, clock: Clock) -> None:
+        self._url = url
+        self._clock = clock
+        self._open()
+
+    def reopen(self) -> None:
+        """Open another connection in place of this one, which a refusal has ended; raises as `visit` does."""
+        self.close()
+        self._open()
+
+    def close(self) -> None:
+        """Say goodbye, and close."""
+        with suppress(Exception):  # the visit is over, so an error no longer matters
+            self.connection.disconnect().result(1.0)
+        self.connection.abort(Silent("closed by us", id=""))
+
+    def _open(self) -> None:
+        arrived: SimpleQueue[Message] = SimpleQueue()
+
+        def received(headers: Mapping[str, str], body: bytes) -> None:
+            arrived.put((headers, body))
+
         self._arrived = arrived
+        self.connection, address = connect_any(
+            self._url, self._clock, _PATIENCE, received, lambda _, cause: arrived.put(cause)
+        )
+        self.place = str(address)
+        try:
+            self.dialect = dialect_of(self.connection.server, self._url.dialect)
+        except ConfigError:
+            self.close()
+            raise
 
     def wait(self, request: Future[None]) -> None:
         """Wait for the broker's answer; raises BrokerError, Silent or OSError."""
@@ -284,18 +315,11 @@ def visit(url: BrokerUrl, clock: Clock) -> Iterator[Visit]:
         BrokerUnavailable: No host accepted the connection; `Refused` if a later try cannot succeed.
         ConfigError: The broker's dialect is unknown.
     """
-    arrived: SimpleQueue[Message] = SimpleQueue()
-
-    def received(headers: Mapping[str, str], body: bytes) -> None:
-        arrived.put((headers, body))
-
-    connection, address = connect_any(url, clock, _PATIENCE, received, lambda _, cause: arrived.put(cause))
+    visited = Visit(url, clock)
     try:
-        yield Visit(connection, str(address), dialect_of(connection.server, url.dialect), arrived)
+        yield visited
     finally:
-        with suppress(Exception):  # the visit is over, so an error no longer matters
-            connection.disconnect().result(1.0)
-        connection.abort(Silent("closed by us", id=""))
+        visited.close()
 
 
 __all__ = ["ManagedConnection", "Received", "Visit", "connect_any", "visit", "when_done"]

@@ -29,6 +29,7 @@ from steadyworker_stomp.declare import brief
 from steadyworker_stomp.dialects import ARTEMIS
 from steadyworker_stomp.url import parse_url
 from tests.brokers.stomp_broker import StompBroker
+from tests.brokers.stomp_node import StompNode
 
 Value = TypeVar("Value")
 Eventually = Callable[..., Any]
@@ -223,6 +224,27 @@ def test_messages_that_wait_are_told_by_number_and_later_ones_have_larger_number
 
 
 @ARTEMIS_ONLY
+def test_the_queue_for_replies_needs_no_default_routing_type(stomp_node: StompNode, queue: str) -> None:
+    """With ANYCAST, the first temporary queue makes its address one of both kinds, and Artemis refuses the second one."""
+    anycast = {"defaultQueueRoutingType": "ANYCAST", "defaultAddressRoutingType": "ANYCAST"}
+    with (
+        stomp_node.address_settings("steadyworker.replies", {**anycast, "autoDeleteAddresses": False}),
+        stomp_node.client() as client,
+    ):
+        client.subscribe(queue)
+        assert [asked(stomp_node.url, lambda at: census(at, queue)) for _ in range(3)] == [1] * 3
+        found = StompAdapter(stomp_node.url, QueueSpec(queue, f"{queue}.dead"), Settings()).findings(
+            QueueSpec(queue, f"{queue}.dead")
+        )
+        assert {finding.id for finding in found} <= {"artemis.delivery-limit"}
+        with ThreadPoolExecutor(8) as threads:  # visits that share the queue get their own replies only
+            names = [queue, *[f"{queue}.missing-{number}" for number in range(20)]]
+            looks = [*threads.map(lambda name: asked(stomp_node.url, lambda at: has_queue(at, name)), names)]
+        assert looks == [True] + [False] * 20
+    stomp_node.remove_queues("steadyworker.replies")
+
+
+@ARTEMIS_ONLY
 def test_a_question_that_artemis_does_not_know_is_an_error(stomp_broker: StompBroker, queue: str) -> None:
     with visiting(stomp_broker.url) as visited:
         management = Management(visited)
@@ -243,12 +265,12 @@ class MadeUpArtemis:
         self.asked = 0
         self._answers = iter(answers)
 
-    def listen(self, *_: object) -> None: ...
+    def subscribe(self, *_: object, **__: object) -> None: ...
 
-    def send(self, *_: object, **__: object) -> None: ...
-
-    def wait(self, _: object) -> None:
+    def send(self, *_: object, **__: object) -> None:
         self.asked += 1
+
+    def wait(self, _: object) -> None: ...
 
     def next(self, _: float) -> tuple[dict[str, str], bytes]:
         succeeded, result = next(self._answers)

@@ -22,7 +22,7 @@ from typing import Any
 from steadyworker.adapter import Uncounted
 from steadyworker.network import owed
 from steadyworker.network.errors import Silent
-from steadyworker_stomp.checks.artemis import FailedError, Management, MissingError
+from steadyworker_stomp.checks.artemis import FailedError, Management, MissingError, NoRepliesError
 from steadyworker_stomp.connection import Received, Visit
 from steadyworker_stomp.dialects import ARTEMIS, CLASSIC
 from steadyworker_stomp.errors import BrokerError, is_right
@@ -35,12 +35,20 @@ _TRIES, _PAUSE = 20, 0.05
 """How often to ask for a list that fails, and the seconds between two questions."""
 
 
+_ARTEMIS_RIGHTS = (
+    "in broker.xml, grant the user's role the rights manage and send for activemq.management, "
+    "and consume, createAddress and createNonDurableQueue for steadyworker.replies"
+)
 _REMEDIES = {
     CLASSIC.name: "grant the user's group "
     '<authorizationEntry topic="ActiveMQ.Advisory.>" read="GROUP" write="GROUP" admin="GROUP"/> in activemq.xml',
-    ARTEMIS.name: "in broker.xml, grant the user's role the rights manage and send for activemq.management, "
-    "and consume, createAddress and createNonDurableQueue for steadyworker.replies",
+    ARTEMIS.name: _ARTEMIS_RIGHTS,
 }
+_REPLIES_REMEDY = (
+    'add <address name="steadyworker.replies"><multicast/></address> to broker.xml, '
+    "with default-queue-routing-type MULTICAST in an address-setting that matches it; "
+    f"if it is there, {_ARTEMIS_RIGHTS}"
+)
 
 
 def census(visited: Visit, queue: str) -> int | Uncounted:
@@ -60,6 +68,9 @@ def census(visited: Visit, queue: str) -> int | Uncounted:
         return 0
     except BrokerError as error:
         _check(visited, error)
+        if isinstance(error, NoRepliesError):
+            remedy = _ARTEMIS_RIGHTS if is_right(error) else _REPLIES_REMEDY
+            return Uncounted(f"the broker refused a queue for its reply ({error})", remedy)
         return Uncounted(f"the broker refused the question ({error})", _REMEDIES[visited.dialect.name])
 
 
