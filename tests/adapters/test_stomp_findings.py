@@ -189,6 +189,29 @@ def test_a_user_who_may_not_count_is_told_which_right_it_takes(
     assert stomp_broker.counts(spec.queue).consumers == 0
 
 
+@pytest.mark.parametrize("stomp_kind", ["artemis"], indirect=True)
+def test_messages_that_the_broker_confirmed_and_dropped_are_counted(
+    stomp_broker: StompBroker, spec: QueueSpec, find: Find
+) -> None:
+    """A sender without a routing type comes before the queue: its receipts say that all is well, and no consumer gets its jobs."""
+    (broker,) = stomp_broker.jolokia.search("org.apache.activemq.artemis:broker=*")
+    stomp_broker.jolokia.execute(broker, "createAddress(java.lang.String,java.lang.String)", spec.queue, "MULTICAST")
+    (empty,) = find(stomp_broker.url)
+    assert f"The address {spec.queue!r} is multicast and has no queue" in empty.what
+    with stomp_broker.client() as client:
+        for _ in range(2):
+            client.send_frame("SEND", {"destination": spec.queue, "persistent": "true"}, b"{}", receipt=True)
+        (dropped,) = find(stomp_broker.url)
+        assert f"has confirmed and dropped 2 messages to {spec.queue!r}" in dropped.what
+        client.send(spec.queue, b"kept")
+        client.subscribe(spec.queue)
+        assert client.message().body == b"kept"
+    (again,) = find(stomp_broker.url)
+    assert again == dropped
+    assert (dropped.level, dropped.id, empty.id) == ("warning", *["artemis.unrouted-messages"] * 2)
+    assert "destination-type:ANYCAST" in dropped.remedy
+
+
 def test_a_missing_queue_is_an_error_where_the_adapter_must_not_create_it(
     stomp_broker: StompBroker, spec: QueueSpec, find: Find
 ) -> None:

@@ -9,7 +9,7 @@ Classic reports neither over STOMP: probes show a part, and a note says what the
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ from steadyworker.adapter import QueueSpec, Settings, Uncounted
 from steadyworker.errors import Finding
 from steadyworker.network.errors import Silent
 from steadyworker_stomp.checks import probes
-from steadyworker_stomp.checks.artemis import Management
+from steadyworker_stomp.checks.artemis import Management, MissingError
 from steadyworker_stomp.checks.census import census, has_queue
 from steadyworker_stomp.checks.risks import QueueState, risks
 from steadyworker_stomp.checks.versions import version_findings
@@ -204,7 +204,8 @@ class _Check:
         found: list[Finding] = []
         for queue in self._queues:
             settings = management.ask_json("broker", "getAddressSettingsAsJSON", queue)
-            state = QueueState(queue, queue == self._spec.queue, {**settings}, _attributes(management, queue))
+            own = _attributes(management, queue)
+            state = QueueState(queue, queue == self._spec.queue, {**settings}, own, *_routing(management, queue))
             address = settings.get("deadLetterAddress")
             kept = _attributes(management, address, "address") is not None if address else None
             found += risks(state, dlq=self._url.moved_to(self._spec.queue), letters_kept=kept)
@@ -233,6 +234,15 @@ def _attributes(management: Management, name: str, by: str = "name") -> dict[str
     wanted = json.dumps({"field": by, "operation": "EQUALS", "value": name})
     queues = management.ask_json("broker", "listQueues", wanted, 1, 1)["data"]
     return queues[0] if queues else None
+
+
+def _routing(management: Management, address: str) -> tuple[Sequence[str], int]:
+    """Return the routing types of an address, and the number of its messages that no queue took; none if there is no address."""
+    try:
+        types = management.ask(f"address.{address}", "getRoutingTypes")
+        return types, management.ask(f"address.{address}", "getUnRoutedMessageCount")
+    except MissingError:
+        return (), 0
 
 
 def _entry(dialect: Dialect, queue: str, right: str) -> str:
