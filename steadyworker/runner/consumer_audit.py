@@ -69,6 +69,18 @@ def registered_name(namespace: str, queue: str) -> str:
     return f"{namespace}/{queue}"
 
 
+def registered(ledger: Ledger, name: str, *, but: str = "", dead_for: float | None = None) -> int:
+    """
+    Return how many consumers the owners that live and consume a queue can be, without the owner `but`.
+
+    With `dead_for`, owners that died within so many seconds count too, because the broker can still count their consumers.
+    Raises LedgerUnavailable.
+    """
+    within, dead = _SEEN_WITHIN + (dead_for or 0.0), dead_for is not None
+    owners = (seen for seen in ledger.owners() if (dead or not seen.dead) and seen.seen_ago <= within)
+    return sum(seen.queues.count(name) for seen in owners if seen.owner != but)
+
+
 @dataclass(frozen=True, slots=True)
 class AuditResult:
     """
@@ -130,7 +142,8 @@ class ConsumerAudit:
         """Count once, and return the result; if the broker or the ledger does not respond, return the previous result."""
         held = {self._held, self._holds()}
         try:
-            consumers, peers = self._adapter.consumers(), self._peers()
+            consumers = self._adapter.consumers()
+            peers = registered(self._ledger, self._name, but=self._owner)
         except (BrokerUnavailable, LedgerUnavailable):
             self._since = None  # right after an outage the broker still counts consumers that are gone
             self._uncounted = False
@@ -200,11 +213,6 @@ class ConsumerAudit:
                 "surplus_consumers", **said, explain="steadyworker.foreign-consumers"
             )
         return now - self._since > self._tolerated
-
-    def _peers(self) -> int:
-        """Return how many consumers the other owners that live and consume this queue can be."""
-        living = (seen for seen in self._ledger.owners() if not seen.dead and seen.seen_ago <= _SEEN_WITHIN)
-        return sum(seen.queues.count(self._name) for seen in living if seen.owner != self._owner)
 
 
 class AuditThread:

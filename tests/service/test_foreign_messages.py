@@ -261,6 +261,27 @@ def test_whatever_is_sent_over_stomp_ends_done_or_dead(at_activemq: Processes, s
     assert len(letters(at_activemq)) == dead()
 
 
+def test_check_reports_a_consumer_that_is_not_in_the_ledger(at_activemq: Processes, stomp_broker: StompBroker) -> None:
+    """As a worker process does some minutes after its start; our own worker process is in the ledger."""
+
+    def found() -> list[str]:
+        checked = at_activemq.command("check", TYPED, "--json")
+        checked.ended(0)
+        (said,) = [json.loads(line) for line in checked.log.read_text(encoding="utf-8").splitlines()]
+        return [each["what"] for each in said["findings"] if each["id"] == "steadyworker.foreign-consumers"]
+
+    at_activemq.worker(TYPED).started()
+    eventually(lambda: stomp_broker.consumers("typed") == 1, "our consumer")
+    assert found() == []
+    with stomp_broker.client() as foreign:
+        foreign.subscribe("typed")
+        (what,) = found()
+        assert (
+            what
+            == "Queue 'typed' has 2 consumers, but this ledger lists 1: a consumer outside it may run the same jobs."
+        )
+
+
 def test_a_jms_map_keeps_its_content_and_the_next_job_runs(at_activemq: Processes, stomp_broker: StompBroker) -> None:
     """The line and the counter say so; the job behind it runs; the content is where only the broker has it; nothing is a copy."""
     process = at_activemq.worker(TYPED, ledger_reach="host").started()
