@@ -85,7 +85,7 @@ def _classic_unshown(headers: Mapping[str, str], body: bytes) -> str | None:
     """
     if body or _LENGTH in headers:
         return None
-    got = "expected text or bytes, got a JMS map, object or stream message, or an empty text"
+    got = "expected text or bytes, got a JMS map, object or stream message, or one without content"
     lost = "" if headers.get("persistent") == "true" else "; as it is not persistent, the broker drops it by default"
     return f"{got}, whose content ActiveMQ Classic does not send over STOMP: {_SENDER}, and an empty message with a length{lost}"
 
@@ -106,7 +106,7 @@ def _artemis_unshown(headers: Mapping[str, str], body: bytes) -> str | None:
     has_length, is_bytes = _LENGTH in headers, names.index(_LENGTH) < names.index("message-id")
     if (has_length and is_bytes) or (not body.startswith(b"\0") if body else has_length):
         return None
-    got = "expected text or bytes, got a JMS map, object or stream message, or an empty text"
+    got = "expected text or bytes, got a JMS map, object or stream message, or one without content"
     return f"{got}, whose content Artemis does not send over STOMP: {_SENDER}, and an empty message with a length"
 
 

@@ -259,6 +259,7 @@ class MadeUpArtemis:
     """The visit of a management that answers as it is told, and counts its questions."""
 
     dialect = ARTEMIS
+    within = 10.0
 
     def __init__(self, *answers: tuple[bool, object]) -> None:
         self.connection = self

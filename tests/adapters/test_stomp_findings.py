@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from queue import SimpleQueue
 from typing import Any
@@ -187,6 +189,41 @@ def test_a_user_who_may_not_count_is_told_which_right_it_takes(
     assert finding.what.startswith(f"User {LIMITED!r} cannot count the consumers of {spec.queue!r}")
     assert ("the rights manage" if stomp_broker.is_artemis else "ActiveMQ.Advisory.>") in finding.remedy
     assert stomp_broker.counts(spec.queue).consumers == 0
+
+
+@pytest.mark.timeout(60)
+def test_a_silent_host_delays_no_question_by_more_than_a_moment(
+    stomp_broker: StompBroker, spec: QueueSpec, find: Find, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It accepts, says nothing, and is always the first to be asked; without a head start for the next one, each question took 20 s."""
+    give(stomp_broker, spec.queue, spec.dead_letter_queue)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        login, _, hosts = stomp_broker.url.rpartition("@")
+        url = f"{login}@127.0.0.1:{silent.getsockname()[1]},{hosts}"
+        monkeypatch.setattr("random.sample", lambda addresses, _: list(addresses))
+        began = time.monotonic()
+        assert find(url) == []
+        assert time.monotonic() - began < 12  # ten questions at most
+
+
+@pytest.mark.parametrize("stomp_kind", ["classic"], indirect=True)  # whose part two sockets play
+def test_each_question_to_a_silent_broker_ends_after_ten_seconds(
+    spec: QueueSpec, open_adapter: Callable[..., StompAdapter]
+) -> None:
+    """Also if it has several hosts, all of them silent."""
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+        ports = [each.getsockname()[1] for each in (one, two)]
+        adapter = open_adapter(f"stomp://u:p@127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}")
+
+        def seconds(question: Callable[[], object]) -> float:
+            began = time.monotonic()
+            with pytest.raises(BrokerUnavailable, match="no reply to the login within 10 s"):
+                question()
+            return time.monotonic() - began
+
+        questions = (adapter.consumers, adapter.exists, lambda: adapter.findings(spec))
+        with ThreadPoolExecutor(3) as threads:
+            assert all(9 < each < 13 for each in threads.map(seconds, questions))
 
 
 @pytest.mark.parametrize("stomp_kind", ["artemis"], indirect=True)

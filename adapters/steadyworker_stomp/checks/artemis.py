@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from steadyworker.network import owed
 from steadyworker.network.errors import Silent
 from steadyworker_stomp.connection import Visit
 from steadyworker_stomp.errors import BrokerError, is_right
@@ -78,11 +77,11 @@ class Management:
             Silent: No reply came in time.
         """
         self._send(resource, operation, arguments, {"reply-to": _REPLIES, "correlation-id": self._mark})
-        match self._visited.next(owed.ANSWER_WITHIN):
+        match self._visited.next(self._visited.within):
             case ({**found}, bytes(body)):
                 pass
             case _:
-                raise Silent(f"no reply to a question within {owed.ANSWER_WITHIN:g} s")
+                raise Silent(f"no reply to a question within {self._visited.within:g} s")
         self.newest = int(found["message-id"].partition(",")[2])
         (result,) = json.loads(body) or [None]
         if found.get("_AMQ_OperationSucceeded") != "true":

@@ -20,7 +20,6 @@ from contextlib import suppress
 from typing import Any
 
 from steadyworker.adapter import Uncounted
-from steadyworker.network import owed
 from steadyworker.network.errors import Silent
 from steadyworker_stomp.checks.artemis import FailedError, Management, MissingError, NoRepliesError
 from steadyworker_stomp.connection import Received, Visit
@@ -136,10 +135,10 @@ def _advised(visited: Visit, topic: str) -> Iterator[Received]:
     visited.connection.listen(topic, "advisory", {})
     visited.wait(visited.connection.send(_MARK, b"", {}))
     while True:
-        match visited.next(owed.ANSWER_WITHIN):
+        match visited.next(visited.within):
             case ({"subscription": "mark"}, _):
                 return
             case ({**headers}, bytes(body)):
                 yield headers, body
             case _:
-                raise Silent(f"no list of {topic} within {owed.ANSWER_WITHIN:g} s")
+                raise Silent(f"no list of {topic} within {visited.within:g} s")

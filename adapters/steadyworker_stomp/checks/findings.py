@@ -21,7 +21,7 @@ from steadyworker_stomp.checks.artemis import Management, MissingError
 from steadyworker_stomp.checks.census import census, has_queue
 from steadyworker_stomp.checks.risks import QueueState, risks
 from steadyworker_stomp.checks.versions import version_findings
-from steadyworker_stomp.connection import Visit, visit
+from steadyworker_stomp.connection import ASK_WITHIN, Visit, visit
 from steadyworker_stomp.declare import brief, scheduler_finding
 from steadyworker_stomp.dialects import CLASSIC, Dialect, version_of
 from steadyworker_stomp.errors import translated
@@ -53,7 +53,12 @@ def find(url: BrokerUrl, spec: QueueSpec, settings: Settings, *, consuming: bool
 
 
 class _Check:
-    """One check of one broker; each question that can be refused has a connection of its own, which a refusal ends."""
+    """
+    One check of one broker.
+
+    Each question that can be refused has a connection of its own, which a refusal ends.
+    A question that gets no reply in time ends the check.
+    """
 
     def __init__(self, url: BrokerUrl, spec: QueueSpec, settings: Settings) -> None:
         self._url = url
@@ -90,7 +95,7 @@ class _Check:
 
     def _visit(self, question: Callable[[Visit], Answer]) -> Answer:
         """Return the answer to a question on a connection of its own."""
-        with visit(brief(self._url), self._settings.clock) as visited, translated(visited.place):
+        with visit(brief(self._url), self._settings.clock, ASK_WITHIN) as visited, translated(visited.place):
             return question(visited)
 
     def _common(self, visited: Visit, *, consuming: bool) -> tuple[Dialect, list[Finding]]:
