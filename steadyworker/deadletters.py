@@ -19,7 +19,6 @@ from __future__ import annotations
 import difflib
 import hashlib
 import random
-import tempfile
 import threading
 import uuid
 from collections import Counter
@@ -50,13 +49,14 @@ from steadyworker.errors import LettersHeld, SteadyWorkerError
 from steadyworker.ledger.base import JobId, Ledger, State
 from steadyworker.names import normal_key
 from steadyworker.runner.envelope import BAD_HEADER, key_of, moment_of, number_of, of_queue, without_facts
+from steadyworker.system.spool import Spool
 from steadyworker.text.plain_text import as_unicode
 
 KEY_CONFLICT = "key-conflict"
 """The reason of a dead letter whose key belongs to a job with another body."""
 
 _ANY_NUMBER = 10**18 - 1
-_IN_MEMORY = 8 << 20  # bytes
+_NAMED = 5
 
 Value = TypeVar("Value")
 
@@ -73,6 +73,7 @@ class DeadLetter:
         ours: True if SteadyWorker made it a dead letter.
             Otherwise the broker made it one, and only `body` and `headers` are certain.
         size: The body's length in bytes, also when `body` itself was left out.
+        unshown: The reason why the content did not arrive, although the broker has it; such a letter is neither replayed nor dropped.
         copies: The number of letters of this job in the queue.
         first_failed_at, sent_at: Wall-clock times, for people.
     """
@@ -96,6 +97,7 @@ class DeadLetter:
     copies: int = 1
     ours: bool = True
     keyed: bool = True
+    unshown: str = ""
 
     @property
     def whole(self) -> bool:
@@ -113,36 +115,19 @@ class Replayed:
 
 
 class Copies(NamedTuple):
-    """A dead letter without its body, the deliveries that are its copies, and the place of the body; None if it was not kept."""
+    """
+    A dead letter without its body, the deliveries that are its copies, and the place of the body; None if it was not kept.
+
+    All letters of a queue are read before the first is used, and a queue can be larger than the memory.
+    """
 
     letter: DeadLetter
     deliveries: list[Delivery]
     body: tuple[int, int] | None
 
-
-class Bodies:
-    """
-    The bodies of one call's letters: in memory up to 8 MiB, and beyond that in a file that has no name.
-
-    All letters of a queue are read before the first is used, and a queue can be larger than the memory.
-    """
-
-    def __init__(self) -> None:
-        self._file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - `close` closes it
-        self.close = self._file.close
-
-    def keep(self, body: bytes) -> tuple[int, int]:
-        """Keep a body; return its place."""
-        place = self._file.seek(0, 2)
-        self._file.write(body)
-        return place, len(body)
-
-    def whole(self, copies: Copies) -> DeadLetter:
+    def whole(self, bodies: Spool) -> DeadLetter:
         """Return the letter with its body, as far as the adapter has it."""
-        if copies.body is None:
-            return copies.letter
-        self._file.seek(copies.body[0])
-        return replace(copies.letter, body=self._file.read(copies.body[1]))
+        return self.letter if self.body is None else replace(self.letter, body=bodies.read(self.body))
 
 
 class DeadLetterQueue:
@@ -164,6 +149,7 @@ class DeadLetterQueue:
 
     Attributes:
         others: For each of the other work queues, the number of its letters that the last call found and left alone.
+        unshown: The letters that the last `replay` or `drop` of all letters left alone, because their content did not arrive.
     """
 
     def __init__(
@@ -185,6 +171,7 @@ class DeadLetterQueue:
         self._queue = queue
         self._key_header = key_header
         self.others: Counter[str] = Counter()
+        self.unshown: list[DeadLetter] = []
 
     def letters(self, keys: Sequence[str] | None = None, *, bodies: bool = True) -> list[DeadLetter]:
         """
@@ -205,11 +192,11 @@ class DeadLetterQueue:
 
         Raises SteadyWorkerError for a key that has no dead letter.
         """
-        with closing(Bodies()) as bodies:
+        with closing(Spool()) as bodies:
             with self._opened(keys, bodies) as (_, chosen):
                 pass
             for copies in chosen:
-                yield bodies.whole(copies)
+                yield copies.whole(bodies)
 
     def checkpoint(self, letter: DeadLetter) -> bytes | None:
         """Return the job's last checkpoint as JSON text, or None if the ledger has none."""
@@ -240,11 +227,12 @@ class DeadLetterQueue:
           After a crash between publish and removal, the second replay makes a second job.
 
         Raises:
-            SteadyWorkerError: A key has no dead letter, or a body is not complete; nothing was replayed.
+            SteadyWorkerError: A key has no dead letter or an unshown one, or a body is not complete; nothing was replayed.
             PublishFailed: The broker did not confirm the message; this letter and those after it stay.
         """
         replayed: list[Replayed] = []
-        with closing(Bodies()) as bodies, self._opened(keys, bodies) as (held, chosen):
+        with closing(Spool()) as bodies, self._opened(keys, bodies) as (held, found):
+            chosen = self._shown(found, keys)
             for letter, _, body in chosen:
                 if body is not None and body[1] != letter.size:
                     got = f"{body[1]} of {letter.size} bytes"
@@ -252,7 +240,7 @@ class DeadLetterQueue:
                     raise SteadyWorkerError(f"Expected the whole body of {letter.key}, got {got}: {remedy}")
             for copies in chosen:
                 letter, deliveries = copies.letter, copies.deliveries
-                message, result = self._again(bodies.whole(copies))
+                message, result = self._again(copies.whole(bodies))
                 result = replace(result, letter=letter)
                 if from_start and result.round > letter.round:  # else a run may still use it
                     self._ledger.clear_checkpoint(self._id(letter))
@@ -272,10 +260,11 @@ class DeadLetterQueue:
         `drop` calls `each` with every letter, without its body, after its removal; afterwards the key is free again.
 
         Raises:
-            SteadyWorkerError: A key has no dead letter; nothing was dropped.
+            SteadyWorkerError: A key has no dead letter, or an unshown one; nothing was dropped.
             Unsettled: The result of a removal is unknown; this letter can still be here, and the letters after it are.
         """
-        with self._opened(keys, None) as (held, chosen):
+        with self._opened(keys, None) as (held, found):
+            chosen = self._shown(found, keys)
             for letter, deliveries, _ in chosen:
                 for delivery in deliveries:
                     held.drop(delivery)
@@ -284,7 +273,7 @@ class DeadLetterQueue:
         return [copies.letter for copies in chosen]
 
     @contextmanager
-    def _opened(self, keys: Sequence[str] | None, bodies: Bodies | None) -> Iterator[tuple[DeadLetters, list[Copies]]]:
+    def _opened(self, keys: Sequence[str] | None, bodies: Spool | None) -> Iterator[tuple[DeadLetters, list[Copies]]]:
         """Open the queue and read all of it, its bodies into `bodies`; try again while another reader holds some letters."""
         deadline = self._clock.monotonic() + self._patience
         while True:
@@ -300,7 +289,7 @@ class DeadLetterQueue:
                     return
             threading.Event().wait(random.uniform(0.1, 0.5))  # noqa: S311 - so that two waiting readers do not collide again
 
-    def _chosen(self, held: DeadLetters, keys: Sequence[str] | None, bodies: Bodies | None) -> list[Copies]:
+    def _chosen(self, held: DeadLetters, keys: Sequence[str] | None, bodies: Spool | None) -> list[Copies]:
         wanted = {normal_key(key): key for key in keys or ()}
         self.others = Counter()
         every = _folded(
@@ -318,6 +307,13 @@ class DeadLetterQueue:
                 hint = f"did you mean {near[0]}?" if near else "`steadyworker dead list` shows the keys."
                 raise SteadyWorkerError(f"Expected the key of a dead letter of {self._queue}, got {asked!r}: {hint}")
         return [copies for copies in every if copies.letter.key in wanted]
+
+    def _shown(self, chosen: list[Copies], keys: Sequence[str] | None) -> list[Copies]:
+        """Return the letters without those that are unshown, which go to `unshown`; raise SteadyWorkerError if `keys` name one."""
+        self.unshown = [copies.letter for copies in chosen if copies.letter.unshown]
+        if self.unshown and keys is not None:
+            raise SteadyWorkerError(unshown_text(self.unshown))
+        return [copies for copies in chosen if not copies.letter.unshown]
 
     def _own(self, held: Iterable[Delivery]) -> Iterator[Delivery]:
         """Yield the letters that name this work queue or none; count the letters of other work queues."""
@@ -362,6 +358,15 @@ class DeadLetterQueue:
         if round_:
             headers |= {QUEUE: self._queue, ROUND: str(round_)}
         return OutgoingMessage(Target.WORK, letter.body, headers, message_id=key), Replayed(letter, key, round_)
+
+
+def unshown_text(letters: Sequence[DeadLetter]) -> str:
+    """Return an error about letters whose content did not arrive."""
+    names = ", ".join(letter.key for letter in letters[:_NAMED]) + (", …" if len(letters) > _NAMED else "")
+    return (
+        f"Expected dead letters whose content arrived, got {len(letters)} without it ({names}): {letters[0].unshown}. "
+        "The broker has the content: move or remove such a letter with the broker's console."
+    )
 
 
 def _folded(
@@ -414,6 +419,7 @@ def _letter(delivery: Delivery, queue: str, key_header: str | None) -> DeadLette
         uid=headers.get(UID, ""),
         ours=_is_ours(headers),
         keyed=bool(key),
+        unshown=delivery.unshown or "",
     )
 
 

@@ -30,6 +30,7 @@ class Delivery:
     An adapter delivers even a body over the limit whole, because its dead letter is the only copy that remains.
     `origin` is the queue from which the broker itself moved a dead letter; None if it did not, or gives no queue.
     `unreadable` is the reason why the adapter cannot read the body; such a message becomes a dead letter with this reason.
+    `unshown` is the reason why the content did not arrive, although the broker has it; such a delivery is never acknowledged.
     """
 
     epoch: int
@@ -44,6 +45,7 @@ class Delivery:
     brokers_own: frozenset[str] = frozenset()
     origin: str | None = None
     unreadable: str | None = None
+    unshown: str | None = None
 
     def __post_init__(self) -> None:
         if self.size < 0:
@@ -77,10 +79,17 @@ class OutgoingMessage:
 
 
 class Settle(Enum):
-    """The two ways to settle a delivery: acknowledge it, or release it to the queue."""
+    """
+    The ways to settle a delivery: acknowledge it, or release it to the queue.
+
+    `REJECT` is for a delivery that is `unshown`: its message, unchanged, leaves the way of the other messages.
+    The broker moves it to its own dead letters.
+    If the broker cannot, the adapter keeps it from all consumers while its prefetch is above 0 and the epoch lasts.
+    """
 
     ACK = "ack"
     RELEASE = "release"
+    REJECT = "reject"
 
 
 class Settled(Enum):

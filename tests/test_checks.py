@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from steadyworker.adapter import Capabilities, QueueSpec
+from steadyworker.adapter import Capabilities, QueueSpec, Uncounted
 from steadyworker.config.resolve import Options, load
 from steadyworker.errors import BrokerUnavailable, Finding, LedgerUnavailable
+from steadyworker.ledger.base import OwnerSeen
 from steadyworker.service import checks
 from steadyworker.spec import WorkerSpec, spec_of
 from steadyworker.system.host import Host, Unit, kills_group, look, unit_from
@@ -36,7 +37,7 @@ class Broker:
         self,
         capabilities: Capabilities,
         found: Sequence[Finding] | Exception = (),
-        count: int | Exception | None = 0,
+        count: int | Exception | Uncounted = 0,
     ) -> None:
         self.capabilities = capabilities
         self.found = found
@@ -49,7 +50,10 @@ class Broker:
             raise self.found
         return self.found
 
-    def consumers(self) -> int | None:
+    def identity(self) -> str:
+        return "cluster/vhost"
+
+    def consumers(self) -> int | Uncounted:
         if isinstance(self.count, Exception):
             raise self.count
         return self.count
@@ -58,13 +62,18 @@ class Broker:
 class Ledger:
     """As much of a ledger as `check` asks."""
 
-    def __init__(self, found: Sequence[Finding] | Exception = ()) -> None:
+    def __init__(self, found: Sequence[Finding] | Exception = (), seen: Sequence[OwnerSeen] = ()) -> None:
         self.found = found
+        self.seen = seen
 
     def findings(self) -> Sequence[Finding]:
         if isinstance(self.found, Exception):
             raise self.found
         return self.found
+
+    def owners(self) -> Sequence[OwnerSeen]:
+        self.findings()
+        return self.seen
 
 
 def options(**arguments: Any) -> Options:
@@ -136,24 +145,59 @@ def test_reach_that_is_safe_or_said_out_loud(settings: Options, broker: Capabili
     assert found(settings=settings, broker=broker) == []
 
 
-REFUSES = Broker(NETWORK, count=None)
+REFUSES = Broker(NETWORK, count=Uncounted("amqp://joe:SECRET@host refused", "grant the right"))
 
 
 @pytest.mark.parametrize("ledger", ["sqlite:/l.db", "memory:"])
 def test_a_broker_that_refuses_to_count_is_an_error_with_a_ledger_of_one_host(ledger: str) -> None:
     findings = found(settings=options(ledger=ledger), adapter=REFUSES)
-    only(
-        findings, "error", "does not report to this user how many consumers queue 'exports' has", "--ledger-reach host"
-    )
-    assert "grant the user in --broker the right to count" in findings[0].remedy
+    only(findings, "error", "it is unknown how many consumers queue 'exports' has: amqp://", "--ledger-reach host")
+    assert findings[0].what.endswith("@host refused.")
+    assert "SECRET" not in findings[0].what
+    assert findings[0].remedy.startswith("grant the right; or set --ledger postgresql://…")
 
 
 @pytest.mark.parametrize("settings", [options(ledger_reach="host"), options(ledger="postgresql://h/db")])
 def test_a_broker_that_refuses_to_count_is_not_asked_where_its_answer_does_not_matter(settings: Options) -> None:
     assert found(settings=settings, adapter=REFUSES) == []
-    assert found(settings=settings, adapter=Broker(NETWORK, count=AssertionError("asked"))) == []
+    if settings.ledger_reach == "host":
+        assert found(settings=settings, adapter=Broker(NETWORK, count=AssertionError("asked"))) == []
     one_host = Capabilities(counts_consumers=True, one_host=True)
     assert found(adapter=Broker(one_host, count=AssertionError("asked"))) == []
+
+
+def seen_by(name: str, *, seen_ago: float = 5.0, dead: bool = False) -> OwnerSeen:
+    return OwnerSeen("owner", "host", (name,), seen_ago, dead=dead)
+
+
+OURS = "cluster/vhost/exports"
+
+
+@pytest.mark.parametrize(
+    ("count", "seen", "says"),
+    [
+        (0, [], ""),
+        (1, [], "has 1 consumer, but this ledger lists 0"),
+        (2, [seen_by(OURS)], "has 2 consumers, but this ledger lists 1"),
+        (1, [seen_by(OURS)], ""),
+        (1, [seen_by("cluster/vhost/other")], "lists 0"),
+        (1, [seen_by(OURS, seen_ago=95, dead=True)], ""),
+        (1, [seen_by(OURS, seen_ago=125, dead=True)], "lists 0"),
+    ],
+)
+@pytest.mark.parametrize("ledger", ["sqlite:/l.db", "postgresql://h/db"])
+def test_a_consumer_that_the_ledger_does_not_list_is_a_warning(
+    ledger: str, count: int, seen: list[OwnerSeen], says: str
+) -> None:
+    """As the audit of a worker process finds it; the broker still counts the consumer of an owner that has just died."""
+    broker = Broker(replace(NETWORK, forgets_consumers_within=30), count=count)
+    warned = found(settings=options(ledger=ledger), adapter=broker, ledger=Ledger(seen=seen))
+    if not says:
+        assert warned == []
+        return
+    only(warned, "warning", says, "--ledger-reach host")
+    assert warned[0].id == "steadyworker.foreign-consumers"
+    assert found(settings=options(ledger=ledger, ledger_reach="host"), adapter=broker, ledger=Ledger(seen=seen)) == []
 
 
 def test_a_broker_that_does_not_respond_has_not_refused_to_count() -> None:

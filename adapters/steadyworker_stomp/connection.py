@@ -8,14 +8,13 @@ Connections that the I/O thread holds, and blocking connections for short visits
       ↑                   │ every host refused        │ lost, aborted, silent, closed
       └───────────────────┴──── down(cause) ──────────┘
 
-A connection tries each host once, in a random order, on a thread of its own, because this blocks.
+A connection tries the hosts on a thread of its own, because this blocks (`hosts.py`).
 Each try makes a new connection object of stomp.py: an old one that reconnects has no heart-beats.
 The user of a connection decides when to open it again.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -24,53 +23,17 @@ from queue import Empty, SimpleQueue
 from steadyworker.adapter import Clock
 from steadyworker.errors import BrokerUnavailable, ConfigError
 from steadyworker.network import owed
-from steadyworker.network.errors import Silent, worst
+from steadyworker.network.errors import Silent
 from steadyworker.network.iothread import IoThread, Timer
 from steadyworker.network.url import Address
-from steadyworker_stomp.dialects import Dialect, dialect_of
-from steadyworker_stomp.errors import translated, unavailable
-from steadyworker_stomp.sockets import open_socket
-from steadyworker_stomp.stomp_internals import Connection, OnEnd, OnMessage
+from steadyworker_stomp.dialects import dialect_of
+from steadyworker_stomp.errors import unavailable
+from steadyworker_stomp.hosts import connect_any
+from steadyworker_stomp.stomp_internals import Connection, OnMessage
 from steadyworker_stomp.url import BrokerUrl
-
-_CONNECT_WITHIN = 10.0
-_OPEN_WITHIN = 20.0
-"""Limits in seconds: the first is for the socket and TLS, the second is for socket, TLS and login together."""
 
 _BEATS = 3
 """Heart-beats sent in the time in which the broker expects one: Classic has no tolerance by default."""
-
-
-def connect(
-    url: BrokerUrl, address: Address, clock: Clock, patience: float, on_message: OnMessage, on_end: OnEnd
-) -> Connection:
-    """Open a connection to one host, and log in; raises an error that `translated` translates."""
-    deadline = clock.monotonic() + _OPEN_WITHIN
-    tls = None if url.tls is None else url.tls.context()
-    name = (url.tls and url.tls.server_name) or address.host
-    sock = open_socket(address.host, address.port, tls, name, deadline - (_OPEN_WITHIN - _CONNECT_WITHIN), clock)
-    connection = Connection(sock, address.host, clock, patience, on_message, on_end)
-    connection.connect(url.user, url.password, url.heartbeat, max(0.1, deadline - clock.monotonic()))
-    return connection
-
-
-def connect_any(
-    url: BrokerUrl, clock: Clock, patience: float, on_message: OnMessage, on_end: OnEnd
-) -> tuple[Connection, Address]:
-    """
-    Open a connection to the first host that accepts it, in a random order.
-
-    Raises:
-        BrokerUnavailable: No host accepted the connection; `Refused` if a later try cannot succeed.
-    """
-    errors: list[BrokerUnavailable] = []
-    for address in random.sample(url.addresses, len(url.addresses)):
-        try:
-            with translated(str(address)):
-                return connect(url, address, clock, patience, on_message, on_end), address
-        except BrokerUnavailable as error:
-            errors.append(error)
-    raise worst(errors)
 
 
 class ManagedConnection:
@@ -231,49 +194,91 @@ def when_done(io: IoThread, request: Future[None], then: Callable[[Future[None]]
 
 _PATIENCE = 10.0
 
+ASK_WITHIN = 10.0
+"""Seconds in which the broker must answer a question of a check or a count: people and the next question wait for it."""
+
 
 class Visit:
     """
     A blocking connection for a short visit; for one thread.
 
+    Args:
+        url: The URL, with the heartbeat of a visit.
+        clock: The clock.
+        within: Seconds in which the broker must accept the connection, and reply to each request.
+
     Attributes:
+        within: Seconds in which the broker must reply to a request.
         connection: The connection.
         place: The host.
         dialect: The broker's dialect.
     """
 
-    def __init__(self, connection: Connection, place: str, dialect: Dialect, arrived: SimpleQueue[Message]) -> None:
-        self.connection = connection
-        self.place = place
-        self.dialect = dialect
+    def __init__(self, url: BrokerUrl, clock: Clock, within: float) -> None:
+        self.within = within
+        self._url = url
+        self._clock = clock
+        self._open()
+
+    def reopen(self) -> None:
+        """Open another connection in place of this one, which a refusal has ended; raises as `visit` does."""
+        self.close()
+        self._open()
+
+    def close(self) -> None:
+        """Say goodbye, and close."""
+        with suppress(Exception):  # the visit is over, so an error no longer matters
+            self.connection.disconnect().result(1.0)
+        self.connection.abort(Silent("closed by us", id=""))
+
+    def _open(self) -> None:
+        arrived: SimpleQueue[Message] = SimpleQueue()
+
+        def received(headers: Mapping[str, str], body: bytes) -> None:
+            arrived.put((headers, body))
+
         self._arrived = arrived
+
+        def ended(connection: Connection, cause: Exception) -> None:
+            arrived.put((connection, cause))
+
+        self.connection, address = connect_any(self._url, self._clock, _PATIENCE, received, ended, self.within)
+        self.place = str(address)
+        try:
+            self.dialect = dialect_of(self.connection.server, self._url.dialect)
+        except ConfigError:
+            self.close()
+            raise
 
     def wait(self, request: Future[None]) -> None:
         """Wait for the broker's answer; raises BrokerError, Silent or OSError."""
         try:
-            request.result(owed.ANSWER_WITHIN)
+            request.result(self.within)
         except TimeoutError:
             if request.done():
                 raise  # the connection's own error
-            raise Silent(f"no reply to a request within {owed.ANSWER_WITHIN:g} s") from None
+            raise Silent(f"no reply to a request within {self.within:g} s") from None
 
     def next(self, within: float) -> Received | None:
         """Return the next message, or None if none arrives within these seconds; raises the cause if the connection has ended."""
         try:
-            found = self._arrived.get(timeout=within)
+            match self._arrived.get(timeout=within):
+                case (Connection() as connection, Exception() as cause):
+                    if connection is self.connection:
+                        raise cause
+                    return self.next(within)  # a host that was slower
+                case received:
+                    return received
         except Empty:
             return None
-        if isinstance(found, Exception):
-            raise found
-        return found
 
 
 Received = tuple[Mapping[str, str], bytes]
-Message = Received | Exception
+Message = Received | tuple[Connection, Exception]
 
 
 @contextmanager
-def visit(url: BrokerUrl, clock: Clock) -> Iterator[Visit]:
+def visit(url: BrokerUrl, clock: Clock, within: float = owed.ANSWER_WITHIN) -> Iterator[Visit]:
     """
     Open a blocking connection for a short visit, to the first host that accepts it.
 
@@ -284,18 +289,11 @@ def visit(url: BrokerUrl, clock: Clock) -> Iterator[Visit]:
         BrokerUnavailable: No host accepted the connection; `Refused` if a later try cannot succeed.
         ConfigError: The broker's dialect is unknown.
     """
-    arrived: SimpleQueue[Message] = SimpleQueue()
-
-    def received(headers: Mapping[str, str], body: bytes) -> None:
-        arrived.put((headers, body))
-
-    connection, address = connect_any(url, clock, _PATIENCE, received, lambda _, cause: arrived.put(cause))
+    visited = Visit(url, clock, within)
     try:
-        yield Visit(connection, str(address), dialect_of(connection.server, url.dialect), arrived)
+        yield visited
     finally:
-        with suppress(Exception):  # the visit is over, so an error no longer matters
-            connection.disconnect().result(1.0)
-        connection.abort(Silent("closed by us", id=""))
+        visited.close()
 
 
-__all__ = ["ManagedConnection", "Received", "Visit", "connect_any", "visit", "when_done"]
+__all__ = ["ASK_WITHIN", "ManagedConnection", "Received", "Visit", "visit", "when_done"]

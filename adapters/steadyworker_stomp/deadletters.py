@@ -127,6 +127,8 @@ class StompDeadLetters:
 
     def drop(self, delivery: Delivery) -> None:
         """Remove this dead letter; return when the broker has sent a receipt for the acknowledgement."""
+        if delivery.unshown is not None:
+            raise Unsettled(f"Expected a dead letter whose content arrived, got one without: {delivery.unshown}.")
         reader = self._readers[delivery.queue]
         with translated(reader.place, Unsettled):
             reader.drop(delivery.id)
@@ -168,9 +170,9 @@ class StompDeadLetters:
         return frozenset() if queue == mine else frozenset({self._spec.queue, mine})
 
     def _renew(self, letter: Delivery) -> bool:
-        """Replace a letter by a copy if a consumer's end counts as its failed delivery; return whether it was replaced."""
+        """Replace a letter by a copy if a consumer's end counts as its failed delivery, and its content arrived; return whether it was."""
         reader = self._readers[letter.queue]
-        if reader.dialect is not ARTEMIS or letter.redelivered is not Redelivered.YES:
+        if reader.dialect is not ARTEMIS or letter.redelivered is not Redelivered.YES or letter.unshown is not None:
             return False
         with translated(reader.place):
             return reader.renew(letter)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from steadyworker.adapter import Clock
 from steadyworker.errors import ConfigError, Finding
-from steadyworker.network import owed
 from steadyworker.network.errors import Silent
 from steadyworker_stomp.connection import Visit, visit
 from steadyworker_stomp.dialects import CLASSIC, Dialect
@@ -79,10 +78,10 @@ def delays(visited: Visit) -> bool:
     """
     visited.wait(visited.connection.subscribe(_PROBE, "probe", {}))
     visited.wait(visited.connection.send(_PROBE, b"", {"AMQ_SCHEDULED_DELAY": "1"}))
-    match visited.next(owed.ANSWER_WITHIN):
+    match visited.next(visited.within):
         case ({**headers}, bytes()):
             pass
         case _:
-            raise Silent(f"no message of a temporary queue within {owed.ANSWER_WITHIN:g} s")
+            raise Silent(f"no message of a temporary queue within {visited.within:g} s")
     visited.wait(visited.connection.unsubscribe("probe"))
     return "scheduledJobId" in headers

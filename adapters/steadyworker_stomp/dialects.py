@@ -29,6 +29,8 @@ class Dialect:
         message_id: Returns the id that stays the same in each redelivery.
         redelivered: Returns whether the broker delivered the message before.
         origin: The header with the queue from which the broker moved a dead letter.
+        unshown: Returns why the content of a message did not arrive, although the broker has it; None if it arrived.
+        moves_refused: The broker moves a message that it gets a NACK for to its dead letters.
     """
 
     name: str
@@ -40,6 +42,8 @@ class Dialect:
     message_id: Callable[[Mapping[str, str]], str | None]
     redelivered: Callable[[Mapping[str, str]], Redelivered]
     origin: str
+    unshown: Callable[[Mapping[str, str], bytes], str | None]
+    moves_refused: bool
 
     def destination(self, queue: str) -> str:
         """Return the queue's destination."""
@@ -68,6 +72,44 @@ def _artemis_redelivered(headers: Mapping[str, str]) -> Redelivered:
     return Redelivered.YES if headers.get("redelivered") == "true" else Redelivered.UNKNOWN
 
 
+_LENGTH = "content-length"
+_SENDER = "let the sender send text or bytes"
+
+
+def _classic_unshown(headers: Mapping[str, str], body: bytes) -> str | None:
+    """
+    Return the reason for a message without a body and without a length.
+
+    Classic 5.17 to 6.3 sends one for each JMS message that is neither text nor bytes, and for an empty text.
+    Nothing else in the frame tells them apart.
+    """
+    if body or _LENGTH in headers:
+        return None
+    got = "expected text or bytes, got a JMS map, object or stream message, or one without content"
+    lost = "" if headers.get("persistent") == "true" else "; as it is not persistent, the broker drops it by default"
+    return f"{got}, whose content ActiveMQ Classic does not send over STOMP: {_SENDER}, and an empty message with a length{lost}"
+
+
+def _artemis_unshown(headers: Mapping[str, str], body: bytes) -> str | None:
+    """
+    Return the reason for a message that Artemis sends as a text although it is none, or that its client has compressed.
+
+    Artemis 2.55 writes the length of a bytes message before the message-id, and also if it is 0.
+    It reads the content of every other message as a text, and writes the length of an empty text never.
+    The content of a map reads as nothing, or as a text that begins with NUL; that of an object reads as nothing.
+    """
+    if headers.get("_AMQ_LARGE_COMPRESSED") == "true":
+        return (
+            f"expected plain text or bytes, got a body that the Artemis client has compressed: {_SENDER}, uncompressed"
+        )
+    names = [*headers, _LENGTH, "message-id"]
+    has_length, is_bytes = _LENGTH in headers, names.index(_LENGTH) < names.index("message-id")
+    if (has_length and is_bytes) or (not body.startswith(b"\0") if body else has_length):
+        return None
+    got = "expected text or bytes, got a JMS map, object or stream message, or one without content"
+    return f"{got}, whose content Artemis does not send over STOMP: {_SENDER}, and an empty message with a length"
+
+
 # Each broker ignores the other's header: one message until its acknowledgement.
 _ONE = {"activemq.prefetchSize": "1", "consumer-window-size": "0"}
 
@@ -81,6 +123,8 @@ CLASSIC = Dialect(
     message_id=_classic_id,
     redelivered=_classic_redelivered,
     origin="original-destination",
+    unshown=_classic_unshown,
+    moves_refused=True,
 )
 
 # Without ANYCAST, an acceptor without prefixes gives each worker a copy, or loses what is sent before the first worker comes.
@@ -94,6 +138,8 @@ ARTEMIS = Dialect(
     message_id=_artemis_id,
     redelivered=_artemis_redelivered,
     origin="_AMQ_ORIG_QUEUE",
+    unshown=_artemis_unshown,
+    moves_refused=False,
 )
 
 _BY_NAME = {"classic": CLASSIC, "artemis": ARTEMIS}

@@ -10,6 +10,10 @@ The broker can send one more message to a subscription that is ending; nothing a
 The message then goes to another consumer at once, and the other subscriptions stay valid.
 A NACK would not do: Classic moves the message to its dead-letter queue, and Artemis removes it.
 
+**A message whose content did not arrive** is rejected, because an acknowledgement would destroy the only copy.
+On Classic, a NACK moves it unchanged.
+Artemis offers nothing like it to a consumer, so the subscription keeps the message, and another subscription takes its place.
+
 **An acknowledgement** is confirmed by the broker's receipt.
 It is sent once, on the connection of its delivery: Artemis closes a connection with any other acknowledgement.
 If a receipt is late, or the broker sends an ERROR, the connection ends, and with it the epoch.
@@ -38,10 +42,11 @@ Then = Callable[[], None]
 
 @dataclass(slots=True, eq=False)
 class _Subscription:
-    """One subscription; `held` is the id of the delivery that it holds."""
+    """One subscription; `held` is the id of the delivery that it holds, and `kept` is true if this delivery was rejected."""
 
     number: str
     held: str | None = None
+    kept: bool = False
 
 
 class Epoch:
@@ -99,10 +104,13 @@ class Epoch:
             return
         wanted = self._window()
         for subscription in [each for each in self._subscriptions.values() if each.held is None]:
-            if len(self._subscriptions) > wanted:
+            if self._taking > wanted:
                 self._unsubscribe(subscription)
-        while len(self._subscriptions) < wanted:
+        while self._taking < wanted:
             self._subscribe()
+        if not wanted:  # an adapter with prefetch 0 is no consumer
+            for subscription in [each for each in self._subscriptions.values() if each.kept]:
+                self._unsubscribe(subscription)
 
     def settle(self, settlement: Settlement) -> None:
         """Send the acknowledgement, or end the subscription, if this was not done before."""
@@ -115,11 +123,7 @@ class Epoch:
             settlement.on_settled(Settled.CONFIRMED)
         else:
             self._settling[id_] = [settlement]
-            holder.held = None
-            if settlement.how is Settle.ACK:
-                self._expect("an acknowledgement", self._connection.ack(id_), partial(self._confirmed, id_))
-            else:
-                self._unsubscribe(holder, partial(self._confirmed, id_))
+            self._settle(holder, settlement, partial(self._confirmed, id_))
             self.adjust()
 
     def received(self, headers: Mapping[str, str], body: bytes) -> None:
@@ -147,6 +151,27 @@ class Epoch:
             self._sink(Lost(self.number, cause, explain=error.id))
 
     # ---------------------------------------------------------------------------------------------------------------
+
+    @property
+    def _taking(self) -> int:
+        """The number of subscriptions that the prefetch counts."""
+        return sum(not each.kept for each in self._subscriptions.values())
+
+    def _settle(self, holder: _Subscription, settlement: Settlement, confirmed: Then) -> None:
+        id_, how = settlement.delivery.id, settlement.how
+        rejects = how is Settle.REJECT or (how is Settle.ACK and settlement.delivery.unshown is not None)
+        if rejects and not self._dialect.moves_refused:
+            holder.kept = True
+            del self._settling[id_]
+            settlement.on_settled(Settled.SENT)
+            return
+        holder.held = None
+        if rejects:
+            self._expect("a refusal of a message", self._connection.nack(id_), confirmed)
+        elif how is Settle.ACK:
+            self._expect("an acknowledgement", self._connection.ack(id_), confirmed)
+        else:
+            self._unsubscribe(holder, confirmed)
 
     def _subscribe(self) -> None:
         self._numbers += 1

@@ -102,6 +102,7 @@ def delivery_of(epoch: int, queue: str, dialect: Dialect, headers: Mapping[str, 
         sent_at=_sent_at(headers),
         brokers_own=frozenset(own),
         origin=dialect.origin_of(headers),
+        unshown=dialect.unshown(headers, body),
     )
 
 

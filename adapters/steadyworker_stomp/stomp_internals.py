@@ -148,11 +148,13 @@ class Connection:
         """Subscribe without a receipt; a refusal ends the connection."""
         self._tell(lambda: self._protocol.subscribe(destination, number, ack=ack, headers=dict(headers)))
 
-    def subscribe(self, destination: str, number: str, headers: Mapping[str, str]) -> Future[None]:
-        """Subscribe, with an acknowledgement for each message."""
+    def subscribe(
+        self, destination: str, number: str, headers: Mapping[str, str], *, ack: str = "client-individual"
+    ) -> Future[None]:
+        """Subscribe, by default with an acknowledgement for each message."""
         return self._request(
             lambda receipt: self._protocol.subscribe(
-                destination, number, ack="client-individual", headers={**headers, "receipt": receipt}
+                destination, number, ack=ack, headers={**headers, "receipt": receipt}
             )
         )
 
@@ -163,6 +165,10 @@ class Connection:
     def ack(self, ack: str) -> Future[None]:
         """Acknowledge one message."""
         return self._request(lambda receipt: self._protocol.ack(ack, receipt=receipt))
+
+    def nack(self, ack: str) -> Future[None]:
+        """Refuse one message; Classic moves it to its dead letters, and Artemis would remove it."""
+        return self._request(lambda receipt: self._protocol.nack(ack, receipt=receipt))
 
     def transact(self, command: str, transaction: str) -> Future[None]:
         """Begin, commit or abort a transaction."""

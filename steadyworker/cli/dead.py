@@ -15,7 +15,8 @@ from steadyworker.cli.output import Column, instant, json_line, table, tries
 from steadyworker.cli.settings import settings
 from steadyworker.cli.targets import worker_or_queue
 from steadyworker.config.resolve import Options
-from steadyworker.deadletters import DeadLetter, DeadLetterQueue, Replayed
+from steadyworker.deadletters import DeadLetter, DeadLetterQueue, Replayed, unshown_text
+from steadyworker.errors import SteadyWorkerError
 from steadyworker.text.plain_text import printable
 from steadyworker.text.redaction import REDACTED, is_secret_name, redact
 from steadyworker.units import count_text
@@ -93,6 +94,8 @@ def show(options: Options, *, target: str, keys: Sequence[str], as_json: bool, b
     with _opened(target, options) as queue:
         for number, letter in enumerate(queue.read(keys or None)):
             if body:
+                if letter.unshown:
+                    raise SteadyWorkerError(unshown_text([letter]))
                 click.echo(letter.body)
                 continue
             checkpoint = queue.checkpoint(letter)
@@ -128,6 +131,7 @@ def replay(options: Options, *, target: str, keys: Sequence[str], every: bool, f
     with _opened(target, options) as queue:
         _said(queue.replay(_chosen(keys, every=every), from_start=from_start, each=told), "replayed")
         _left_alone(queue)
+        _unshown(queue)
 
 
 @command.command("drop")
@@ -152,6 +156,7 @@ def drop(options: Options, *, target: str, keys: Sequence[str], every: bool, as_
     with _opened(target, options) as queue:
         _said(queue.drop(_chosen(keys, every=every), each=told), "dropped")
         _left_alone(queue)
+        _unshown(queue)
 
 
 @contextmanager
@@ -186,6 +191,12 @@ def _left_alone(queue: DeadLetterQueue) -> None:
         click.echo(f"{told} Name the Worker of such a queue to see them.", err=True)
 
 
+def _unshown(queue: DeadLetterQueue) -> None:
+    """Raise SteadyWorkerError if letters stayed because their content did not arrive."""
+    if queue.unshown:
+        raise SteadyWorkerError(unshown_text(queue.unshown))
+
+
 def _cells(letter: DeadLetter) -> list[str]:
     return [
         letter.key,
@@ -201,7 +212,8 @@ def _cells(letter: DeadLetter) -> list[str]:
 
 def _why(letter: DeadLetter) -> str:
     error = _error(letter)
-    parts = ("" if letter.ours else _FROM_BROKER, letter.reason, f"({error})" if error else "")
+    unshown = f"unshown: {letter.unshown}" if letter.unshown else ""
+    parts = ("" if letter.ours else _FROM_BROKER, letter.reason, f"({error})" if error else "", unshown)
     return redact(" ".join(part for part in parts if part))
 
 
@@ -229,6 +241,7 @@ def _record(letter: DeadLetter) -> dict[str, Any]:
         "copies": letter.copies,
         "by_broker": not letter.ours,
         "bytes": letter.size,
+        "unshown": letter.unshown,
         "headers": {name: REDACTED if is_secret_name(name) else redact(text) for name, text in letter.headers.items()},
     }
 
@@ -257,6 +270,8 @@ def _payload(letter: DeadLetter) -> Any:
 
 
 def _payload_text(letter: DeadLetter) -> str:
+    if letter.unshown:
+        return f"unshown: {letter.unshown}"
     if not letter.whole:
         return f"left out by the broker's adapter ({count_text(letter.size, 'byte')})"
     value = _json_or_text(letter.body)

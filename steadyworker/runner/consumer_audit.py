@@ -45,11 +45,12 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from steadyworker.adapter import Adapter
+from steadyworker.adapter import Adapter, Uncounted
 from steadyworker.clock import Clock
 from steadyworker.errors import BrokerUnavailable, LedgerUnavailable
 from steadyworker.ledger.base import Ledger
 from steadyworker.telemetry.logs import get_logger
+from steadyworker.text.redaction import redact
 
 LOOK_EVERY = 60.0
 _SPARE = 60.0
@@ -66,6 +67,18 @@ If the audit counted an owner that no longer consumes, a foreign consumer could 
 def registered_name(namespace: str, queue: str) -> str:
     """Return the name under which owners register a queue; it has the namespace, because two brokers can have equal queue names."""
     return f"{namespace}/{queue}"
+
+
+def registered(ledger: Ledger, name: str, *, but: str = "", dead_for: float | None = None) -> int:
+    """
+    Return how many consumers the owners that live and consume a queue can be, without the owner `but`.
+
+    With `dead_for`, owners that died within so many seconds count too, because the broker can still count their consumers.
+    Raises LedgerUnavailable.
+    """
+    within, dead = _SEEN_WITHIN + (dead_for or 0.0), dead_for is not None
+    owners = (seen for seen in ledger.owners() if (dead or not seen.dead) and seen.seen_ago <= within)
+    return sum(seen.queues.count(name) for seen in owners if seen.owner != but)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,19 +142,20 @@ class ConsumerAudit:
         """Count once, and return the result; if the broker or the ledger does not respond, return the previous result."""
         held = {self._held, self._holds()}
         try:
-            consumers, peers = self._adapter.consumers(), self._peers()
+            consumers = self._adapter.consumers()
+            peers = registered(self._ledger, self._name, but=self._owner)
         except (BrokerUnavailable, LedgerUnavailable):
             self._since = None  # right after an outage the broker still counts consumers that are gone
             self._uncounted = False
             return self._said
         self._held = self._holds()
-        if consumers is not None:
+        if not isinstance(consumers, Uncounted):
             self._uncounted = False
             self._compare(consumers, peers, held | {self._held})
         else:
             self._since = None
             if self._local_ledger:
-                self._miss_count()
+                self._miss_count(consumers)
         return self._said
 
     def _compare(self, consumers: int, peers: int, held: set[bool]) -> None:
@@ -166,14 +180,14 @@ class ConsumerAudit:
             self._since = None
             self._say(AuditResult(cause))
 
-    def _miss_count(self) -> None:
+    def _miss_count(self, found: Uncounted) -> None:
         """Note that the broker did not report a number, although only this number shows consumers on other hosts."""
         if self._said.after_jobs:
             self._say(replace(self._said, lasting=True))
         elif self._uncounted:
             cause = (
-                "the broker does not report how many consumers the queue has, and the ledger serves this host only: "
-                "consumers on other hosts may run the same jobs. Grant the user in --broker the right to count the consumers, "
+                f"it is unknown how many consumers the queue has ({redact(found.why)}), and the ledger serves this host only: "
+                f"consumers on other hosts may run the same jobs. {found.remedy[:1].upper()}{found.remedy[1:]}; "
                 "give all workers the same ledger (--ledger postgresql://…), "
                 "or state that all of them are on this host (--ledger-reach host)"
             )
@@ -181,7 +195,9 @@ class ConsumerAudit:
         else:
             self._uncounted = True
             entry = "ledger.uncounted-consumers"
-            get_logger("steadyworker.runner").warning("consumers_uncounted", queue=self._name, explain=entry)
+            get_logger("steadyworker.runner").warning(
+                "consumers_uncounted", queue=self._name, why=redact(found.why), explain=entry
+            )
 
     def _say(self, said: AuditResult) -> None:
         self._said = said
@@ -197,11 +213,6 @@ class ConsumerAudit:
                 "surplus_consumers", **said, explain="steadyworker.foreign-consumers"
             )
         return now - self._since > self._tolerated
-
-    def _peers(self) -> int:
-        """Return how many consumers the other owners that live and consume this queue can be."""
-        living = (seen for seen in self._ledger.owners() if not seen.dead and seen.seen_ago <= _SEEN_WITHIN)
-        return sum(seen.queues.count(self._name) for seen in living if seen.owner != self._owner)
 
 
 class AuditThread:

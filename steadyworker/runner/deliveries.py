@@ -347,7 +347,11 @@ class Deliveries:
             self._unkeyed.take(delivery)
 
     def _reject(self, delivery: Delivery, reason: str, row: Row | None = None) -> None:
-        """Move a delivery without its own row to the dead-letter queue, and emit the event; `row` is another job with its key."""
+        """
+        Move a delivery without its own row to the dead-letter queue, and emit the event; `row` is another job with its key.
+
+        A copy of an unshown delivery would lack the content, so the adapter rejects the message itself.
+        """
         key = key_of(delivery, self._deps.spec.key_header)
         self._deps.emit(
             DeliveryRejected(
@@ -359,6 +363,9 @@ class Deliveries:
                 explain=f"steadyworker.{reason.partition(':')[0]}",
             )
         )
+        if delivery.unshown is not None:
+            self._runs.carry_out(planning.settle_only(delivery, Settle.REJECT))
+            return
         theirs = {as_unicode(name): as_unicode(text) for name, text in delivery.headers.items()}
         ours = {QUEUE: delivery.queue, REASON: planning.header_text(reason), WORKER: self._deps.worker}
         self._runs.carry_out(planning.pass_on(delivery, OutgoingMessage(Target.DEAD, delivery.body, theirs | ours)))

@@ -46,6 +46,9 @@ BAD_HEADER = "bad-header"
 BAD_PAYLOAD = "bad-payload"
 """The beginning of the reason of a dead letter whose body cannot be read."""
 
+UNSHOWN = "unshown"
+"""The beginning of the reason of a message whose content only the broker has."""
+
 
 class Envelope(Struct, frozen=True):
     """A delivery whose job is known; `letter` is true if it is this job's own dead letter, which an operator moved here unchanged."""
@@ -67,7 +70,7 @@ class Unkeyed:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A delivery whose `sw-…` headers are invalid, whose headers are not valid Unicode, or whose body the adapter cannot read."""
+    """A delivery whose `sw-…` headers are invalid, whose headers are not valid Unicode, or whose body the adapter cannot read or did not get."""
 
     delivery: Delivery
     reason: str
@@ -80,6 +83,8 @@ def identify(delivery: Delivery, namespace: str, key_header: str | None) -> Enve
     The key is the header `key_header` when the Worker names one, else `sw-job-key`, else the broker's stable message id.
     """
     headers = delivery.headers
+    if delivery.unshown is not None:
+        return Unreadable(delivery, f"{UNSHOWN}: {delivery.unshown}")
     try:
         "".join((*headers, *headers.values(), delivery.message_id or "")).encode()
     except UnicodeEncodeError:

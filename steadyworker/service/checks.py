@@ -18,16 +18,17 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from steadyworker.adapter import Adapter, Capabilities
+from steadyworker.adapter import Adapter, Capabilities, Uncounted
 from steadyworker.backends.opening import name_findings
 from steadyworker.config.resolve import Options
 from steadyworker.errors import BrokerUnavailable, Finding, LedgerUnavailable, by_level
 from steadyworker.ledger.base import Ledger
 from steadyworker.names import NAMESPACE
+from steadyworker.runner.consumer_audit import registered, registered_name
 from steadyworker.spec import WorkerSpec, misspelt
 from steadyworker.system.host import Host, look
 from steadyworker.text.redaction import redact
-from steadyworker.units import size_text
+from steadyworker.units import count_text, size_text
 
 
 def check(
@@ -52,7 +53,7 @@ def check(
     for spec, adapter in zip(specs, adapters, strict=True):
         found += _keys(spec, adapter.capabilities)
         found += _broker(spec, adapter)
-        found += _reach(spec, options, adapter)
+        found += _consumers(spec, options, adapter, ledger)
         found += _name(spec, options, adapter, ledger)
     return sorted(dict.fromkeys(found), key=by_level)
 
@@ -149,15 +150,15 @@ def _unit(options: Options, host: Host) -> Iterator[Finding]:
         )
 
 
-def _reach(spec: WorkerSpec, options: Options, adapter: Adapter) -> Iterator[Finding]:
+def _consumers(spec: WorkerSpec, options: Options, adapter: Adapter, ledger: Ledger) -> Iterator[Finding]:
     """
     Check that all consumers of a queue share one ledger.
 
     If the broker cannot count consumers, the operator must confirm with --ledger-reach host that all are on this host.
-    A broker that does not respond has its own finding; the consumer audit asks it again every minute.
+    A broker or ledger that does not respond has its own finding; the consumer audit asks it again every minute.
     """
-    broker = adapter.capabilities
-    if broker.one_host or options.ledger_reach == "host" or not options.ledger_is_local:
+    broker, is_local = adapter.capabilities, options.ledger_is_local
+    if broker.one_host or options.ledger_reach == "host" or not (is_local or broker.counts_consumers):
         return
     scheme = options.ledger.partition(":")[0]
     remedy = "set --ledger postgresql://…, or confirm with --ledger-reach host that all consumers are on this host."
@@ -165,18 +166,30 @@ def _reach(spec: WorkerSpec, options: Options, adapter: Adapter) -> Iterator[Fin
         what = f"The {scheme}: ledger serves this host only, and this broker does not report how many consumers a queue has."
         yield Finding("error", what, remedy, id="ledger.uncounted-consumers")
         return
-    with suppress(BrokerUnavailable):
-        if adapter.consumers() is None:
+    with suppress(BrokerUnavailable, LedgerUnavailable):
+        if not isinstance(found := adapter.consumers(), Uncounted):
+            yield from _foreign(spec, options, adapter, ledger, found)
+        elif is_local:
             what = (
-                f"The {scheme}: ledger serves this host only, and this broker does not report to this user "
-                f"how many consumers queue {spec.queue!r} has."
+                f"The {scheme}: ledger serves this host only, and it is unknown how many consumers queue {spec.queue!r} has: "
+                f"{redact(found.why)}."
             )
-            yield Finding(
-                "error",
-                what,
-                f"grant the user in --broker the right to count the consumers of the queues, or {remedy}",
-                id="ledger.uncounted-consumers",
-            )
+            yield Finding("error", what, f"{found.remedy}; or {remedy}", id="ledger.uncounted-consumers")
+
+
+def _foreign(spec: WorkerSpec, options: Options, adapter: Adapter, ledger: Ledger, consumers: int) -> Iterator[Finding]:
+    """Yield a warning if the broker counts more consumers than the ledger lists, as the consumer audit of `run` finds it."""
+    if not consumers:
+        return
+    name = registered_name(options.namespace or adapter.identity(), spec.queue)
+    known = registered(ledger, name, dead_for=adapter.capabilities.forgets_consumers_within)
+    if consumers > known:
+        what = f"Queue {spec.queue!r} has {count_text(consumers, 'consumer')}, but this ledger lists {known}: a consumer outside it may run the same jobs."
+        remedy = (
+            "give all workers the same ledger (--ledger postgresql://…), stop the consumer that has no ledger, "
+            "or state that all of them are on this host (--ledger-reach host)."
+        )
+        yield Finding("warning", what, remedy, id="steadyworker.foreign-consumers")
 
 
 def _keys(spec: WorkerSpec, broker: Capabilities) -> Iterator[Finding]:

@@ -45,7 +45,7 @@ LEDGER_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.
 OUTCOMES = ("done", "failed", "rejected", "crashed", "snoozed", "interrupted")
 """The outcomes of a run, as the log line `job_settled` names them."""
 
-REJECTIONS = ("key-conflict", "no-key", "bad-header", "bad-payload")
+REJECTIONS = ("key-conflict", "no-key", "bad-header", "bad-payload", "unshown")
 """The reasons for which a message becomes a dead letter without a run."""
 
 _RETRIED = ("failed", "crashed")

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from steadyworker.adapter import Connected, QueueSpec, Settings, Signal, SystemClock
+from steadyworker.adapter import Connected, QueueSpec, Settings, Signal, SystemClock, Uncounted
 from steadyworker.errors import BrokerUnavailable
 from steadyworker_stomp import StompAdapter
 from steadyworker_stomp.checks.artemis import (
@@ -29,6 +29,7 @@ from steadyworker_stomp.declare import brief
 from steadyworker_stomp.dialects import ARTEMIS
 from steadyworker_stomp.url import parse_url
 from tests.brokers.stomp_broker import StompBroker
+from tests.brokers.stomp_node import StompNode
 
 Value = TypeVar("Value")
 Eventually = Callable[..., Any]
@@ -50,7 +51,7 @@ def asked(url: str, question: Callable[[Visit], Value]) -> Value:
 def test_each_connection_is_one_consumer_however_many_subscriptions_it_has(
     stomp_broker: StompBroker, queue: str
 ) -> None:
-    def counted() -> tuple[int | None, int | None]:
+    def counted() -> tuple[int | Uncounted, int | None]:
         url = stomp_broker.url
         return asked(url, lambda at: census(at, queue)), asked(url, lambda at: subscriptions(at, queue))
 
@@ -134,15 +135,18 @@ def test_a_program_that_browses_is_no_consumer(stomp_broker: StompBroker, queue:
 
 
 def test_a_user_without_the_right_to_ask_gets_no_number_each_time(stomp_broker: StompBroker, queue: str) -> None:
-    """None, never 0: the refusal and the mark of the end can arrive in one read."""
+    """Why, and never 0: the refusal and the mark of the end can arrive in one read."""
     with stomp_broker.client() as client:
         client.subscribe(queue)
         for _ in range(20):
-            assert asked(stomp_broker.limited_url, lambda at: census(at, queue)) is None
+            assert isinstance(asked(stomp_broker.limited_url, lambda at: census(at, queue)), Uncounted)
             assert asked(stomp_broker.limited_url, lambda at: subscriptions(at, queue)) is None
             assert asked(stomp_broker.limited_url, lambda at: has_queue(at, f"{queue}.missing"))
     adapter = StompAdapter(stomp_broker.limited_url, QueueSpec(queue, f"{queue}.dead"), Settings())
-    assert adapter.consumers() is None
+    found = adapter.consumers()
+    assert isinstance(found, Uncounted)
+    assert found.why.startswith("the broker refused the question (")
+    assert "grant the user's" in found.remedy
     assert adapter.exists()
 
 
@@ -220,6 +224,27 @@ def test_messages_that_wait_are_told_by_number_and_later_ones_have_larger_number
 
 
 @ARTEMIS_ONLY
+def test_the_queue_for_replies_needs_no_default_routing_type(stomp_node: StompNode, queue: str) -> None:
+    """With ANYCAST, the first temporary queue makes its address one of both kinds, and Artemis refuses the second one."""
+    anycast = {"defaultQueueRoutingType": "ANYCAST", "defaultAddressRoutingType": "ANYCAST"}
+    with (
+        stomp_node.address_settings("steadyworker.replies", {**anycast, "autoDeleteAddresses": False}),
+        stomp_node.client() as client,
+    ):
+        client.subscribe(queue)
+        assert [asked(stomp_node.url, lambda at: census(at, queue)) for _ in range(3)] == [1] * 3
+        found = StompAdapter(stomp_node.url, QueueSpec(queue, f"{queue}.dead"), Settings()).findings(
+            QueueSpec(queue, f"{queue}.dead")
+        )
+        assert {finding.id for finding in found} <= {"artemis.delivery-limit"}
+        with ThreadPoolExecutor(8) as threads:  # visits that share the queue get their own replies only
+            names = [queue, *[f"{queue}.missing-{number}" for number in range(20)]]
+            looks = [*threads.map(lambda name: asked(stomp_node.url, lambda at: has_queue(at, name)), names)]
+        assert looks == [True] + [False] * 20
+    stomp_node.remove_queues("steadyworker.replies")
+
+
+@ARTEMIS_ONLY
 def test_a_question_that_artemis_does_not_know_is_an_error(stomp_broker: StompBroker, queue: str) -> None:
     with visiting(stomp_broker.url) as visited:
         management = Management(visited)
@@ -234,18 +259,19 @@ class MadeUpArtemis:
     """The visit of a management that answers as it is told, and counts its questions."""
 
     dialect = ARTEMIS
+    within = 10.0
 
     def __init__(self, *answers: tuple[bool, object]) -> None:
         self.connection = self
         self.asked = 0
         self._answers = iter(answers)
 
-    def listen(self, *_: object) -> None: ...
+    def subscribe(self, *_: object, **__: object) -> None: ...
 
-    def send(self, *_: object, **__: object) -> None: ...
-
-    def wait(self, _: object) -> None:
+    def send(self, *_: object, **__: object) -> None:
         self.asked += 1
+
+    def wait(self, _: object) -> None: ...
 
     def next(self, _: float) -> tuple[dict[str, str], bytes]:
         succeeded, result = next(self._answers)
@@ -272,5 +298,5 @@ def test_a_list_that_fails_each_time_is_no_missing_right(monkeypatch: pytest.Mon
 
 def test_a_refusal_in_a_reply_is_a_missing_right_at_once() -> None:
     artemis = MadeUpArtemis((False, "AMQ229032: User: limited does not have permission='VIEW'"))
-    assert census(cast("Visit", artemis), "jobs") is None
+    assert isinstance(census(cast("Visit", artemis), "jobs"), Uncounted)
     assert artemis.asked == 1

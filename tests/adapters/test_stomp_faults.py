@@ -8,8 +8,7 @@ import pytest
 
 from steadyworker.adapter import Adapter, QueueSpec, Settings
 from steadyworker.delivery import KEY
-from steadyworker_stomp import StompAdapter
-from steadyworker_stomp import connection as connections
+from steadyworker_stomp import StompAdapter, hosts
 from tests.adapters.fault_bench import FaultBench, Tls
 from tests.adapters.fault_suite import FaultSuite, TlsFaultSuite
 from tests.brokers.stomp_broker import StompBroker
@@ -51,8 +50,8 @@ class StompBench(FaultBench):
         adapter._preparation.prepared()
 
     def give_up_after(self, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(connections, "_OPEN_WITHIN", seconds)
-        monkeypatch.setattr(connections, "_CONNECT_WITHIN", seconds)
+        monkeypatch.setattr(hosts, "_OPEN_WITHIN", seconds)
+        monkeypatch.setattr(hosts, "_CONNECT_WITHIN", seconds)
 
     def send(self, *keys: str, body: bytes = b"{}") -> None:
         with self.broker.client() as client:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from queue import SimpleQueue
 from typing import Any
@@ -184,9 +186,67 @@ def test_a_user_who_may_not_count_is_told_which_right_it_takes(
         assert "grant the user read, write and admin for the topics ActiveMQ.Advisory.>" in finding.what
         return
     assert finding.level == "warning"
-    assert finding.what.startswith(f"User {LIMITED!r} may not count the consumers of {spec.queue!r}")
+    assert finding.what.startswith(f"User {LIMITED!r} cannot count the consumers of {spec.queue!r}")
     assert ("the rights manage" if stomp_broker.is_artemis else "ActiveMQ.Advisory.>") in finding.remedy
     assert stomp_broker.counts(spec.queue).consumers == 0
+
+
+@pytest.mark.timeout(60)
+def test_a_silent_host_delays_no_question_by_more_than_a_moment(
+    stomp_broker: StompBroker, spec: QueueSpec, find: Find, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It accepts, says nothing, and is always the first to be asked; without a head start for the next one, each question took 20 s."""
+    give(stomp_broker, spec.queue, spec.dead_letter_queue)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        login, _, hosts = stomp_broker.url.rpartition("@")
+        url = f"{login}@127.0.0.1:{silent.getsockname()[1]},{hosts}"
+        monkeypatch.setattr("random.sample", lambda addresses, _: list(addresses))
+        began = time.monotonic()
+        assert find(url) == []
+        assert time.monotonic() - began < 12  # ten questions at most
+
+
+@pytest.mark.parametrize("stomp_kind", ["classic"], indirect=True)  # whose part two sockets play
+def test_each_question_to_a_silent_broker_ends_after_ten_seconds(
+    spec: QueueSpec, open_adapter: Callable[..., StompAdapter]
+) -> None:
+    """Also if it has several hosts, all of them silent."""
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+        ports = [each.getsockname()[1] for each in (one, two)]
+        adapter = open_adapter(f"stomp://u:p@127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}")
+
+        def seconds(question: Callable[[], object]) -> float:
+            began = time.monotonic()
+            with pytest.raises(BrokerUnavailable, match="no reply to the login within 10 s"):
+                question()
+            return time.monotonic() - began
+
+        questions = (adapter.consumers, adapter.exists, lambda: adapter.findings(spec))
+        with ThreadPoolExecutor(3) as threads:
+            assert all(9 < each < 13 for each in threads.map(seconds, questions))
+
+
+@pytest.mark.parametrize("stomp_kind", ["artemis"], indirect=True)
+def test_messages_that_the_broker_confirmed_and_dropped_are_counted(
+    stomp_broker: StompBroker, spec: QueueSpec, find: Find
+) -> None:
+    """A sender without a routing type comes before the queue: its receipts say that all is well, and no consumer gets its jobs."""
+    (broker,) = stomp_broker.jolokia.search("org.apache.activemq.artemis:broker=*")
+    stomp_broker.jolokia.execute(broker, "createAddress(java.lang.String,java.lang.String)", spec.queue, "MULTICAST")
+    (empty,) = find(stomp_broker.url)
+    assert f"The address {spec.queue!r} is multicast and has no queue" in empty.what
+    with stomp_broker.client() as client:
+        for _ in range(2):
+            client.send_frame("SEND", {"destination": spec.queue, "persistent": "true"}, b"{}", receipt=True)
+        (dropped,) = find(stomp_broker.url)
+        assert f"has confirmed and dropped 2 messages to {spec.queue!r}" in dropped.what
+        client.send(spec.queue, b"kept")
+        client.subscribe(spec.queue)
+        assert client.message().body == b"kept"
+    (again,) = find(stomp_broker.url)
+    assert again == dropped
+    assert (dropped.level, dropped.id, empty.id) == ("warning", *["artemis.unrouted-messages"] * 2)
+    assert "destination-type:ANYCAST" in dropped.remedy
 
 
 def test_a_missing_queue_is_an_error_where_the_adapter_must_not_create_it(

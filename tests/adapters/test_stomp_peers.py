@@ -19,8 +19,7 @@ from steadyworker.clock import SystemClock
 from steadyworker.errors import BrokerUnavailable, NotPublished, PublishFailed, Unsettled
 from steadyworker.network import owed
 from steadyworker.network.errors import Foreign
-from steadyworker_stomp import connection as connections
-from steadyworker_stomp import publisher
+from steadyworker_stomp import hosts, publisher
 from steadyworker_stomp.stomp_internals import _Transport
 from tests.adapters.stomp_kit import Worker, work
 
@@ -114,8 +113,8 @@ def broker(*silent: bytes) -> Answer:
 def open_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Worker]]:
     """Workers that wait one second where they would wait thirty."""
     monkeypatch.setattr(owed, "ANSWER_WITHIN", 1.0)
-    monkeypatch.setattr(connections, "_OPEN_WITHIN", 1.0)
-    monkeypatch.setattr(connections, "_CONNECT_WITHIN", 1.0)
+    monkeypatch.setattr(hosts, "_OPEN_WITHIN", 1.0)
+    monkeypatch.setattr(hosts, "_CONNECT_WITHIN", 1.0)
     monkeypatch.setattr(publisher, "_PATIENCE", 1.0)
     made: list[Worker] = []
 

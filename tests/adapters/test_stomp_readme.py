@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from steadyworker.adapter import QueueSpec, Settings
+from steadyworker.adapter import QueueSpec, Settings, Uncounted
 from steadyworker.delivery import KEY, OutgoingMessage, Settle, Settled, Target
 from steadyworker.network.url import TLS_OPTIONS
 from steadyworker_stomp import StompAdapter
@@ -132,8 +132,24 @@ def test_a_role_does_not_do_the_work_of_another(stomp_node: StompNode, spec: Que
         (consume,) = [each for each in findings(stomp_node.limited_url, spec) if "may not" in each]
         assert f"may not consume from {spec.queue!r}" in consume
     with exactly(stomp_node, spec.queue, granted("worker process")):
-        (count,) = [each for each in findings(stomp_node.limited_url, spec) if "may not" in each]
-        assert "may not count the consumers" in count
+        (count,) = [each for each in findings(stomp_node.limited_url, spec) if "may not" in each or "cannot" in each]
+        assert "cannot count the consumers" in count
+
+
+@pytest.mark.parametrize("stomp_kind", ["artemis"], indirect=True)
+def test_a_queue_for_replies_that_cannot_be_made_is_no_missing_right_to_count(
+    stomp_node: StompNode, spec: QueueSpec
+) -> None:
+    """The cause and the remedy name the address of the replies."""
+    rights = granted("worker process", COUNTS)
+    rights["steadyworker.replies"] = set()
+    adapter = StompAdapter(stomp_node.limited_url, spec, Settings())
+    with exactly(stomp_node, spec.queue, rights):
+        found = adapter.consumers()
+    assert isinstance(found, Uncounted)
+    assert found.why.startswith("the broker refused a queue for its reply (AMQ")
+    assert found.remedy.startswith('add <address name="steadyworker.replies"><multicast/></address> to broker.xml, ')
+    adapter.stop(5)
 
 
 def findings(url: str, spec: QueueSpec) -> Sequence[str]:

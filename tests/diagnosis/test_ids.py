@@ -36,7 +36,7 @@ NO_IDS = frozenset(
         *("spark.conf", "spark.jars", "spark.master", "spark.properties", "spark.speculation"),  # Spark's own settings
     }
 )
-REJECTED = ("key-conflict", "no-key", "bad-header", "bad-payload")
+REJECTED = ("key-conflict", "no-key", "bad-header", "bad-payload", "unshown")
 """The reasons of `delivery_rejected`, which are the names of their entries."""
 
 ORDINARY = {"part_recovered", "check_warning", "thread_failed", "exception_ignored"}

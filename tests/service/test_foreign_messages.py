@@ -25,6 +25,7 @@ from steadyworker.ledger.base import State, Wanted
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker_rocketmq.names import is_system_property
 from steadyworker_sqlite import SqliteAdapter
+from tests.brokers.jms import MAP, content, kinds, send_map
 from tests.brokers.rabbitmq import Vhost
 from tests.brokers.rocketmq import RocketMQ4, RocketMQ5, RocketMQNode
 from tests.brokers.stomp_broker import StompBroker
@@ -258,6 +259,53 @@ def test_whatever_is_sent_over_stomp_ends_done_or_dead(at_activemq: Processes, s
 
     assert 0 < every_message_ends(at_activemq, process, sent, dead) < sent
     assert len(letters(at_activemq)) == dead()
+
+
+def test_check_reports_a_consumer_that_is_not_in_the_ledger(at_activemq: Processes, stomp_broker: StompBroker) -> None:
+    """As a worker process does some minutes after its start; our own worker process is in the ledger."""
+
+    def found() -> list[str]:
+        checked = at_activemq.command("check", TYPED, "--json")
+        checked.ended(0)
+        (said,) = [json.loads(line) for line in checked.log.read_text(encoding="utf-8").splitlines()]
+        return [each["what"] for each in said["findings"] if each["id"] == "steadyworker.foreign-consumers"]
+
+    at_activemq.worker(TYPED).started()
+    eventually(lambda: stomp_broker.consumers("typed") == 1, "our consumer")
+    assert found() == []
+    with stomp_broker.client() as foreign:
+        foreign.subscribe("typed")
+        (what,) = found()
+        assert (
+            what
+            == "Queue 'typed' has 2 consumers, but this ledger lists 1: a consumer outside it may run the same jobs."
+        )
+
+
+def test_a_jms_map_keeps_its_content_and_the_next_job_runs(at_activemq: Processes, stomp_broker: StompBroker) -> None:
+    """The line and the counter say so; the job behind it runs; the content is where only the broker has it; nothing is a copy."""
+    process = at_activemq.worker(TYPED, ledger_reach="host").started()
+    send_map(stomp_broker, "typed")
+    at_activemq.send("typed", {"merchant": "m-17"}, key="next")
+    line = process.says("delivery_rejected")
+    assert line["explain"] == "steadyworker.unshown"
+    assert line["reason"].startswith("unshown: expected text or bytes, got a JMS map")
+    at_activemq.reaches("typed", State.DONE, "next")
+    process.terminate()
+    process.ended(0)
+    assert len(process.lines("delivery_rejected")) == 1
+    assert stomp_broker.depth("typed.dead") == 0
+    if stomp_broker.is_artemis:
+        assert kinds(stomp_broker, "typed") == [MAP]
+        return
+    (letter,) = [text for text in content(stomp_broker, "ActiveMQ.DLQ") if "queue://typed" in text]
+    assert "harbour" in letter
+    (shown,) = letters(at_activemq)
+    assert shown["unshown"].startswith("expected text or bytes")
+    dropped = at_activemq.command("dead", "drop", "typed", "--all")
+    dropped.ended(1)
+    assert "move or remove such a letter with the broker's console" in dropped.log.read_text(encoding="utf-8")
+    assert stomp_broker.dead("typed") == 1
 
 
 # A broker refuses its own separators in texts, and what does not fit into 32 KB: five of the longest values do.

@@ -4,22 +4,28 @@ Questions to Artemis, sent to its management address; for that, the user needs t
 Artemis closes the connection on which it refuses a management request, so a connection that sends one must hold no message.
 Replies go to one address, which Artemis creates at the first question and keeps only if its settings say so.
 On that address, a visit has a temporary queue with a filter, so it receives only its own replies.
+
+STOMP cannot tell the routing type of a temporary queue, so Artemis 2.55 gives it `default-queue-routing-type`.
+Where that is ANYCAST, the second such queue is refused.
+The visits then share a queue that they create as a multicast queue, by management; it is not durable, and keeps 1,000 replies.
 """
 
 from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from steadyworker.network import owed
 from steadyworker.network.errors import Silent
 from steadyworker_stomp.connection import Visit
 from steadyworker_stomp.errors import BrokerError, is_right
 
 _MANAGEMENT = "activemq.management"
 _REPLIES = "steadyworker.replies"
+_SHARED = f"{_REPLIES}.shared"
+_SHARED_QUEUE = {"name": _SHARED, "address": _REPLIES, "routing-type": "MULTICAST", "durable": False, "ring-size": 1000}
 _MISSING = "AMQ229067"
 
 
@@ -31,23 +37,34 @@ class FailedError(BrokerError):
     """An operation that the user may call, and that failed; the connection lives on."""
 
 
+class NoRepliesError(BrokerError):
+    """A refusal of a queue for the replies of the broker, so that no question could be asked."""
+
+
 class Management:
     """
     The management of one Artemis, for one thread.
 
     Args:
-        visited: A connection that holds nothing.
+        visited: A connection that holds nothing; a refusal of the queue for the replies replaces it.
 
     Attributes:
         newest: The number of the last reply; each later message on this broker has a larger number.
+
+    Raises:
+        NoRepliesError: The broker refuses a queue for the replies.
+        Silent: The broker did not answer in time.
     """
 
     def __init__(self, visited: Visit) -> None:
         self.newest = 0
         self._visited = visited
         self._mark = uuid.uuid4().hex
-        filter_ = {"subscription-type": "MULTICAST", "selector": f"JMSCorrelationID = '{self._mark}'"}
-        visited.connection.listen(_REPLIES, "replies", filter_)
+        try:
+            self._listen(_REPLIES)
+        except BrokerError:
+            visited.reopen()
+            self._listen_shared()
 
     def ask(self, resource: str, operation: str, *arguments: object) -> Any:
         """
@@ -59,19 +76,12 @@ class Management:
             BrokerError: The user may not ask; in most cases, the visit's connection has then ended.
             Silent: No reply came in time.
         """
-        headers = {
-            "_AMQ_ResourceName": resource,
-            "_AMQ_OperationName": operation,
-            "reply-to": _REPLIES,
-            "correlation-id": self._mark,
-        }
-        text = json.dumps(arguments).encode()
-        self._visited.wait(self._visited.connection.send(_MANAGEMENT, text, headers, is_text=True))
-        match self._visited.next(owed.ANSWER_WITHIN):
+        self._send(resource, operation, arguments, {"reply-to": _REPLIES, "correlation-id": self._mark})
+        match self._visited.next(self._visited.within):
             case ({**found}, bytes(body)):
                 pass
             case _:
-                raise Silent(f"no reply to a question within {owed.ANSWER_WITHIN:g} s")
+                raise Silent(f"no reply to a question within {self._visited.within:g} s")
         self.newest = int(found["message-id"].partition(",")[2])
         (result,) = json.loads(body) or [None]
         if found.get("_AMQ_OperationSucceeded") != "true":
@@ -80,6 +90,26 @@ class Management:
             refused = BrokerError(f"{operation}: {result}")
             raise refused if is_right(refused) else FailedError(str(refused))
         return result
+
+    def _send(
+        self, resource: str, operation: str, arguments: Sequence[object], headers: Mapping[str, str] = {}
+    ) -> None:
+        """Send a question, and return when the broker has done what it asks."""
+        asked = {"_AMQ_ResourceName": resource, "_AMQ_OperationName": operation, **headers}
+        text = json.dumps(arguments).encode()
+        self._visited.wait(self._visited.connection.send(_MANAGEMENT, text, asked, is_text=True))
+
+    def _listen(self, destination: str) -> None:
+        headers = {"subscription-type": "MULTICAST", "selector": f"JMSCorrelationID = '{self._mark}'"}
+        self._visited.wait(self._visited.connection.subscribe(destination, "replies", headers, ack="auto"))
+
+    def _listen_shared(self) -> None:
+        """Subscribe to the queue that visits share, which is created unless it exists."""
+        self._send("broker", "createQueue", (json.dumps(_SHARED_QUEUE), True))
+        try:
+            self._listen(f"{_REPLIES}::{_SHARED}")
+        except BrokerError as error:
+            raise NoRepliesError(str(error)) from error
 
     def ask_json(self, resource: str, operation: str, *arguments: object) -> Any:
         """Return the result of an operation whose result is JSON in a text; raises as `ask` does."""
@@ -134,8 +164,8 @@ def address_settings(visited: Visit, queue: str) -> AddressSettings | None:
 
 def newest(visited: Visit) -> int | None:
     """Return a number that every message so far has at most, and every later message exceeds; None without the right to ask."""
-    management = Management(visited)
     try:
+        management = Management(visited)
         management.ask("broker", "getVersion")
     except BrokerError:
         return None

@@ -19,11 +19,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from steadyworker.network import owed
+from steadyworker.adapter import Uncounted
 from steadyworker.network.errors import Silent
-from steadyworker_stomp.checks.artemis import FailedError, Management, MissingError
+from steadyworker_stomp.checks.artemis import FailedError, Management, MissingError, NoRepliesError
 from steadyworker_stomp.connection import Received, Visit
-from steadyworker_stomp.dialects import CLASSIC
+from steadyworker_stomp.dialects import ARTEMIS, CLASSIC
 from steadyworker_stomp.errors import BrokerError, is_right
 
 _CONSUMERS = "/topic/ActiveMQ.Advisory.Consumer.Queue."
@@ -34,9 +34,25 @@ _TRIES, _PAUSE = 20, 0.05
 """How often to ask for a list that fails, and the seconds between two questions."""
 
 
-def census(visited: Visit, queue: str) -> int | None:
+_ARTEMIS_RIGHTS = (
+    "in broker.xml, grant the user's role the rights manage and send for activemq.management, "
+    "and consume, createAddress and createNonDurableQueue for steadyworker.replies"
+)
+_REMEDIES = {
+    CLASSIC.name: "grant the user's group "
+    '<authorizationEntry topic="ActiveMQ.Advisory.>" read="GROUP" write="GROUP" admin="GROUP"/> in activemq.xml',
+    ARTEMIS.name: _ARTEMIS_RIGHTS,
+}
+_REPLIES_REMEDY = (
+    'add <address name="steadyworker.replies"><multicast/></address> to broker.xml, '
+    "with default-queue-routing-type MULTICAST in an address-setting that matches it; "
+    f"if it is there, {_ARTEMIS_RIGHTS}"
+)
+
+
+def census(visited: Visit, queue: str) -> int | Uncounted:
     """
-    Return the number of connections that consume the queue; None if the user has no right to ask.
+    Return the number of connections that consume the queue; Uncounted if the user has no right to ask.
 
     Raises Silent or OSError if the connection fails, and BrokerError if the broker does.
     """
@@ -51,7 +67,10 @@ def census(visited: Visit, queue: str) -> int | None:
         return 0
     except BrokerError as error:
         _check(visited, error)
-        return None
+        if isinstance(error, NoRepliesError):
+            remedy = _ARTEMIS_RIGHTS if is_right(error) else _REPLIES_REMEDY
+            return Uncounted(f"the broker refused a queue for its reply ({error})", remedy)
+        return Uncounted(f"the broker refused the question ({error})", _REMEDIES[visited.dialect.name])
 
 
 def subscriptions(visited: Visit, queue: str) -> int | None:
@@ -116,10 +135,10 @@ def _advised(visited: Visit, topic: str) -> Iterator[Received]:
     visited.connection.listen(topic, "advisory", {})
     visited.wait(visited.connection.send(_MARK, b"", {}))
     while True:
-        match visited.next(owed.ANSWER_WITHIN):
+        match visited.next(visited.within):
             case ({"subscription": "mark"}, _):
                 return
             case ({**headers}, bytes(body)):
                 yield headers, body
             case _:
-                raise Silent(f"no list of {topic} within {owed.ANSWER_WITHIN:g} s")
+                raise Silent(f"no list of {topic} within {visited.within:g} s")

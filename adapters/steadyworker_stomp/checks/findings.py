@@ -9,19 +9,19 @@ Classic reports neither over STOMP: probes show a part, and a note says what the
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
-from steadyworker.adapter import QueueSpec, Settings
+from steadyworker.adapter import QueueSpec, Settings, Uncounted
 from steadyworker.errors import Finding
 from steadyworker.network.errors import Silent
 from steadyworker_stomp.checks import probes
-from steadyworker_stomp.checks.artemis import Management
+from steadyworker_stomp.checks.artemis import Management, MissingError
 from steadyworker_stomp.checks.census import census, has_queue
 from steadyworker_stomp.checks.risks import QueueState, risks
 from steadyworker_stomp.checks.versions import version_findings
-from steadyworker_stomp.connection import Visit, visit
+from steadyworker_stomp.connection import ASK_WITHIN, Visit, visit
 from steadyworker_stomp.declare import brief, scheduler_finding
 from steadyworker_stomp.dialects import CLASSIC, Dialect, version_of
 from steadyworker_stomp.errors import translated
@@ -53,7 +53,12 @@ def find(url: BrokerUrl, spec: QueueSpec, settings: Settings, *, consuming: bool
 
 
 class _Check:
-    """One check of one broker; each question that can be refused has a connection of its own, which a refusal ends."""
+    """
+    One check of one broker.
+
+    Each question that can be refused has a connection of its own, which a refusal ends.
+    A question that gets no reply in time ends the check.
+    """
 
     def __init__(self, url: BrokerUrl, spec: QueueSpec, settings: Settings) -> None:
         self._url = url
@@ -65,9 +70,10 @@ class _Check:
         """Yield all findings."""
         dialect, found = self._visit(lambda visited: self._common(visited, consuming=consuming))
         yield from found
-        counts = self._visit(lambda visited: census(visited, self._spec.queue)) is not None
-        if not counts:
-            yield self._uncounted(dialect)
+        counted = self._visit(lambda visited: census(visited, self._spec.queue))
+        if isinstance(counted, Uncounted):
+            yield self._uncounted(counted)
+        counts = not isinstance(counted, Uncounted)
         if self._settings.topology == "trust":
             return
         existing = {queue: counts and self._visit(_asking(queue)) for queue in self._queues}
@@ -89,7 +95,7 @@ class _Check:
 
     def _visit(self, question: Callable[[Visit], Answer]) -> Answer:
         """Return the answer to a question on a connection of its own."""
-        with visit(brief(self._url), self._settings.clock) as visited, translated(visited.place):
+        with visit(brief(self._url), self._settings.clock, ASK_WITHIN) as visited, translated(visited.place):
             return question(visited)
 
     def _common(self, visited: Visit, *, consuming: bool) -> tuple[Dialect, list[Finding]]:
@@ -178,19 +184,12 @@ class _Check:
             "error", what, f"create it: {how}; or run once with --topology declare.", id="stomp.missing-queue"
         )
 
-    def _uncounted(self, dialect: Dialect) -> Finding:
-        what = f"User {self._user!r} may not count the consumers of {self._spec.queue!r}, so a consumer without our ledger is not noticed."
-        if dialect is CLASSIC:
-            how = (
-                "grant the user's group "
-                '<authorizationEntry topic="ActiveMQ.Advisory.>" read="GROUP" write="GROUP" admin="GROUP"/> in activemq.xml.'
-            )
-        else:
-            how = (
-                "in broker.xml, grant the user's role the rights manage and send for activemq.management, and consume, createAddress "
-                "and createNonDurableQueue for steadyworker.replies; then `check` also reads the address settings."
-            )
-        return Finding("warning", what, how, id="stomp.consumers-uncounted")
+    def _uncounted(self, found: Uncounted) -> Finding:
+        what = (
+            f"User {self._user!r} cannot count the consumers of {self._spec.queue!r}, so a consumer without our ledger is not noticed: "
+            f"{found.why}."
+        )
+        return Finding("warning", what, f"{found.remedy}.", id="stomp.consumers-uncounted")
 
     def _unseen(self) -> Finding:
         what = (
@@ -210,7 +209,8 @@ class _Check:
         found: list[Finding] = []
         for queue in self._queues:
             settings = management.ask_json("broker", "getAddressSettingsAsJSON", queue)
-            state = QueueState(queue, queue == self._spec.queue, {**settings}, _attributes(management, queue))
+            own = _attributes(management, queue)
+            state = QueueState(queue, queue == self._spec.queue, {**settings}, own, *_routing(management, queue))
             address = settings.get("deadLetterAddress")
             kept = _attributes(management, address, "address") is not None if address else None
             found += risks(state, dlq=self._url.moved_to(self._spec.queue), letters_kept=kept)
@@ -239,6 +239,15 @@ def _attributes(management: Management, name: str, by: str = "name") -> dict[str
     wanted = json.dumps({"field": by, "operation": "EQUALS", "value": name})
     queues = management.ask_json("broker", "listQueues", wanted, 1, 1)["data"]
     return queues[0] if queues else None
+
+
+def _routing(management: Management, address: str) -> tuple[Sequence[str], int]:
+    """Return the routing types of an address, and the number of its messages that no queue took; none if there is no address."""
+    try:
+        types = management.ask(f"address.{address}", "getRoutingTypes")
+        return types, management.ask(f"address.{address}", "getUnRoutedMessageCount")
+    except MissingError:
+        return (), 0
 
 
 def _entry(dialect: Dialect, queue: str, right: str) -> str:

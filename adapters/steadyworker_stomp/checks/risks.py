@@ -8,7 +8,7 @@ Artemis reports only the settings that broker.xml has; for the others, its defau
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -33,12 +33,16 @@ class QueueState:
         work: True for the work queue, False for the dead-letter queue.
         settings: The address settings in force.
         queue: The queue's own attributes; None if it does not exist.
+        routing: The routing types of the address; none if it does not exist.
+        dropped: The messages to the address that the broker has dropped since its start, because no queue took them.
     """
 
     name: str
     work: bool
     settings: Mapping[str, Any]
     queue: Mapping[str, str] | None = None
+    routing: Sequence[str] = ()
+    dropped: int = 0
 
     @property
     def messages(self) -> str:
@@ -91,6 +95,7 @@ def risks(state: QueueState, *, dlq: str | None, letters_kept: bool | None) -> I
     yield from _expiry(state)
     yield from _full(state)
     yield from _slow_consumers(state)
+    yield from _unrouted(state)
     yield from _kind(state)
     yield from _losses(state)
     yield from _oddities(state)
@@ -178,6 +183,23 @@ def _slow_consumers(state: QueueState) -> Iterator[Finding]:
             f"set <slow-consumer-policy>NOTIFY</slow-consumer-policy>, or {state.without('slow-consumer-threshold')}",
             id="artemis.slow-consumers-killed",
         )
+
+
+def _unrouted(state: QueueState) -> Iterator[Finding]:
+    """Yield a warning if the broker drops messages that it confirms, because their senders name no routing type and no queue exists."""
+    name = state.name
+    if state.dropped:
+        times = "message" if state.dropped == 1 else "messages"
+        what = f"Since its start, the broker has confirmed and dropped {state.dropped} {times} to {name!r}, because no queue took them."
+    elif state.queue is None and state.routing and "ANYCAST" not in state.routing:
+        what = f"The address {name!r} is multicast and has no queue: the broker confirms and drops each message to it."
+    else:
+        return
+    remedy = (
+        "let each sender set the header destination-type:ANYCAST, or create the queue before the first message: "
+        f'<address name="{name}"><anycast><queue name="{name}"/></anycast></address> in broker.xml; then send the lost jobs again.'
+    )
+    yield Finding("warning", what, remedy, id="artemis.unrouted-messages")
 
 
 def _kind(state: QueueState) -> Iterator[Finding]:

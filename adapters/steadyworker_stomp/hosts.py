@@ -1,0 +1,156 @@
+"""
+Opens a connection to one of the URL's hosts, in a random order: the first one that accepts is taken.
+
+One host can be silent, such as a frozen machine, or a backup behind a firewall.
+So it only has a head start before the next host, and both are tried at the same time.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+
+from steadyworker.adapter import Clock
+from steadyworker.errors import BrokerUnavailable, ConfigError
+from steadyworker.network.errors import Silent, worst
+from steadyworker.network.url import Address
+from steadyworker_stomp.errors import translated, unavailable
+from steadyworker_stomp.sockets import open_socket
+from steadyworker_stomp.stomp_internals import Connection, OnEnd, OnMessage
+from steadyworker_stomp.url import BrokerUrl
+
+_CONNECT_WITHIN = 10.0
+_OPEN_WITHIN = 20.0
+"""Limits in seconds: the first is for the socket and TLS, the second is for socket, TLS and login together."""
+
+_HEAD_START = 0.5
+"""Seconds in which a host can accept or refuse before the next host is tried, too."""
+
+_SLACK = 0.5
+"""Seconds for which to wait longer than a try may last, because its own error names the host."""
+
+
+def connect_any(
+    url: BrokerUrl, clock: Clock, patience: float, on_message: OnMessage, on_end: OnEnd, within: float = math.inf
+) -> tuple[Connection, Address]:
+    """
+    Open a connection to the first host that accepts it.
+
+    Raises:
+        BrokerUnavailable: No host accepted the connection within these seconds (at most 20); `Refused` if a later try cannot succeed.
+        ConfigError: A file of the URL cannot be used.
+    """
+    within = min(within, _OPEN_WITHIN)
+    race = _Race(lambda address: _connect(url, address, clock, within, patience, on_message, on_end))
+    hosts = random.sample(url.addresses, len(url.addresses))
+    deadline = clock.monotonic() + within + _SLACK
+    errors: list[BrokerUnavailable] = []
+    try:
+        for number, address in enumerate(hosts):
+            is_last = number == len(hosts) - 1
+            race.begin(address, aside=len(hosts) > 1)
+            while race.running:
+                left = max(0.0, deadline - clock.monotonic())
+                match race.result(left if is_last else min(left, _HEAD_START)):
+                    case BrokerUnavailable() as error:
+                        errors.append(error)
+                    case ConfigError() as error:
+                        raise error
+                    case None:
+                        break
+                    case won:
+                        return won
+    finally:
+        race.end()
+    if race.running:
+        errors.append(unavailable(Silent(f"no reply within {within:g} s"), str(url)))
+    raise worst(errors)
+
+
+def _connect(
+    url: BrokerUrl,
+    address: Address,
+    clock: Clock,
+    within: float,
+    patience: float,
+    on_message: OnMessage,
+    on_end: OnEnd,
+) -> Connection:
+    """Open a connection to one host, and log in; raises an error that `translated` translates."""
+    began = clock.monotonic()
+    tls = None if url.tls is None else url.tls.context()
+    name = (url.tls and url.tls.server_name) or address.host
+    sock = open_socket(address.host, address.port, tls, name, began + min(within, _CONNECT_WITHIN), clock)
+    connection = Connection(sock, address.host, clock, patience, on_message, on_end)
+    connection.connect(url.user, url.password, url.heartbeat, max(0.1, began + within - clock.monotonic()))
+    return connection
+
+
+_Result = tuple[Connection, Address] | BrokerUnavailable | ConfigError
+
+
+class _Race:
+    """
+    The tries of one `connect_any`; a connection that comes after the end is closed.
+
+    Args:
+        connect: Connects to one host.
+
+    Attributes:
+        running: The number of tries without a result.
+    """
+
+    def __init__(self, connect: Callable[[Address], Connection]) -> None:
+        self.running = 0
+        self._connect = connect
+        self._results: SimpleQueue[_Result] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._over = False
+
+    def begin(self, address: Address, *, aside: bool) -> None:
+        """Try one host, on a thread of its own if it is one of several."""
+        self.running += 1
+        if not aside:
+            self._try(address)
+            return
+        try:
+            threading.Thread(target=self._try, args=(address,), name=f"stomp opens {address}", daemon=True).start()
+        except RuntimeError as error:  # the limit of threads
+            self._results.put(unavailable(error, str(address)))
+
+    def result(self, within: float) -> _Result | None:
+        """Return the next result; None if none comes in time."""
+        with suppress(Empty):
+            found = self._results.get(timeout=within)
+            self.running -= 1
+            return found
+        return None
+
+    def end(self) -> None:
+        """Close every connection that was not taken, now and later."""
+        with self._lock:
+            self._over = True
+        with suppress(Empty):
+            while True:
+                _close(self._results.get_nowait())
+
+    def _try(self, address: Address) -> None:
+        try:
+            with translated(str(address)):
+                found: _Result = (self._connect(address), address)
+        except (BrokerUnavailable, ConfigError) as error:
+            found = error
+        with self._lock:
+            if not self._over:
+                self._results.put(found)
+                return
+        _close(found)
+
+
+def _close(found: _Result) -> None:
+    if isinstance(found, tuple):
+        found[0].abort(Silent("another host was faster", id=""))
