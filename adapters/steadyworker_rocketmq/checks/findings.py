@@ -35,8 +35,7 @@ def find(remoting: Remoting, url: BrokerUrl, names: Names, spec: QueueSpec, sett
         return
     alive: list[Broker] = []
     for broker in brokers:
-        place = f"{broker.address}, the address of broker {broker.name} at the name server"
-        found, replies = _asked(f"Broker {broker.name}", place, broker_findings(remoting, broker, url, settings))
+        found, replies = _asked(f"Broker {broker.name}", str(url), broker_findings(remoting, broker, url, settings))
         yield from found
         if replies:
             alive.append(broker)

@@ -24,7 +24,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from steadyworker.errors import ConfigError
+from steadyworker.network.errors import Hop, at_hop
 from steadyworker_rocketmq.errors import BAD_REQUEST, ProxyError
+from steadyworker_rocketmq.hops import of_endpoints
 from steadyworker_rocketmq.messages import COMPRESSION, Wire
 from steadyworker_rocketmq.stored import LARGEST_BODY
 from steadyworker_rocketmq.url import BrokerUrl
@@ -102,8 +104,12 @@ _Checker = importlib.import_module("rocketmq.v5.util").MessagingResultChecker
 
 
 @contextmanager
-def _as_proxy_error() -> Iterator[None]:
-    """Turn each error of the library into a ProxyError, whose text never has a secret."""
+def _as_proxy_error(client: Any = None) -> Iterator[None]:
+    """
+    Turn each error of the library into a ProxyError, whose text never has a secret.
+
+    If `client`, a client of the library, made the call at an address to which a proxy leads, the error names that address.
+    """
     try:
         yield
     except ProxyError:
@@ -114,9 +120,20 @@ def _as_proxy_error() -> Iterator[None]:
         code = getattr(error, "code", 0)
         if callable(code):  # gRPC's own error
             status = getattr(code(), "name", "")
-            raise ProxyError(getattr(error, "details", lambda: "")() or "no details", status=status) from error
+            found = ProxyError(getattr(error, "details", lambda: "")() or "no details", status=status)
+            at_hop(found, _led_to(client))
+            raise found from error
         text = error.args[0] if error.args else type(error).__name__
         raise ProxyError(str(text), int(code or 0)) from error
+
+
+def _led_to(client: Any) -> Hop | None:
+    """Return the addresses to which a proxy leads this client; None if they are those of the URL, or are not known."""
+    if client is None:
+        return None
+    proxy = client.client_configuration.rpc_endpoints
+    told = [str(each) for each in client.route_manager.get_all_endpoints().values() if each != proxy]
+    return of_endpoints(told, str(proxy)) if told else None
 
 
 def _configuration(url: BrokerUrl) -> Any:
@@ -198,20 +215,20 @@ class Session:
 
     def receive(self, most: int, invisible: int) -> list[Received]:
         """Return at most this many messages, or none after a while; raises ProxyError."""
-        with _as_proxy_error():
+        with _as_proxy_error(self._consumer):
             return [Received.of(message) for message in self._consumer.receive(most, invisible)]
 
     def renew(self, received: Received, invisible: int) -> None:
         """Keep the message from other members for this many seconds from now; raises ProxyError."""
         received._message.receipt_handle = received.handle  # noqa: SLF001
-        with _as_proxy_error():
+        with _as_proxy_error(self._consumer):
             self._consumer.change_invisible_duration(received._message, invisible)  # noqa: SLF001
         received.handle = received._message.receipt_handle  # noqa: SLF001
 
     def ack(self, received: Received) -> None:
         """Acknowledge the message; raises ProxyError."""
         received._message.receipt_handle = received.handle  # noqa: SLF001
-        with _as_proxy_error():
+        with _as_proxy_error(self._consumer):
             self._consumer.ack(received._message)  # noqa: SLF001
 
     def close(self) -> None:
@@ -262,7 +279,7 @@ class Sender:
             ProxyError: The proxy refused the message, or did not tell where to send it (`unsent`), or it is unknown whether
                 the broker has it.
         """
-        with _as_proxy_error():
+        with _as_proxy_error(self._producer):
             message = _message(topic, wire)
             if due:
                 message.delivery_timestamp = math.ceil(due)
@@ -331,7 +348,7 @@ class TransactionSender(Sender):
 
     def half(self, topic: str, wire: Wire) -> Half:
         """Send a half message; raises ProxyError."""
-        with _as_proxy_error():
+        with _as_proxy_error(self._producer):
             transaction = self._producer.begin_transaction()
             self._producer.send(_message(topic, wire), transaction)
             return Half(transaction)
