@@ -56,6 +56,7 @@ __all__ = [
     "SystemClock",
     "Target",
     "Unblocked",
+    "Uncounted",
     "Unreachable",
     "check_size",
 ]
@@ -85,7 +86,7 @@ class Capabilities:
         stable_ids: A message's id, if it has one, stays the same in every redelivery.
         optional_ids: A sender can leave the id out, so a message can arrive without any key.
         counts_consumers: The broker can count the consumers of a queue.
-            If it refuses to count them for this client, `consumers()` still returns None.
+            If it refuses to count them for this client, `consumers()` still returns Uncounted.
         counts_holders: The broker counts an adapter that holds a delivery as a consumer, even if its prefetch is 0.
         most_consumers: The largest number of consumers that the broker counts for one adapter.
             It is above 1 if the broker still counts a consumer of an earlier prefetch while it holds deliveries.
@@ -212,6 +213,20 @@ Signal = Connected | Delivered | Lost | Blocked | Unblocked | Unreachable
 Sink = Callable[[Signal], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Uncounted:
+    """
+    The answer of `consumers()` if the broker does not count the consumers of the queue for us.
+
+    Attributes:
+        why: The cause, for people: a clause, such as "the user has no right to ask".
+        remedy: The remedy for this cause: a clause that begins with a verb, and that "or" can follow.
+    """
+
+    why: str
+    remedy: str
+
+
 class DeadLetters(Protocol):
     """
     The dead-letter queue, open for the time of one command.
@@ -316,11 +331,10 @@ class Adapter(Protocol):
         """
         ...
 
-    def consumers(self) -> int | None:
+    def consumers(self) -> int | Uncounted:
         """
-        Return the number of the queue's consumers, or None if the broker cannot count them.
+        Return the number of the queue's consumers, or why the broker does not count them for this client, with the remedy.
 
-        The result is None also if the broker refuses to count them for this client.
         An adapter is at most `most_consumers` consumers, whatever its prefetch does while it holds deliveries.
         An adapter with prefetch 0 is no consumer, except while it holds a delivery of a broker that `counts_holders`.
         Raises BrokerUnavailable: the broker does not respond.

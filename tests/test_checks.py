@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from steadyworker.adapter import Capabilities, QueueSpec
+from steadyworker.adapter import Capabilities, QueueSpec, Uncounted
 from steadyworker.config.resolve import Options, load
 from steadyworker.errors import BrokerUnavailable, Finding, LedgerUnavailable
 from steadyworker.service import checks
@@ -36,7 +36,7 @@ class Broker:
         self,
         capabilities: Capabilities,
         found: Sequence[Finding] | Exception = (),
-        count: int | Exception | None = 0,
+        count: int | Exception | Uncounted = 0,
     ) -> None:
         self.capabilities = capabilities
         self.found = found
@@ -49,7 +49,7 @@ class Broker:
             raise self.found
         return self.found
 
-    def consumers(self) -> int | None:
+    def consumers(self) -> int | Uncounted:
         if isinstance(self.count, Exception):
             raise self.count
         return self.count
@@ -136,16 +136,16 @@ def test_reach_that_is_safe_or_said_out_loud(settings: Options, broker: Capabili
     assert found(settings=settings, broker=broker) == []
 
 
-REFUSES = Broker(NETWORK, count=None)
+REFUSES = Broker(NETWORK, count=Uncounted("amqp://joe:SECRET@host refused", "grant the right"))
 
 
 @pytest.mark.parametrize("ledger", ["sqlite:/l.db", "memory:"])
 def test_a_broker_that_refuses_to_count_is_an_error_with_a_ledger_of_one_host(ledger: str) -> None:
     findings = found(settings=options(ledger=ledger), adapter=REFUSES)
-    only(
-        findings, "error", "does not report to this user how many consumers queue 'exports' has", "--ledger-reach host"
-    )
-    assert "grant the user in --broker the right to count" in findings[0].remedy
+    only(findings, "error", "it is unknown how many consumers queue 'exports' has: amqp://", "--ledger-reach host")
+    assert findings[0].what.endswith("@host refused.")
+    assert "SECRET" not in findings[0].what
+    assert findings[0].remedy.startswith("grant the right; or set --ledger postgresql://…")
 
 
 @pytest.mark.parametrize("settings", [options(ledger_reach="host"), options(ledger="postgresql://h/db")])

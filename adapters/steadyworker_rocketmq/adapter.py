@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from steadyworker.adapter import Finding, OutgoingMessage, QueueSpec, Settings
+from steadyworker.adapter import Finding, OutgoingMessage, QueueSpec, Settings, Uncounted
 from steadyworker.network.errors import Refused
 from steadyworker.network.preparation import Preparation
 from steadyworker_rocketmq.checks.findings import find, refused, unseen
+from steadyworker_rocketmq.checks.members import MEMBERS_REMEDY
 from steadyworker_rocketmq.deadletters import RocketmqDeadLetters
 from steadyworker_rocketmq.errors import translated
 from steadyworker_rocketmq.messages import Wire
@@ -80,11 +81,11 @@ class Base:
         with translated(str(url)), remoting_of(url, self._settings.clock) as remoting:
             return remoting.route(self._names.work) is not None
 
-    def _members(self) -> int | None:
-        """Return the number of the group's members; None with `?members=off`."""
+    def _members(self) -> int | Uncounted:
+        """Return the number of the group's members; Uncounted with `?members=off`."""
         url = self._url()
         if not url.members:
-            return None
+            return Uncounted("with ?members=off, no proxy is asked", MEMBERS_REMEDY)
         found: set[str] = set()
         login = Login(url.user, url.password) if url.user else None
         with (

@@ -17,6 +17,7 @@ from steadyworker.adapter import (
     Settle,
     Settled,
     Sink,
+    Uncounted,
 )
 from steadyworker.network.errors import Refused
 from steadyworker.network.iothread import IoThread
@@ -122,8 +123,8 @@ class StompAdapter:
         with visit(url, self._settings.clock) as visited, translated(visited.place):
             return has_queue(visited, self._spec.queue)
 
-    def consumers(self) -> int | None:
-        """Return the number of connections that consume the queue; None if the user has no right to ask."""
+    def consumers(self) -> int | Uncounted:
+        """Return the number of connections that consume the queue; Uncounted if the user has no right to ask."""
         url = brief(self._url())
         with visit(url, self._settings.clock) as visited, translated(visited.place):
             return census(visited, self._spec.queue)

@@ -45,11 +45,12 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from steadyworker.adapter import Adapter
+from steadyworker.adapter import Adapter, Uncounted
 from steadyworker.clock import Clock
 from steadyworker.errors import BrokerUnavailable, LedgerUnavailable
 from steadyworker.ledger.base import Ledger
 from steadyworker.telemetry.logs import get_logger
+from steadyworker.text.redaction import redact
 
 LOOK_EVERY = 60.0
 _SPARE = 60.0
@@ -135,13 +136,13 @@ class ConsumerAudit:
             self._uncounted = False
             return self._said
         self._held = self._holds()
-        if consumers is not None:
+        if not isinstance(consumers, Uncounted):
             self._uncounted = False
             self._compare(consumers, peers, held | {self._held})
         else:
             self._since = None
             if self._local_ledger:
-                self._miss_count()
+                self._miss_count(consumers)
         return self._said
 
     def _compare(self, consumers: int, peers: int, held: set[bool]) -> None:
@@ -166,14 +167,14 @@ class ConsumerAudit:
             self._since = None
             self._say(AuditResult(cause))
 
-    def _miss_count(self) -> None:
+    def _miss_count(self, found: Uncounted) -> None:
         """Note that the broker did not report a number, although only this number shows consumers on other hosts."""
         if self._said.after_jobs:
             self._say(replace(self._said, lasting=True))
         elif self._uncounted:
             cause = (
-                "the broker does not report how many consumers the queue has, and the ledger serves this host only: "
-                "consumers on other hosts may run the same jobs. Grant the user in --broker the right to count the consumers, "
+                f"it is unknown how many consumers the queue has ({redact(found.why)}), and the ledger serves this host only: "
+                f"consumers on other hosts may run the same jobs. {found.remedy[:1].upper()}{found.remedy[1:]}; "
                 "give all workers the same ledger (--ledger postgresql://…), "
                 "or state that all of them are on this host (--ledger-reach host)"
             )
@@ -181,7 +182,9 @@ class ConsumerAudit:
         else:
             self._uncounted = True
             entry = "ledger.uncounted-consumers"
-            get_logger("steadyworker.runner").warning("consumers_uncounted", queue=self._name, explain=entry)
+            get_logger("steadyworker.runner").warning(
+                "consumers_uncounted", queue=self._name, why=redact(found.why), explain=entry
+            )
 
     def _say(self, said: AuditResult) -> None:
         self._said = said

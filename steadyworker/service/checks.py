@@ -18,7 +18,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from steadyworker.adapter import Adapter, Capabilities
+from steadyworker.adapter import Adapter, Capabilities, Uncounted
 from steadyworker.backends.opening import name_findings
 from steadyworker.config.resolve import Options
 from steadyworker.errors import BrokerUnavailable, Finding, LedgerUnavailable, by_level
@@ -161,17 +161,12 @@ def _reach(spec: WorkerSpec, options: Options, adapter: Adapter) -> Iterator[Fin
         yield Finding("error", what, remedy, id="ledger.uncounted-consumers")
         return
     with suppress(BrokerUnavailable):
-        if adapter.consumers() is None:
+        if isinstance(found := adapter.consumers(), Uncounted):
             what = (
-                f"The {scheme}: ledger serves this host only, and this broker does not report to this user "
-                f"how many consumers queue {spec.queue!r} has."
+                f"The {scheme}: ledger serves this host only, and it is unknown how many consumers queue {spec.queue!r} has: "
+                f"{redact(found.why)}."
             )
-            yield Finding(
-                "error",
-                what,
-                f"grant the user in --broker the right to count the consumers of the queues, or {remedy}",
-                id="ledger.uncounted-consumers",
-            )
+            yield Finding("error", what, f"{found.remedy}; or {remedy}", id="ledger.uncounted-consumers")
 
 
 def _keys(spec: WorkerSpec, broker: Capabilities) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-from steadyworker.adapter import Adapter, Delivery, Lost, QueueSpec, Settings, Unreachable
+from steadyworker.adapter import Adapter, Delivery, Lost, QueueSpec, Settings, Uncounted, Unreachable
 from steadyworker.delivery import KEY, OutgoingMessage, Settle, Settled, Target
 from steadyworker.errors import BrokerUnavailable, ConfigError
 from steadyworker.testing.conformance.adapter_fixtures import Tape, message
@@ -339,7 +339,10 @@ class TestLife(GrpcBench):
         url = re.sub("&members=[^&]*", "", self.proxy.url) + members
         adapter = GrpcAdapter(url, spec, Settings())
         try:
-            assert adapter.consumers() is None
+            found = adapter.consumers()
+            assert isinstance(found, Uncounted)
+            assert members.removeprefix("&members=") in found.why
+            assert "?members=host:8080" in found.remedy
             self.proxy.refuse()
             self.proxy.cut()
             with pytest.raises(BrokerUnavailable):

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from steadyworker.adapter import Connected, QueueSpec, Settings, Signal, SystemClock
+from steadyworker.adapter import Connected, QueueSpec, Settings, Signal, SystemClock, Uncounted
 from steadyworker.errors import BrokerUnavailable
 from steadyworker_stomp import StompAdapter
 from steadyworker_stomp.checks.artemis import (
@@ -50,7 +50,7 @@ def asked(url: str, question: Callable[[Visit], Value]) -> Value:
 def test_each_connection_is_one_consumer_however_many_subscriptions_it_has(
     stomp_broker: StompBroker, queue: str
 ) -> None:
-    def counted() -> tuple[int | None, int | None]:
+    def counted() -> tuple[int | Uncounted, int | None]:
         url = stomp_broker.url
         return asked(url, lambda at: census(at, queue)), asked(url, lambda at: subscriptions(at, queue))
 
@@ -134,15 +134,18 @@ def test_a_program_that_browses_is_no_consumer(stomp_broker: StompBroker, queue:
 
 
 def test_a_user_without_the_right_to_ask_gets_no_number_each_time(stomp_broker: StompBroker, queue: str) -> None:
-    """None, never 0: the refusal and the mark of the end can arrive in one read."""
+    """Why, and never 0: the refusal and the mark of the end can arrive in one read."""
     with stomp_broker.client() as client:
         client.subscribe(queue)
         for _ in range(20):
-            assert asked(stomp_broker.limited_url, lambda at: census(at, queue)) is None
+            assert isinstance(asked(stomp_broker.limited_url, lambda at: census(at, queue)), Uncounted)
             assert asked(stomp_broker.limited_url, lambda at: subscriptions(at, queue)) is None
             assert asked(stomp_broker.limited_url, lambda at: has_queue(at, f"{queue}.missing"))
     adapter = StompAdapter(stomp_broker.limited_url, QueueSpec(queue, f"{queue}.dead"), Settings())
-    assert adapter.consumers() is None
+    found = adapter.consumers()
+    assert isinstance(found, Uncounted)
+    assert found.why.startswith("the broker refused the question (")
+    assert "grant the user's" in found.remedy
     assert adapter.exists()
 
 
@@ -272,5 +275,5 @@ def test_a_list_that_fails_each_time_is_no_missing_right(monkeypatch: pytest.Mon
 
 def test_a_refusal_in_a_reply_is_a_missing_right_at_once() -> None:
     artemis = MadeUpArtemis((False, "AMQ229032: User: limited does not have permission='VIEW'"))
-    assert census(cast("Visit", artemis), "jobs") is None
+    assert isinstance(census(cast("Visit", artemis), "jobs"), Uncounted)
     assert artemis.asked == 1

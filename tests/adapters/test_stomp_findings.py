@@ -184,7 +184,7 @@ def test_a_user_who_may_not_count_is_told_which_right_it_takes(
         assert "grant the user read, write and admin for the topics ActiveMQ.Advisory.>" in finding.what
         return
     assert finding.level == "warning"
-    assert finding.what.startswith(f"User {LIMITED!r} may not count the consumers of {spec.queue!r}")
+    assert finding.what.startswith(f"User {LIMITED!r} cannot count the consumers of {spec.queue!r}")
     assert ("the rights manage" if stomp_broker.is_artemis else "ActiveMQ.Advisory.>") in finding.remedy
     assert stomp_broker.counts(spec.queue).consumers == 0
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from unittest.mock import patch
 
-from steadyworker.adapter import Capabilities
+from steadyworker.adapter import Capabilities, Uncounted
 from steadyworker.runner import consumer_audit
 from steadyworker_sqlite import SqliteAdapter
 from tests.support.jobs import folder, note
@@ -19,11 +19,11 @@ ON_THE_NETWORK = Capabilities(counts_consumers=True)
 """What a broker is able to do that serves other hosts too."""
 
 
-def consumers(_: SqliteAdapter) -> int | None:
+def consumers(_: SqliteAdapter) -> int | Uncounted:
     """The number that the test says."""
     said = (folder() / "count").read_text()
     note("looks", said)
-    return None if said == "none" else int(said)
+    return Uncounted("the user has no right to ask", "grant it") if said == "none" else int(said)
 
 
 if __name__ == "__main__":

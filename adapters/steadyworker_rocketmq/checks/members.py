@@ -11,6 +11,11 @@ from steadyworker_rocketmq.names import Names
 from steadyworker_rocketmq.remoting import Login, Remoting
 from steadyworker_rocketmq.url import BrokerUrl
 
+MEMBERS_REMEDY = (
+    "name the proxies' remoting ports (remotingListenPort in rmq-proxy.json, 8080 by default) "
+    "with ?members=host:8080;host2 in --broker"
+)
+
 
 def member_findings(url: BrokerUrl, names: Names, clock: Clock) -> Iterator[Finding]:
     """Yield a warning for each proxy whose remoting port does not count members."""
@@ -22,8 +27,4 @@ def member_findings(url: BrokerUrl, names: Names, clock: Clock) -> Iterator[Find
                     remoting.members(names.group, proxy)
             except BrokerUnavailable as error:
                 what = f"The consumers of group {names.group!r} could not be counted at the remoting port of a proxy: {error}"
-                remedy = (
-                    "name the proxies' remoting ports (remotingListenPort in rmq-proxy.json, 8080 by default) "
-                    "with ?members=host:8080;host2 in --broker, or members=off."
-                )
-                yield Finding("warning", what, remedy, id="rocketmq.members-uncounted")
+                yield Finding("warning", what, f"{MEMBERS_REMEDY}, or members=off.", id="rocketmq.members-uncounted")

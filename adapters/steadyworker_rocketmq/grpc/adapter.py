@@ -16,6 +16,7 @@ from steadyworker.adapter import (
     Settle,
     Settled,
     Sink,
+    Uncounted,
 )
 from steadyworker.errors import BrokerUnavailable
 from steadyworker.network.errors import Refused
@@ -24,7 +25,7 @@ from steadyworker.network.loop import PlainLoop
 from steadyworker.network.settlement import OnSettled
 from steadyworker_rocketmq.adapter import Base
 from steadyworker_rocketmq.checks.findings import refused
-from steadyworker_rocketmq.checks.members import member_findings
+from steadyworker_rocketmq.checks.members import MEMBERS_REMEDY, member_findings
 from steadyworker_rocketmq.deadletters import RocketmqDeadLetters
 from steadyworker_rocketmq.errors import ProxyError, is_missing_topic, unavailable
 from steadyworker_rocketmq.grpc.checks import library_findings, proxy_findings
@@ -139,21 +140,23 @@ class GrpcAdapter(Base):
             raise unavailable(error, str(self._url())) from error
         return True
 
-    def consumers(self) -> int | None:
+    def consumers(self) -> int | Uncounted:
         """
         Return the number of members of the consumer group.
 
-        None with `?members=off`, or if the proxies reply, but not at their remoting ports: a lasting fault must not hide other consumers.
+        Uncounted with `?members=off`, or if the proxies reply, but not at their remoting ports: a lasting fault must not hide other consumers.
         """
         try:
             return self._members()
-        except BrokerUnavailable:
+        except BrokerUnavailable as unanswered:
             try:
                 self._publisher.route(self._names.work)
             except ProxyError as error:
                 if not is_missing_topic(error):
                     raise unavailable(error, str(self._url())) from error
-            return None
+            return Uncounted(
+                f"a proxy's remoting port did not count them: {str(unanswered).rstrip('.')}", MEMBERS_REMEDY
+            )
 
     def dead_letters(self) -> AbstractContextManager[RocketmqDeadLetters]:
         """Read the dead letters from the brokers."""

@@ -19,11 +19,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+from steadyworker.adapter import Uncounted
 from steadyworker.network import owed
 from steadyworker.network.errors import Silent
 from steadyworker_stomp.checks.artemis import FailedError, Management, MissingError
 from steadyworker_stomp.connection import Received, Visit
-from steadyworker_stomp.dialects import CLASSIC
+from steadyworker_stomp.dialects import ARTEMIS, CLASSIC
 from steadyworker_stomp.errors import BrokerError, is_right
 
 _CONSUMERS = "/topic/ActiveMQ.Advisory.Consumer.Queue."
@@ -34,9 +35,17 @@ _TRIES, _PAUSE = 20, 0.05
 """How often to ask for a list that fails, and the seconds between two questions."""
 
 
-def census(visited: Visit, queue: str) -> int | None:
+_REMEDIES = {
+    CLASSIC.name: "grant the user's group "
+    '<authorizationEntry topic="ActiveMQ.Advisory.>" read="GROUP" write="GROUP" admin="GROUP"/> in activemq.xml',
+    ARTEMIS.name: "in broker.xml, grant the user's role the rights manage and send for activemq.management, "
+    "and consume, createAddress and createNonDurableQueue for steadyworker.replies",
+}
+
+
+def census(visited: Visit, queue: str) -> int | Uncounted:
     """
-    Return the number of connections that consume the queue; None if the user has no right to ask.
+    Return the number of connections that consume the queue; Uncounted if the user has no right to ask.
 
     Raises Silent or OSError if the connection fails, and BrokerError if the broker does.
     """
@@ -51,7 +60,7 @@ def census(visited: Visit, queue: str) -> int | None:
         return 0
     except BrokerError as error:
         _check(visited, error)
-        return None
+        return Uncounted(f"the broker refused the question ({error})", _REMEDIES[visited.dialect.name])
 
 
 def subscriptions(visited: Visit, queue: str) -> int | None:

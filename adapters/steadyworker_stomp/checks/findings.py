@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeVar
 
-from steadyworker.adapter import QueueSpec, Settings
+from steadyworker.adapter import QueueSpec, Settings, Uncounted
 from steadyworker.errors import Finding
 from steadyworker.network.errors import Silent
 from steadyworker_stomp.checks import probes
@@ -65,9 +65,10 @@ class _Check:
         """Yield all findings."""
         dialect, found = self._visit(lambda visited: self._common(visited, consuming=consuming))
         yield from found
-        counts = self._visit(lambda visited: census(visited, self._spec.queue)) is not None
-        if not counts:
-            yield self._uncounted(dialect)
+        counted = self._visit(lambda visited: census(visited, self._spec.queue))
+        if isinstance(counted, Uncounted):
+            yield self._uncounted(counted)
+        counts = not isinstance(counted, Uncounted)
         if self._settings.topology == "trust":
             return
         existing = {queue: counts and self._visit(_asking(queue)) for queue in self._queues}
@@ -178,19 +179,12 @@ class _Check:
             "error", what, f"create it: {how}; or run once with --topology declare.", id="stomp.missing-queue"
         )
 
-    def _uncounted(self, dialect: Dialect) -> Finding:
-        what = f"User {self._user!r} may not count the consumers of {self._spec.queue!r}, so a consumer without our ledger is not noticed."
-        if dialect is CLASSIC:
-            how = (
-                "grant the user's group "
-                '<authorizationEntry topic="ActiveMQ.Advisory.>" read="GROUP" write="GROUP" admin="GROUP"/> in activemq.xml.'
-            )
-        else:
-            how = (
-                "in broker.xml, grant the user's role the rights manage and send for activemq.management, and consume, createAddress "
-                "and createNonDurableQueue for steadyworker.replies; then `check` also reads the address settings."
-            )
-        return Finding("warning", what, how, id="stomp.consumers-uncounted")
+    def _uncounted(self, found: Uncounted) -> Finding:
+        what = (
+            f"User {self._user!r} cannot count the consumers of {self._spec.queue!r}, so a consumer without our ledger is not noticed: "
+            f"{found.why}."
+        )
+        return Finding("warning", what, f"{found.remedy}.", id="stomp.consumers-uncounted")
 
     def _unseen(self) -> Finding:
         what = (
