@@ -341,7 +341,7 @@ class TestLife(GrpcBench):
         try:
             found = adapter.consumers()
             assert isinstance(found, Uncounted)
-            assert members.removeprefix("&members=") in found.why
+            assert f"{members.removeprefix('&members=')}, the remoting port of a proxy" in found.why
             assert "?members=host:8080" in found.remedy
             self.proxy.refuse()
             self.proxy.cut()

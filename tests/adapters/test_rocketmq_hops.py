@@ -17,7 +17,6 @@ from steadyworker.testing.conformance.adapter_fixtures import message
 from steadyworker_rocketmq.direct.adapter import DirectAdapter
 from steadyworker_rocketmq.direct.transactions import DirectTransport
 from steadyworker_rocketmq.grpc import GrpcAdapter
-from steadyworker_rocketmq.messages import Wire
 from steadyworker_rocketmq.transactions import Decision
 from steadyworker_rocketmq.url import parse_url
 from tests.adapters.direct.kit import Worker
