@@ -11,6 +11,8 @@ What is tried with version 5.1.2:
 - A body that the library cannot decompress fails the whole receive, again and again, and a small one can fill the memory.
   So this module decompresses in its place.
 - At its import, the library opens a log file below `$HOME/logs`. This module closes the file, and gives the lines to Python's logging.
+- While a proxy is away, callbacks of the library raise what it has logged, and Python prints that; at the end of the process,
+  asyncio prints of tasks that wait. A sender is a program of somebody else, so this module drops both.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from __future__ import annotations
 import importlib
 import math
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -67,7 +69,6 @@ def _library() -> Any:
             "pip install --force-reinstall rocketmq-python-client.",
             id="config.no-adapter",
         )
-    _quiet(importlib.import_module("rocketmq.v5.log").logger)
     return rocketmq
 
 
@@ -78,6 +79,25 @@ def _quiet(log: Any) -> None:
         handler.close()
     log.propagate = True
     log.setLevel("INFO" if log.parent.isEnabledFor(_DEBUG) else "CRITICAL")
+    log.manager.getLogger("concurrent.futures").addFilter(_is_not_of_the_library)
+
+
+def _is_not_of_the_library(record: Any) -> bool:
+    """Return False for the line with which Python prints the error of a callback of the library."""
+    raised = record.exc_info[2] if record.exc_info else None
+    called = raised.tb_next if raised else None
+    return called is None or not called.tb_frame.f_globals.get("__name__", "").startswith("rocketmq.")
+
+
+def _started(client: Any) -> Any:
+    """Start a client of the library; what its event loop would print goes to its log, at level debug."""
+
+    def log(_: object, context: Mapping[str, Any]) -> None:
+        _log.info(context.get("message", ""), exc_info=context.get("exception"))
+
+    client.rpc_client.get_channel_io_loop().set_exception_handler(log)
+    client.startup()
+    return client
 
 
 class _Compressed(bytes):
@@ -97,6 +117,8 @@ def _decompressed(body: bytes) -> bytes:
 
 
 _rocketmq = _library()
+_log = importlib.import_module("rocketmq.v5.log").logger
+_quiet(_log)
 importlib.import_module("rocketmq.v5.util").Misc.uncompress_bytes_gzip = staticmethod(_decompressed)
 _IllegalArgument = importlib.import_module("rocketmq.v5.exception").IllegalArgumentException
 _protocol = importlib.import_module("rocketmq.grpc_protocol")
@@ -204,14 +226,15 @@ class Session:
 
     def __init__(self, url: BrokerUrl, group: str, topic: str) -> None:
         with _as_proxy_error():
-            self._consumer = _rocketmq.SimpleConsumer(
-                _configuration(url),
-                group,
-                {topic: _rocketmq.FilterExpression()},
-                await_duration=_POLL_WITHIN,
-                tls_enable=url.tls,
+            self._consumer = _started(
+                _rocketmq.SimpleConsumer(
+                    _configuration(url),
+                    group,
+                    {topic: _rocketmq.FilterExpression()},
+                    await_duration=_POLL_WITHIN,
+                    tls_enable=url.tls,
+                )
             )
-            self._consumer.startup()
 
     def receive(self, most: int, invisible: int) -> list[Received]:
         """Return at most this many messages, or none after a while; raises ProxyError."""
@@ -249,8 +272,7 @@ class Sender:
 
     def __init__(self, url: BrokerUrl) -> None:
         with _as_proxy_error():
-            self._producer = _rocketmq.Producer(_configuration(url), tls_enable=url.tls)
-            self._producer.startup()
+            self._producer = _started(_rocketmq.Producer(_configuration(url), tls_enable=url.tls))
 
     def route(self, topic: str) -> frozenset[str]:
         """Return the types of message that a topic accepts; raises ProxyError if no proxy replies, or there is no such topic."""
@@ -343,8 +365,8 @@ class TransactionSender(Sender):
                 return answers.get(answer, resolution.TRANSACTION_RESOLUTION_UNSPECIFIED)
 
         with _as_proxy_error():
-            self._producer = _rocketmq.Producer(_configuration(url), topics, checker=Checker(), tls_enable=url.tls)
-            self._producer.startup()
+            producer = _rocketmq.Producer(_configuration(url), topics, checker=Checker(), tls_enable=url.tls)
+            self._producer = _started(producer)
 
     def half(self, topic: str, wire: Wire) -> Half:
         """Send a half message; raises ProxyError."""

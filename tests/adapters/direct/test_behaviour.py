@@ -303,7 +303,7 @@ def test_brokers_that_disagree_on_delay_levels_are_refused(
         assert gone.final
         assert f"got '1s 2s 3s 4s 5s' at b, {levels!r} at c" in gone.cause
         assert gone.explain == "rocketmq.delay-levels"
-        with pytest.raises(NotPublished, match="write the same levels into each broker.conf"):
+        with pytest.raises(NotPublished, match="write the same levels into each broker"):
             worker.adapter.publish(work())
         (found,) = [each for each in worker.adapter.findings(worker.adapter._spec) if each.level == "error"]
         assert f"{found}" == gone.cause
