@@ -12,7 +12,7 @@ What is tried with version 5.1.2:
   So this module decompresses in its place.
 - At its import, the library opens a log file below `$HOME/logs`. This module closes the file, and gives the lines to Python's logging.
 - While a proxy is away, callbacks of the library raise what it has logged, and Python prints that; at the end of the process,
-  asyncio prints of tasks that wait. A sender is a program of somebody else, so this module drops both.
+  asyncio prints of tasks that wait. A sender is a user's program, so this module drops both.
 """
 
 from __future__ import annotations
