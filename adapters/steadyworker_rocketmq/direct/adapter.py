@@ -1,10 +1,14 @@
 """
 The adapter for RocketMQ's brokers (remoting): it implements `steadyworker.adapter.Adapter` with one I/O thread.
 
-It speaks RocketMQ's protocol itself, because the client library for it cannot keep a message for long.
-rocketmq-client-python 0.5.0rc2 asks for the next message of a queue while one runs; the broker replies after 15 s that there is none.
-The library then moves the queue's place behind the running message, in orderly mode, too.
-If the process is killed or stopped after that, the message is lost (tried on 4.9.7: the place moved 20 s after the job began).
+It speaks RocketMQ's protocol itself, because the client library for brokers is no good for long jobs.
+What was tried with rocketmq-client-python 0.5.0rc2 on 4.9.7:
+
+- In orderly mode, it asks for the next message of a queue while one runs; the broker replies after 15 s that there is none.
+  The library then moves the queue's place behind the running message, and a killed or stopped consumer loses it (rocketmq-client-cpp#322).
+- In concurrent mode, which is the default, the place stays at the running message.
+- In both modes, a member that joins starts a running message again after about 11 s, if its queue moved.
+- Its import name is that of the library for proxies, and it has a native library for x86-64 only.
 """
 
 from __future__ import annotations
