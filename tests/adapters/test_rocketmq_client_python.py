@@ -28,7 +28,7 @@ from tests.brokers.rocketmq import RocketMQ4
 from tests.drills.contestants import ROCKETMQ, peers_python
 from tests.support.stage import Processes, eventually
 
-PROGRAM = Path(__file__).with_name("rocketmq_client_python.py")
+PROGRAM = Path(__file__).parent / "peers/rocketmq_client_python.py"
 PAGE = (Path(__file__).parents[2] / "adapters/steadyworker_rocketmq/README.md").read_text(encoding="utf-8")
 
 pytestmark = [pytest.mark.rocketmq, pytest.mark.xdist_group("rocketmq"), pytest.mark.timeout(300)]

@@ -340,6 +340,23 @@ def test_a_topic_without_a_queue_that_can_be_used(case: Case, perm: int, access:
 
 
 @DIRECT
+@pytest.mark.parametrize("retries", ["%RETRY%{}", "%RETRY%{0}_{0}"], ids=["given-back", "from-a-proxy"])
+def test_messages_that_wait_where_this_driver_does_not_read(case: Case, retries: str) -> None:
+    """As after a change from another client, or from the driver for proxies; what is consumed does not wait."""
+    case.make()
+    topic = retries.format(case.queue)
+    case.node.make_topic(topic)
+    case.node.send(topic)
+    finding = only(case.found(), "warning", f"1 messages wait in {topic!r}, which rocketmq: does not read")
+    assert "consumers that this group had before" in finding.remedy
+    with case.node.remoting() as remoting:
+        (queue,) = remoting.route(topic) or []
+        remoting.set_consumed(queue, topic, case.queue, 1)
+    assert case.found() == []
+    case.node.delete_topic(topic)
+
+
+@DIRECT
 def test_fewer_queues_than_slots(case: Case) -> None:
     """Of all workers that are members of the group."""
     case.make()

@@ -82,7 +82,7 @@ if __name__ == "__main__":
     try:
         {"send": send, "take": take}[sys.argv[1]]()
         code = 0
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - the process must end
         traceback.print_exc()
     sys.stdout.flush()
     os._exit(code)  # the library's threads would keep the process
