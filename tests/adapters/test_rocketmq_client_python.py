@@ -45,9 +45,12 @@ class Library:
         self.folder = folder
         self._servers = str(node.name_servers[0])
 
+    def _command(self, what: str, *arguments: str) -> list[str]:
+        return [str(self._python), str(PROGRAM), what, self._servers, *arguments]
+
     def send(self, topic: str, *messages: Mapping[str, Any]) -> list[str]:
         """Send these, and return their ids."""
-        command = [self._python, PROGRAM, "send", self._servers, topic]
+        command = self._command("send", topic)
         lines = "".join(f"{json.dumps(each)}\n" for each in messages)
         done = subprocess.run(
             command, input=lines, capture_output=True, text=True, check=True, cwd=self.folder, timeout=60
@@ -57,7 +60,7 @@ class Library:
     def consumer(self, group: str, topic: str, mode: str = "concurrent") -> subprocess.Popen[bytes]:
         """Start a consumer, and wait until the broker counts it."""
         before = self.members(group)
-        command = [self._python, PROGRAM, "take", self._servers, group, topic, mode]
+        command = self._command("take", group, topic, mode)
         started = self._stack.enter_context(subprocess.Popen(command, cwd=self.folder))
         self._stack.callback(started.kill)
         eventually(lambda: self.members(group) == before + 1, "a member of the group")

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 
-import grpc
+import grpc  # type: ignore[import-untyped]
 import pytest
-from rocketmq.grpc_protocol import definition_pb2 as definition
+from rocketmq.grpc_protocol import definition_pb2 as definition  # type: ignore[import-untyped]
 from rocketmq.grpc_protocol import service_pb2 as service
 
 from steadyworker.adapter import Adapter, QueueSpec, Settings, Unreachable
