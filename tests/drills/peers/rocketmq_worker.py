@@ -2,8 +2,6 @@
 Plain rocketmq-client-python: `python -m tests.drills.peers.rocketmq_worker`; with `send` it sends.
 
 As its documentation does it: a push consumer whose callback does the job, and returns that it was consumed.
-`orderly` takes the library's other mode, and `note` notes each message, and does no job.
-
 The library has no way to take one message only: one thread, and a batch of one, is the least.
 """
 
@@ -17,7 +15,7 @@ from pathlib import Path
 from threading import Event
 from urllib.parse import urlsplit
 
-from tests.drills.bodies import note, perform
+from tests.drills.bodies import perform
 
 FOLDER = Path(os.environ["DRILL_NOTES"]).parent
 os.environ["HOME"] = str(FOLDER)  # the library writes its logs below it
@@ -44,17 +42,13 @@ def send() -> None:
 
 def take(message: RecvMessage) -> ConsumeStatus:
     """Do the job of a message."""
-    body = json.loads(message.body)
-    if "note" in sys.argv:
-        note(f"{body['id']}/{message.reconsume_times}", message.id)
-    else:
-        perform(**body)
+    perform(**json.loads(message.body))
     return ConsumeStatus.CONSUME_SUCCESS
 
 
 def work() -> None:
     """Work until SIGTERM; `shutdown` waits for the callback that is under way."""
-    consumer = PushConsumer(QUEUE, orderly="orderly" in sys.argv)
+    consumer = PushConsumer(QUEUE)
     consumer.set_namesrv_addr(SERVERS)
     consumer.set_thread_count(1)
     consumer.set_message_batch_max_size(1)
