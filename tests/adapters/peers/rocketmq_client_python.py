@@ -28,6 +28,7 @@ def send() -> None:
     (topic,) = ARGUMENTS
     producer = Producer(f"{topic}-senders")
     producer.set_namesrv_addr(SERVERS)
+    producer.set_timeout(30_000)
     producer.start()
     for line in sys.stdin:
         wanted = json.loads(line)
