@@ -262,7 +262,8 @@ class Adapter(Protocol):
         """
         The abilities of this broker; the same before and after `start`.
 
-        Only `counts_holders` and `most_consumers` may change when the adapter first connects, because they can depend on the queue.
+        Only `levels`, `counts_holders` and `most_consumers` may change when the adapter first connects, because they can depend on
+        the broker's settings, or on the queue.
         """
         ...
 

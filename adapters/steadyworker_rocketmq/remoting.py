@@ -18,8 +18,9 @@ from itertools import count
 from typing import Self
 
 from steadyworker.adapter import Clock
-from steadyworker.network.errors import Foreign, Silent, short
+from steadyworker.network.errors import Foreign, Hop, Silent, at, at_hop, short
 from steadyworker.network.url import Address
+from steadyworker_rocketmq import hops
 from steadyworker_rocketmq.frames import Connection, Reply, addresses_of, framed, of_kind, part, signature
 from steadyworker_rocketmq.stored import Stored, stored_messages, text_of
 
@@ -103,6 +104,7 @@ class Remoting:
 
     Every method raises RemotingError if a server refuses, and OSError if it cannot be reached.
     It raises Silent if no reply arrives in time, and Foreign if the reply is of another protocol.
+    Each of these errors has its `Hop`, so that an error of a broker never blames the name server that told its address.
 
     Args:
         name_servers: The name servers, which are asked in turn until one replies.
@@ -127,11 +129,15 @@ class Remoting:
         self._on_request = on_request
         self._open: dict[Address, Connection] = {}
         self._numbers = count(1)
+        self._hops = dict.fromkeys(name_servers, hops.of_name_servers(name_servers))
+        self._last: Hop | None = None
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: object, __: object) -> None:
+        if isinstance(error, Foreign | RemotingError):  # found in a reply after it was read
+            at_hop(error, self._last)
         self.close()
 
     def close(self) -> None:
@@ -146,7 +152,7 @@ class Remoting:
         table = part(self._ask_name_server(_CLUSTER).table(), "brokerAddrTable", dict)
         clusters = {name: part(of_kind(data, dict, "a broker"), "cluster", str) for name, data in table.items()}
         found = sorted(addresses_of(table.values()).items())
-        return [Broker(name, each[0], clusters.get(name, "")) for name, each in found if 0 in each]
+        return [self._told(Broker(name, each[0], clusters.get(name, ""))) for name, each in found if 0 in each]
 
     def route(self, topic: str, *, writable: bool = False) -> list[Queue] | None:
         """
@@ -169,7 +175,8 @@ class Remoting:
             if numbers + len(queues) > _MOST_QUEUES:
                 raise Foreign(f"a reply with more than {_MOST_QUEUES} queues")
             if name in brokers and part(data, "perm", int) & (_WRITABLE if writable else _READABLE):
-                queues += [Queue(Broker(name, brokers[name]), number) for number in range(numbers)]
+                broker = self._told(Broker(name, brokers[name]))
+                queues += [Queue(broker, number) for number in range(numbers)]
         return sorted(queues, key=lambda queue: (queue.broker.name, queue.number))
 
     def topic_type(self, topic: str) -> str | None:
@@ -223,6 +230,8 @@ class Remoting:
             at: The remoting port of a proxy; without it, every master is asked.
         """
         found: set[str] = set()
+        if at is not None:
+            self._hops[at] = hops.of_members(at)
         for address in (broker.address for broker in self._masters()) if at is None else (at,):
             reply = self.ask(address, _MEMBERS, {"consumerGroup": group}, allowed=(_SYSTEM_ERROR,))
             if reply.code == _SUCCESS:
@@ -365,17 +374,19 @@ class Remoting:
             fields["Signature"] = signature(fields, body, self._login.password)
         number = next(self._numbers)
         deadline = self._clock.monotonic() + self._within
-        connection = self._connected(address, deadline)
-        try:
-            reply = connection.ask(number, framed(code, number, fields, body), deadline)
-        except TimeoutError as error:
-            raise Silent(f"no reply of {address} to request {code} within {self._within:g} s") from error
-        finally:
-            if number != connection.answered:
-                del self._open[address]
-                connection.close()
-        if reply.code != _SUCCESS and reply.code not in allowed:
-            raise self._refusal(reply)
+        self._last = self._hops.get(address)
+        with at(self._last):
+            connection = self._connected(address, deadline)
+            try:
+                reply = connection.ask(number, framed(code, number, fields, body), deadline)
+            except TimeoutError as error:
+                raise Silent(f"no reply of {address} to request {code} within {self._within:g} s") from error
+            finally:
+                if number != connection.answered:
+                    del self._open[address]
+                    connection.close()
+            if reply.code != _SUCCESS and reply.code not in allowed:
+                raise self._refusal(reply)
         return reply
 
     def serve(self, address: Address, seconds: float) -> None:
@@ -415,6 +426,11 @@ class Remoting:
         if not masters:
             raise RemotingError("the name server knows no broker", _SUCCESS)
         return masters
+
+    def _told(self, broker: Broker) -> Broker:
+        """Return a broker, and remember that the name server told its address."""
+        self._hops[broker.address] = hops.of_broker(broker.name, broker.address, self._name_servers[0])
+        return broker
 
     def _connected(self, address: Address, deadline: float) -> Connection:
         connection = self._open.get(address)

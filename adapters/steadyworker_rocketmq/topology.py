@@ -13,14 +13,16 @@ Without `?namesrv=`, an operator makes topics and groups, because a proxy cannot
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from steadyworker.adapter import Clock
 from steadyworker.errors import ConfigError, Finding
 from steadyworker_rocketmq.errors import translated
 from steadyworker_rocketmq.names import Names
-from steadyworker_rocketmq.remoting import Login, Remoting
-from steadyworker_rocketmq.url import BrokerUrl, parse_url
+from steadyworker_rocketmq.remoting import Broker, Login, Remoting, RemotingError
+from steadyworker_rocketmq.url import BrokerUrl, seconds_of_levels
 
 MOST_ATTEMPTS = 1_000_000
 """
@@ -37,9 +39,11 @@ class Prepared:
 
     Attributes:
         made: The brokers have the topics, even if a proxy does not know them yet.
+        levels: The brokers' delay levels in seconds, in the order of their numbers; empty with gRPC.
     """
 
     made: bool
+    levels: tuple[float, ...] = ()
 
 
 def remoting_of(url: BrokerUrl, clock: Clock) -> Remoting:
@@ -78,26 +82,35 @@ def groups_of(url: BrokerUrl, names: Names) -> dict[str, str]:
     return groups if url.driver == "remoting" else groups | {names.later_group: names.later}
 
 
-def problem_of_levels(text: str, url: BrokerUrl, broker: str) -> Finding | None:
-    """Return an error if the broker's delay levels (`messageDelayLevel`) are not those of the URL; None if they are, or are unknown."""
-    if not text:
-        return None
-    option = f"delay_levels={','.join(text.split())}"
-    remedy = f"write {option} in the broker's URL."
-    levels: tuple[float, ...] = ()
+def delay_levels(remoting: Remoting, brokers: Iterable[Broker], url: BrokerUrl) -> tuple[float, ...]:
+    """
+    Return the brokers' delay levels in seconds, in the order of their numbers; those of the URL if no broker tells them to this login.
+
+    A broker reads its setting `messageDelayLevel` when it starts.
+
+    Raises:
+        ConfigError: The brokers disagree, so a number would be another delay at each; or a broker's setting has no meaning.
+    """
+    found: dict[str, str] = {}
+    for broker in brokers:
+        with suppress(RemotingError):  # without the right to read them
+            if text := remoting.settings(broker).get("messageDelayLevel", ""):
+                found[broker.name] = text
     try:
-        levels = parse_url(f"rocketmq://host?{option}").delay_levels
-    except ConfigError:
-        remedy = (
-            "write its levels in broker.conf in ascending order, such as messageDelayLevel=1s 5s 10s, and restart it."
-        )
-    if levels == url.delay_levels:
-        return None
-    what = (
-        f"Expected the delay levels of the broker's URL to be those of broker {broker!r}, which are {text!r}, "
-        "got others, so retries would come at other times."
+        levels = {seconds_of_levels(text) for text in found.values()} or {url.delay_levels}
+    except ValueError:
+        levels = set()
+    if len(levels) == 1:
+        return levels.pop()
+    problem = Finding(
+        "error",
+        "Expected all brokers to have the same delay levels, so that a retry comes when it is due at each of them, got "
+        + ", ".join(f"{text!r} at {name}" for name, text in found.items())
+        + ".",
+        "write the same levels into each broker.conf, such as messageDelayLevel=1s 5s 10s 30s 1m, and restart the brokers.",
+        id="rocketmq.delay-levels",
     )
-    return Finding("error", what, remedy, id="rocketmq.delay-levels")
+    raise ConfigError(str(problem), [problem])
 
 
 def _make(remoting: Remoting, url: BrokerUrl, names: Names) -> None:

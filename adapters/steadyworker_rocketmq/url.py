@@ -13,7 +13,7 @@ Access key and secret are percent-encoded.
 | `namesrv` | `rocketmq+grpc`: the name servers, `host:9876;host2`, or `off`, which is the default |
 | `members` | `rocketmq+grpc`: the remoting ports of the proxies, `host:8080;host2`, or `off`; by default port 8080 of each proxy's host |
 | `invisible` | `rocketmq+grpc`: seconds from 10 to 43200, 60 by default; a message that is not renewed for that time is delivered again |
-| `delay_levels` | `rocketmq`: the broker's `messageDelayLevel`, such as `1s,5s,10s`; by default the 18 levels of a broker as it is shipped |
+| `delay_levels` | `rocketmq`: the brokers' `messageDelayLevel`, such as `1s,5s,10s`, if they do not tell it to this access key; by default the 18 levels of a broker as it is shipped |
 
 **Without `namesrv`**, a worker cannot ask the brokers, because a proxy passes on only messages:
 
@@ -98,7 +98,7 @@ class BrokerUrl:
         members: The remoting ports of the proxies; None if they are not to be asked, and for `remoting`.
         invisible: `grpc`: the seconds after which the broker delivers an un-renewed message again.
         queues: The number of queues of a topic that the adapter makes.
-        delay_levels: `remoting`: the broker's delay levels in seconds, ascending.
+        delay_levels: `remoting`: the delay levels in seconds, ascending, of brokers that do not tell theirs.
     """
 
     driver: Driver
@@ -279,6 +279,15 @@ def _number(options: Mapping[str, str], name: str, default: int, least: int, mos
         f"correct it, or leave it out for {default}.",
         id="config.broker-url",
     )
+
+
+def seconds_of_levels(text: str) -> tuple[float, ...]:
+    """Return the seconds of each level of a broker's `messageDelayLevel`, in its order, which may be any; raises ValueError for another text."""
+    matches = [_LEVEL.fullmatch(word) for word in text.split()]
+    levels = tuple(int(match[1]) * _UNITS[match[2]] for match in matches if match)
+    if not levels or len(levels) < len(matches):
+        raise ValueError(text)
+    return levels
 
 
 def _levels(text: str | None) -> tuple[float, ...]:

@@ -26,6 +26,12 @@ _OUR_CERTIFICATE = re.compile(r"\w+_ALERT_(?:\w*CERTIFICATE\w*|UNKNOWN_CA|ACCESS
 _WRONG_HOST = 62
 """OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH."""
 
+_UNREACHED = ("network.connection-refused", "network.unreachable", "network.no-reply", "network.unknown-host")
+"""The entries for errors by which an address may be wrong, or no server may be there."""
+
+_HOP = "steadyworker_hop"
+"""The attribute of an error that has its `Hop`."""
+
 NO_ANSWER = "check that the broker is up, and that no firewall is in between"
 SEE_LOG = "see the broker's log"
 
@@ -61,6 +67,37 @@ class Judged(NamedTuple):
     id: str = ""
 
 
+class Hop(NamedTuple):
+    """
+    A server that another server named, or one of several roles in a URL: errors name it, because the URL does not.
+
+    Attributes:
+        place: Its address and role, and the server that gave the address.
+        remedy: The remedy if it cannot be reached; empty for the usual one.
+        id: The entry of the catalogue for that; empty for the usual one.
+    """
+
+    place: str
+    remedy: str = ""
+    id: str = ""
+
+
+def at_hop(error: Exception, hop: Hop | None) -> None:
+    """Remember at which server an error arose, which `Translator.unavailable` then names; the first call for an error counts."""
+    if hop is not None:
+        vars(error).setdefault(_HOP, hop)
+
+
+@contextmanager
+def at(hop: Hop | None) -> Iterator[None]:
+    """Let all errors of this context name a server, as `at_hop` does."""
+    try:
+        yield
+    except Exception as error:
+        at_hop(error, hop)
+        raise
+
+
 @dataclass(frozen=True, slots=True)
 class Translator:
     """
@@ -86,6 +123,7 @@ class Translator:
 
         The result is `Refused` if a person must act.
         Otherwise it is a plain BrokerUnavailable, after which the adapter tries again.
+        If the error arose at another server (`at_hop`), the text names that one.
         """
         if isinstance(error, BrokerUnavailable):
             return error
@@ -93,6 +131,15 @@ class Translator:
             return _caused(Refused(str(error), id=error.id), error)
         root = self.root(error)
         got, remedy, refused, id_ = self._certificate(root) or self.judge(root) or self._common(root)
+        hop: Hop | None = vars(error).get(_HOP)
+        if hop is not None:
+            place = hop.place
+            if (
+                hop.remedy
+                and (id_ in (*_UNREACHED, hop.id) or isinstance(root, Foreign))
+                and not isinstance(root, Silent)
+            ):
+                remedy, id_ = hop.remedy, hop.id
         kind = Refused if refused else BrokerUnavailable
         return _caused(kind(f"Expected a connection to {self.broker} at {place}, got: {got}; {remedy}.", id=id_), error)
 

@@ -45,6 +45,7 @@ from steadyworker.runner.envelope import (
     identify,
     in_round,
     key_of,
+    named_key,
     of_queue,
     too_large,
 )
@@ -215,7 +216,9 @@ class Deliveries:
             case KeyConflict():
                 assert row is not None, "a key without a row has no conflict"
                 self._deps.ledger.conflict(row.id)
-                self._reject(envelope.delivery, "key-conflict", row)
+                is_named = named_key(envelope.delivery, self._deps.spec.key_header) is not None
+                explain = "" if is_named else "steadyworker.id-conflict"
+                self._reject(envelope.delivery, "key-conflict", row, explain)
             case Replay():
                 self._replay(envelope)
             case Finish():
@@ -346,10 +349,11 @@ class Deliveries:
         else:
             self._unkeyed.take(delivery)
 
-    def _reject(self, delivery: Delivery, reason: str, row: Row | None = None) -> None:
+    def _reject(self, delivery: Delivery, reason: str, row: Row | None = None, explain: str = "") -> None:
         """
         Move a delivery without its own row to the dead-letter queue, and emit the event; `row` is another job with its key.
 
+        The entry of the catalogue is that of the reason, unless `explain` names one.
         A copy of an unshown delivery would lack the content, so the adapter rejects the message itself.
         """
         key = key_of(delivery, self._deps.spec.key_header)
@@ -360,7 +364,7 @@ class Deliveries:
                 fence=0 if row is None else row.fence,
                 at=self._deps.clock.wall(),
                 reason=reason,
-                explain=f"steadyworker.{reason.partition(':')[0]}",
+                explain=explain or f"steadyworker.{reason.partition(':')[0]}",
             )
         )
         if delivery.unshown is not None:

@@ -153,8 +153,13 @@ def for_handler(headers: Headers) -> dict[str, str]:
 
 def key_of(delivery: Delivery, key_header: str | None) -> str | None:
     """Return the sender's key, unchanged: from `key_header`, else from `sw-job-key`, else the broker's stable message id."""
+    return named_key(delivery, key_header) or delivery.message_id
+
+
+def named_key(delivery: Delivery, key_header: str | None) -> str | None:
+    """Return the key that a header names; None if only the message's id can be the key."""
     headers = delivery.headers
-    return (headers.get(key_header) if key_header else None) or headers.get(KEY) or delivery.message_id
+    return (headers.get(key_header) if key_header else None) or headers.get(KEY)
 
 
 def number_of(headers: Headers, name: str, largest: int = LARGEST_NUMBER) -> int:

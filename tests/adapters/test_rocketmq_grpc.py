@@ -36,6 +36,36 @@ adapter.prefetch(1)
 time.sleep(300)
 """
 
+SENDER = """
+import logging, sys, threading
+from steadyworker.adapter import OutgoingMessage, QueueSpec, Settings, Target
+from steadyworker.errors import PublishFailed
+from steadyworker_rocketmq.grpc import GrpcAdapter
+
+class Failed(logging.Handler):
+    def emit(self, record):
+        if "send heartbeat" in record.getMessage() and "exception" in record.getMessage():
+            failed.set()
+
+failed = threading.Event()
+log = logging.getLogger("rocketmq-python-client")
+log.setLevel("ERROR")
+log.addHandler(Failed())
+log.propagate = False
+adapter = GrpcAdapter(sys.argv[1], QueueSpec(sys.argv[2], sys.argv[2] + ".dead"), Settings())
+adapter.publish(OutgoingMessage(Target.WORK, b"{}", {}, first=True))
+print("sent", flush=True)
+sys.stdin.readline()
+print(failed.wait(30), flush=True)
+try:
+    adapter.publish(OutgoingMessage(Target.WORK, b"{}", {}, first=True))
+except PublishFailed:
+    print("failed", flush=True)
+if sys.argv[3:]:
+    adapter.stop(5.0)
+"""
+"""Sends, waits until its client library has noticed an outage, and sends once more."""
+
 
 class TestTime(GrpcBench):
     """Jobs that are longer than the broker's own limits."""
@@ -333,6 +363,18 @@ class TestLife(GrpcBench):
         adapter.stop(5.0)
         assert time.monotonic() - began < 8
 
+    @pytest.mark.parametrize("goodbye", [[], ["stop"]], ids=["ends", "stops"])
+    def test_a_sender_whose_proxy_goes_away_prints_nothing(self, goodbye: list[str]) -> None:
+        """Not the library's tracebacks, and not what asyncio prints of the library's tasks when the process ends."""
+        command = [sys.executable, "-c", SENDER, self.proxy.url, self.queue, *goodbye]
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        with subprocess.Popen(command, text=True, **pipes) as sender:  # type: ignore[call-overload]
+            assert sender.stdout.readline() == "sent\n", sender.stderr.read()
+            self.proxy.refuse()
+            self.proxy.cut()
+            printed, errors = sender.communicate("cut\n", timeout=60)
+        assert (printed, errors, sender.returncode) == ("True\nfailed\n", "", 0)
+
     def test_proxies_without_a_remoting_port_count_nobody(self, spec: QueueSpec) -> None:
         """A number that never comes is no number, so that a ledger of one host does not trust the one before it."""
         members = f"&members=127.0.0.1:{free_ports(1)[0]}"
@@ -341,7 +383,7 @@ class TestLife(GrpcBench):
         try:
             found = adapter.consumers()
             assert isinstance(found, Uncounted)
-            assert members.removeprefix("&members=") in found.why
+            assert f"{members.removeprefix('&members=')}, the remoting port of a proxy" in found.why
             assert "?members=host:8080" in found.remedy
             self.proxy.refuse()
             self.proxy.cut()

@@ -33,6 +33,7 @@ class Ability(Enum):
     HEARTBEATS = "forgets a client that is silent for a time that its URL says"
     POLICIES = "has policies, and queues for retries that its operator can purge"
     REDELIVERS_AT_ONCE = "delivers a message again as soon as its consumer's connection ends"
+    REMOTING = "speaks RocketMQ's own protocol, as rocketmq-client-python does in the drills"
     STOMP = "speaks STOMP, as stomp.py does in the drills"
     TLS = "has a listener for TLS, whose authority is in a file"
 

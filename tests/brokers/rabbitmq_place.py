@@ -58,7 +58,7 @@ class RabbitmqConsumer:
 class RabbitmqPlace:
     """A virtual host and its user; beyond a `Place`, what a test of RabbitMQ alone does to it."""
 
-    abilities: ClassVar[frozenset[Ability]] = frozenset(Ability) - {Ability.STOMP}
+    abilities: ClassVar[frozenset[Ability]] = frozenset(Ability) - {Ability.REMOTING, Ability.STOMP}
     queue_kinds: ClassVar[tuple[str, ...]] = ("classic", "quorum")
     farewell: ClassVar[str] = r"CONNECTION_FORCED.*\(320\)"
     redelivers_within: ClassVar[float] = 0.0

@@ -281,6 +281,7 @@ class RocketmqPlace(ABC):
 class DirectPlace(RocketmqPlace):
     """For the driver for brokers; a worker process behind a proxy reaches name server and broker through it."""
 
+    abilities: ClassVar[frozenset[Ability]] = frozenset({Ability.REMOTING})
     redelivers_within: ClassVar[float] = 65.0  # the lock of a queue, and a search
     hidden_for: ClassVar[float] = 0.0
     queues: ClassVar[int] = 128  # a worker holds one message of each at most

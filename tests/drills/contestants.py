@@ -1,7 +1,8 @@
 """
 Who is drilled: how each is started and sent to, in which environment, and what its dead letters lie in.
 
-The peers live in an environment of their own, made once from `peers/requirements.txt` in the brokers' cache folder.
+The peers live in environments of their own, made once from the files of `peers` in the brokers' cache folder.
+rocketmq-client-python has one for itself: the library of our adapter for proxies has the same import name.
 """
 
 from __future__ import annotations
@@ -43,12 +44,17 @@ class Contestant:
     peer: bool = True
     needs: frozenset[Ability] = frozenset({Ability.AMQP})
     environ: Mapping[str, str] = field(default_factory=dict)
+    requirements: Path = PEERS / "requirements.txt"
+    makes_queue: bool = True
+    """False for one whose queue an operator makes before it starts."""
+    machine: str = ""
+    """The only kind of machine (`platform.machine`) on which it can be installed; empty for any."""
     slots: int = 0
     """So many jobs at a time, whatever the prefetch; 0 for as many as the prefetch of ours, and one of a peer."""
 
     def command(self, arguments: tuple[str, ...], number: int = 1) -> list[str]:
         """What to execute."""
-        python = str(peers_python()) if self.peer else sys.executable
+        python = str(peers_python(self.requirements)) if self.peer else sys.executable
         return [python, "-m", *(argument.replace("NUMBER", str(number)) for argument in arguments)]
 
     def environment(
@@ -127,12 +133,22 @@ STOMP_PY = Contestant(
     (f"{_PEER}.stomp_worker", "send"),
     needs=frozenset({Ability.STOMP}),
 )
+ROCKETMQ = Contestant(
+    "rocketmq-client-python",
+    ("rocketmq-client-python",),
+    (f"{_PEER}.rocketmq_worker",),
+    (f"{_PEER}.rocketmq_worker", "send"),
+    needs=frozenset({Ability.REMOTING}),
+    requirements=PEERS / "rocketmq.txt",
+    makes_queue=False,
+    machine="x86_64",
+)
 
-CONTESTANTS = (STEADYWORKER, CELERY, DRAMATIQ, TASKIQ, FASTSTREAM, PIKA, STOMP_PY)
+CONTESTANTS = (STEADYWORKER, CELERY, DRAMATIQ, TASKIQ, FASTSTREAM, PIKA, STOMP_PY, ROCKETMQ)
 
 
 def peers_python(requirements: Path = PEERS / "requirements.txt") -> Path:
-    """The interpreter of the peers' environment, which is made when it is missing or its requirements have changed."""
+    """The interpreter of an environment with these peers, which is made when it is missing or its requirements have changed."""
     name = f"peers-{hashlib.sha256(requirements.read_bytes()).hexdigest()[:12]}"
     folder = cache() / name
     python, ready = folder / "bin/python", folder / ".ready"

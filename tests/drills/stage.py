@@ -116,6 +116,8 @@ class Stage:
         self.place = places.open()
         self.queue = self.place.queue(QUEUE)
         """The work queue."""
+        if not contestant.makes_queue:
+            self.place.make_queue(self.queue)
         self.dead_queue = self.place.queue(contestant.dead_queue) if contestant.dead_queue else ""
         self.proxy = Proxy(self.place.address())
         self._proxied = proxied

@@ -236,6 +236,28 @@ def test_the_same_key_with_another_body_is_a_conflict_and_leaves_the_job_alone(h
 
 
 @pytest.mark.parametrize(
+    ("headers", "key_header", "explain"),
+    [
+        ({}, None, "steadyworker.id-conflict"),
+        ({"sw_job_key": "k"}, None, "steadyworker.key-conflict"),
+        ({"order": "k"}, "order", "steadyworker.key-conflict"),
+        ({"order": "k"}, None, "steadyworker.id-conflict"),
+    ],
+)
+def test_a_conflict_is_explained_by_where_the_key_came_from(
+    harness: MakeHarness, headers: dict[str, str], key_header: str | None, explain: str
+) -> None:
+    exports = worker(nothing, key_header=key_header)
+    h = harness(exports)
+    for body in (b"{}", b"[]"):
+        publish(h, body, message_id="id-1", **headers)
+        all_settled(h)
+    key = "k" if explain == "steadyworker.key-conflict" else "id-1"
+    rejected = events(h, key, DeliveryRejected)
+    assert [(event.reason, event.explain) for event in rejected] == [("key-conflict", explain)]
+
+
+@pytest.mark.parametrize(
     ("headers", "key", "reason"),
     [
         ({"sw-job-key": "k", "sw-hop": "far"}, "k", "bad-header: sw-hop: "),

@@ -89,6 +89,21 @@ def test_whatever_a_handler_does_its_message_is_acknowledged_only_with_its_outco
     assert place.dead("hostile") == failed
 
 
+def test_two_messages_with_one_id_are_explained_by_what_the_sender_did(place: Place) -> None:
+    """As a producer of RocketMQ's own sends them, if it gives one message object two bodies: the id is in UNIQ_KEY."""
+    place.node.make_topic("steps", 2, "NORMAL")
+    process = place.worker(f"{JOBS}:Steps", ledger_reach="host").started()
+    id_ = place.node.send("steps", b'{"steps": 1}')
+    row = place.reaches("steps", State.DONE, normal_key(id_))
+    place.node.send("steps", b'{"steps": 2}', {"UNIQ_KEY": id_})
+    line = eventually(lambda: process.lines("delivery_rejected"), "a rejection")[0]
+    assert (line["key"], line["fence"], line["reason"]) == (row.id.key, row.fence, "key-conflict")
+    assert line["explain"] == "steadyworker.id-conflict"
+    assert "UNIQ_KEY" in line["remedy"]
+    eventually(lambda: place.dead("steps") == 1, "a dead letter")
+    assert place.starts() == {id_: 1}
+
+
 @pytest.mark.slow
 def test_a_job_that_holds_the_gil_for_longer_than_the_invisibility_runs_once(place: Place) -> None:
     """The worker process renews it, and a job holds only the GIL of its child; 25 s are more than two invisibilities."""

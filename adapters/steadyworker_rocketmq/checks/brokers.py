@@ -9,7 +9,6 @@ from steadyworker.errors import Finding, Level
 from steadyworker_rocketmq.checks.versions import version_findings
 from steadyworker_rocketmq.errors import is_lacking_right
 from steadyworker_rocketmq.remoting import Broker, Remoting, RemotingError
-from steadyworker_rocketmq.topology import problem_of_levels
 from steadyworker_rocketmq.url import BrokerUrl
 
 SHORT_RETENTION = 24
@@ -74,10 +73,6 @@ def setting_findings(found: Mapping[str, str], broker: str, url: BrokerUrl, sett
             "remove timerWheelEnable from broker.conf, and restart the broker.",
             id="rocketmq.timer-wheel-off",
         )
-    if url.driver == "remoting" and settings.topology != "trust":
-        problem = problem_of_levels(found.get("messageDelayLevel", ""), url, broker)
-        if problem is not None:
-            yield problem
 
 
 def _transactions(remoting: Remoting, broker: Broker) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from steadyworker.adapter import QueueSpec, Settings
-from steadyworker.errors import BrokerUnavailable, Finding
+from steadyworker.errors import BrokerUnavailable, ConfigError, Finding
 from steadyworker.network.errors import Refused
 from steadyworker_rocketmq.checks.brokers import broker_findings
 from steadyworker_rocketmq.checks.topics import group_findings, topic_findings
@@ -18,6 +18,7 @@ from steadyworker_rocketmq.checks.versions import version_of
 from steadyworker_rocketmq.errors import is_lacking_right, translated
 from steadyworker_rocketmq.names import Names, problems
 from steadyworker_rocketmq.remoting import Broker, Remoting
+from steadyworker_rocketmq.topology import delay_levels
 from steadyworker_rocketmq.url import BrokerUrl
 
 
@@ -35,8 +36,7 @@ def find(remoting: Remoting, url: BrokerUrl, names: Names, spec: QueueSpec, sett
         return
     alive: list[Broker] = []
     for broker in brokers:
-        place = f"{broker.address}, the address of broker {broker.name} at the name server"
-        found, replies = _asked(f"Broker {broker.name}", place, broker_findings(remoting, broker, url, settings))
+        found, replies = _asked(f"Broker {broker.name}", str(url), broker_findings(remoting, broker, url, settings))
         yield from found
         if replies:
             alive.append(broker)
@@ -50,6 +50,11 @@ def find(remoting: Remoting, url: BrokerUrl, names: Names, spec: QueueSpec, sett
             "take the name that it proposes; until then `run` exits with code 78.",
             id="rocketmq.topic-name",
         )
+    if url.driver == "remoting":
+        try:
+            delay_levels(remoting, alive, url)
+        except ConfigError as error:
+            yield from error.findings
     if settings.topology != "trust":
         topics = topic_findings(remoting, alive, url, names, spec, settings)
         yield from _asked("The topics", str(url), topics)[0]

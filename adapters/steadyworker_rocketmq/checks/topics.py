@@ -93,6 +93,8 @@ def group_findings(
                 yield Finding("warning", what, command, id="rocketmq.retry-limit")
         if url.driver == "grpc" and not all(of_broker is None for of_broker in found.values()):
             yield from _skipped(remoting, topic, group)
+    if url.driver == "remoting":
+        yield from _unread(remoting, names)
     yield from _shared(remoting, brokers, names)
 
 
@@ -136,6 +138,22 @@ def _skipped(remoting: Remoting, topic: str, group: str) -> Iterator[Finding]:
             "start it once with --topology declare, which sets the group to the first message.",
             id="rocketmq.skipped-messages",
         )
+
+
+def _unread(remoting: Remoting, names: Names) -> Iterator[Finding]:
+    """Yield a warning for messages that consumers of another kind gave back, or held at a proxy: this driver does not read them."""
+    for topic in (f"%RETRY%{names.group}", *(f"%RETRY%{names.group}{mark}{names.work}" for mark in "_+")):
+        waiting = 0
+        with suppress(RemotingError):  # a worker needs no right to this topic
+            for queue in remoting.route(topic) or []:
+                place = remoting.consumed(queue, topic, names.group)
+                waiting += remoting.end(queue, topic) - (remoting.first(queue, topic) if place is None else place)
+        if waiting > 0:
+            what = f"{waiting} messages wait in {topic!r}, which rocketmq: does not read, so their jobs do not run."
+            remedy = (
+                "let the consumers that this group had before read them to the end, and then start the workers again."
+            )
+            yield Finding("warning", what, remedy, id="rocketmq.unread-retries")
 
 
 def _shared(remoting: Remoting, brokers: Sequence[Broker], names: Names) -> Iterator[Finding]:

@@ -1,16 +1,21 @@
 """
 The adapter for RocketMQ's brokers (remoting): it implements `steadyworker.adapter.Adapter` with one I/O thread.
 
-It speaks RocketMQ's protocol itself, because the client library for it cannot keep a message for long.
-rocketmq-client-python 0.5.0rc2 asks for the next message of a queue while one runs; the broker replies after 15 s that there is none.
-The library then moves the queue's place behind the running message, in orderly mode, too.
-If the process is killed or stopped after that, the message is lost (tried on 4.9.7: the place moved 20 s after the job began).
+It speaks RocketMQ's protocol itself, because the client library for brokers is no good for long jobs.
+What was tried with rocketmq-client-python 0.5.0rc2 on 4.9.7:
+
+- In orderly mode, it asks for the next message of a queue while one runs; the broker replies after 15 s that there is none.
+  The library then moves the queue's place behind the running message, and a killed or stopped consumer loses it (rocketmq-client-cpp#322).
+- In concurrent mode, which is the default, the place stays at the running message.
+- In both modes, a member that joins starts a running message again after about 11 s, if its queue moved.
+- Its import name is that of the library for proxies, and it has a native library for x86-64 only.
 """
 
 from __future__ import annotations
 
 import secrets
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
+from dataclasses import replace
 
 from steadyworker.adapter import (
     Capabilities,
@@ -23,7 +28,6 @@ from steadyworker.adapter import (
     Settled,
     Sink,
 )
-from steadyworker.errors import ConfigError
 from steadyworker.network.iothread import IoThread
 from steadyworker.network.loop import PlainLoop
 from steadyworker.network.preparation import Preparation
@@ -33,8 +37,7 @@ from steadyworker_rocketmq.deadletters import RocketmqDeadLetters
 from steadyworker_rocketmq.direct.consumer import Consumer
 from steadyworker_rocketmq.direct.publisher import Publisher
 from steadyworker_rocketmq.errors import translated
-from steadyworker_rocketmq.remoting import RemotingError
-from steadyworker_rocketmq.topology import Prepared, prepare_at, problem_of_levels, remoting_of
+from steadyworker_rocketmq.topology import Prepared, delay_levels, prepare_at, remoting_of
 
 _SILENT = 120.0
 """Seconds after which a broker has forgotten a member that sends no heartbeats (its channel's expiry)."""
@@ -58,6 +61,7 @@ class DirectAdapter(Base):
 
     def __init__(self, url: str, spec: QueueSpec, settings: Settings) -> None:
         super().__init__(url, spec, settings)
+        self._levels = self._first.delay_levels
         self._preparation = Preparation(self._prepare)
         self._io = IoThread(f"rocketmq {spec.queue}", settings.clock, PlainLoop)
         self._publisher = Publisher(self._url, self._names, self._preparation, settings)
@@ -66,10 +70,10 @@ class DirectAdapter(Base):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The abilities of a broker: delays by levels, and a count of members."""
+        """The abilities of a broker: delays by levels, which are the brokers' own once it was asked, and a count of members."""
         return Capabilities(
             delays=Delays.LEVELS,
-            levels=self._first.delay_levels,
+            levels=tuple(sorted(self._levels)),
             counts_consumers=True,
             counts_holders=True,
             reports_name=False,
@@ -126,13 +130,9 @@ class DirectAdapter(Base):
         self._publisher.close()
 
     def _prepare(self) -> Prepared:
-        """Make topics and group, and compare the levels; raises BrokerUnavailable or ConfigError."""
+        """Make topics and group, and read the brokers' delay levels; raises BrokerUnavailable or ConfigError."""
         url = self._url()
         prepared = prepare_at(url, self._names, self._settings.topology, self._settings.clock)
         with translated(str(url)), remoting_of(url, self._settings.clock) as remoting:
-            for broker in remoting.brokers():
-                with suppress(RemotingError):  # without the right to read them, an operator compares the levels
-                    text = remoting.settings(broker).get("messageDelayLevel", "")
-                    if (problem := problem_of_levels(text, url, broker.name)) is not None:
-                        raise ConfigError(str(problem), [problem])
-        return prepared
+            self._levels = delay_levels(remoting, remoting.brokers(), url)
+        return replace(prepared, levels=self._levels)

@@ -6,8 +6,7 @@ A delayed message lies at the broker until its level ends, and then appears in t
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from steadyworker.adapter import OutgoingMessage, Settings, Target, check_size
 from steadyworker.errors import BrokerUnavailable, ConfigError, NotPublished, PublishFailed, TargetFull, TargetMissing
@@ -71,8 +70,7 @@ class Publisher:
     def send(self, topic: str, wire: Wire, delay: float = 0.0) -> None:
         """Send a message to this topic, at the first delay level that is not below `delay`; raises as `publish` does."""
         try:
-            self._preparation.prepared()
-            level = self._level(delay)
+            level = level_of(delay, self._preparation.prepared().levels)
             properties = properties_of(wire, self._settings.clock) | ({"DELAY": str(level)} if level else {})
 
             def put(remoting: Remoting, queue: Queue) -> None:
@@ -89,11 +87,6 @@ class Publisher:
     def close(self) -> None:
         """Close the connections; later calls fail."""
         self._producers.close()
-
-    def _level(self, delay: float) -> int:
-        """Return the number of the level from 1; 0 without a delay, and the last level if none is as long."""
-        levels = self._url().delay_levels
-        return min(bisect_left(levels, delay) + 1, len(levels)) if delay > 0 else 0
 
     def _failed(self, topic: str, error: Exception) -> PublishFailed:
         place = str(self._url())
@@ -116,3 +109,11 @@ class Publisher:
         if is_certainly_unsent(error) or is_lacking_right(error):
             return NotPublished(str(unavailable(error, place)))
         return PublishFailed(f"{unavailable(error, place)} The topic {topic!r} may have the message all the same.")
+
+
+def level_of(delay: float, levels: Sequence[float]) -> int:
+    """Return the number, from 1, of the shortest level that is not below `delay`, else of the longest; 0 without a delay."""
+    if delay <= 0:
+        return 0
+    enough = [seconds for seconds in levels if seconds >= delay]
+    return levels.index(min(enough) if enough else max(levels)) + 1

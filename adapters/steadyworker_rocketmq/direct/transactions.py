@@ -25,13 +25,14 @@ from functools import partial
 
 from steadyworker.adapter import Clock, Settings
 from steadyworker.errors import BrokerUnavailable, NotPublished, PublishFailed
-from steadyworker.network.errors import Foreign
+from steadyworker.network.errors import Foreign, at_hop
 from steadyworker.network.url import Address
 from steadyworker_rocketmq.direct.producer import Producers, properties_of
 from steadyworker_rocketmq.errors import unavailable
 from steadyworker_rocketmq.frames import Reply
+from steadyworker_rocketmq.hops import of_broker
 from steadyworker_rocketmq.messages import Wire, wire_of_stored
-from steadyworker_rocketmq.remoting import Login, Queue, Remoting
+from steadyworker_rocketmq.remoting import Broker, Login, Queue, Remoting
 from steadyworker_rocketmq.stored import stored_messages
 from steadyworker_rocketmq.topology import remoting_of
 from steadyworker_rocketmq.transactions import Check, Decision, Transport
@@ -215,27 +216,28 @@ class Checks:
 
     def _look(self) -> None:
         """Keep a connection to each broker, until the end."""
-        brokers: list[Address] = []
+        brokers: list[Broker] = []
         with remoting_of(self._url, self._clock) as remoting:
             while not self._stopped.is_set():
                 try:
-                    brokers = [broker.address for broker in remoting.brokers()]
+                    brokers = remoting.brokers()
                 except Exception as error:  # noqa: BLE001 - this thread must not end
                     if not brokers:
                         self._failed(self._url.addresses[0], error)
                 for broker in brokers:
-                    thread = self._threads.get(broker)
+                    thread = self._threads.get(broker.address)
                     if thread is None or not thread.is_alive():
                         thread = threading.Thread(
                             target=self._listen, args=(broker,), name="steadyworker-producer", daemon=True
                         )
                         with suppress(RuntimeError):  # no thread can be started now
                             thread.start()
-                            self._threads[broker] = thread
+                            self._threads[broker.address] = thread
                 self._stopped.wait(_LOOK_EVERY)
 
-    def _listen(self, broker: Address) -> None:
+    def _listen(self, named: Broker) -> None:
         """Be a producer of the group at this broker, until an error or the end."""
+        broker = named.address
         login = Login(self._url.user, self._url.password) if self._url.user else None
         try:
             with Remoting([], login, self._clock, on_request=partial(self._asked_by, broker)) as remoting:
@@ -247,6 +249,7 @@ class Checks:
                         self._failing.discard(broker)
                     remoting.serve(broker, 1.0)
         except Exception as error:  # noqa: BLE001 - the next look begins again
+            at_hop(error, of_broker(named.name, broker, str(self._url)))
             self._failed(broker, error)
 
     def _asked_by(self, broker: Address, request: Reply) -> None:

@@ -27,7 +27,7 @@ from steadyworker_rocketmq.adapter import Base
 from steadyworker_rocketmq.checks.findings import refused
 from steadyworker_rocketmq.checks.members import MEMBERS_REMEDY, member_findings
 from steadyworker_rocketmq.deadletters import RocketmqDeadLetters
-from steadyworker_rocketmq.errors import ProxyError, is_missing_topic, unavailable
+from steadyworker_rocketmq.errors import ProxyError, is_lacking_right, is_missing_topic, unavailable
 from steadyworker_rocketmq.grpc.checks import library_findings, proxy_findings
 from steadyworker_rocketmq.grpc.consumer import Consumer
 from steadyworker_rocketmq.grpc.publisher import Publisher
@@ -154,9 +154,8 @@ class GrpcAdapter(Base):
             except ProxyError as error:
                 if not is_missing_topic(error):
                     raise unavailable(error, str(self._url())) from error
-            return Uncounted(
-                f"a proxy's remoting port did not count them: {str(unanswered).rstrip('.')}", MEMBERS_REMEDY
-            )
+            remedy = "grant that right" if is_lacking_right(unanswered.__cause__) else MEMBERS_REMEDY
+            return Uncounted(f"a proxy's remoting port did not count them: {str(unanswered).rstrip('.')}", remedy)
 
     def dead_letters(self) -> AbstractContextManager[RocketmqDeadLetters]:
         """Read the dead letters from the brokers."""

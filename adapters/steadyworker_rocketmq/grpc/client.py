@@ -11,6 +11,8 @@ What is tried with version 5.1.2:
 - A body that the library cannot decompress fails the whole receive, again and again, and a small one can fill the memory.
   So this module decompresses in its place.
 - At its import, the library opens a log file below `$HOME/logs`. This module closes the file, and gives the lines to Python's logging.
+- While a proxy is away, callbacks of the library raise what it has logged, and Python prints that; at the end of the process,
+  asyncio prints of tasks that wait. A sender is a user's program, so this module drops both.
 """
 
 from __future__ import annotations
@@ -18,13 +20,15 @@ from __future__ import annotations
 import importlib
 import math
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from steadyworker.errors import ConfigError
+from steadyworker.network.errors import Hop, at_hop
 from steadyworker_rocketmq.errors import BAD_REQUEST, ProxyError
+from steadyworker_rocketmq.hops import of_endpoints
 from steadyworker_rocketmq.messages import COMPRESSION, Wire
 from steadyworker_rocketmq.stored import LARGEST_BODY
 from steadyworker_rocketmq.url import BrokerUrl
@@ -65,7 +69,6 @@ def _library() -> Any:
             "pip install --force-reinstall rocketmq-python-client.",
             id="config.no-adapter",
         )
-    _quiet(importlib.import_module("rocketmq.v5.log").logger)
     return rocketmq
 
 
@@ -76,6 +79,25 @@ def _quiet(log: Any) -> None:
         handler.close()
     log.propagate = True
     log.setLevel("INFO" if log.parent.isEnabledFor(_DEBUG) else "CRITICAL")
+    log.manager.getLogger("concurrent.futures").addFilter(_is_not_of_the_library)
+
+
+def _is_not_of_the_library(record: Any) -> bool:
+    """Return False for the line with which Python prints the error of a callback of the library."""
+    raised = record.exc_info[2] if record.exc_info else None
+    called = raised.tb_next if raised else None
+    return called is None or not called.tb_frame.f_globals.get("__name__", "").startswith("rocketmq.")
+
+
+def _started(client: Any) -> Any:
+    """Start a client of the library; what its event loop would print goes to its log, at level debug."""
+
+    def log(_: object, context: Mapping[str, Any]) -> None:
+        _log.info(context.get("message", ""), exc_info=context.get("exception"))
+
+    client.rpc_client.get_channel_io_loop().set_exception_handler(log)
+    client.startup()
+    return client
 
 
 class _Compressed(bytes):
@@ -95,6 +117,8 @@ def _decompressed(body: bytes) -> bytes:
 
 
 _rocketmq = _library()
+_log = importlib.import_module("rocketmq.v5.log").logger
+_quiet(_log)
 importlib.import_module("rocketmq.v5.util").Misc.uncompress_bytes_gzip = staticmethod(_decompressed)
 _IllegalArgument = importlib.import_module("rocketmq.v5.exception").IllegalArgumentException
 _protocol = importlib.import_module("rocketmq.grpc_protocol")
@@ -102,8 +126,12 @@ _Checker = importlib.import_module("rocketmq.v5.util").MessagingResultChecker
 
 
 @contextmanager
-def _as_proxy_error() -> Iterator[None]:
-    """Turn each error of the library into a ProxyError, whose text never has a secret."""
+def _as_proxy_error(client: Any = None) -> Iterator[None]:
+    """
+    Turn each error of the library into a ProxyError, whose text never has a secret.
+
+    If `client`, a client of the library, made the call at an address to which a proxy leads, the error names that address.
+    """
     try:
         yield
     except ProxyError:
@@ -114,9 +142,20 @@ def _as_proxy_error() -> Iterator[None]:
         code = getattr(error, "code", 0)
         if callable(code):  # gRPC's own error
             status = getattr(code(), "name", "")
-            raise ProxyError(getattr(error, "details", lambda: "")() or "no details", status=status) from error
+            found = ProxyError(getattr(error, "details", lambda: "")() or "no details", status=status)
+            at_hop(found, _led_to(client))
+            raise found from error
         text = error.args[0] if error.args else type(error).__name__
         raise ProxyError(str(text), int(code or 0)) from error
+
+
+def _led_to(client: Any) -> Hop | None:
+    """Return the addresses to which a proxy leads this client; None if they are those of the URL, or are not known."""
+    if client is None:
+        return None
+    proxy = client.client_configuration.rpc_endpoints
+    told = [str(each) for each in client.route_manager.get_all_endpoints().values() if each != proxy]
+    return of_endpoints(told, str(proxy)) if told else None
 
 
 def _configuration(url: BrokerUrl) -> Any:
@@ -187,31 +226,32 @@ class Session:
 
     def __init__(self, url: BrokerUrl, group: str, topic: str) -> None:
         with _as_proxy_error():
-            self._consumer = _rocketmq.SimpleConsumer(
-                _configuration(url),
-                group,
-                {topic: _rocketmq.FilterExpression()},
-                await_duration=_POLL_WITHIN,
-                tls_enable=url.tls,
+            self._consumer = _started(
+                _rocketmq.SimpleConsumer(
+                    _configuration(url),
+                    group,
+                    {topic: _rocketmq.FilterExpression()},
+                    await_duration=_POLL_WITHIN,
+                    tls_enable=url.tls,
+                )
             )
-            self._consumer.startup()
 
     def receive(self, most: int, invisible: int) -> list[Received]:
         """Return at most this many messages, or none after a while; raises ProxyError."""
-        with _as_proxy_error():
+        with _as_proxy_error(self._consumer):
             return [Received.of(message) for message in self._consumer.receive(most, invisible)]
 
     def renew(self, received: Received, invisible: int) -> None:
         """Keep the message from other members for this many seconds from now; raises ProxyError."""
         received._message.receipt_handle = received.handle  # noqa: SLF001
-        with _as_proxy_error():
+        with _as_proxy_error(self._consumer):
             self._consumer.change_invisible_duration(received._message, invisible)  # noqa: SLF001
         received.handle = received._message.receipt_handle  # noqa: SLF001
 
     def ack(self, received: Received) -> None:
         """Acknowledge the message; raises ProxyError."""
         received._message.receipt_handle = received.handle  # noqa: SLF001
-        with _as_proxy_error():
+        with _as_proxy_error(self._consumer):
             self._consumer.ack(received._message)  # noqa: SLF001
 
     def close(self) -> None:
@@ -232,8 +272,7 @@ class Sender:
 
     def __init__(self, url: BrokerUrl) -> None:
         with _as_proxy_error():
-            self._producer = _rocketmq.Producer(_configuration(url), tls_enable=url.tls)
-            self._producer.startup()
+            self._producer = _started(_rocketmq.Producer(_configuration(url), tls_enable=url.tls))
 
     def route(self, topic: str) -> frozenset[str]:
         """Return the types of message that a topic accepts; raises ProxyError if no proxy replies, or there is no such topic."""
@@ -262,7 +301,7 @@ class Sender:
             ProxyError: The proxy refused the message, or did not tell where to send it (`unsent`), or it is unknown whether
                 the broker has it.
         """
-        with _as_proxy_error():
+        with _as_proxy_error(self._producer):
             message = _message(topic, wire)
             if due:
                 message.delivery_timestamp = math.ceil(due)
@@ -326,12 +365,12 @@ class TransactionSender(Sender):
                 return answers.get(answer, resolution.TRANSACTION_RESOLUTION_UNSPECIFIED)
 
         with _as_proxy_error():
-            self._producer = _rocketmq.Producer(_configuration(url), topics, checker=Checker(), tls_enable=url.tls)
-            self._producer.startup()
+            producer = _rocketmq.Producer(_configuration(url), topics, checker=Checker(), tls_enable=url.tls)
+            self._producer = _started(producer)
 
     def half(self, topic: str, wire: Wire) -> Half:
         """Send a half message; raises ProxyError."""
-        with _as_proxy_error():
+        with _as_proxy_error(self._producer):
             transaction = self._producer.begin_transaction()
             self._producer.send(_message(topic, wire), transaction)
             return Half(transaction)

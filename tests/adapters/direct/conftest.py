@@ -17,6 +17,15 @@ def broker() -> Iterator[FakeRocketMQ]:
 
 
 @pytest.fixture
+def second(broker: FakeRocketMQ) -> Iterator[FakeRocketMQ]:
+    """A second broker of the same cluster."""
+    with fake_rocketmq() as server:
+        server.name = "c"
+        broker.cluster.append(server)
+        yield server
+
+
+@pytest.fixture
 def proxy(broker: FakeRocketMQ) -> Iterator[Proxy]:
     """A fault proxy before name server and broker."""
     with Proxy(broker.url) as made:

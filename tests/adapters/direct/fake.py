@@ -16,8 +16,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-LEVELS = "1s 2s 3s 4s 5s"
-
 SUCCESS, NOT_SUPPORTED, NO_TOPIC, NOT_FOUND, MOVED, NO_PLACE = 0, 3, 17, 19, 21, 22
 
 
@@ -35,6 +33,9 @@ class FakeRocketMQ:
     def __init__(self, name: str = "b") -> None:
         self.name = name
         self.cluster = [self]
+        self.levels = "1s 2s 3s 4s 5s"
+        self.delays: list[int] = []
+        """The levels with which messages came, in turn."""
         self.locked_for = 60.0
         self.topics: dict[str, list[Log]] = {}
         self.groups: dict[str, dict[str, Any]] = {}
@@ -60,7 +61,7 @@ class FakeRocketMQ:
 
     @property
     def url(self) -> str:
-        return f"rocketmq://127.0.0.1:{self.port}?delay_levels={LEVELS.replace(' ', ',')}"
+        return f"rocketmq://127.0.0.1:{self.port}"
 
     def start(self) -> None:
         """Listen; after `stop`, on the same port and with the same messages, but without locks and members."""
@@ -189,7 +190,7 @@ class FakeRocketMQ:
             case 201:
                 return SUCCESS, {}, json.dumps({"subscriptionGroupTable": self.groups}).encode()
             case 26:
-                return SUCCESS, {}, f"messageDelayLevel={LEVELS}\n".encode()
+                return SUCCESS, {}, f"messageDelayLevel={self.levels}\n".encode()
             case 28:
                 return SUCCESS, {}, json.dumps({"table": {"brokerVersionDesc": "V4_9_7"}}).encode()
             case 34:
@@ -220,7 +221,8 @@ class FakeRocketMQ:
                 message = (body, fields["properties"], int(fields["bornTimestamp"]))
                 properties = dict(pair.split("\x01") for pair in fields["properties"].split("\x02") if pair)
                 if level := int(properties.get("DELAY", 0)):
-                    due = time.monotonic() + float(LEVELS.split()[level - 1][:-1])
+                    self.delays.append(level)
+                    due = time.monotonic() + float(self.levels.split()[level - 1][:-1])
                     self._delayed.append((due, topic, number, message))
                 else:
                     self.topics[topic][number].messages.append(message)

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 
 import psutil  # type: ignore[import-untyped]
 import pytest
@@ -24,6 +25,7 @@ from steadyworker.adapter import (
     Settle,
     Settled,
     Signal,
+    Target,
     Unreachable,
 )
 from steadyworker.delivery import KEY
@@ -275,15 +277,36 @@ def test_windows_that_change_all_the_time_are_never_exceeded(broker: FakeRocketM
         assert places(broker) == total
 
 
-def test_other_delay_levels_are_refused(broker: FakeRocketMQ) -> None:
-    """A retry would come at another time than the ledger expects."""
-    url = broker.url.partition("?")[0]
-    with Worker(url) as worker:
+def test_delay_levels_are_the_brokers_in_any_order(broker: FakeRocketMQ) -> None:
+    """The URL repeats nothing, and what it says is for brokers that do not tell theirs."""
+    broker.levels = "30s 2s 1h"
+    with Worker(f"{broker.url}?delay_levels=1s,1m") as worker:
+        worker.wait(Connected)
+        assert worker.adapter.capabilities.levels == (2.0, 30.0, 3600.0)
+        for delay in (1, 2.5, 100, 9999):
+            worker.adapter.publish(replace(work(), to=Target.LATER, delay=delay))
+    assert broker.delays == [2, 1, 3, 3]
+    broker.refuse[26] = (16, "no permission")
+    with Worker(f"{broker.url}?delay_levels=1s,1m") as worker:
+        worker.wait(Connected)
+        assert worker.adapter.capabilities.levels == (1.0, 60.0)
+
+
+@pytest.mark.parametrize("levels", ["1s 2s 3s 4s 6s", "1s 2 weeks"])
+def test_brokers_that_disagree_on_delay_levels_are_refused(
+    broker: FakeRocketMQ, second: FakeRocketMQ, levels: str
+) -> None:
+    """The number of a level would be another delay at each of them; so would one that has no meaning."""
+    second.levels = levels
+    with Worker(broker.url) as worker:
         gone = worker.wait(Unreachable)
         assert gone.final
-        assert "delay_levels=1s,2s,3s,4s,5s" in gone.cause
-        with pytest.raises(NotPublished, match="delay_levels=1s,2s,3s,4s,5s"):
+        assert f"got '1s 2s 3s 4s 5s' at b, {levels!r} at c" in gone.cause
+        assert gone.explain == "rocketmq.delay-levels"
+        with pytest.raises(NotPublished, match="write the same levels into each broker"):
             worker.adapter.publish(work())
+        (found,) = [each for each in worker.adapter.findings(worker.adapter._spec) if each.level == "error"]
+        assert f"{found}" == gone.cause
 
 
 def test_a_message_that_the_user_may_not_send_was_not_sent(broker: FakeRocketMQ) -> None:

@@ -75,15 +75,6 @@ def test_a_silent_name_server_delays_no_renewal_and_no_acknowledgement(
         assert not worker.all(Unreachable)
 
 
-@pytest.fixture
-def second(broker: FakeRocketMQ) -> Iterator[FakeRocketMQ]:
-    """A second broker of the same cluster."""
-    with fake_rocketmq() as server:
-        server.name = "c"
-        broker.cluster.append(server)
-        yield server
-
-
 @pytest.mark.usefixtures("one_second")
 def test_acknowledgements_at_a_silent_broker_delay_none_at_another(broker: FakeRocketMQ, second: FakeRocketMQ) -> None:
     """The first of them costs the time of a request, and the others wait until the broker replies again."""
