@@ -102,11 +102,13 @@ REASON = "sw-reason"
 QUEUE = "sw-queue"
 """The work queue of the job that the other headers describe: work queues can share a dead-letter queue, and operators move messages."""
 
-OWN_HEADERS = (KEY, QUEUE, ROUND, HOP, ATTEMPTS, CRASHES, LOSSES, FIRST_FAILED_AT, REASON)
+UID = "sw-uid"
+"""The uid of the job's row: it proves that a message is this job's, because no sender can guess it."""
+
+OWN_HEADERS = (KEY, QUEUE, ROUND, HOP, UID, ATTEMPTS, CRASHES, LOSSES, FIRST_FAILED_AT, REASON)
 
 # The additional headers of a dead letter, for people; a replay leaves them out.
 ERROR_CLASS = "sw-error-class"
 ERROR_TEXT = "sw-error"
 WORKER = "sw-worker"
-UID = "sw-uid"
-DEAD_HEADERS = (ERROR_CLASS, ERROR_TEXT, WORKER, UID)
+DEAD_HEADERS = (ERROR_CLASS, ERROR_TEXT, WORKER)

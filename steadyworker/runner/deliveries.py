@@ -39,6 +39,7 @@ from steadyworker.lifecycle import Stage
 from steadyworker.names import normal_key
 from steadyworker.runner import planning, report
 from steadyworker.runner.envelope import (
+    KEY_CONFLICT,
     Envelope,
     Unkeyed,
     Unreadable,
@@ -153,6 +154,9 @@ class Deliveries:
             try:
                 # Most messages are new, so the first claim expects no row; if there is a row, the ledger refuses the claim.
                 row = None if unseen and not attempt else self._deps.ledger.read(envelope.id)
+                if conflict := envelope.conflict(None if row is None else row.uid):
+                    self._reject(envelope.delivery, conflict, row)
+                    return
                 held_by = self._held_by(row)
                 carried, max_losses, letter = envelope.carried, retry.max_losses, envelope.letter
                 action = answer(row, envelope.hop, envelope.body_sha256, held_by, carried, max_losses, letter=letter)
@@ -170,6 +174,7 @@ class Deliveries:
             envelope.delivery.redelivered is Redelivered.NO
             and envelope.hop == 0
             and not envelope.letter
+            and not envelope.contradiction
             and not self._state.unreaped(envelope.id)
             and self._may_begin()
         )
@@ -206,6 +211,7 @@ class Deliveries:
                 because = self._why_again(envelope, row)
                 self._deps.emit(Adopted(**report.about(run.token, self._deps.clock), redelivered_because=because))
             case Defer(delay=delay):
+                assert row is not None, "a deferred message has a row"
                 self._defer(envelope, row, self._deps.times.defer_delay if delay is None else self._level(delay))
             case AckDuplicate(state=state):
                 if row is not None:
@@ -215,7 +221,7 @@ class Deliveries:
             case KeyConflict():
                 assert row is not None, "a key without a row has no conflict"
                 self._deps.ledger.conflict(row.id)
-                self._reject(envelope.delivery, "key-conflict", row)
+                self._reject(envelope.delivery, KEY_CONFLICT, row)
             case Replay():
                 self._replay(envelope)
             case Finish():
@@ -311,16 +317,14 @@ class Deliveries:
         self._runs.finish(row, envelope, began)
         return True
 
-    def _defer(self, envelope: Envelope, row: Row | None, delay: float) -> None:
+    def _defer(self, envelope: Envelope, row: Row, delay: float) -> None:
         delivery = envelope.delivery
         if self._deps.adapter.capabilities.delays is Delays.NONE:
             self._hold(delivery, self._deps.times.defer_delay)
             return
-        if row is not None:
-            about, because = report.about(row.token, self._deps.clock), self._why_again(envelope, row)
-            self._deps.emit(DeliveryDeferred(**about, delay=delay, redelivered_because=because))
-        headers = {**delivery.headers, KEY: envelope.id.key}
-        self._runs.carry_out(planning.pass_on(delivery, OutgoingMessage(Target.LATER, delivery.body, headers, delay)))
+        about, because = report.about(row.token, self._deps.clock), self._why_again(envelope, row)
+        self._deps.emit(DeliveryDeferred(**about, delay=delay, redelivered_because=because))
+        self._runs.carry_out(planning.pass_on(delivery, planning.deferred(envelope, row.uid, delay)))
 
     def _level(self, left: float) -> float:
         """
@@ -348,10 +352,11 @@ class Deliveries:
 
     def _reject(self, delivery: Delivery, reason: str, row: Row | None = None) -> None:
         """Move a delivery without its own row to the dead-letter queue, and emit the event; `row` is another job with its key."""
-        key = key_of(delivery, self._deps.spec.key_header)
+        given = key_of(delivery, self._deps.spec.key_header)
+        key = normal_key(as_unicode(given)) if given else ""
         self._deps.emit(
             DeliveryRejected(
-                key=normal_key(as_unicode(key)) if key else "",
+                key=key,
                 queue=delivery.queue,
                 fence=0 if row is None else row.fence,
                 at=self._deps.clock.wall(),
@@ -361,6 +366,8 @@ class Deliveries:
         )
         theirs = {as_unicode(name): as_unicode(text) for name, text in delivery.headers.items()}
         ours = {QUEUE: delivery.queue, REASON: planning.header_text(reason), WORKER: self._deps.worker}
+        if key:  # the broker gives the copy another message id
+            ours[KEY] = key
         self._runs.carry_out(planning.pass_on(delivery, OutgoingMessage(Target.DEAD, delivery.body, theirs | ours)))
 
     def _hold(self, delivery: Delivery, ask_again_in: float | None = None) -> None:
