@@ -29,6 +29,7 @@ class Delivery:
     `size` is the body's length in bytes; the default is the length of `body`.
     An adapter delivers even a body over the limit whole, because its dead letter is the only copy that remains.
     `origin` is the queue from which the broker itself moved a dead letter; None if it did not, or gives no queue.
+    `encoding` is what the sender calls the body's encoding, such as `gzip`, if it is more than plain text; nothing decodes it.
     `unreadable` is the reason why the adapter cannot read the body; such a message becomes a dead letter with this reason.
     """
 
@@ -43,6 +44,7 @@ class Delivery:
     size: int = -1
     brokers_own: frozenset[str] = frozenset()
     origin: str | None = None
+    encoding: str | None = None
     unreadable: str | None = None
 
     def __post_init__(self) -> None:

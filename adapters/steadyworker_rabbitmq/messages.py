@@ -37,7 +37,7 @@ from pika.spec import Basic, BasicProperties
 
 from steadyworker.adapter import Delivery, OutgoingMessage, Redelivered
 from steadyworker.network.headers import carried as carried_headers
-from steadyworker.network.headers import restored
+from steadyworker.network.headers import encoding_of, restored
 from steadyworker_rabbitmq.pika_internals import UNREADABLE
 from steadyworker_rabbitmq.topology import work_queue_of
 
@@ -83,6 +83,7 @@ def delivery_of(
         redelivered=Redelivered.YES if method.redelivered else Redelivered.NO,
         sent_at=None if properties.timestamp is None else float(properties.timestamp),
         brokers_own=frozenset(name for name in shown if name.startswith(_BROKERS_OWN)),
+        encoding=encoding_of(_plain(properties.content_encoding)),
     )
 
 

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from steadyworker.adapter import Delivery, Headers, OutgoingMessage, Target
-from steadyworker.network.headers import carried, restored
+from steadyworker.network.headers import carried, encoding_of, restored
 from steadyworker_stomp.dialects import Dialect
 
 EXACT = "sw-stomp"
@@ -103,6 +103,7 @@ def delivery_of(epoch: int, queue: str, dialect: Dialect, headers: Mapping[str, 
         sent_at=_sent_at(headers),
         brokers_own=frozenset(own),
         origin=dialect.origin_of(headers),
+        encoding=encoding_of(every.get("content-encoding")),
     )
 
 

@@ -19,6 +19,8 @@ BEHIND = "sw-behind"
 
 _OF_THE_JOB = frozenset(OWN_HEADERS) - {REASON}
 
+_PLAIN = frozenset({"", "identity", "utf-8", "utf8", "us-ascii", "ascii", "binary"})
+
 
 def carried(
     headers: Mapping[str, Any],
@@ -64,3 +66,8 @@ def restored(
     except (ValueError, AttributeError, TypeError, ArithmeticError, RecursionError, OSError):
         return headers, body
     return found | {name: value for name, value in headers.items() if name != BEHIND}, body[: int(size)]
+
+
+def encoding_of(named: str | None) -> str | None:
+    """Return the content encoding that a sender names, or None if it is only plain text or plain bytes (Celery names utf-8)."""
+    return None if (named or "").strip().lower() in _PLAIN else named

@@ -46,6 +46,7 @@ from steadyworker.runner.envelope import (
     identify,
     in_round,
     key_of,
+    not_obeyed,
     of_queue,
     too_large,
 )
@@ -79,6 +80,7 @@ class Deliveries:
         self._redeliveries = Redeliveries(deps.spec.key_header, deps.times.margin)
         self._epoch = -1
         self._asks_again = False
+        self._obeys = True
         self._log = get_logger("steadyworker.runner")
 
     # --- which deliveries are valid --------------------------------------------------------------------------------
@@ -272,6 +274,10 @@ class Deliveries:
         if row is not None and envelope.hop > row.hop + 1:
             hops = {"hop": envelope.hop, "known": row.hop, "explain": "ledger.lost-history"}
             self._log.warning("ledger_lost_history", key=envelope.id.key, queue=envelope.id.queue, **hops)
+        if self._obeys and (names := not_obeyed(envelope.delivery.headers)):
+            self._obeys = False  # one line is enough
+            about = {"key": envelope.id.key, "queue": envelope.id.queue, "headers": names}
+            self._log.warning("headers_not_obeyed", **about, explain="steadyworker.headers-not-obeyed")
         because = self._why_again(envelope, row)
         self._runs.start(claimed, envelope, slot, began, lost=claim.lost, before=row, because=because)
         return True

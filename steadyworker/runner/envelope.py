@@ -141,6 +141,15 @@ def of_queue(delivery: Delivery, queue: str) -> Delivery:
     return replace(delivery, headers=without_facts(delivery.headers))
 
 
+def not_obeyed(headers: Headers) -> list[str]:
+    """
+    Return the headers by which Celery would delay or drop this message, if Celery has sent it.
+
+    The names are those of version 2 of Celery's message protocol, in which a task without such a time has an empty one.
+    """
+    return [name for name in ("eta", "expires") if headers.get(name)] if "task" in headers else []
+
+
 def without_facts(headers: Headers) -> dict[str, str]:
     """Return the headers without SteadyWorker's facts about a job, but with the job's key."""
     return {name: text for name, text in headers.items() if name not in _ABOUT_A_JOB}
