@@ -301,7 +301,7 @@ class Adapter(Protocol):
         Raises PublishFailed if it is unknown whether the broker has the message.
         Raises TargetMissing if the queue does not exist, and TargetFull if the queue is full and refuses the message.
         Raises ValueError for a new message (`OutgoingMessage.first`) over the limits.
-        A copy of a message that the broker accepted before is never refused.
+        A copy of a message that the broker accepted before is never refused, and has every header whole.
         """
         ...
 

@@ -48,12 +48,9 @@ from steadyworker.delivery import (
 from steadyworker.errors import LettersHeld, SteadyWorkerError
 from steadyworker.ledger.base import JobId, Ledger, State
 from steadyworker.names import normal_key
-from steadyworker.runner.envelope import BAD_HEADER, key_of, moment_of, number_of, of_queue, without_facts
+from steadyworker.runner.envelope import KEY_CONFLICT, key_of, moment_of, number_of, of_queue, without_facts
 from steadyworker.system.spool import Spool
 from steadyworker.text.plain_text import as_unicode
-
-KEY_CONFLICT = "key-conflict"
-"""The reason of a dead letter whose key belongs to a job with another body."""
 
 _ANY_NUMBER = 10**18 - 1
 _NAMED = 5
@@ -103,6 +100,11 @@ class DeadLetter:
     def whole(self) -> bool:
         """True if `body` is complete."""
         return self.size == len(self.body)
+
+    @property
+    def is_conflict(self) -> bool:
+        """True if the job with this letter's key is another job."""
+        return self.reason == KEY_CONFLICT or self.reason.startswith(f"{KEY_CONFLICT}: expected ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +330,7 @@ class DeadLetterQueue:
         return JobId(self._namespace, self._queue, letter.key, letter.round)
 
     def _forget(self, letter: DeadLetter) -> None:
-        if letter.reason == KEY_CONFLICT:  # the row under this key is another job's
+        if letter.is_conflict:  # the row under this key is another job's
             return
         row = self._ledger.read(self._id(letter))
         if row is not None and row.state is State.DEAD:
@@ -340,8 +342,8 @@ class DeadLetterQueue:
         """Return the message that a replay publishes, and its description for the caller."""
         if not letter.keyed:
             return self._fresh(letter, uuid.uuid4().hex, 0)
-        if letter.reason == KEY_CONFLICT:
-            return self._fresh(letter, normal_key(f"{letter.key}.{_digest(letter.body)}"), 0)
+        if letter.is_conflict:
+            return self._fresh(letter, normal_key(f"{letter.key}.{_mark(letter, self._key_header)}"), 0)
         if not letter.ours:
             row = self._ledger.read(self._id(letter))
             if row is None or row.state is not State.DEAD:
@@ -353,7 +355,7 @@ class DeadLetterQueue:
 
     def _fresh(self, letter: DeadLetter, key: str, round_: int) -> tuple[OutgoingMessage, Replayed]:
         headers = without_facts(letter.headers) | {KEY: key}
-        if self._key_header is not None:
+        if self._key_header is not None and normal_key(headers.get(self._key_header, "")) != key:
             headers[self._key_header] = key
         if round_:
             headers |= {QUEUE: self._queue, ROUND: str(round_)}
@@ -380,14 +382,14 @@ def _folded(
 
     `keep` stores the body of each letter that it chooses, and returns the body's place.
     """
-    folded: dict[tuple[str, int, str], Copies] = {}
+    folded: dict[tuple[str, int, str, bool], Copies] = {}
     unkeyed: Counter[str] = Counter()
     for delivery in held:
         letter = _letter(delivery, queue, key_header)
         if not letter.keyed:  # equal bodies without a key are two jobs
             unkeyed[letter.key] += 1
             letter = replace(letter, key=f"{letter.key}-{unkeyed[letter.key]}")
-        identity = (letter.key, letter.round, _digest(letter.body))
+        identity = (letter.key, letter.round, _mark(letter, key_header), letter.is_conflict)
         bare = replace(letter, body=b"")
         first, deliveries, body = folded.get(identity) or Copies(bare, [], keep(letter))
         deliveries.append(replace(delivery, body=b"", headers={}, size=delivery.size))
@@ -417,20 +419,17 @@ def _letter(delivery: Delivery, queue: str, key_header: str | None) -> DeadLette
         sent_at=delivery.sent_at,
         worker=headers.get(WORKER, ""),
         uid=headers.get(UID, ""),
-        ours=_is_ours(headers),
+        ours=not headers.keys().isdisjoint(DEAD_HEADERS),  # a retry copy that the broker moved here has none of them
         keyed=bool(key),
         unshown=delivery.unshown or "",
     )
 
 
-def _is_ours(headers: Mapping[str, str]) -> bool:
-    """
-    Return whether SteadyWorker, not the broker, made the message with these headers a dead letter.
-
-    A retry copy that the broker made a dead letter has a reason too, but none of the headers in `DEAD_HEADERS`.
-    """
-    decided = headers.get(REASON, "").startswith((KEY_CONFLICT, BAD_HEADER))
-    return decided or not headers.keys().isdisjoint(DEAD_HEADERS)
+def _mark(letter: DeadLetter, key_header: str | None) -> str:
+    """Return what distinguishes letters of one key: the body, and the sender's key if that is another one."""
+    theirs = letter.headers.get(key_header or "", "")
+    other = theirs if letter.is_conflict and theirs and normal_key(theirs) != letter.key else ""
+    return _digest(letter.body + other.encode())
 
 
 def _digest(body: bytes) -> str:

@@ -29,6 +29,7 @@ class Delivery:
     `size` is the body's length in bytes; the default is the length of `body`.
     An adapter delivers even a body over the limit whole, because its dead letter is the only copy that remains.
     `origin` is the queue from which the broker itself moved a dead letter; None if it did not, or gives no queue.
+    `encoding` is what the sender calls the body's encoding, such as `gzip`, if it is more than plain text; nothing decodes it.
     `unreadable` is the reason why the adapter cannot read the body; such a message becomes a dead letter with this reason.
     `unshown` is the reason why the content did not arrive, although the broker has it; such a delivery is never acknowledged.
     """
@@ -44,6 +45,7 @@ class Delivery:
     size: int = -1
     brokers_own: frozenset[str] = frozenset()
     origin: str | None = None
+    encoding: str | None = None
     unreadable: str | None = None
     unshown: str | None = None
 
@@ -111,11 +113,13 @@ REASON = "sw-reason"
 QUEUE = "sw-queue"
 """The work queue of the job that the other headers describe: work queues can share a dead-letter queue, and operators move messages."""
 
-OWN_HEADERS = (KEY, QUEUE, ROUND, HOP, ATTEMPTS, CRASHES, LOSSES, FIRST_FAILED_AT, REASON)
+UID = "sw-uid"
+"""The uid of the job's row: it proves that a message is this job's, because no sender can guess it."""
+
+OWN_HEADERS = (KEY, QUEUE, ROUND, HOP, UID, ATTEMPTS, CRASHES, LOSSES, FIRST_FAILED_AT, REASON)
 
 # The additional headers of a dead letter, for people; a replay leaves them out.
 ERROR_CLASS = "sw-error-class"
 ERROR_TEXT = "sw-error"
 WORKER = "sw-worker"
-UID = "sw-uid"
-DEAD_HEADERS = (ERROR_CLASS, ERROR_TEXT, WORKER, UID)
+DEAD_HEADERS = (ERROR_CLASS, ERROR_TEXT, WORKER)

@@ -1,5 +1,5 @@
 """
-The rules for names, checked before a name reaches a broker or a file system.
+The rules for names, checked before a name reaches a broker, a network or a file system.
 
 Each adapter's `topology.py` has the rules of its broker, as `NameRule` values.
 """
@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import NoReturn
 
 PLAIN_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
@@ -49,6 +50,14 @@ QUEUE_NAME = NameRule(
     max_bytes=255,
 )
 NAMESPACE = NameRule("namespace", pattern=r"[A-Za-z0-9\[][A-Za-z0-9._:/@+,\[\]-]*")  # a list of hosts is one, too
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether this name or address of a host is this machine's own, so that no other machine sees what is sent to it."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def normal_key(key: str) -> str:

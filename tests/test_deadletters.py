@@ -345,7 +345,7 @@ def test_letters_of_other_queues_are_counted_and_left_alone(bench: Bench) -> Non
 
 def test_the_workers_own_key_header_names_the_letter(bench: Bench) -> None:
     bench.adapter.publish(
-        OutgoingMessage(Target.DEAD, BODY, {"order-id": "o-9", "sw-reason": "exhausted", "sw-uid": "u"})
+        OutgoingMessage(Target.DEAD, BODY, {"order-id": "o-9", "sw-reason": "exhausted", "sw-worker": "w"})
     )
     queue = bench.over(bench.adapter.dead_letters, key_header="order-id")
     assert [letter.key for letter in queue.letters()] == ["o-9"]

@@ -75,6 +75,24 @@ from steadyworker.text.redaction import _SECRET_NAME, is_secret_name, may_hold_s
         ("response \0guest\0hunter2 sent", "response \0guest\0*** sent"),
         ("got eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abcdef_g-h", "got ***"),
         ("jdbc:oracle:thin:scott/tiger@db:1521/x", "jdbc:oracle:thin:scott/***@db:1521/x"),
+        ("host=h pass=hunter2 DB_PASS=x", "host=h pass=*** DB_PASS=***"),
+        ('{"pass": "hunter2", "pw": "x"}', '{"pass": "***", "pw": "***"}'),
+        ("https://h/blob?sv=1&sig=Zm9v%2Fbar%3D&se=2", "https://h/blob?sv=1&sig=***&se=2"),
+        ("pw=hunter2; auth=Zm9v; session_id=4711", "pw=***; auth=***; session_id=***"),
+        ("signing_key=abc ENCRYPTION_KEY=def", "signing_key=*** ENCRYPTION_KEY=***"),
+        ("x-functions-key: abc", "x-functions-key: ***"),
+        ('{"storage_key": "abc=="}', '{"storage_key": "***"}'),
+        ("the API key: abc", "the API key: ***"),
+        ("got ghp_0123456789abcdefghij", "got ghp_***"),
+        ("Stripe refused sk_live_0123456789", "Stripe refused sk_live_***"),
+        ("xoxb-1234567890-abcdef and glpat-abcdefgh_1", "xoxb-*** and glpat-***"),
+        ("curl -sS -u joe:hunter2 https://h/x", "curl -sS -u joe:*** https://h/x"),
+        ("['curl', '--user', 'joe:hunter2', 'https://h']", "['curl', '--user', 'joe:***', 'https://h']"),
+        ("mysqldump -h db -u root -phunter2 shop", "mysqldump -h db -u root -p*** shop"),
+        ("['mysql', '-phunter2', 'shop']", "['mysql', '-p***', 'shop']"),
+        ("sshpass -p hunter2 ssh h", "sshpass -p *** ssh h"),
+        ("joe:hunter2@db.example.com:5432/shop", "joe:***@db.example.com:5432/shop"),
+        ("dsn root:hunter2@tcp(db:3306)/shop", "dsn root:***@tcp(db:3306)/shop"),
     ],
 )
 def test_secrets_are_taken_out(text: str, expected: str) -> None:
@@ -95,6 +113,17 @@ def test_secrets_are_taken_out(text: str, expected: str) -> None:
             "AMQP\\x00\\x00\\t\\x01",
             "cookie hash: abc",
             "eyJust a word",
+        ),
+        *("routing_key=jobs", "x-dead-letter-routing-key: jobs.dead", "sw-job-key: k", "no-key: expected a message id"),
+        *("mailto:joe@example.com", "rabbit@host: down", "auth: ok", "2 pass: 3 fail", "bypass=1", "design=x"),
+        *("mysql -u root -p shop", "gcc -pthread x.c", "curl -u joe https://h", "foreign_key=5", "lookup sk_live_x"),
+        *(
+            "at 10:30@noon",
+            "client_id:worker1@18782@0@dn3",
+            "ClientID:192.0.2.2@tx",
+            "trace --tls-key key.pem",
+            "user 'a@b' in vhost '/'",
+            "127.0.0.1:53 -> 127.0.0.1:5672",
         ),
         *("set <password> and <token>", "{frame_too_large,1342177289,131064}"),
         *("https://example.com/a?page=2&q=a:b", "see https://example.com/: 3 tokens, write to joe@example.com"),
@@ -123,6 +152,15 @@ def test_twice_is_once(text: str) -> None:
         *("token=" + "a.(" * 60_000, "token=a(a(a" * 20_000, "token=" * 30_000, "token={a" * 20_000, "-" * 200_000),
         *("eyJ" * 60_000, "eyJ-." * 40_000, "eyJabcdefghijkl." * 12_000, "\0a" * 60_000, r"\x00" * 40_000),
         *("AMQPConnection(" * 12_000, "jdbc:oracle:thin:a/" * 10_000, 'amqp_params_a,<<"' * 10_000, "token>" * 30_000),
+        *("curl " * 40_000, "curl -u " * 20_000, "mysql -p" * 20_000, "a:b" * 60_000, "a_key" * 40_000, "a_" * 90_000),
+        *(
+            "a:b@" * 50_000,
+            "sshpass -p " * 20_000,
+            "xox" * 60_000,
+            "sk_live_" * 20_000,
+            "pass=" * 40_000,
+            "curl -u a:" * 20_000,
+        ),
         *("--token " * 20_000, "--token" * 30_000, "basic " * 30_000, "a://b:1/?" * 20_000 + "@"),
         *(
             "-----BEGIN PRIVATE KEY-----" * 8_000,
@@ -144,7 +182,8 @@ def test_names_of_secrets() -> None:
     assert all(
         map(is_secret_name, ("password", "DB_PASSWORD", "token", "Proxy-Authorization", "client_secret", "cookie"))
     )
-    assert not any(map(is_secret_name, ("key", "tokens", "queue", "author")))
+    assert all(map(is_secret_name, ("DB_PASS", "pw", "sig", "auth", "signing_key", "x-functions-key", "session_id")))
+    assert not any(map(is_secret_name, ("key", "tokens", "queue", "author", "sw-job-key", "routing_key", "bypass")))
 
 
 @pytest.mark.parametrize("name", ["fs.s3a.secret.key", "fs.s3a.access.key"])

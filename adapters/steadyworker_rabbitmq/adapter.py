@@ -31,6 +31,7 @@ from steadyworker.network.iothread import IoThread
 from steadyworker.network.owed import ANSWER_WITHIN
 from steadyworker.network.preparation import Preparation
 from steadyworker.network.settlement import OnSettled
+from steadyworker.network.url import unencrypted
 from steadyworker_rabbitmq.checks.findings import find, names_finding
 from steadyworker_rabbitmq.checks.probe import Broker
 from steadyworker_rabbitmq.connection import ManagedConnection, hasty, visit
@@ -181,6 +182,8 @@ class RabbitmqAdapter:
             ]
         if len(where_.addresses) > 1 and not self._consumer.started:
             found += names_finding(_names(where_, purpose))
+        if where_.tls is None:
+            found += unencrypted(where_.addresses, "write amqps:// in --broker, or protect the way to the broker.")
         return found
 
     @contextmanager

@@ -36,7 +36,8 @@ from pika.exceptions import AMQPError
 from pika.spec import Basic, BasicProperties
 
 from steadyworker.adapter import Delivery, OutgoingMessage, Redelivered
-from steadyworker.network.headers import fitted as fitted_headers
+from steadyworker.network.headers import carried as carried_headers
+from steadyworker.network.headers import encoding_of, restored
 from steadyworker_rabbitmq.pika_internals import UNREADABLE
 from steadyworker_rabbitmq.topology import work_queue_of
 
@@ -68,28 +69,26 @@ def delivery_of(
     This function never raises, because the broker would redeliver the message without end.
     """
     try:
-        shown = _shown(properties)
+        headers, whole = restored(properties.headers or {}, body, _unpacked)
+        shown = _shown(properties, headers)
     except (TypeError, ValueError, RecursionError) as error:
-        shown = {UNREADABLE: f"unreadable: {type(error).__name__}"}
+        shown, whole = {UNREADABLE: f"unreadable: {type(error).__name__}"}, body
     return Delivery(
         epoch=epoch,
         id=str(method.delivery_tag),
         queue=queue,
-        body=body,
+        body=whole,
         headers=shown,
         message_id=_plain(properties.message_id) or None,
         redelivered=Redelivered.YES if method.redelivered else Redelivered.NO,
         sent_at=None if properties.timestamp is None else float(properties.timestamp),
         brokers_own=frozenset(name for name in shown if name.startswith(_BROKERS_OWN)),
+        encoding=encoding_of(_plain(properties.content_encoding)),
     )
 
 
-def _shown(properties: BasicProperties) -> dict[str, str]:
-    headers = {
-        name: value
-        for given, value in (properties.headers or {}).items()
-        if (name := _plain(given)) not in _NEVER and fits_id(name)
-    }
+def _shown(properties: BasicProperties, every: Mapping[Any, Any]) -> dict[str, str]:
+    headers = {name: value for given, value in every.items() if (name := _plain(given)) not in _NEVER and fits_id(name)}
     shown = {name: _text(value) for name, value in headers.items()}
     exact = {
         name: _packed(value)
@@ -157,15 +156,15 @@ def size_of(properties: BasicProperties) -> int:
         ) from error
 
 
-def fitted(properties: BasicProperties, limit: int) -> BasicProperties:
-    """Return the properties with their headers cut until they fit into one frame (`network.headers`)."""
+def carried(properties: BasicProperties, body: bytes, limit: int) -> tuple[BasicProperties, bytes]:
+    """Return properties that fit into one frame, and the body, behind which the other headers are (`network.headers`)."""
 
     def fit(headers: Mapping[str, Any]) -> bool:
         properties.headers = headers
         return size_of(properties) <= limit
 
-    properties.headers = fitted_headers(properties.headers or {}, fit, _text)
-    return properties
+    properties.headers, body = carried_headers(properties.headers or {}, body, fit, _packed)
+    return properties, body
 
 
 def fits_id(message_id: str) -> bool:

@@ -25,7 +25,7 @@ from steadyworker.network.preparation import Preparation
 from steadyworker_rabbitmq.connection import ManagedConnection
 from steadyworker_rabbitmq.declare import Prepared
 from steadyworker_rabbitmq.errors import alarm_id, closed_channel, is_refusal
-from steadyworker_rabbitmq.messages import HEADER_BYTES, fits_id, fitted, properties_of, size_of
+from steadyworker_rabbitmq.messages import HEADER_BYTES, carried, fits_id, properties_of, size_of
 from steadyworker_rabbitmq.topology import Topology
 from steadyworker_rabbitmq.url import BrokerUrl
 
@@ -158,13 +158,8 @@ class Publisher:
             return  # the caller gave up
         self._written += 1
         self._in_flight[self._written] = outgoing
-        channel.basic_publish(
-            outgoing.exchange,
-            outgoing.routing_key,
-            outgoing.body,
-            fitted(outgoing.properties, self._frame_max),
-            mandatory=True,
-        )
+        properties, body = carried(outgoing.properties, outgoing.body, self._frame_max)
+        channel.basic_publish(outgoing.exchange, outgoing.routing_key, body, properties, mandatory=True)
 
     # --- connecting ------------------------------------------------------------------------------------------------
 

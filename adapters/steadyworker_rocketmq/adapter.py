@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from steadyworker.adapter import Finding, OutgoingMessage, QueueSpec, Settings, Uncounted
 from steadyworker.network.errors import Refused
 from steadyworker.network.preparation import Preparation
+from steadyworker.network.url import unencrypted
 from steadyworker_rocketmq.checks.findings import find, refused, unseen
 from steadyworker_rocketmq.checks.members import MEMBERS_REMEDY
 from steadyworker_rocketmq.deadletters import RocketmqDeadLetters
@@ -17,6 +18,8 @@ from steadyworker_rocketmq.names import names_of
 from steadyworker_rocketmq.remoting import Login, Remoting
 from steadyworker_rocketmq.topology import prepare_at, remoting_of
 from steadyworker_rocketmq.url import BrokerUrl, parse_url
+
+_TLS = "write rocketmq+grpcs:// in --broker, for proxies with TLS, or protect the way to the broker."
 
 
 class Base:
@@ -67,11 +70,12 @@ class Base:
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:
         """Return the problems of these brokers, topics and groups; raises BrokerUnavailable."""
         url = self._url()
+        open_to_all = [] if url.tls else unencrypted(url.addresses, _TLS)
         if url.driver == "grpc" and not url.namesrv:
-            return [unseen()]
+            return [*open_to_all, unseen()]
         try:
             with translated(str(url)), remoting_of(url, self._settings.clock) as remoting:
-                return [*find(remoting, url, self._names, spec, self._settings)]
+                return [*open_to_all, *find(remoting, url, self._names, spec, self._settings)]
         except Refused as error:
             return [refused(error)]
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from steadyworker.adapter import Delivery, OutgoingMessage, Redelivered, Target
-from steadyworker.network.headers import fitted
+from steadyworker.network.headers import carried, restored
 from steadyworker_rocketmq.names import (
     PROXY_PROPERTIES,
     PROXY_PROPERTIES_BYTES,
@@ -86,7 +86,7 @@ class Wire:
         Another application can send what a proxy delivers and does not accept: empty texts, control characters, too much.
         """
         delivery = delivery_of(0, "", "", self, id_, Redelivered.UNKNOWN, sent_at)
-        wire = fitted_wire(OutgoingMessage(Target.WORK, delivery.body, delivery.headers))
+        wire = carried_wire(OutgoingMessage(Target.WORK, delivery.body, delivery.headers))
         packed = {"id": delivery.message_id, "at": delivery.sent_at} | _packed(wire.properties)
         return replace(wire, properties={**wire.properties, EXACT: json.dumps(packed)})
 
@@ -119,13 +119,14 @@ def fits(wire: Wire) -> bool:
     return len(wire.properties) <= PROXY_PROPERTIES and wire.size() <= HEADERS_BYTES
 
 
-def fitted_wire(message: OutgoingMessage) -> Wire:
-    """Return the message with its longest texts cut until the broker accepts it."""
+def carried_wire(message: OutgoingMessage) -> Wire:
+    """Return the message in a form that the broker accepts; what fits no property is behind the body."""
 
     def fit(headers: Mapping[str, str]) -> bool:
         return fits(wire_of(replace(message, headers=headers)))
 
-    return wire_of(replace(message, headers=fitted(message.headers, fit)))
+    headers, body = carried(message.headers, message.body, fit)
+    return wire_of(replace(message, headers=headers, body=body))
 
 
 def delivery_of(
@@ -142,14 +143,15 @@ def delivery_of(
     unsent = packed.get("headers")
     if isinstance(unsent, dict):
         headers |= {name: text for name, text in unsent.items() if isinstance(text, str) and name != EXACT}
+    every, body = restored(headers, b"" if packed.get("empty") is True and wire.body == _EMPTY else wire.body)
     at = packed.get("at", sent_at)
-    compression = headers.get(COMPRESSION)
+    compression = every.get(COMPRESSION)
     return Delivery(
         epoch=epoch,
         id=id_,
         queue=queue,
-        body=b"" if packed.get("empty") is True and wire.body == _EMPTY else wire.body,
-        headers=headers,
+        body=body,
+        headers=every,
         message_id=wire.original_id or message_id,
         redelivered=redelivered,
         sent_at=float(at) if isinstance(at, int | float) else sent_at,

@@ -24,6 +24,7 @@ from steadyworker.network.iothread import IoThread
 from steadyworker.network.loop import PlainLoop
 from steadyworker.network.preparation import Preparation
 from steadyworker.network.settlement import OnSettled
+from steadyworker.network.url import unencrypted
 from steadyworker_stomp.checks.census import census, has_queue
 from steadyworker_stomp.checks.findings import find
 from steadyworker_stomp.connection import ASK_WITHIN, visit
@@ -132,7 +133,8 @@ class StompAdapter:
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:
         """Return the problems of this broker and these queues; raises BrokerUnavailable."""
         try:
-            return find(self._url(), spec, self._settings, consuming=self._consumer.started)
+            url = self._url()
+            found = find(url, spec, self._settings, consuming=self._consumer.started)
         except Refused as error:
             if self._consumer.was_connected:
                 raise  # after a first connect, a refusal can end; the caller checks again later
@@ -144,6 +146,9 @@ class StompAdapter:
                     id=error.id or "stomp.refused",
                 )
             ]
+        if url.tls is None:
+            found += unencrypted(url.addresses, "write stomp+ssl:// in --broker, or protect the way to the broker.")
+        return found
 
     @contextmanager
     def dead_letters(self) -> Iterator[StompDeadLetters]:

@@ -40,7 +40,7 @@ from steadyworker_stomp.checks.census import has_queue, subscriptions
 from steadyworker_stomp.connection import Received, Visit
 from steadyworker_stomp.dialects import ARTEMIS, CLASSIC
 from steadyworker_stomp.errors import BrokerError, translated
-from steadyworker_stomp.messages import delivery_of, fitted_message
+from steadyworker_stomp.messages import delivery_of, frame_of
 from steadyworker_stomp.url import BrokerUrl
 
 PATIENCE = 300
@@ -266,12 +266,13 @@ class _Reader:
         A kill in between leaves both, which are one job if the letter has a key.
         """
         origin = {name: text for name, text in letter.headers.items() if name.startswith(_ORIGIN)}
-        headers = {**fitted_message(OutgoingMessage(Target.DEAD, b"", letter.headers), self.dialect), **origin}
+        content, body = frame_of(OutgoingMessage(Target.DEAD, letter.body, letter.headers), self.dialect)
+        headers = {**content, **origin}
         if not self._origins:
-            self._visited.wait(self._connection.send(self._destination, letter.body, headers))
+            self._visited.wait(self._connection.send(self._destination, body, headers))
         else:
             try:
-                self._asked(lambda asked: asked.wait(asked.connection.send(self._destination, letter.body, headers)))
+                self._asked(lambda asked: asked.wait(asked.connection.send(self._destination, body, headers)))
             except BrokerError:  # on a connection of its own, because the refusal ends it
                 return False
         self.drop(letter.id)

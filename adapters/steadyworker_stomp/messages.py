@@ -10,7 +10,7 @@ STOMP headers are text, like ours, but frames and brokers take some names for th
 - Headers that the broker adds (`_AMQ_…`, `original-destination`) appear, but are not published again.
 - `priority` appears only if it is not 4, because brokers add 4 to each message without one.
 - `expires` is not published again, because it would drop a waiting copy.
-- Classic closes the connection on a header line of more than 10 KiB; `fitted` cuts the longest texts of a copy.
+- Classic closes the connection on a header line of more than 10 KiB; the longest headers of a copy then travel behind its body.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from steadyworker.adapter import Delivery, OutgoingMessage, Target
-from steadyworker.network.headers import fitted
+from steadyworker.adapter import Delivery, Headers, OutgoingMessage, Target
+from steadyworker.network.headers import carried, encoding_of, restored
 from steadyworker_stomp.dialects import Dialect
 
 EXACT = "sw-stomp"
@@ -84,8 +84,9 @@ _DEFAULT_PRIORITY = ("priority", "4")
 
 def delivery_of(epoch: int, queue: str, dialect: Dialect, headers: Mapping[str, str], body: bytes) -> Delivery:
     """Convert a MESSAGE frame to a Delivery; never raises, because the broker would deliver the message again without end."""
-    theirs = {name: text for name, text in headers.items() if name not in _HIDDEN and (name, text) != _DEFAULT_PRIORITY}
-    packed = _table(headers.get(EXACT), "headers")
+    every, body = restored(headers, body)
+    theirs = {name: text for name, text in every.items() if name not in _HIDDEN and (name, text) != _DEFAULT_PRIORITY}
+    packed = _table(every.get(EXACT), "headers")
     properties = {name: text for name, text in theirs.items() if name in _PROPERTIES and name not in packed}
     own = sorted(name for name in theirs if _is_brokers(name) and name not in packed)
     shown = theirs | packed
@@ -103,14 +104,27 @@ def delivery_of(epoch: int, queue: str, dialect: Dialect, headers: Mapping[str, 
         brokers_own=frozenset(own),
         origin=dialect.origin_of(headers),
         unshown=dialect.unshown(headers, body),
+        encoding=encoding_of(every.get("content-encoding")),
     )
 
 
 def frame_headers(message: OutgoingMessage, dialect: Dialect) -> dict[str, str]:
-    """Return the headers of the SEND frame for this message."""
-    properties = _table(message.headers.get(EXACT), "properties")
-    own = {name for name in _table(message.headers.get(EXACT), "brokers") if _is_brokers(name)}
-    theirs = {name: text for name, text in message.headers.items() if name != EXACT and name not in own}
+    """Return the headers of the SEND frame for this message, of any size."""
+    return {**_content(message.headers), **_orders(message, dialect)}
+
+
+def frame_of(message: OutgoingMessage, dialect: Dialect) -> tuple[dict[str, str], bytes]:
+    """Return the headers and the body of a SEND frame that the brokers accept; what fits no header is behind the body."""
+    orders = _orders(message, dialect)
+    headers, body = carried(_content(message.headers), message.body, lambda some: fits({**some, **orders}))
+    return {**headers, **orders}, body
+
+
+def _content(headers: Headers) -> dict[str, str]:
+    """Return the headers of a message as a frame can have them."""
+    properties = _table(headers.get(EXACT), "properties")
+    own = {name for name in _table(headers.get(EXACT), "brokers") if _is_brokers(name)}
+    theirs = {name: text for name, text in headers.items() if name != EXACT and name not in own}
     packed = {
         name: text
         for name, text in theirs.items()
@@ -119,25 +133,19 @@ def frame_headers(message: OutgoingMessage, dialect: Dialect) -> dict[str, str]:
     found = {name: text for name, text in theirs.items() if name not in packed}
     if packed:
         found[EXACT] = json.dumps({"headers": packed})
+    return found
+
+
+def _orders(message: OutgoingMessage, dialect: Dialect) -> Mapping[str, str]:
+    """Return the headers that tell the broker what to do with a message."""
     if message.to is Target.LATER and message.delay > 0:
-        found[_DELAY] = str(max(1, round(message.delay * 1000)))
-    return {**found, **dialect.sent}
+        return {_DELAY: str(max(1, round(message.delay * 1000))), **dialect.sent}
+    return dialect.sent
 
 
 def fits(headers: Mapping[str, str]) -> bool:
     """Return whether the brokers accept these headers of a frame."""
     return len(headers) <= _MOST_HEADERS and all(_line(name, text) <= LINE_BYTES for name, text in headers.items())
-
-
-def fitted_message(message: OutgoingMessage, dialect: Dialect) -> dict[str, str]:
-    """Return the headers of the SEND frame, with the message's longest texts cut until the brokers accept them."""
-
-    def fit(headers: Mapping[str, str]) -> bool:
-        copy = OutgoingMessage(message.to, b"", headers, message.delay)
-        return fits(frame_headers(copy, dialect))
-
-    headers = fitted(message.headers, fit)
-    return frame_headers(OutgoingMessage(message.to, b"", headers, message.delay), dialect)
 
 
 def longest_line(headers: Mapping[str, str]) -> int:

@@ -20,7 +20,7 @@ from steadyworker_stomp.connection import ManagedConnection
 from steadyworker_stomp.declare import Prepared
 from steadyworker_stomp.dialects import Dialect, dialect_of
 from steadyworker_stomp.errors import BrokerError, is_full, unavailable
-from steadyworker_stomp.messages import LINE_BYTES, fitted_message, frame_headers, longest_line
+from steadyworker_stomp.messages import LINE_BYTES, frame_headers, frame_of, longest_line
 from steadyworker_stomp.stomp_internals import Connection
 from steadyworker_stomp.topology import queue_of
 from steadyworker_stomp.url import BrokerUrl
@@ -77,10 +77,9 @@ class Publisher:
         connection, dialect = self._connected(message)
         queue = queue_of(self._spec, message)
         if message.first:
-            headers = frame_headers(message, dialect)
-            check_size("a header line", longest_line(headers), LINE_BYTES)
-        headers = fitted_message(message, dialect)
-        receipt = connection.send(dialect.destination(queue), message.body, headers)
+            check_size("a header line", longest_line(frame_headers(message, dialect)), LINE_BYTES)
+        headers, body = frame_of(message, dialect)
+        receipt = connection.send(dialect.destination(queue), body, headers)
         try:
             receipt.result(owed.ANSWER_WITHIN)
         except TimeoutError as error:

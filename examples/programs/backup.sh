@@ -10,6 +10,6 @@ database=$1 target=$2
 # Descriptor 3 takes reports: this one shows in `steadyworker jobs`, and counts for --stall-limit.
 echo "progress 0 1 dumping $database" >&3
 
-pg_dump --format=custom --file="$target.part" "$database"
+pg_dump --format=custom --file="$target.part" -- "$database"
 mv "$target.part" "$target"
 echo "progress 1 1 done" >&3

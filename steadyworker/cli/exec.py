@@ -23,8 +23,8 @@ from steadyworker.slots.spare import Spare
     "exec",
     epilog="""\b
 Examples:
-  steadyworker exec --queue backups --time-limit 2h -- pg_dump --file /backups/{key}.sql {payload.database}
-  steadyworker exec --queue transcodes --time-limit 6h -- ffmpeg -nostdin -y -i {payload.source} {payload.target}
+  steadyworker exec --queue backups --time-limit 2h -- pg_dump --file /backups/{key}.sql -- {payload.database}
+  steadyworker exec --queue transcodes --time-limit 6h -- ffmpeg -nostdin -y -i {payload.source} /films/{key}.mp4
   steadyworker exec --queue mails --time-limit 60 --exit-codes rabbitmq-cli-consumer -- php mail.php {payload.base64}
 \b
 Placeholders in the arguments:
@@ -34,6 +34,7 @@ Placeholders in the arguments:
   {file}            the path of a file that holds the body
   {key}             the job's key
 Without a placeholder for the body, the program reads the body from standard input.
+A value that begins with - makes its message a dead letter if it begins an argument, except after --.
 \b
 Environment: SW_JOB_KEY, SW_QUEUE, SW_ATTEMPT, SW_FENCE, SW_DEADLINE, SW_REDELIVERED, SW_CHECKPOINT, SW_META (a JSON file)
 Descriptor 3: a line `progress [DONE [TOTAL [NOTE]]]` or `checkpoint JSON`
@@ -70,6 +71,7 @@ The signals and exit codes of exec are those of `steadyworker run`.""",
     default="sysexits",
     help="rabbitmq-cli-consumer: 0 done; 3 and 5 dead letter; any other: tried again.",
 )
+@click.option("--allow-options", is_flag=True, help="Let a message's values be options of the program.")
 @click.argument("arguments", metavar="-- PROGRAM [ARGUMENT]...", nargs=-1, required=True, type=click.UNPROCESSED)
 @every_setting
 @click.pass_context
@@ -85,7 +87,7 @@ def command(ctx: click.Context, /, settings: dict[str, Any], *, arguments: tuple
             f"Expected a program that this host can run, got {arguments[0]!r}: install it, or name its path; PATH is {os.environ.get('PATH', '')!r}.",
             id="config.command",
         )
-    os.environ[VARIABLE] = handed_on(Command(arguments, given.pop("exit_codes")))
+    os.environ[VARIABLE] = handed_on(Command(arguments, given.pop("exit_codes"), given.pop("allow_options")))
     config = settings.pop("config", None)
     with Spare() as spare:
         from steadyworker.programs.worker import Program

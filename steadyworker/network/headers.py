@@ -1,34 +1,73 @@
-"""Headers that must fit into what a broker accepts."""
+"""
+Headers for which a broker has no room: they travel behind the body, whole.
+
+A copy has more headers than its original, and some brokers accept less than others.
+No text is cut, because any header can be the one that names the job.
+"""
 
 from __future__ import annotations
 
+import json
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any
 
-Value = TypeVar("Value")
+from steadyworker.delivery import OWN_HEADERS, REASON
 
-_OURS, _WORDY = "sw-", ("sw-reason", "sw-error")
+BEHIND = "sw-behind"
+"""The header with the size of the body in bytes, if headers travel behind it, as a JSON object."""
+
+_OF_THE_JOB = frozenset(OWN_HEADERS) - {REASON}
+
+_PLAIN = frozenset({"", "identity", "utf-8", "utf8", "us-ascii", "ascii", "binary"})
 
 
-def fitted(
-    headers: Mapping[str, Value],
-    fit: Callable[[Mapping[str, Value | str]], bool],
-    text_of: Callable[[Value | str], str] = str,
-) -> dict[str, Value | str]:
+def carried(
+    headers: Mapping[str, Any],
+    body: bytes,
+    fit: Callable[[Mapping[str, Any]], bool],
+    packed: Callable[[Any], Any] = str,
+) -> tuple[dict[str, Any], bytes]:
     """
-    Return the headers with their longest texts cut until `fit` accepts them.
+    Return headers that `fit` accepts, and the body, behind which the other headers travel; `restored` is the inverse.
 
-    So the broker never refuses a copy because its headers grew.
-    When all texts are empty, headers are removed too, the header with the longest name first.
-    Our own headers stay, except reason and error, because they identify the job.
+    The longest headers move first, and the headers that describe the job move last, so that a broker's tools show these.
+    `packed` returns a value in a form that JSON can express.
+    A sender's own header `BEHIND` always moves, so that no message is mistaken for one of these.
     """
-    found: dict[str, Value | str] = dict(headers)
-    theirs = {name for name in found if not name.startswith(_OURS) or name in _WORDY}
-    while theirs and not fit(found):
-        longest = max(theirs, key=lambda name: len(text_of(found[name])))
-        if text := text_of(found[longest]):
-            found[longest] = text[: len(text) // 2]
-        else:
-            theirs.remove(longest := max(theirs, key=len))
-            del found[longest]
-    return found
+    if BEHIND not in headers and fit(headers):
+        return dict(headers), body
+    texts = {name: json.dumps(packed(value)) for name, value in headers.items()}
+    order = sorted(headers, key=lambda name: (name != BEHIND, name in _OF_THE_JOB, -len(name) - len(texts[name])))
+
+    def without(count: int) -> dict[str, Any]:
+        moved = {*order[:count]}
+        return {name: value for name, value in headers.items() if name not in moved} | {BEHIND: str(len(body))}
+
+    count = bisect_left(range(len(order)), 1, lo=BEHIND in headers, key=lambda count: fit(without(count)))
+    moved = {name: json.loads(texts[name]) for name in order[:count]}
+    return without(count), body + json.dumps(moved).encode()
+
+
+def restored(
+    headers: Mapping[str, Any], body: bytes, unpacked: Callable[[Any], Any] = str
+) -> tuple[Mapping[str, Any], bytes]:
+    """
+    Return all headers and the body of a message that `carried` made; any other message stays as it is.
+
+    `unpacked` is the inverse of `packed`.
+    """
+    size = headers.get(BEHIND)
+    if not (isinstance(size, str) and size.isascii() and size.isdigit() and len(size) < len(str(1 << 63))):
+        return headers, body
+    try:
+        moved = json.loads(body[int(size) :])
+        found = {name: unpacked(value) for name, value in moved.items()}
+    except (ValueError, AttributeError, TypeError, ArithmeticError, RecursionError, OSError):
+        return headers, body
+    return found | {name: value for name, value in headers.items() if name != BEHIND}, body[: int(size)]
+
+
+def encoding_of(named: str | None) -> str | None:
+    """Return the content encoding that a sender names, or None if it is only plain text or plain bytes (Celery names utf-8)."""
+    return None if (named or "").strip().lower() in _PLAIN else named

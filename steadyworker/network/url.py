@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, unquote
 
-from steadyworker.errors import ConfigError
+from steadyworker.errors import ConfigError, Finding
+from steadyworker.names import is_loopback
 
 # The pattern of RFC 3986, appendix B. Since its releases of 2025, Python's `urlsplit` refuses [::1] behind another host.
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://([^/?#]*)([^?#]*)(?:\?([^#]*))?(?:#.*)?", re.IGNORECASE | re.DOTALL)
@@ -217,6 +218,15 @@ class Form:
                 id="config.broker-url",
             )
         return Address(host, int(port[1:]) if port else default_port)
+
+
+def unencrypted(addresses: Sequence[Address], remedy: str) -> list[Finding]:
+    """Return a warning if a connection without TLS to one of these addresses leaves this machine."""
+    remote = ", ".join(str(address) for address in addresses if not is_loopback(address.host))
+    if not remote:
+        return []
+    what = f"The connection to {remote} has no TLS: every machine on its way can read and change the jobs, and read a password."
+    return [Finding("warning", what, remedy, id="check.no-tls")]
 
 
 def heartbeat_of(options: Mapping[str, str], default: int) -> int:

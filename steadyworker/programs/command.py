@@ -10,6 +10,8 @@ The command line of the jobs, with its placeholders, and its way from `steadywor
 | `{key}` | the job's key |
 
 No shell reads the command line: a payload stays one argument, or a part of one, whatever characters it has.
+No payload becomes an option: an argument that begins with a placeholder must not begin with `-`, except after `--`.
+The operator can allow it (`--allow-options`).
 A body reaches the program on standard input if the command has no placeholder for the body.
 """
 
@@ -44,10 +46,15 @@ _WORD = re.compile(r"\{(\w+)(?:\.[^{}]+)?\}")
 
 
 class Command(msgspec.Struct, frozen=True):
-    """A program with its arguments, and the meaning of its exit codes."""
+    """
+    A program with its arguments, and the meaning of its exit codes.
+
+    With `allow_options`, a payload can be an option of the program.
+    """
 
     arguments: tuple[str, ...]
     codes: Codes = "sysexits"
+    allow_options: bool = False
 
     @property
     def takes_body(self) -> bool:
@@ -68,7 +75,12 @@ class Command(msgspec.Struct, frozen=True):
         """
         values = _Values(body, key, file)
         filled = [_PLACEHOLDER.sub(values.of, argument) for argument in self.arguments]
-        for template, argument in zip(self.arguments, filled, strict=True):
+        for place, (template, argument) in enumerate(zip(self.arguments, filled, strict=True)):
+            if self._is_made_an_option(place, argument):
+                raise BadPayload(
+                    f"$: expected a value that does not begin with - for {template!r}, because the program could read it "
+                    "as an option: write -- before it if the program knows that, or allow it by --allow-options"
+                )
             if "\0" in argument:
                 raise BadPayload(f"$: expected no NUL for {template!r}, because no argument can hold one: use {FILE}")
             if len(os.fsencode(argument)) >= _LONGEST_ARGUMENT:
@@ -77,6 +89,11 @@ class Command(msgspec.Struct, frozen=True):
                     f"{len(os.fsencode(argument))}: pass the body by {FILE}, or on standard input"
                 )
         return filled
+
+    def _is_made_an_option(self, place: int, argument: str) -> bool:
+        """Return whether a value gives this argument its `-`, and the program may read it as an option."""
+        given = argument.startswith("-") and not self.arguments[place].startswith("-")
+        return given and not self.allow_options and "--" not in self.arguments[1:place]
 
 
 class _Values:

@@ -39,6 +39,7 @@ from steadyworker.lifecycle import Stage
 from steadyworker.names import normal_key
 from steadyworker.runner import planning, report
 from steadyworker.runner.envelope import (
+    KEY_CONFLICT,
     Envelope,
     Unkeyed,
     Unreadable,
@@ -46,6 +47,7 @@ from steadyworker.runner.envelope import (
     in_round,
     key_of,
     named_key,
+    not_obeyed,
     of_queue,
     too_large,
 )
@@ -79,6 +81,7 @@ class Deliveries:
         self._redeliveries = Redeliveries(deps.spec.key_header, deps.times.margin)
         self._epoch = -1
         self._asks_again = False
+        self._obeys = True
         self._log = get_logger("steadyworker.runner")
 
     # --- which deliveries are valid --------------------------------------------------------------------------------
@@ -154,6 +157,9 @@ class Deliveries:
             try:
                 # Most messages are new, so the first claim expects no row; if there is a row, the ledger refuses the claim.
                 row = None if unseen and not attempt else self._deps.ledger.read(envelope.id)
+                if conflict := envelope.conflict(None if row is None else row.uid):
+                    self._reject(envelope.delivery, conflict, row)
+                    return
                 held_by = self._held_by(row)
                 carried, max_losses, letter = envelope.carried, retry.max_losses, envelope.letter
                 action = answer(row, envelope.hop, envelope.body_sha256, held_by, carried, max_losses, letter=letter)
@@ -171,6 +177,7 @@ class Deliveries:
             envelope.delivery.redelivered is Redelivered.NO
             and envelope.hop == 0
             and not envelope.letter
+            and not envelope.contradiction
             and not self._state.unreaped(envelope.id)
             and self._may_begin()
         )
@@ -207,6 +214,7 @@ class Deliveries:
                 because = self._why_again(envelope, row)
                 self._deps.emit(Adopted(**report.about(run.token, self._deps.clock), redelivered_because=because))
             case Defer(delay=delay):
+                assert row is not None, "a deferred message has a row"
                 self._defer(envelope, row, self._deps.times.defer_delay if delay is None else self._level(delay))
             case AckDuplicate(state=state):
                 if row is not None:
@@ -218,7 +226,7 @@ class Deliveries:
                 self._deps.ledger.conflict(row.id)
                 is_named = named_key(envelope.delivery, self._deps.spec.key_header) is not None
                 explain = "" if is_named else "steadyworker.id-conflict"
-                self._reject(envelope.delivery, "key-conflict", row, explain)
+                self._reject(envelope.delivery, KEY_CONFLICT, row, explain)
             case Replay():
                 self._replay(envelope)
             case Finish():
@@ -269,6 +277,10 @@ class Deliveries:
         if row is not None and envelope.hop > row.hop + 1:
             hops = {"hop": envelope.hop, "known": row.hop, "explain": "ledger.lost-history"}
             self._log.warning("ledger_lost_history", key=envelope.id.key, queue=envelope.id.queue, **hops)
+        if self._obeys and (names := not_obeyed(envelope.delivery.headers)):
+            self._obeys = False  # one line is enough
+            about = {"key": envelope.id.key, "queue": envelope.id.queue, "headers": names}
+            self._log.warning("headers_not_obeyed", **about, explain="steadyworker.headers-not-obeyed")
         because = self._why_again(envelope, row)
         self._runs.start(claimed, envelope, slot, began, lost=claim.lost, before=row, because=because)
         return True
@@ -314,16 +326,14 @@ class Deliveries:
         self._runs.finish(row, envelope, began)
         return True
 
-    def _defer(self, envelope: Envelope, row: Row | None, delay: float) -> None:
+    def _defer(self, envelope: Envelope, row: Row, delay: float) -> None:
         delivery = envelope.delivery
         if self._deps.adapter.capabilities.delays is Delays.NONE:
             self._hold(delivery, self._deps.times.defer_delay)
             return
-        if row is not None:
-            about, because = report.about(row.token, self._deps.clock), self._why_again(envelope, row)
-            self._deps.emit(DeliveryDeferred(**about, delay=delay, redelivered_because=because))
-        headers = {**delivery.headers, KEY: envelope.id.key}
-        self._runs.carry_out(planning.pass_on(delivery, OutgoingMessage(Target.LATER, delivery.body, headers, delay)))
+        about, because = report.about(row.token, self._deps.clock), self._why_again(envelope, row)
+        self._deps.emit(DeliveryDeferred(**about, delay=delay, redelivered_because=because))
+        self._runs.carry_out(planning.pass_on(delivery, planning.deferred(envelope, row.uid, delay)))
 
     def _level(self, left: float) -> float:
         """
@@ -356,10 +366,11 @@ class Deliveries:
         The entry of the catalogue is that of the reason, unless `explain` names one.
         A copy of an unshown delivery would lack the content, so the adapter rejects the message itself.
         """
-        key = key_of(delivery, self._deps.spec.key_header)
+        given = key_of(delivery, self._deps.spec.key_header)
+        key = normal_key(as_unicode(given)) if given else ""
         self._deps.emit(
             DeliveryRejected(
-                key=normal_key(as_unicode(key)) if key else "",
+                key=key,
                 queue=delivery.queue,
                 fence=0 if row is None else row.fence,
                 at=self._deps.clock.wall(),
@@ -372,6 +383,8 @@ class Deliveries:
             return
         theirs = {as_unicode(name): as_unicode(text) for name, text in delivery.headers.items()}
         ours = {QUEUE: delivery.queue, REASON: planning.header_text(reason), WORKER: self._deps.worker}
+        if key:  # the broker gives the copy another message id
+            ours[KEY] = key
         self._runs.carry_out(planning.pass_on(delivery, OutgoingMessage(Target.DEAD, delivery.body, theirs | ours)))
 
     def _hold(self, delivery: Delivery, ask_again_in: float | None = None) -> None:

@@ -24,6 +24,7 @@ from steadyworker.delivery import (
     QUEUE,
     ROUND,
     UID,
+    WORKER,
     Delivery,
     Headers,
 )
@@ -39,9 +40,13 @@ _LATEST = 1e11  # the year 5138: a larger number cannot be a time
 
 
 _ABOUT_A_JOB = frozenset((*OWN_HEADERS, *DEAD_HEADERS)) - {KEY}
+_OF_A_COPY = frozenset((HOP, ROUND, UID, WORKER))
 
 BAD_HEADER = "bad-header"
 """The beginning of the reason of a dead letter whose headers cannot be read."""
+
+KEY_CONFLICT = "key-conflict"
+"""The beginning of the reason of a dead letter whose key belongs to another job."""
 
 BAD_PAYLOAD = "bad-payload"
 """The beginning of the reason of a dead letter whose body cannot be read."""
@@ -51,14 +56,31 @@ UNSHOWN = "unshown"
 
 
 class Envelope(Struct, frozen=True):
-    """A delivery whose job is known; `letter` is true if it is this job's own dead letter, which an operator moved here unchanged."""
+    """
+    A delivery whose job is known.
+
+    Attributes:
+        uid: The uid of the job's row, if the message carries it.
+        letter: True if it is this job's own dead letter, which an operator moved here unchanged.
+        contradiction: The reason for which only the right `uid` shows that the message is this job's; empty without such a reason.
+    """
 
     delivery: Delivery
     id: JobId
     hop: int
     body_sha256: bytes
     carried: Counters
+    uid: str | None = None
     letter: bool = False
+    contradiction: str = ""
+
+    def conflict(self, uid: str | None) -> str:
+        """Return why the message is not of the job whose row has this uid (None without a row); empty if it can be."""
+        if self.uid is not None and self.uid == uid:
+            return ""
+        if self.letter and uid is not None and not self.contradiction:
+            return f"{KEY_CONFLICT}: expected a dead letter of this job, got one with another {UID}"
+        return self.contradiction
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +102,7 @@ def identify(delivery: Delivery, namespace: str, key_header: str | None) -> Enve
     """
     Read key, round, hop and counters from the headers.
 
-    The key is the header `key_header` when the Worker names one, else `sw-job-key`, else the broker's stable message id.
+    `key_of` explains which header has the key.
     """
     headers = delivery.headers
     if delivery.unshown is not None:
@@ -106,8 +128,11 @@ def identify(delivery: Delivery, namespace: str, key_header: str | None) -> Enve
         )
     except ValueError as error:
         return Unreadable(delivery, f"{BAD_HEADER}: {error}")
-    # Only a job's dead letter has the job's uid; a dead letter of a message without a row counts as an ordinary message.
-    return Envelope(delivery, id_, hop, hashlib.sha256(delivery.body).digest(), carried, UID in headers)
+    uid = headers.get(UID)
+    # A dead letter of a message without a row has no uid, and counts as an ordinary message.
+    letter = uid is not None and WORKER in headers
+    digest = hashlib.sha256(delivery.body).digest()
+    return Envelope(delivery, id_, hop, digest, carried, uid, letter, _contradiction(headers, key, key_header))
 
 
 def of_queue(delivery: Delivery, queue: str) -> Delivery:
@@ -119,6 +144,15 @@ def of_queue(delivery: Delivery, queue: str) -> Delivery:
     if delivery.headers.get(QUEUE, queue) == queue:
         return delivery
     return replace(delivery, headers=without_facts(delivery.headers))
+
+
+def not_obeyed(headers: Headers) -> list[str]:
+    """
+    Return the headers by which Celery would delay or drop this message, if Celery has sent it.
+
+    The names are those of version 2 of Celery's message protocol, in which a task without such a time has an empty one.
+    """
+    return [name for name in ("eta", "expires") if headers.get(name)] if "task" in headers else []
 
 
 def without_facts(headers: Headers) -> dict[str, str]:
@@ -143,23 +177,32 @@ def for_handler(headers: Headers) -> dict[str, str]:
     Return the headers for the handler: the sender's headers, and the headers in which SteadyWorker describes the job.
 
     Any other header that begins with `sw-` is the adapter's own data for the next copy of the message.
+    The uid is left out, because it is the proof that a message is the job's, and a handler can send its headers on.
     """
     return {
         name: value
         for name, value in headers.items()
-        if not name.startswith("sw-") or name == KEY or name in _ABOUT_A_JOB
+        if not name.startswith("sw-") or name == KEY or (name in _ABOUT_A_JOB and name != UID)
     }
 
 
 def key_of(delivery: Delivery, key_header: str | None) -> str | None:
-    """Return the sender's key, unchanged: from `key_header`, else from `sw-job-key`, else the broker's stable message id."""
+    """
+    Return the key, as the headers have it.
+
+    For a sender's message, it is the header `key_header` if the Worker names one, else `sw-job-key`, else the broker's stable message id.
+    For a copy that SteadyWorker made, it is `sw-job-key`, because only SteadyWorker writes this header.
+    """
     return named_key(delivery, key_header) or delivery.message_id
 
 
 def named_key(delivery: Delivery, key_header: str | None) -> str | None:
     """Return the key that a header names; None if only the message's id can be the key."""
     headers = delivery.headers
-    return (headers.get(key_header) if key_header else None) or headers.get(KEY)
+    theirs = headers.get(key_header) if key_header else None
+    if headers.get(KEY) and not _OF_A_COPY.isdisjoint(headers):
+        theirs = None
+    return theirs or headers.get(KEY)
 
 
 def number_of(headers: Headers, name: str, largest: int = LARGEST_NUMBER) -> int:
@@ -182,6 +225,17 @@ def moment_of(headers: Headers, name: str) -> float | None:
     if not 0 <= moment < _LATEST:
         raise ValueError(f"{name}: expected seconds since 1970, got {text[:40]!r}")
     return moment
+
+
+def _contradiction(headers: Headers, key: str, key_header: str | None) -> str:
+    """Return a reason if the sender's key header names another job than the key; every copy keeps this header as it is."""
+    theirs = headers.get(key_header) if key_header else None
+    if not theirs or normal_key(theirs) == key:
+        return ""
+    return (
+        f"{KEY_CONFLICT}: expected {key_header} and {KEY} to name one job, got {normal_key(theirs)!r} and {key!r}, "
+        f"and no {UID} of the second"
+    )
 
 
 def _not_unicode(delivery: Delivery) -> str:

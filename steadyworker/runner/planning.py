@@ -26,7 +26,7 @@ from steadyworker.delivery import (
     Settle,
     Target,
 )
-from steadyworker.ledger.base import Moving, Row, Token, Verdict
+from steadyworker.ledger.base import JobId, Moving, Row, Token, Verdict
 from steadyworker.link import Task
 from steadyworker.outcome import Ack, Counters, Crashed, DeadLetter, Failed, Later, Outcome, Release
 from steadyworker.retry import count, decide
@@ -133,26 +133,33 @@ def settle_only(delivery: Delivery, how: Settle = Settle.ACK) -> SettlementPlan:
 def message_for(envelope: Envelope, hop: int, verdict: Verdict, uid: str, worker: str) -> OutgoingMessage:
     """Return the message of a retry, with the next hop and its delay, or the dead letter with its cause."""
     if verdict.target is Moving.RETRY:
-        headers = _headers(envelope, hop + 1, verdict)
+        headers = _headers(envelope, hop + 1, verdict, uid)
         return OutgoingMessage(Target.LATER, envelope.delivery.body, headers, verdict.delay)
     cause = {
         ERROR_CLASS: verdict.error_class,
         ERROR_TEXT: header_text(verdict.error_text),
         WORKER: worker,
-        UID: uid,
     }
-    headers = _headers(envelope, hop, verdict) | {name: value for name, value in cause.items() if value}
+    headers = _headers(envelope, hop, verdict, uid) | {name: value for name, value in cause.items() if value}
     return OutgoingMessage(Target.DEAD, envelope.delivery.body, headers)
 
 
-def _headers(envelope: Envelope, hop: int, verdict: Verdict) -> dict[str, str]:
+def deferred(envelope: Envelope, uid: str, delay: float) -> OutgoingMessage:
+    """Return a copy of the message that comes later, with the same hop."""
+    headers = {**envelope.delivery.headers, **_names(envelope.id, envelope.hop, uid)}
+    return OutgoingMessage(Target.LATER, envelope.delivery.body, headers, delay)
+
+
+def _names(id: JobId, hop: int, uid: str) -> dict[str, str]:
+    """Return the headers by which a copy is known as this job's."""
+    return {KEY: id.key, QUEUE: id.queue, ROUND: str(id.round), HOP: str(hop), UID: uid}
+
+
+def _headers(envelope: Envelope, hop: int, verdict: Verdict, uid: str) -> dict[str, str]:
     """Return the user's headers, and our headers with their new values."""
     counters = verdict.counters
     ours = {
-        KEY: envelope.id.key,
-        QUEUE: envelope.id.queue,
-        ROUND: str(envelope.id.round),
-        HOP: str(hop),
+        **_names(envelope.id, hop, uid),
         ATTEMPTS: str(counters.attempts),
         CRASHES: str(counters.crashes),
         LOSSES: str(counters.losses),

@@ -25,7 +25,7 @@ from steadyworker.ledger.base import Progress, Row
 from steadyworker.outcome import CANCELLED, Done, Failed, Interrupted, Outcome, Rejected
 from steadyworker.retry import draw
 from steadyworker.runner import report
-from steadyworker.runner.envelope import Envelope, too_large
+from steadyworker.runner.envelope import BAD_PAYLOAD, Envelope, too_large
 from steadyworker.runner.planning import finishing_plan, plan_for, task_of
 from steadyworker.runner.settlement_plan import RecordInterrupted, SettlementPlan, Step
 from steadyworker.runner.settler import Refused, Settler
@@ -147,6 +147,12 @@ class Runs:
         """Receive the outcome of a run, and settle its message."""
         if run.cancel_reason is not None and not isinstance(outcome, Done):
             outcome = Rejected(f"{CANCELLED}{run.cancel_reason}")
+        encoding = run.envelope.delivery.encoding
+        if encoding is not None and isinstance(outcome, Rejected) and outcome.reason.startswith(BAD_PAYLOAD):
+            said = (
+                f"{outcome.reason}; its sender's content encoding is {encoding[:40]!r}, and SteadyWorker decodes none"
+            )
+            outcome = Rejected(said, outcome.error_class)
         run.outcome = outcome
         run.phase = Phase.ENDED
         self.write_progress([run])

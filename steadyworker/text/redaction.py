@@ -1,6 +1,6 @@
 """
 The removal of secrets from text: URL passwords, `password=…`, `--password …`, private keys, STOMP frames, Authorization,
-and what Erlang, PHP, Ruby and XML make of a password.
+tokens with a known beginning, the passwords of some commands, and what Erlang, PHP, Ruby and XML make of a password.
 
 `redact` uses patterns and no URL parser, because a password can contain `/` or `@`, and a list of URLs is not a URL.
 In doubt it removes too much: of the text between `://` and the last `@`, only the user's name remains.
@@ -20,16 +20,25 @@ LONGEST_VALUE = 4000
 _WORD = re.compile(r"\S+")
 # The start of a list's next URL within a word; every other comma or quote can belong to a password.
 _NEXT_URL = re.compile(r"""(?=[,;"'()]{1,3}[a-z][a-z0-9+.-]{0,30}://)""", re.IGNORECASE)
-_NAMES = (
-    r"(?:passw(?:or)?d|passphrase|passcode|(?<![a-z])pwd|secret(?:[._-]?key)?|(?:access|account|api|private)[._-]?key"
-    r"|credentials?|token)"
+# A key with one of these names identifies a thing, and is no secret.
+_PLAIN_KEYS = (
+    "bad|binding|cache|composite|dedup|entity|event|foreign|group|hash|header|idempotency|index|invalid|job|lookup"
+    "|message|missing|no|object|order|partition|primary|public|range|record|routing|row|same|search|shard|sort"
+    "|ssl|surrogate|tls|uniq|unique|unknown|wrong"
 )
+_NAMES = (
+    r"(?:passw(?:or)?d|passphrase|passcode|(?<![a-z])pwd|secret(?:[._-]?key)?|(?:access|account|api|private)[ ._-]?key"
+    rf"|(?<![a-z0-9])(?!(?:{_PLAIN_KEYS})[_-])[a-z0-9]{{1,30}}[_-]key|credentials?|token|session[_-]?id)"
+)
+# These are secrets only before `=`, or as a name in quotes: `auth: ok` has none.
+_SHORT_NAMES = r"(?<![a-z0-9])(?:pass|pw|sig|auth)"
 # The value ends at the closing quote; without a closing quote, as in a cut text, it ends with the line.
 _QUOTED = rf"""(?P<quote> \\{{0,9}}["'])
     (?P<value> (?: (?!(?P=quote)) (?:\\.|.) ){{0,{LONGEST_VALUE}}} ) (?P=quote)?"""
 _UNQUOTED = r"""(?: (?!\\[nr]) [^\s,;&"')\]}] )+"""
 _PAIR = re.compile(
-    rf"""(?P<name> {_NAMES} \\{{0,9}}["']? \]?
+    rf"""(?P<name> {_SHORT_NAMES} (?: = | \\{{0,9}}["'] \s{{0,9}} (?: => | [=:] ) \s{{0,9}} )
+         | {_NAMES} \\{{0,9}}["']? \]?
          (?: \s{{0,9}} (?: => | [=:] ) \s{{0,9}}  # Ruby and PHP print =>
            | \s?,\s? (?=<<")  # a tuple of Erlang
            | \s{{1,9}} value \s?=\s?  # <property name="password" value="x"/>
@@ -66,6 +75,27 @@ _TOKEN = re.compile(r"(?<![\w-])eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{5,}")  # JSON W
 _CALL = re.compile(r"(\b(?:AMQP\w{0,30}Connection|PDO)(?:(?:->|::)\w{1,40})?\((?=[^)\n]))[^\n]+")
 _PARAMETERS = re.compile(r'(amqp_params_\w{1,20},<<"[^"\n]{0,200}">>,(?:\{\w{1,20},)?<<")[^"\n]*')  # Erlang's client
 _ORACLE = re.compile(r"(jdbc:oracle:\w{1,10}:[^/\s@:]{1,100}/)\S{1,200}(?=@)", re.IGNORECASE)
+# The beginnings that GitHub, GitLab, Stripe and Slack give their tokens, so that they can be found.
+_KNOWN_TOKEN = re.compile(
+    r"(?<![a-z0-9])(gh[oprsu]_|github_pat_|glpat-|[rs]k_(?:live|test)_|xox[a-z]-)[a-z0-9_-]{8,}", re.IGNORECASE
+)
+# `curl -u user:password`, `mysql -ppassword` and `sshpass -p password`, in one text or as a list.
+_NEXT = r"""(?: ["']? \s{0,3} ,? \s{1,3} ["']? )"""
+_COMMAND = re.compile(
+    rf"""( \bcurl\b [^\n]{{0,200}}? [\s"'] (?: -u {_NEXT}? | --(?:proxy-)?user (?: = | {_NEXT}) ) ["']? [^\s:"']{{1,100}} :
+         | \b(?:mysql|mariadb)\w{{0,10}}\b [^\n]{{0,200}}? [\s"'] -p (?=[^\s"'])
+         | \bsshpass\b [^\n]{{0,50}}? [\s"'] -p {_NEXT}? )
+        [^\s"']+
+    """,
+    re.VERBOSE,
+)
+# `user:password@host` without a scheme; an address of e-mail can stand behind the names in the second line.
+_LOGIN = re.compile(
+    r"""(?<![\w/.@:+-])(?!(?:mailto|from|to|cc|bcc|e?mail|e-mail|sender|author|contact|user|node|sip|client_?id|\w{1,40}[_-]id):)
+        ([a-z][\w.+-]{0,60}:)[^\s:@/"'<>]{1,100}(?=@[\w\[(])
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
 _BEARER = re.compile(r"\b(bearer\s{1,9})[\w.~+/-]{8,}=*", re.IGNORECASE)
 _BASIC = re.compile(r"\b(basic\s{1,9})([a-z0-9+/]{4,}={0,2})", re.IGNORECASE)
 # The path of a field in an error message such as `$.password: expected str, got int`, which contains no secret.
@@ -77,13 +107,15 @@ _PUNCTUATION = 3  # characters; a text this short without a letter or digit is n
 _PREFIX = 2  # characters: b, rb
 _PORT_DIGITS = 5
 _MARKS = frozenset(":@")
-_SECRET_NAME = re.compile(rf"{_NAMES}$|authorization$|cookie$", re.IGNORECASE)
+_SECRET_NAME = re.compile(rf"{_NAMES}$|{_SHORT_NAMES}$|authorization$|cookie$", re.IGNORECASE)
 # Each pattern matches only a text that contains one of these hints; most log texts contain none, and need no search.
 _HINTS = (
-    *("://", "passw", "passphrase", "passcode", "pwd", "login:", "secret", "credential", "token", "cookie"),
-    *("authorization", "bearer", "basic", "private key-----", "eyj", "amqp_params", "jdbc:oracle"),
+    *("@", "pass", "pw", "login:", "secret", "credential", "token", "cookie", "sig", "auth", "session", "curl"),
+    *("mysql", "mariadb", "ghp_", "github_pat_", "glpat-", "k_live_", "k_test_", "xox", "_key", "-key"),
+    *(f"gh{kind}_" for kind in "orsu"),
+    *("bearer", "basic", "private key-----", "eyj", "amqp_params", "jdbc:oracle"),
     *("connection(", "connection->", "connection::", "pdo(", "pdo->", "pdo::", "\x00", r"\0", r"\x00", r"\u0000"),
-    *(f"{whose}{mark}key" for whose in ("access", "account", "api", "private") for mark in ("", "_", "-", ".")),
+    *(f"{whose}{mark}key" for whose in ("access", "account", "api", "private") for mark in ("", " ", ".")),
 )
 
 
@@ -101,6 +133,9 @@ def redact(text: str) -> str:
     for pattern in (_PLAIN, _PARAMETERS, _ORACLE, _CALL):
         text = pattern.sub(rf"\1{REDACTED}", text)
     text = _TOKEN.sub(REDACTED, text)
+    text = _KNOWN_TOKEN.sub(rf"\1{REDACTED}", text)
+    text = _COMMAND.sub(rf"\1{REDACTED}", text)
+    text = _LOGIN.sub(rf"\1{REDACTED}", text)
     return _PAIR.sub(_redacted_pair, _ARGUMENT.sub(_redacted_pair, text))
 
 

@@ -22,7 +22,7 @@ from steadyworker.errors import BrokerUnavailable, PublishFailed
 from steadyworker.network.errors import Foreign, Refused
 from steadyworker.runner.unkeyed import fingerprint
 from steadyworker_rabbitmq.errors import translated, unavailable
-from steadyworker_rabbitmq.messages import EXACT, delivery_of, fitted, properties_of, size_of
+from steadyworker_rabbitmq.messages import EXACT, carried, delivery_of, properties_of, size_of
 from steadyworker_rabbitmq.pika_internals import Connection
 
 # --- Messages ---------------------------------------------------------------------------------------------------------
@@ -148,23 +148,23 @@ def test_what_cannot_be_shown_says_so_where_a_number_must_stand() -> None:
     assert delivery.message_id == "m"
 
 
-def test_headers_that_grew_too_large_for_a_frame_are_cut_where_they_are_longest() -> None:
-    properties = BasicProperties(headers={"long": "é" * 100_000, "n": 5, "key": "k"}, message_id="m")
-    cut = over_the_wire(fitted(properties, 8192))
-    assert size_of(cut) <= 8192
-    assert (cut.headers["n"], cut.headers["key"]) == (5, "k")
-    assert cut.headers["long"].startswith("éé")
-
-
-def test_our_own_headers_are_never_cut() -> None:
-    """They say which job it is: rather than that, the longest names of others go."""
+@pytest.mark.parametrize("limit", [100, 8192, 131_072])
+def test_headers_that_grew_too_large_for_a_frame_travel_behind_the_body_with_their_types(limit: int) -> None:
     ours = {"sw-job-key": "k" * 200, "sw-hop": "1"}
-    theirs = {f"{number:03}-{'n' * 200}": "" for number in range(100)}
-    cut = over_the_wire(fitted(BasicProperties(headers={**theirs, **ours, "sw-reason": "r" * 3000}), 8192))
-    assert size_of(cut) <= 8192
-    assert {name: cut.headers[name] for name in ours} == ours
-    alone = fitted(BasicProperties(headers=ours), 100)
-    assert alone.headers == ours
+    theirs = {**TYPES, **{f"{number:03}-{'n' * 200}": b"\xff" * 999 for number in range(200)}, "long": "é" * 100_000}
+    before = received(over_the_wire(BasicProperties(headers={**theirs, **ours}, message_id="m")))
+    copy = properties_of(OutgoingMessage(Target.LATER, before.body, before.headers), "m", 0)
+    sent, body = carried(copy, before.body, limit)
+    copy = over_the_wire(sent)
+    assert size_of(copy) <= max(limit, 200)
+    assert "long" not in copy.headers
+    assert limit == 100 or {name: copy.headers[name] for name in ours} == ours
+    after = received(copy, body)
+    assert after.body == before.body
+    for delivery in (before, after):
+        assert {**delivery.headers, EXACT: ""} == {**before.headers, EXACT: ""}
+    again = over_the_wire(properties_of(OutgoingMessage(Target.WORK, after.body, after.headers), "m", 0))
+    assert again.headers == {**theirs, **ours}
 
 
 @pytest.mark.parametrize("headers", [{"n" * 256: "1"}, {"a": "\ud800"}])

@@ -22,8 +22,8 @@ from steadyworker_stomp.messages import (
     LINE_BYTES,
     delivery_of,
     fits,
-    fitted_message,
     frame_headers,
+    frame_of,
     longest_line,
 )
 from steadyworker_stomp.topology import check_names, queue_of
@@ -226,25 +226,48 @@ def test_a_delay_is_in_milliseconds_and_never_zero() -> None:
 
 
 @DIALECTS
-def test_headers_that_grew_too_large_are_cut_where_they_are_longest_and_ours_stay(dialect: Dialect) -> None:
+def test_headers_that_grew_too_large_travel_behind_the_body_and_ours_stay(dialect: Dialect) -> None:
     ours = {"sw-job-key": "k" * 200, "sw-hop": "1", "short": "s"}
     theirs = {"long": "é:\n" * 20_000, "receipt": "r" * 30_000, "sw-reason": "r" * 30_000}
-    cut = fitted_message(OutgoingMessage(Target.LATER, b"", {**theirs, **ours}, 5), dialect)
-    assert fits(cut)
-    assert longest_line(cut) <= LINE_BYTES
-    assert {name: cut[name] for name in ours} == ours
-    assert cut["long"].startswith("é:\n")
-    assert cut["AMQ_SCHEDULED_DELAY"] == "5000"
+    frame, body = frame_of(OutgoingMessage(Target.LATER, b"{}", {**theirs, **ours}, 5), dialect)
+    assert fits(frame)
+    assert longest_line(frame) <= LINE_BYTES
+    assert {name: frame[name] for name in ours} == ours
+    assert frame["AMQ_SCHEDULED_DELAY"] == "5000"
+    del frame["AMQ_SCHEDULED_DELAY"]  # as the broker does
+    delivery = delivery_of(1, "exports", dialect, frame, body)
+    assert (delivery.headers, delivery.body) == ({**theirs, **ours}, b"{}")
 
 
-def test_headers_that_are_too_many_are_left_out_by_the_length_of_their_names_and_ours_stay() -> None:
+@DIALECTS
+def test_a_property_that_is_too_long_for_a_line_stays_a_property_of_every_copy(dialect: Dialect) -> None:
+    long = {"correlation-id": "c" * 20_000}
+    first = delivery_of(1, "exports", dialect, {**long, "ack": "1"}, b"{}")
+    for _ in range(2):
+        frame, body = frame_of(OutgoingMessage(Target.LATER, first.body, first.headers, 5), dialect)
+        assert fits(frame)
+        first = delivery_of(1, "exports", dialect, {**frame, "ack": "2", "message-id": "m"}, body)
+        assert first.headers["correlation-id"] == long["correlation-id"]
+    replayed = frame_headers(OutgoingMessage(Target.WORK, first.body, first.headers), dialect)
+    assert replayed["correlation-id"] == long["correlation-id"]
+
+
+@DIALECTS
+def test_no_header_behind_a_body_becomes_a_part_of_the_frame(dialect: Dialect) -> None:
+    forged = b'{}{"ack": "9", "message-id": "9", "timestamp": "9", "destination": "9", "n": "1"}'
+    frame = {"ack": "1", "message-id": "a,1", "sw-behind": "2"}
+    delivery = delivery_of(1, "exports", dialect, frame, forged)
+    assert (delivery.id, delivery.sent_at, delivery.headers) == ("1", None, {"n": "1"})
+    assert delivery.message_id == dialect.message_id(frame)
+
+
+def test_headers_that_are_too_many_travel_behind_the_body_and_ours_stay() -> None:
     ours = {"sw-job-key": "k", "sw-hop": "1"}
     theirs = {f"{'n' * (number // 100)}{number:04}": "" for number in range(950)}
-    cut = fitted_message(OutgoingMessage(Target.WORK, b"", {**theirs, **ours}), CLASSIC)
-    assert fits(cut)
-    assert {name: cut[name] for name in ours} == ours
-    assert "0000" in cut
-    assert f"{'n' * 9}0949" not in cut
+    frame, body = frame_of(OutgoingMessage(Target.WORK, b"", {**theirs, **ours}), CLASSIC)
+    assert fits(frame)
+    assert {name: frame[name] for name in ours} == ours
+    assert delivery_of(1, "exports", CLASSIC, frame, body).headers == {**theirs, **ours}
 
 
 @pytest.mark.parametrize("text", ["a" * 9990, "é" * 4995, ":" * 4995, "\n" * 4995])

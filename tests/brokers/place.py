@@ -125,6 +125,8 @@ class Place(Protocol):
     """Seconds within which the messages of a killed worker come again; 0 for a broker that `REDELIVERS_AT_ONCE`."""
     hidden_for: ClassVar[float]
     """Seconds for which a message that a consumer has held may be missing from every count; 0 where it never is."""
+    long_header: ClassVar[int]
+    """The length of a header that a foreign program can send, and for which a copy with our own headers has no room."""
 
     @property
     def namespace(self) -> str | None:

@@ -63,6 +63,7 @@ class RabbitmqPlace:
     farewell: ClassVar[str] = r"CONNECTION_FORCED.*\(320\)"
     redelivers_within: ClassVar[float] = 0.0
     hidden_for: ClassVar[float] = 0.0
+    long_header: ClassVar[int] = 130_850  # of a frame of 131,072 bytes
 
     def __init__(self, rabbitmq: RabbitMQ) -> None:
         self.rabbitmq = rabbitmq

@@ -58,6 +58,7 @@ class RocketmqPlace(ABC):
     farewell: ClassVar[str] = ""  # no delivery is lost when the broker is stopped
     redelivers_within: ClassVar[float]
     hidden_for: ClassVar[float]
+    long_header: ClassVar[int] = 20_000  # of 32,767 bytes, of which a proxy accepts 16,384
 
     queues: ClassVar[int] = 16
     """The queues of a topic that a test makes."""

@@ -69,6 +69,7 @@ class StompPlace:
     farewell: ClassVar[str] = r"closed the connection|Connection reset|stopped"
     redelivers_within: ClassVar[float] = 0.0
     hidden_for: ClassVar[float] = 0.0
+    long_header: ClassVar[int] = 10_100  # of a line of 10,240 bytes, of which a copy uses 10,000
 
     def __init__(self, broker: StompBroker) -> None:
         self._stomp = broker

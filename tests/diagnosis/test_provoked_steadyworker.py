@@ -177,6 +177,23 @@ def test_a_header_that_cannot_be_read(stage: Stage) -> None:
     explained(process, "delivery_rejected", "steadyworker.bad-header")
 
 
+def test_a_task_of_celery_with_a_time(stage: Stage) -> None:
+    """One line for all of them, and none for a task without a time."""
+    process = stage.worker(f"{JOBS}:Steps").started()
+    celery = {"lang": "py", "task": "shop.export"}
+    times = [
+        {"eta": "", "expires": ""},
+        {"eta": "2026-12-24T18:00:00+00:00", "expires": ""},
+        {"eta": "2026-12-25T18:00:00+00:00"},
+    ]
+    for number, dates in enumerate(times):
+        message(stage, "steps", b'{"steps": 1}', **{"sw-job-key": f"task-{number}"}, **celery, **dates)
+        stage.reaches("steps", State.DONE, f"task-{number}")
+    line = explained(process, "headers_not_obeyed", "steadyworker.headers-not-obeyed")
+    assert (line["key"], line["headers"]) == ("task-1", ["eta"])
+    assert len(process.lines("headers_not_obeyed")) == 1
+
+
 # --- Another worker process ---------------------------------------------------------------------------------------------
 
 

@@ -19,8 +19,8 @@ from tests.support.stage import eventually
 PROGRAMS = ROOT / "examples/programs"
 
 PG_DUMP = """#!/bin/sh
-case "$2" in --file=*) echo "dump of $3" > "${2#--file=}";; esac
-[ "$3" != broken ]
+case "$2" in --file=*) echo "dump of $4" > "${2#--file=}";; esac
+[ "$3 $4" != "-- broken" ]
 """
 
 FFMPEG = """#!/bin/sh

@@ -9,7 +9,7 @@ from typing import Any
 
 from tenacity import wait_fixed
 
-from steadyworker import Job, Retry, RetryPolicy, Worker
+from steadyworker import Job, Reject, Retry, RetryPolicy, Worker
 from tests.support.jobs import is_open, note
 
 QUEUE = os.environ.get("FLEET_QUEUE", "fleet")
@@ -54,6 +54,18 @@ class Light(Apart):
     """The same in a thread of the worker process."""
 
     isolation = "thread"
+
+
+class Ordered(Light):
+    """The sender's own header names the job; until there is a file `mended`, each retry ends in a rejection."""
+
+    key_header = "orderKey"
+
+    def handle(self, job: Job[dict[str, Any]]) -> None:
+        if job.attempt > 1 and not is_open("mended"):
+            raise Reject("not mended")
+        note("keys", f"{job.attempt} {len(job.headers['orderKey'])} {job.headers['orderKey'][-1]}")
+        super().handle(job)
 
 
 class Steady(Worker[dict[str, Any], int]):

@@ -20,6 +20,7 @@ QUEUE = "fleet"
 """What the tests call the work queue; `Fleet.queue` is the broker's name of it, which on RabbitMQ is the same."""
 
 LIGHT, APART, STEADY = "tests.fleet.jobs:Light", "tests.fleet.jobs:Apart", "tests.fleet.jobs:Steady"
+ORDERED = "tests.fleet.jobs:Ordered"
 
 SOON = {"times": {"defer_delay": 2.0}}
 """A copy that follows another's run comes back after 2 s instead of 30."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 
 import pytest
@@ -165,3 +166,21 @@ def test_a_peer_that_is_dead_or_frozen_never_stops_a_healthy_one(fleet: Fleet, h
         assert healthy.lines("not_ready")[len(at_start) :] == []
         healthy.terminate()
         healthy.ended(0)
+
+
+@pytest.mark.also("classic", "rocketmq4")
+def test_check_warns_of_a_connection_without_tls_that_leaves_the_machine(fleet: Fleet) -> None:
+    """0.0.0.0 reaches this machine, too, but is no address of its own; with a loopback address, no way can be read."""
+    url = fleet.place.url()
+    host = next(host for host in ("localhost", "127.0.0.1") if host in url)
+    found = []
+    for broker in (url, url.replace(host, "0.0.0.0", 1)):
+        check = fleet.command("check", LIGHT, "--json", broker=broker)
+        check.ended(78 if fleet.place.namespace and broker != url else 0)  # its name is the address
+        (told,) = (line for line in check.log.read_text().splitlines() if line.startswith("{"))
+        found.append([each for each in json.loads(told)["findings"] if each["id"] == "check.no-tls"])
+    assert found[0] == []
+    ((level, what, remedy),) = [(each["level"], each["what"], each["remedy"]) for each in found[1]]
+    assert level == "warning"
+    assert what.startswith("The connection to 0.0.0.0:")
+    assert remedy.endswith("or protect the way to the broker.")

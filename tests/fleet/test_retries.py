@@ -9,10 +9,11 @@ from itertools import pairwise
 import pytest
 from pika.exceptions import NackError
 
-from steadyworker.ledger.base import State
+from steadyworker.ledger.base import State, Wanted
+from steadyworker.names import normal_key
 from tests.brokers.rabbitmq import Node
 from tests.brokers.rabbitmq_place import RabbitmqPlace
-from tests.fleet.kit import LIGHT, QUEUE, Fleet
+from tests.fleet.kit import LIGHT, ORDERED, QUEUE, Fleet
 from tests.support.stage import eventually
 
 RETRY = "fleet.later.1000ms"
@@ -40,6 +41,30 @@ def test_three_failures_with_three_delays_and_a_long_one_beside_them(fleet: Flee
     fleet.empties()
     assert [fleet.row(fleet.queue, key).counters.attempts for key in ("long", "short")] == [1, 3]  # type: ignore[union-attr]
     assert sorted(fleet.lines("starts")) == ["long 1", "long 2", "short 1", "short 2", "short 3", "short 4"]
+
+
+@pytest.mark.also("classic", "rocketmq4")
+def test_two_jobs_whose_long_keys_begin_alike_stay_two_jobs(fleet: Fleet) -> None:
+    """Through retry, dead letter, replay and retry: a header that a copy has no room for is the key, and stays whole."""
+    fleet.worker(ORDERED).started()
+    fleet.consumed_by(1)
+    size = fleet.place.long_header
+    keys = ["k" * (size - 1) + last for last in "12"]
+    for key in keys:
+        fleet.place.publish(fleet.queue, b'{"delays": [1.0]}', headers={"orderKey": key})
+    eventually(lambda: fleet.place.dead_letters(fleet.queue) == 2, "two dead letters", report=fleet.logs)
+    fleet.open("mended")
+    fleet.command("dead", "replay", ORDERED, "--all").ended(0)
+    fleet.notes("ends", 2)
+    fleet.empties()
+    rows = {(row.id.key, row.id.round): row for row, _ in fleet.ledger.jobs(Wanted(queue=fleet.queue))}
+    assert {job: (row.state, row.counters.attempts, row.conflicts) for job, row in rows.items()} == {
+        (normal_key(key), round_): (state, 1, 0)
+        for key in keys
+        for round_, state in enumerate((State.DEAD, State.DONE))
+    }
+    attempts = [1, 1, 2]  # the second one of the first round ends in a rejection
+    assert sorted(fleet.lines("keys")) == sorted(f"{attempt} {size} {last}" for attempt in attempts for last in "12")
 
 
 def test_a_queue_that_delays_by_itself_changes_no_delay_of_ours_and_no_counter(

@@ -12,7 +12,7 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 
 from steadyworker.errors import ConfigError
-from steadyworker.network.url import Address, Tls
+from steadyworker.network.url import Address, Tls, unencrypted
 from steadyworker_rabbitmq import url as rabbitmq
 from steadyworker_stomp import url as stomp
 
@@ -150,3 +150,19 @@ def test_a_key_with_a_password_is_refused_without_a_question(tmp_path: Path) -> 
     )
     with pytest.raises(ConfigError, match="without a password"):
         Tls(certfile=str(tmp_path / "cert.pem"), keyfile=str(tmp_path / "key.pem")).context()
+
+
+@pytest.mark.parametrize(
+    ("hosts", "remote"),
+    [
+        ("localhost,127.0.0.1,127.8.0.9,[::1]", ""),
+        ("broker,localhost,10.0.0.7:99,[fe80::1]:98", "broker:97, 10.0.0.7:99, [fe80::1]:98"),
+        ("localhost.example.com", "localhost.example.com:97"),
+    ],
+)
+def test_a_connection_without_tls_that_leaves_the_machine_is_a_warning(scheme: Scheme, hosts: str, remote: str) -> None:
+    url = scheme.parse(f"amqp://u:{CANARY}@{hosts}")
+    addresses = [Address(one.host, one.port if one.port in (98, 99) else 97) for one in url.addresses]
+    found = unencrypted(addresses, "write amqps://.")
+    assert [(each.level, each.id) for each in found] == [("warning", "check.no-tls")] * bool(remote)
+    assert [each.what.partition(" has no TLS")[0] for each in found] == [f"The connection to {remote}"] * bool(remote)

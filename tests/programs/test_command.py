@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
 
@@ -48,6 +49,41 @@ def test_a_placeholder_becomes_one_value_and_no_shell_reads_it(argument: str, be
 def test_a_body_that_does_not_fit_is_a_bad_payload(argument: str, body: bytes, says: str) -> None:
     with pytest.raises(BadPayload, match=says):
         filled("program", argument, body=body)
+
+
+OPTION = b'{"name": "--file=/elsewhere", "n": -5, "empty": "", "key": "-k"}'
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("{payload.name}", "--file=/elsewhere"),
+        ("{payload.n}", "-5"),
+        ("{payload.name}.sql", "--file=/elsewhere.sql"),
+        ("{payload.empty}{payload.key}", "-k"),
+        ("{payload.empty}-x", "-x"),
+    ],
+)
+def test_a_payload_is_no_option(argument: str, value: str) -> None:
+    says = (
+        f"expected a value that does not begin with - for {argument!r}, because the program could read it as an option"
+    )
+    with pytest.raises(BadPayload, match=re.escape(f"$: {says}")) as caught:
+        filled("program", "-x", argument, "--", body=OPTION)
+    assert "elsewhere" not in str(caught.value), "a dead letter's reason has no payload"
+    assert filled("program", "--", argument, body=OPTION) == ["program", "--", value]
+    assert filled("program", f"--name={argument}", body=OPTION) == ["program", f"--name={value}"]
+    allowed = Command(("program", argument), allow_options=True)
+    assert allowed.filled(OPTION, "k-1", "/dev/fd/7") == ["program", value]
+
+
+def test_the_body_itself_is_no_option() -> None:
+    with pytest.raises(BadPayload, match="does not begin with -"):
+        filled("program", "{payload}", body=b"--file=/elsewhere")
+
+
+def test_an_option_of_the_operator_is_an_option() -> None:
+    assert filled("program", "-n{payload.n}", "-", "--x") == ["program", "-n17", "-", "--x"]
 
 
 @pytest.mark.parametrize(

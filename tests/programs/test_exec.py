@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -12,7 +13,10 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 import pytest
 
+from steadyworker.cli.exec import command
+from steadyworker.errors import BadPayload
 from steadyworker.ledger.base import State
+from steadyworker.programs.command import Command
 from tests.programs.conftest import Exec
 from tests.support.stage import Stage, WorkerProcess, eventually
 
@@ -59,6 +63,23 @@ def test_a_payload_is_an_argument_whatever_it_holds(stage: Stage, exec_: Exec) -
     process.ended(0)
     assert output(process) == ["$(touch oops); `touch oops` 'a' \"b\" *", "True"]
     assert not (stage.folder / "oops").exists()
+
+
+def test_a_payload_becomes_an_option_only_if_the_operator_allows_it(stage: Stage, exec_: Exec) -> None:
+    """`touch --reference=FILE` and `touch -- NAME`: what a message says is a name, or nothing."""
+    stage.send("work", {"name": "-c"}, key="k")
+    exec_(["touch", "{payload.name}"], max_jobs=1).ended(0)
+    assert stage.reaches("work", State.DEAD, "k").reason.startswith(
+        "bad-payload: $: expected a value that does not begin"
+    )
+    for key, options, program in (
+        ("name", (), ["touch", "--", "{payload.name}"]),
+        ("option", ("--allow-options",), ["touch", "{payload.name}", "made"]),
+    ):
+        stage.send("work", {"name": "-c"}, key=key)
+        exec_(program, *options, max_jobs=1).ended(0)
+        stage.reaches("work", State.DONE, key)
+    assert [(stage.folder / name).exists() for name in ("-c", "made")] == [True, False]
 
 
 def test_a_file_holds_a_body_that_is_too_large_for_an_argument(stage: Stage, exec_: Exec) -> None:
@@ -240,7 +261,15 @@ def _all() -> Any:
 
 
 def test_the_examples_of_the_help_are_commands(tmp_path: Path) -> None:
-    from steadyworker.cli.exec import command
-
     assert command.epilog is not None
-    assert all(word in command.epilog for word in ("pg_dump", "ffmpeg", "php"))
+    examples = [shlex.split(line)[2:] for line in command.epilog.splitlines() if line.startswith("  steadyworker exec")]
+    assert [words[words.index("--") + 1] for words in examples] == ["pg_dump", "ffmpeg", "php"]
+    body = b'{"database": "--file=/elsewhere", "source": "-f"}'
+    for words in examples:
+        context = command.make_context("exec", words)
+        filled = Command(context.params["arguments"]).filled
+        try:
+            arguments = filled(body, "k-1", "/dev/fd/7")
+        except BadPayload:
+            continue
+        assert "--file=/elsewhere" not in arguments[: [*arguments, "--"].index("--")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 import sqlite3
@@ -197,6 +198,27 @@ def test_whatever_is_sent_over_amqp_ends_done_or_dead(place: Processes, vhost: V
         assert 0 < every_message_ends(place, process, sent, dead) < sent
         count = dead()
     assert len(letters(place)) == count
+
+
+def test_a_body_with_a_content_encoding_is_a_dead_letter_that_names_it(place: Processes, vhost: Vhost) -> None:
+    """As a sender that compresses its bodies says it; the utf-8 of Celery's senders is what every body is."""
+    place.worker(TYPED, ledger_reach="host").started()
+    place.send("typed", {"merchant": "the first"}, key="the-first")  # from here on the queue exists
+    bodies = {"gzip": gzip.compress(GOOD), "utf-8": GOOD, "UTF-8": b"no JSON"}
+    with closing(pika.BlockingConnection(pika.URLParameters(vhost.url))) as connection:
+        for encoding, body in bodies.items():
+            given = pika.BasicProperties(content_encoding=encoding, message_id=encoding, delivery_mode=2)
+            connection.channel().basic_publish("", "typed", body, given)
+    for key, state in (("gzip", State.DEAD), ("utf-8", State.DONE), ("UTF-8", State.DEAD)):
+        place.reaches("typed", state, key)
+    reasons = eventually(
+        lambda: len(found := letters(place)) == 2 and {each["key"]: each["reason"] for each in found}, "two"
+    )
+    assert reasons["gzip"] == (
+        "bad-payload: $: expected UTF-8, got byte 0x8b at 1; "
+        "its sender's content encoding is 'gzip', and SteadyWorker decodes none"
+    )
+    assert "content encoding" not in reasons["UTF-8"]
 
 
 _stomp_text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=60)

@@ -20,7 +20,7 @@ from steadyworker_rocketmq.direct.producer import (
     properties_of,
 )
 from steadyworker_rocketmq.errors import is_lacking_right, unavailable
-from steadyworker_rocketmq.messages import HEADERS_BYTES, Wire, fitted_wire, wire_of
+from steadyworker_rocketmq.messages import HEADERS_BYTES, Wire, carried_wire, wire_of
 from steadyworker_rocketmq.names import Names
 from steadyworker_rocketmq.remoting import Queue, Remoting, RemotingError
 from steadyworker_rocketmq.topology import Prepared
@@ -65,7 +65,7 @@ class Publisher:
             check_size("a body", len(message.body), self._settings.max_body)
             check_size("headers (with their names)", wire_of(message).size(), HEADERS_BYTES)
         delay = message.delay if message.to is Target.LATER else 0.0
-        self.send(self._names.dead if message.to is Target.DEAD else self._names.work, fitted_wire(message), delay)
+        self.send(self._names.dead if message.to is Target.DEAD else self._names.work, carried_wire(message), delay)
 
     def send(self, topic: str, wire: Wire, delay: float = 0.0) -> None:
         """Send a message to this topic, at the first delay level that is not below `delay`; raises as `publish` does."""

@@ -245,14 +245,10 @@ class Held:
         self._link.run(work, settled)
 
     def _release(self, session: Session, item: _Item) -> None:
-        """Send a whole copy to the work topic, and acknowledge the original; else end its invisibility soon; blocking."""
-        received, headers = item.received, item.delivery.headers
-        copy = received.wire.copied(received.id, received.born_at)
+        """Send a copy to the work topic, and acknowledge the original; else end its invisibility soon; blocking."""
+        received = item.received
         try:
-            if delivery_of(0, "", "", copy, "", Redelivered.UNKNOWN, None).headers != headers:
-                session.renew(received, SHORTEST_INVISIBLE)
-                return
-            self._publisher.send(self._topic, copy)
+            self._publisher.send(self._topic, received.wire.copied(received.id, received.born_at))
         except PublishFailed:
             session.renew(received, SHORTEST_INVISIBLE)
             return

@@ -24,7 +24,7 @@ from steadyworker_rocketmq.errors import (
 )
 from steadyworker_rocketmq.grpc.client import Sender
 from steadyworker_rocketmq.grpc.senders import Senders
-from steadyworker_rocketmq.messages import HEADERS_BYTES, Wire, fitted_wire, wire_of
+from steadyworker_rocketmq.messages import HEADERS_BYTES, Wire, carried_wire, wire_of
 from steadyworker_rocketmq.names import Names
 from steadyworker_rocketmq.topology import Prepared
 from steadyworker_rocketmq.url import BrokerUrl
@@ -84,7 +84,7 @@ class Publisher:
         if message.first:
             check_size("a body", len(message.body), self._settings.max_body)
             check_size("headers (with their names)", wire_of(message).size(), HEADERS_BYTES)
-        wire = fitted_wire(message)
+        wire = carried_wire(message)
         if message.to is Target.LATER and message.delay > 0:
             self.send_later(wire, self._settings.clock.wall() + message.delay)
         else:

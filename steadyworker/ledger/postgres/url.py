@@ -13,7 +13,6 @@ import socket
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import quote
 
@@ -22,6 +21,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import Conninfo
 
 from steadyworker.errors import ConfigError
+from steadyworker.names import is_loopback
 
 _LEAST_CONNECT = 2.0
 """The shortest connect timeout, in seconds; libpq uses two seconds for a shorter one."""
@@ -113,12 +113,7 @@ def is_remote(parameters: Parameters) -> bool:
 
 def _is_here(host: str) -> bool:
     """Return whether the host is a Unix socket (a path, or `@name`) or a loopback address."""
-    if host.startswith(("/", "@")) or host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return host.startswith(("/", "@")) or is_loopback(host)
 
 
 def _system_roots() -> str:

@@ -154,6 +154,26 @@ class PublishPromises(AdapterBench):
         assert (len(delivery.body), delivery.size) == (largest + 1, largest + 1)
         adapter.settle(delivery, Settle.ACK)
 
+    def test_a_copy_has_every_header_whole(self, adapter: Adapter) -> None:
+        """No header of a copy is cut or left out, even if there are more than the broker accepts: any of them can be the key."""
+        headers = {KEY: "k-1", "order": "é" * 70_000, "a line": "x\ny" * 9_000, **{f"n{n}": str(n) for n in range(950)}}
+        adapter.publish(OutgoingMessage(Target.WORK, b"{}", headers))
+        tape = self.started(adapter, 5)
+        delivery = tape.delivery()
+        to = Target.WORK if adapter.capabilities.delays is Delays.NONE else Target.LATER
+        adapter.publish(OutgoingMessage(to, delivery.body, delivery.headers, self.delay))
+        adapter.settle(delivery, Settle.ACK)
+        self.let_pass(self.delay)
+        copy = tape.delivery(2)
+        adapter.publish(OutgoingMessage(Target.DEAD, copy.body, copy.headers))
+        adapter.settle(copy, Settle.ACK)
+        arrived = [delivery, copy]
+        if adapter.capabilities.reads_dead_letters:
+            with adapter.dead_letters() as letters:
+                arrived += letters
+        for each in arrived:
+            assert ({name: each.headers.get(name) for name in headers}, each.body) == (headers, b"{}")
+
     def test_the_broker_is_the_same_for_every_client_and_for_ever(self, open_adapter: Open) -> None:
         """`identity` stays the same, because a namespace is bound to it."""
         one, two = open_adapter(), open_adapter()
