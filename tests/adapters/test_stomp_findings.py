@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from steadyworker.adapter import Delivered, QueueSpec, Settings, Signal, Unreachable
+from steadyworker.adapter import Delivered, QueueSpec, Settings, Signal, Uncounted, Unreachable
 from steadyworker.errors import BrokerUnavailable, Finding, NotPublished
 from steadyworker_stomp import StompAdapter
 from steadyworker_stomp.checks.risks import QueueState, risks
@@ -294,16 +294,22 @@ def test_rabbitmqs_plugin_is_refused_with_the_remedy(rabbitmq_stomp: str) -> Non
 
 
 def test_classic_without_its_scheduler_is_an_error_with_the_line_that_switches_it_on(
-    classic_without_scheduler: Classic,
+    bare_classic: Classic,
 ) -> None:
+    """And one without advisory messages, which lists no consumer and no queue: that is no knowledge of them."""
     spec = QueueSpec("exports", "exports.dead")
-    adapter = StompAdapter(classic_without_scheduler.url, spec, Settings())
-    trusting = StompAdapter(classic_without_scheduler.url, spec, Settings(topology="trust"))
+    adapter = StompAdapter(bare_classic.url, spec, Settings())
+    trusting = StompAdapter(bare_classic.url, spec, Settings(topology="trust"))
     try:
-        (finding,) = [each for each in adapter.findings(spec) if not is_note(each)]
+        finding, uncounted = [each for each in adapter.findings(spec) if not is_note(each)]
         assert finding.level == "error"
         assert 'schedulerSupport="true"' in finding.remedy
-        assert trusting.findings(spec) == []
+        assert 'advisorySupport="true"' in uncounted.remedy
+        assert trusting.findings(spec) == [uncounted]
+        found = adapter.consumers()
+        assert isinstance(found, Uncounted)
+        assert found.why.startswith("the broker sends no advisory messages")
+        assert adapter.exists()
     finally:
         adapter.stop(5)
         trusting.stop(5)

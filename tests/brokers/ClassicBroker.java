@@ -33,6 +33,7 @@ public class ClassicBroker {
         broker.setBrokerName("test");
         broker.setDataDirectory(settings.getProperty("data"));
         broker.setSchedulerSupport(Boolean.parseBoolean(settings.getProperty("scheduler")));
+        broker.setAdvisorySupport(Boolean.parseBoolean(settings.getProperty("advisories")));
         broker.getManagementContext().setCreateConnector(false); // no port for JMX: Jolokia is in the process
         broker.setPlugins(new BrokerPlugin[] {logins(settings), rights(), new StatisticsBrokerPlugin()});
         broker.setDestinationPolicy(policies());

@@ -36,14 +36,14 @@ class Classic(StompNode):
     """
     A Classic that the tests start.
 
-    Delayed messages need the `scheduler`; without it, as shipped, the broker delivers them at once.
+    A `bare` one has no scheduler, as shipped, and delivers delayed messages at once; it sends no advisory messages either.
     Its dead-letter queue is `ActiveMQ.DLQ`, for all queues.
     """
 
-    def __init__(self, series: str = "6.3", *, scheduler: bool = True) -> None:
+    def __init__(self, series: str = "6.3", *, bare: bool = False) -> None:
         """Make a node of this series ready to start; raises MissingError when it cannot be brought here."""
         self.series = series
-        self._scheduler = scheduler
+        self._bare = bare
         super().__init__(f"classic-{series}", classic_program(series))
 
     def close_connections(self) -> None:
@@ -62,7 +62,8 @@ class Classic(StompNode):
         settings = {
             "data": str(self.folder / "data"),
             "connectors": " ".join(connectors),
-            "scheduler": str(self._scheduler).lower(),
+            "scheduler": str(not self._bare).lower(),
+            "advisories": str(not self._bare).lower(),
             "javax.net.ssl.keyStore": str(self.key_store),
             "javax.net.ssl.keyStorePassword": STORE_PASSWORD,
             "javax.net.ssl.trustStore": str(self.trust_store),

@@ -245,7 +245,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if series:
             item.add_marker("rabbitmq")
         kind = kind_of(item)
-        if kind or "classic_without_scheduler" in asked:
+        if kind or "bare_classic" in asked:
             item.add_marker("stomp")
         if lines_of(item):
             item.add_marker("rocketmq")
@@ -271,7 +271,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         with suppress(MissingError):  # told by the tests that need it
             newest_rabbitmq() if series == NEWEST else rabbitmq_root(series)
     kinds = {kind_of(item) for item in session.items} - {""}
-    if any("classic_without_scheduler" in getattr(item, "fixturenames", ()) for item in session.items):
+    if any("bare_classic" in getattr(item, "fixturenames", ()) for item in session.items):
         kinds.add("classic")
     for kind in kinds - {GIVEN}:
         with suppress(MissingError):
@@ -422,10 +422,10 @@ def queue(stomp_broker: StompBroker) -> Iterator[str]:
 
 
 @pytest.fixture
-def classic_without_scheduler() -> Iterator[Classic]:
-    """A Classic without its scheduler, which delivers delayed messages at once; for this test alone."""
+def bare_classic() -> Iterator[Classic]:
+    """A Classic without its scheduler, which delivers delayed messages at once, and without advisory messages; for this test alone."""
     with had():
-        made = Classic(scheduler=False)
+        made = Classic(bare=True)
     with closing(made):
         made.start()
         yield made

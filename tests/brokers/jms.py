@@ -12,7 +12,7 @@ import struct
 
 from tests.brokers.stomp_broker import StompBroker
 
-OBJECT, BYTES, MAP, STREAM = 2, 4, 5, 6
+OBJECT, MAP, STREAM = 2, 5, 6
 """Artemis's numbers of kinds of messages (`Message.java`)."""
 
 
@@ -31,7 +31,7 @@ def map_of(names: int) -> bytes:
     )
 
 
-def managed(broker: StompBroker, queue: str, kind: int, body: bytes, **headers: str) -> None:
+def managed(broker: StompBroker, queue: str, kind: int, body: bytes) -> None:
     """Have Artemis's management send a message of this kind to a queue."""
     (mbean,) = broker.jolokia.search("org.apache.activemq.artemis:broker=*")
     if not broker.jolokia.search(f'org.apache.activemq.artemis:*,subcomponent=queues,queue="{queue}"'):
@@ -41,7 +41,7 @@ def managed(broker: StompBroker, queue: str, kind: int, body: bytes, **headers: 
     (address,) = broker.jolokia.search(f'org.apache.activemq.artemis:broker=*,component=addresses,address="{queue}"')
     send = "sendMessage(java.util.Map,int,java.lang.String,boolean,java.lang.String,java.lang.String)"
     text = base64.b64encode(body).decode()
-    broker.jolokia.execute(address, send, headers, kind, text, True, broker.user, broker.password)
+    broker.jolokia.execute(address, send, {}, kind, text, True, broker.user, broker.password)
 
 
 def transformed(broker: StompBroker, queue: str, kind: str = "map", persistent: str = "true") -> None:

@@ -273,8 +273,8 @@ def test_a_delayed_message_waits(stomp_broker: StompBroker) -> None:
     assert "scheduledJobId" in _delayed(stomp_broker).headers
 
 
-def test_without_its_scheduler_a_classic_delivers_a_delayed_message_at_once(classic_without_scheduler: Classic) -> None:
-    message = _delayed(classic_without_scheduler)
+def test_without_its_scheduler_a_classic_delivers_a_delayed_message_at_once(bare_classic: Classic) -> None:
+    message = _delayed(bare_classic)
     assert message.headers["AMQ_SCHEDULED_DELAY"] == "300"
     assert "scheduledJobId" not in message.headers
 

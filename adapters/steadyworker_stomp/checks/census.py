@@ -5,6 +5,8 @@ Classic has advisory topics: a new subscriber is sent every consumer of a queue,
 The broker sends these in the thread that reads the subscription, and before it reads the next frame.
 So a message to a temporary queue, sent after the subscription, arrives behind the last of them.
 The subscription asks for no receipt, because Classic sends nothing of this to a subscriber that does.
+A Classic with `advisorySupport="false"` sends nothing, as if no queue had a consumer.
+So an empty list counts only if the broker lists the temporary queue of this connection.
 
 Artemis has management (`artemis.py`).
 
@@ -28,6 +30,7 @@ from steadyworker_stomp.errors import BrokerError, is_right
 
 _CONSUMERS = "/topic/ActiveMQ.Advisory.Consumer.Queue."
 _QUEUES = "/topic/ActiveMQ.Advisory.Queue"
+_TEMPORARY = "/topic/ActiveMQ.Advisory.TempQueue"
 _MARK = "/temp-queue/steadyworker"
 
 _TRIES, _PAUSE = 20, 0.05
@@ -50,9 +53,13 @@ _REPLIES_REMEDY = (
 )
 
 
+class NoAdvisoriesError(Exception):
+    """A Classic that sends no advisory messages."""
+
+
 def census(visited: Visit, queue: str) -> int | Uncounted:
     """
-    Return the number of connections that consume the queue; Uncounted if the user has no right to ask.
+    Return the number of connections that consume the queue; Uncounted if the broker does not tell this user.
 
     Raises Silent or OSError if the connection fails, and BrokerError if the broker does.
     """
@@ -65,6 +72,9 @@ def census(visited: Visit, queue: str) -> int | Uncounted:
         return len({each["connectionID"] for each in consumers if not each.get("browseOnly")})
     except MissingError:
         return 0
+    except NoAdvisoriesError:
+        remedy = 'set advisorySupport="true" on <broker> in activemq.xml, and restart the broker'
+        return Uncounted("the broker sends no advisory messages, which list the consumers", remedy)
     except BrokerError as error:
         _check(visited, error)
         if isinstance(error, NoRepliesError):
@@ -75,7 +85,7 @@ def census(visited: Visit, queue: str) -> int | Uncounted:
 
 def subscriptions(visited: Visit, queue: str) -> int | None:
     """
-    Return the number of the queue's subscriptions, at the same cost for any number; None if the user has no right to ask.
+    Return the number of the queue's subscriptions, at the same cost for any number; None if the broker does not tell this user.
 
     Raises Silent or OSError if the connection fails, and BrokerError if the broker does.
     """
@@ -85,6 +95,8 @@ def subscriptions(visited: Visit, queue: str) -> int | None:
         return int(Management(visited).ask(f"queue.{queue}", "getConsumerCount"))
     except MissingError:
         return 0
+    except NoAdvisoriesError:
+        return None
     except BrokerError as error:
         _check(visited, error)
         return None
@@ -92,7 +104,7 @@ def subscriptions(visited: Visit, queue: str) -> int | None:
 
 def has_queue(visited: Visit, queue: str) -> bool:
     """
-    Return whether the broker has the queue; True if the user has no right to ask.
+    Return whether the broker has the queue; True if the broker does not tell this user.
 
     Raises Silent or OSError if the connection fails, and BrokerError if the broker does.
     """
@@ -104,6 +116,8 @@ def has_queue(visited: Visit, queue: str) -> bool:
         Management(visited).ask(f"queue.{queue}", "isPaused")
     except MissingError:
         return False
+    except NoAdvisoriesError:
+        return True
     except BrokerError as error:
         _check(visited, error)
     return True
@@ -130,7 +144,16 @@ def _consumers(management: Management, queue: str) -> list[dict[str, Any]]:
 
 
 def _advised(visited: Visit, topic: str) -> Iterator[Received]:
-    """Yield the messages that an advisory topic of Classic sends to a new subscriber."""
+    """Yield the messages that an advisory topic of Classic sends to a new subscriber; raises NoAdvisoriesError."""
+    found = False
+    for each in _sent_at_once(visited, topic):
+        found = True
+        yield each
+    if not found and next(_sent_at_once(visited, _TEMPORARY), None) is None:
+        raise NoAdvisoriesError
+
+
+def _sent_at_once(visited: Visit, topic: str) -> Iterator[Received]:
     visited.connection.listen(_MARK, "mark", {})
     visited.connection.listen(topic, "advisory", {})
     visited.wait(visited.connection.send(_MARK, b"", {}))
