@@ -159,13 +159,14 @@ class _Probe(BaseHTTPRequestHandler):
     def __init__(self, head: bytes, server: HealthServer) -> None:
         # The base class would read from a socket, and write into it.
         self._ours = server
-        self.rfile, self.wfile = BytesIO(head), BytesIO()
+        self._response = BytesIO()
+        self.rfile, self.wfile = BytesIO(head), self._response
         self.client_address = ("", 0)
 
     def response(self) -> bytes:
         """Return the whole response; it is empty if the request is not HTTP and has no version."""
         self.handle_one_request()
-        return self.wfile.getvalue()
+        return self._response.getvalue()
 
     def do_GET(self) -> None:
         """Respond to a probe."""

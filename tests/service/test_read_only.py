@@ -45,7 +45,7 @@ class Disk:
     def repair(self) -> None:
         """What an operator does when nothing has a file open there any more, with a copy: a mount namespace can have the old one."""
         run("umount", self.path)
-        self._image = shutil.copy(self._image, self._image.with_suffix(".copy"))
+        self._image = Path(shutil.copy(self._image, self._image.with_suffix(".copy")))
         subprocess.run(
             ["fsck.ext4", "-y", self._image], capture_output=True, check=False
         )  # 1: it has repaired something

@@ -204,7 +204,11 @@ def test_evidence_of_more_than_thirty_seconds_ago_fails_livez() -> None:
     """The main thread collects it; the thread that answers the probes sees that it is old, whatever the main thread waits for."""
     clock = FakeClock()
     monitor = Monitor(clock, Times().scaled(1000), None, {})
-    for turn in (lambda: monitor.wait("refused"), lambda: monitor.look(cast(Assembly, None), Stage.RUNNING)):
+    turns: list[Callable[[], None]] = [
+        lambda: monitor.wait("refused"),
+        lambda: monitor.look(cast(Assembly, None), Stage.RUNNING),
+    ]
+    for turn in turns:
         turn()
         clock.advance(30)
         assert monitor.snapshot().unlive == ()
