@@ -8,7 +8,9 @@ The witnesses are JMX, which shows the content, and a client with the transforma
 from __future__ import annotations
 
 import struct
+import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,8 +23,13 @@ from steadyworker.errors import SteadyWorkerError, Unsettled
 from steadyworker.ledger.memory import MemoryLedger
 from steadyworker_stomp import StompAdapter
 from tests.adapters.stomp_kit import Worker, work
+from tests.brokers import stomp_client
+from tests.brokers.activemq import classic_program
 from tests.brokers.jms import MAP, OBJECT, STREAM, content, kinds, managed, map_of, send_map, transformed
+from tests.brokers.maven import java
+from tests.brokers.process import free_ports
 from tests.brokers.stomp_broker import StompBroker
+from tests.brokers.stomp_node import StompNode
 
 Eventually = Callable[..., Any]
 CLASSIC_ONLY = pytest.mark.parametrize("stomp_kind", ["classic"], indirect=True)
@@ -65,6 +72,41 @@ def test_a_rejected_message_goes_unchanged_to_the_brokers_own_dead_letters(
     assert kind == "object" or all("harbour" in text for text in letters)
     assert stomp_broker.counts(queue).waiting == 0
     assert len(worker.deliveries) == 3
+
+
+@pytest.mark.slow
+@CLASSIC_ONLY
+def test_each_kind_of_message_of_a_jms_client(stomp_node: StompNode, queue: str) -> None:
+    """Map, stream, object and a message without a body are not shown; text and bytes are, also if the bytes are none."""
+    (port,) = free_ports(1)
+    (broker,) = stomp_node.jolokia.search("org.apache.activemq:type=Broker,brokerName=*")
+    url = f"tcp://127.0.0.1:{port}"
+    name = stomp_node.jolokia.execute(broker, "addConnector(java.lang.String)", url)
+    sender = Path(stomp_client.__file__).with_name("JmsSender.java")
+    program = [
+        java(),
+        "-cp",
+        f"{classic_program('6.3')}/lib/*",
+        sender,
+        url,
+        stomp_node.user,
+        stomp_node.password,
+        queue,
+    ]
+    worker = Worker(stomp_node.url, queue)
+    try:
+        subprocess.run([*map(str, program)], check=True)
+        worker.start()
+        found = []
+        for number in range(1, 8):
+            found.append(worker.delivery(number))
+            worker.adapter.settle(found[-1], Settle.ACK)
+    finally:
+        worker.adapter.stop(10)
+        stomp_node.jolokia.execute(broker, "removeConnector(java.lang.String)", name)
+    assert [each.unshown is None for each in found] == [False] * 4 + [True] * 3
+    assert [each.body for each in found[4:]] == [b"harbour", b"harbour", b""]
+    assert stomp_node.dead(queue) == 4
 
 
 @ARTEMIS_ONLY
