@@ -1,8 +1,8 @@
 """
 `SparkExport`: the plan of an export for Spark, and the work on it in the job's own process (the child).
 
-The child sends the plan, receives an event for each complete part, and joins and hashes the parts.
-The child compares its row count with Spark's count, and publishes the file like any other export (`commit.py`).
+The child sends the plan, receives an event for each complete part, and joins, hashes, counts and sums the parts.
+It publishes the file like any other export (`commit.py`).
 This module does not import Spark.
 """
 
@@ -26,9 +26,9 @@ from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.base import Services
 from steadyworker.exports.commit import publish
 from steadyworker.exports.formats import Csv, Format, format_of
-from steadyworker.exports.manifest import Manifest, Total, plain, timestamp, valid_unicode, versions
+from steadyworker.exports.manifest import Manifest, plain, timestamp, valid_unicode, versions
 from steadyworker.exports.spark.build import Build
-from steadyworker.exports.spark.groups import Groups, check
+from steadyworker.exports.spark.groups import Groups
 from steadyworker.exports.spark.handle import Names
 from steadyworker.exports.spark.join import Join, Replaced
 from steadyworker.exports.spark.pace import Pace, Ratio, note
@@ -202,7 +202,8 @@ class _Run:
         self._columns, self._pace = columns, Pace(Ratio())
         names = [name for name, _ in columns]
         Totals(names, self._sums, self._by, self._form.text)  # raises if a column cannot be summed, as in every export
-        self._groups = Groups(columns, self._form, self._by, tuple(self._sums)) if self._by else None
+        wanted = self._by or self._sums
+        self._groups = Groups(columns, self._form, self._by, tuple(self._sums)) if wanted else None
         data, head, form = self._stage.data, self._form.head(names), self._form
         if form.name == "parquet":
             body = partial(Recast, columns=columns, seen=self._groups.add_batch if self._groups else lambda _: None)
@@ -248,11 +249,6 @@ class _Run:
     def _finish(self, done: Done, said: Mapping[str, Any]) -> Manifest:
         join = self._joined()
         join.finish(done.parts)
-        if join.rows != done.rows:
-            raise ExportError(
-                f"Expected {done.rows} rows, as Spark counted them, got {join.rows} in the file, so nothing was published: "
-                "the next run repeats the export."
-            )
         return Manifest(
             uid=self._services.uid,
             key=self._services.key,
@@ -262,8 +258,8 @@ class _Run:
             parameters=plain(self._export.params or {}),
             snapshot=self._started.snapshot,
             columns=tuple(name for name, _ in self._columns),
-            rows=done.rows,
-            totals=self._totals(done),
+            rows=join.rows,
+            totals=self._groups.result(join.rows) if self._groups else (),
             bytes=join.bytes,
             sha256=join.sha256,
             format=self._form.options(),
@@ -272,13 +268,6 @@ class _Run:
             | self._started.versions,
             created_at=timestamp(self._clock),
         )
-
-    def _totals(self, done: Done) -> tuple[Total, ...]:
-        if self._groups is not None:
-            totals = self._groups.result()
-            check(totals, done.rows, done.sums)
-            return totals
-        return (Total(rows=done.rows, sums=done.sums),) if self._sums else ()
 
 
 def _drop(parts: Path, job: str, submission: int) -> None:

@@ -94,7 +94,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         tables: The source of each table, by its name.
         params: The value of each parameter, by its name.
         order_by: The columns of the result to sort by, ascending.
-        sums: The columns to sum exactly.
+        sums: The columns that the child sums; the host only checks their types.
         lines: The format of a line.
         parts: The folder for the parts, which must not exist.
         session: The name (a UUID) of the run's session, by which a later run can end it.
@@ -239,14 +239,10 @@ class Done(msgspec.Struct, frozen=True, tag="done", tag_field="type"):
     The report that all parts are written.
 
     Attributes:
-        rows: The number of rows that Spark counted on the way to its writer.
-        sums: The exact sum of each column, as a decimal without an exponent.
         parts: The index, path and size in bytes of every part, in order.
     """
 
     job: str
-    rows: int
-    sums: dict[str, str]
     parts: tuple[tuple[int, str, int], ...]
 
 

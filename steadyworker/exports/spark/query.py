@@ -1,8 +1,10 @@
 """
 The work of one export in a Spark session, for every engine.
 
-Spark reads the tables, runs the query and sorts the result.
-Spark counts and sums the rows on the way to the writer (`observe`), and writes parts without a header.
+Spark reads the tables, runs the query and sorts the result, and writes parts without a header.
+The child counts and sums the rows in the parts (`join.py`, `groups.py`).
+Spark's own observed metrics are unfit for this: no decimal of Spark's holds a sum of more than 38 digits.
+They are also computed on Spark's listener bus, and a listener that fails there leaves its caller waiting without end (Spark 4.1).
 Only this export writes to the folder of the parts.
 Hadoop's committer uses algorithm version 2, so that a part appears when its task commits.
 This is safe, because the child joins no part of an incomplete task, and publishes no file of a failed job.
@@ -11,15 +13,14 @@ This is safe, because the child joins no part of an incomplete task, and publish
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Callable, Mapping
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Observation, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the usual name
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DecimalType, StructType
 
 from steadyworker.errors import ExportError, ExportRejected
@@ -125,29 +126,31 @@ def write(
     columns = tuple((field.name, field.dataType.simpleString()) for field in result.schema.fields)
     snapshot, known = (databases.snapshot, databases.versions) if databases else (None, {})
     emit(Started(run.job, columns, snapshot, versions | known, dict(where)))
-    counted = Observation()
-    sums = [_sum(result.schema, name).alias(f"sum {number}") for number, name in enumerate(plan.sums)]
     if expected.whole and not plan.build:  # one task reads and sorts, without a shuffle
         rows = result.coalesce(1).sortWithinPartitions(*map(column, plan.order_by))
     else:
         rows = ordered(result, plan.order_by, size, pieces)
-    # After the sort, because before it, Spark's sampling of the ranges would count every row twice.
-    rows = rows.observe(counted, F.count(F.lit(1)).alias("rows"), *sums)
     if plan.lines.form == "parquet":
         storable(rows).write.options(**WRITE).parquet(f"file://{plan.parts}")
     else:
         written(rows, plan.lines).write.options(**WRITE).text(f"file://{plan.parts}")
-    found = counted.get
-    shown = {name: _plain(found[f"sum {number}"]) for number, name in enumerate(plan.sums)}
-    return Done(run.job, int(found["rows"]), shown, _shared(Path(plan.parts), int(found["rows"])))
+    return Done(run.job, _shared(Path(plan.parts)))
 
 
-def _shared(folder: Path, rows: int) -> tuple[tuple[int, str, int], ...]:
-    """Return the parts; raise ExportError if the executors have written them to folders of their own machines."""
+def _shared(folder: Path) -> tuple[tuple[int, str, int], ...]:
+    """
+    Return the parts; Spark writes at least one, even for a result without rows.
+
+    Raises:
+        ExportError: The executors have written the parts to folders of their own machines.
+    """
+    if folder.is_dir():
+        # A network file system lists a folder as it was some seconds ago, unless this machine has changed the folder.
+        tempfile.TemporaryFile(dir=folder).close()
     parts = tuple(parts_in(folder)) if folder.is_dir() else ()
-    if rows and not parts:
+    if not parts:
         raise ExportError(
-            f"Expected Spark's {rows} rows in {folder}, got no file there: "
+            f"Expected Spark's rows in {folder}, got no file there: "
             "export to a file system that Spark's executors share with the worker."
         )
     return parts
@@ -246,23 +249,12 @@ def _check(schema: StructType, plan: Plan) -> None:
             raise ExportError(
                 f"Expected order_by and totals to name columns of the query ({', '.join(names)}), got {name!r}: correct the name."
             )
-
-
-def _sum(schema: StructType, name: str) -> Any:
-    """Return the expression of a column's exact sum."""
-    kind = schema[name].dataType
-    if isinstance(kind, WHOLE):
-        return F.sum(column(name).cast("decimal(38,0)"))
-    if isinstance(kind, DecimalType):
-        return F.sum(column(name))
-    raise ExportError(
-        f"Expected integers or decimals in {name!r}, got {kind.simpleString()}: totals are exact; cast the column to a decimal in the query."
-    )
-
-
-def _plain(value: Decimal | None) -> str:
-    """Return a sum in plain digits; the sum of no rows is 0."""
-    return "0" if value is None else format(value, "f")
+    for name in plan.sums:
+        kind = schema[name].dataType
+        if not isinstance(kind, (*WHOLE, DecimalType)):
+            raise ExportError(
+                f"Expected integers or decimals in {name!r}, got {kind.simpleString()}: totals are exact; cast the column to a decimal in the query."
+            )
 
 
 def _sampled(pieces: int) -> int:
