@@ -26,7 +26,7 @@ from structlog.stdlib import BoundLogger
 from typing_extensions import TypeVar
 
 from steadyworker.clock import Clock
-from steadyworker.errors import BadPayload, ExportError, number
+from steadyworker.errors import BadPayload, ExportError, ExportRejected, number
 from steadyworker.exports.base import Export
 from steadyworker.link import Link, Task
 from steadyworker.names import file_name
@@ -233,7 +233,7 @@ class Job(Generic[P, C]):
         """
         target = os.fspath(to)
         if "://" in target:
-            raise ExportError(
+            raise ExportRejected(
                 f"Expected a local path, got {target!r}: only a local file can be put in place all or nothing; "
                 "export to one, then copy it."
             )

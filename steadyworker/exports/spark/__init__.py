@@ -28,6 +28,7 @@ Heavy exports: a job runs `SparkExport`, and the Spark host runs Spark for this 
 | `remote.py` | host | the state of a job on a Spark Connect server |
 | `sharing.py` | host | the check that the executors share the folder of the parts |
 | `query.py`, `reading.py`, `exact.py` | host | one query: exact sources, the writer |
+| `inputs.py` | host | what a query will read: plain files, which must not be a lake's, and snapshots |
 | `cuts.py`, `lines.py` | host | the query's sort; the text of its values |
 | `databases.py`, `postgres.py`, `sqlite.py` | host | a snapshot of each database; a cancel of the job also cancels its queries |
 | `building.py` | host | the user's function that `Build` names |

@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from steadyworker.exports.spark.cuts import PIECE
 from steadyworker.exports.spark.databases import Databases, patience
+from steadyworker.exports.spark.inputs import of_plan
 from steadyworker.exports.spark.pace import Ratio
 from steadyworker.exports.spark.protocol import (
     Done,
@@ -210,7 +211,7 @@ class _Job:
             self._context.setJobGroup(self._probe, "check that the executors share a folder", interruptOnCancel=True)
             probe(self.session, self._run.plan.parts)
         self._context.setJobGroup(self._group, self._run.plan.query[:200], interruptOnCancel=True)
-        done = write(self.session, self._run, self._emit, _estimate, self._where, self.databases)
+        done = write(self.session, self._run, self._emit, _estimate, of_plan, self._where, self.databases)
         self._tasks.ended()
         return done
 

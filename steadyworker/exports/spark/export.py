@@ -62,7 +62,7 @@ class SparkExport:
             The manifest contains these values, so they must not contain a credential.
 
     Raises:
-        ExportError: The query is empty, or there is no column to sort by.
+        ExportRejected: The query is empty, or there is no column to sort by.
     """
 
     query: str | Build
@@ -73,9 +73,9 @@ class SparkExport:
 
     def __post_init__(self) -> None:
         if not self.text.strip():
-            raise ExportError("Expected a query in Spark SQL, got an empty one: write the query.")
+            raise ExportRejected("Expected a query in Spark SQL, got an empty one: write the query.")
         if isinstance(self.order_by, str) or not self.order_by:
-            raise ExportError(
+            raise ExportRejected(
                 f"Expected columns to sort by, as a tuple, got {self.order_by!r}: name columns that together are unique."
             )
 
@@ -98,8 +98,9 @@ class SparkExport:
 
         Raises:
             TargetExists: Another job's file is at the target.
-            ExportRejected: A table is a folder of Delta, Iceberg or Hudi, or a text has a lone surrogate.
-            ExportError: A query, table, format or total is invalid, or Spark failed; the message has Spark's error.
+            ExportRejected: No retry can make the export possible; the message has Spark's error.
+                A query, table, format, total or value is invalid, or the query reads files of Delta, Iceberg or Hudi.
+            ExportError: Spark failed, or a table does not exist; the message has Spark's error.
             Interrupt: The run must end; Spark's job is cancelled, too.
         """
         chosen = format_of(Target.of(to), format)
@@ -114,8 +115,9 @@ class SparkExport:
         Return the plan for the host.
 
         Raises:
-            ExportRejected: A table is a folder of Delta, Iceberg or Hudi, or a text has a lone surrogate.
-            ExportError: A table or a parameter is invalid.
+            ExportRejected: A table or a parameter is invalid, a table is a folder of Delta, Iceberg or Hudi,
+                or a text has a lone surrogate.
+            ExportError: A table does not exist.
         """
         plan = Plan(
             query=self.text,
@@ -256,7 +258,7 @@ class _Run:
             name=self._target.path.name,
             query=self._export.text,
             parameters=plain(self._export.params or {}),
-            snapshot=self._started.snapshot,
+            snapshot=done.snapshot,
             columns=tuple(name for name, _ in self._columns),
             rows=join.rows,
             totals=self._groups.result(join.rows) if self._groups else (),

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from steadyworker.errors import ExportError
+from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.formats import Csv, Format
 from steadyworker.exports.manifest import Total, in_order
 from steadyworker.exports.parquet import arrow
@@ -36,7 +36,8 @@ class Groups:
         summed: Columns to sum, integers or decimals.
 
     Raises:
-        ExportError: pyarrow is missing, or a column of `by` has floats or decimals, which have several texts for one value.
+        ExportError: pyarrow is missing.
+        ExportRejected: A column of `by` has floats or decimals, which have several texts for one value.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Groups:
         kinds = dict(columns)
         for name in by:
             if kinds[name].startswith(("float", "double", "decimal")):
-                raise ExportError(
+                raise ExportRejected(
                     f"Expected text, integers or dates in {name!r} to group by, got {kinds[name]}: cast the column to text in the query."
                 )
         self._by, self._summed, self._form = list(by), list(summed), form

@@ -182,14 +182,12 @@ class Started(msgspec.Struct, frozen=True, tag="started", tag_field="type"):
 
     Attributes:
         columns: The name and the Spark type of each column.
-        snapshot: A description of the databases' snapshots, or None.
         versions: The versions of the databases and of the user's code.
         where: The location of the job in a cluster, such as server and session.
     """
 
     job: str
     columns: tuple[tuple[str, str], ...]
-    snapshot: str | None = None
     versions: dict[str, str] = {}
     where: dict[str, str] = {}
 
@@ -240,10 +238,12 @@ class Done(msgspec.Struct, frozen=True, tag="done", tag_field="type"):
 
     Attributes:
         parts: The index, path and size in bytes of every part, in order.
+        snapshot: A description of the snapshots that Spark has read, or None.
     """
 
     job: str
     parts: tuple[tuple[int, str, int], ...]
+    snapshot: str | None = None
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed", tag_field="type"):
@@ -252,8 +252,8 @@ class Failed(msgspec.Struct, frozen=True, tag="failed", tag_field="type"):
 
     `kind` is one of these:
 
-    - `rejected`: a retry cannot succeed.
-    - `query`: the query is invalid.
+    - `rejected`: a retry cannot succeed, as with an invalid query.
+    - `query`: the query, a table or the user's function failed, and a retry can succeed.
     - `job`: the job failed while it ran.
     - `cancelled`: the job was cancelled.
     - `host-died`: the host died during the job, at each submission.

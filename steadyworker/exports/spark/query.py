@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DecimalType, StructType
@@ -28,6 +29,7 @@ from steadyworker.exports.spark.binding import bound
 from steadyworker.exports.spark.building import Built, from_traceback
 from steadyworker.exports.spark.cuts import PIECE, ordered
 from steadyworker.exports.spark.databases import Databases
+from steadyworker.exports.spark.inputs import Inputs
 from steadyworker.exports.spark.lines import WHOLE, check, column, storable, written
 from steadyworker.exports.spark.params import from_param
 from steadyworker.exports.spark.protocol import Database, Done, Failed, JobEvent, Plan, Run, Source, Started
@@ -37,6 +39,9 @@ from steadyworker.text.plain_text import plain_text
 
 _UNKNOWN = 1 << 50
 _RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?)(?: SQLSTATE: P0001)?")  # the message of `raise_error`
+# Not supported, too many rows of a subquery, wrong data (division by zero, overflow, a bad cast), wrong names or syntax, `raise_error`.
+_FINAL = frozenset({"0A", "21", "22", "42", "P0"})
+_PASSING = frozenset({"42K03", "42501"})  # a path that does not exist yet, a right that can still be granted
 _FEWEST, _MOST = 32, 4000
 FEW = PIECE * _FEWEST
 """The largest size of a result, in bytes, at which the exact size does not matter."""
@@ -91,17 +96,19 @@ def write(
     run: Run,
     emit: Callable[[JobEvent], None],
     estimate: Callable[[DataFrame], Estimate],
+    inputs: Callable[[DataFrame], Inputs],
     where: Mapping[str, str],
     databases: Databases | None = None,
 ) -> Done:
     """
-    Make the parts; raise Spark's errors, and ExportError if the query does not fit an export.
+    Make the parts; raise Spark's errors, and ExportRejected if the query does not fit an export.
 
     Args:
         session: The job's own session, after `settle_in`.
         run: The job with its plan.
         emit: A function that gets the event `started` when Spark has analysed the query.
         estimate: A function that returns Spark's estimate of a result.
+        inputs: A function that returns what a result reads.
         where: The location of the job in a cluster.
         databases: The databases of the job; None without a JVM in the host.
     """
@@ -118,14 +125,15 @@ def write(
         versions = {}
     _check(result.schema, plan)
     check(result.schema)
+    reads = inputs(result)
+    reads.refuse_lakes(session, here=databases is not None)
     expected = estimate(result)
     size = _size(expected.bytes, databases)
     pieces = _pieces(size)
     session.conf.set("spark.sql.shuffle.partitions", str(pieces))
     session.conf.set("spark.sql.execution.rangeExchange.sampleSizePerPartition", str(_sampled(pieces)))
     columns = tuple((field.name, field.dataType.simpleString()) for field in result.schema.fields)
-    snapshot, known = (databases.snapshot, databases.versions) if databases else (None, {})
-    emit(Started(run.job, columns, snapshot, versions | known, dict(where)))
+    emit(Started(run.job, columns, versions | (databases.versions if databases else {}), dict(where)))
     if expected.whole and not plan.build:  # one task reads and sorts, without a shuffle
         rows = result.coalesce(1).sortWithinPartitions(*map(column, plan.order_by))
     else:
@@ -134,7 +142,9 @@ def write(
         storable(rows).write.options(**WRITE).parquet(f"file://{plan.parts}")
     else:
         written(rows, plan.lines).write.options(**WRITE).text(f"file://{plan.parts}")
-    return Done(run.job, _shared(Path(plan.parts)))
+    parts = _shared(Path(plan.parts))
+    snapshots = filter(None, (databases and databases.snapshot, reads.snapshot()))
+    return Done(run.job, parts, "; ".join(snapshots) or None)
 
 
 def _shared(folder: Path) -> tuple[tuple[int, str, int], ...]:
@@ -160,7 +170,7 @@ def _read(session: SparkSession, name: str, source: Source | Database, databases
     if isinstance(source, Source):
         return read(session, source)
     if databases is None:
-        raise ExportError(
+        raise ExportRejected(
             f"Expected a Spark driver in the Spark host for the Jdbc table {name!r}, got Spark Connect: it has no JVM here that could "
             "hold a snapshot of the database; use spark_master local[*,4] or spark://…, or read files."
         )
@@ -185,7 +195,7 @@ def first_line(error: Exception) -> str:
 
 def _header(error: Exception) -> str:
     """Return the message about a CSV file's header from the causes of an error, or an empty text."""
-    cause: Any = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
+    cause = _java(error)
     while cause is not None:
         text = str(cause.getMessage())
         if text.startswith("CSV header"):
@@ -224,35 +234,53 @@ def failed(
 
 
 def kind_of(error: Exception) -> str:
-    """Return the kind of `Failed` for this error (`protocol.py`)."""
+    """
+    Return the kind of `Failed` for this error (`protocol.py`).
+
+    An error is `rejected` if each retry would meet it again, whoever has raised it.
+    Spark's errors and their causes have the SQLSTATE of the SQL standard, whose first two characters are a class.
+    """
     if isinstance(error, ExportRejected):
         return "rejected"
-    return "query" if isinstance(error, ExportError) or _is_query(error) else "job"
+    if isinstance(error, ExportError):
+        return "query"
+    states = [*_states(error)]
+    if any(state[:2] in _FINAL and state not in _PASSING for state in states):
+        return "rejected"
+    return "query" if states and states[0] in _PASSING else "job"
 
 
-def _is_query(error: Exception) -> bool:
-    """Return whether the query, not its run, is at fault."""
-    return isinstance(error, PySparkException) and type(error).__name__ in {
-        "AnalysisException",
-        "IllegalArgumentException",
-        "ParseException",
-    }
+def _states(error: Exception) -> Iterator[str]:
+    """Yield the SQLSTATE of an error of Spark's, and of its causes in the JVM."""
+    if isinstance(error, PySparkException) and (state := error.getSqlState()):
+        yield state
+    cause = _java(error)
+    while cause is not None:
+        with suppress(Py4JError):  # a cause that is no error of Spark's has no such method
+            if state := cause.getSqlState():
+                yield str(state)
+        cause = cause.getCause()
+
+
+def _java(error: Exception) -> Any:
+    """Return the error in the JVM, or None without one."""
+    return error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
 
 
 def _check(schema: StructType, plan: Plan) -> None:
     names = schema.fieldNames()
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise ExportError(f"Expected columns with different names, got {', '.join(twice)} twice: name each with AS.")
+        raise ExportRejected(f"Expected columns with different names, got {', '.join(twice)} twice: name each with AS.")
     for name in (*plan.order_by, *plan.sums):
         if name not in names:
-            raise ExportError(
+            raise ExportRejected(
                 f"Expected order_by and totals to name columns of the query ({', '.join(names)}), got {name!r}: correct the name."
             )
     for name in plan.sums:
         kind = schema[name].dataType
         if not isinstance(kind, (*WHOLE, DecimalType)):
-            raise ExportError(
+            raise ExportRejected(
                 f"Expected integers or decimals in {name!r}, got {kind.simpleString()}: totals are exact; cast the column to a decimal in the query."
             )
 
