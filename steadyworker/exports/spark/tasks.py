@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -62,10 +62,12 @@ class Tasks:
 
     Args:
         session: A session of the job's Spark.
-        group: The job group.
+        group: The job group of the write; only its tasks make parts.
         parts: The folder of the job's parts.
         stuck_after: Seconds without progress before which the job is never stuck.
         ratio: The ratio from the host's earlier exports.
+        before: The job group of everything before the write: the reading of tables, and the user's function.
+        planning: A function that returns a value that changes while the job's query is built and planned.
     """
 
     def __init__(
@@ -76,8 +78,13 @@ class Tasks:
         stuck_after: float,
         ratio: Ratio,
         clock: Clock | None = None,
+        *,
+        before: str = "",
+        planning: Callable[[], Hashable] = lambda: None,
     ) -> None:
         self._context, self._group, self._parts = session.sparkContext, group, parts
+        self._before, self._planning = before, planning
+        self._earlier: set[int] = set()
         self._tracker = self._context.statusTracker()
         self._clock = clock or SystemClock()
         self._live = Live(session)
@@ -106,11 +113,12 @@ class Tasks:
 
     def look(self, beside: Hashable = None) -> bool:
         """Read Spark's counters; return whether the job has made progress, also if only `beside` has changed."""
-        jobs = list(self._tracker.getJobIdsForGroup(self._group))
-        for job in jobs:
-            info = self._tracker.getJobInfo(job)
-            for stage in info.stageIds if info else ():
+        earlier = self._stages_of(self._before) if self._before else {}
+        jobs = {**earlier, **self._stages_of(self._group)}
+        for stages in jobs.values():
+            for stage in stages:
                 self._count(stage)
+        self._earlier |= {stage for stages in earlier.values() for stage in stages}
         self.done = max(self.done, sum(done for done, _ in self._stages.values()))
         self.total = sum(total for _, total in self._stages.values())
         now, counts = self._clock.monotonic(), (self.done, self.total, self.rows, beside)
@@ -119,7 +127,7 @@ class Tasks:
         if now < self._looked_inside + _LIVE:
             return False
         self._looked_inside = now
-        self._inside = self._live.token(jobs), size_of(self._parts)
+        self._inside = self._live.token([*jobs]), size_of(self._parts), self._planning()
         return self._still.saw(now, (counts, self._inside))
 
     def stuck(self) -> str:
@@ -135,6 +143,25 @@ class Tasks:
     def ended(self) -> None:
         """Record that all parts are written."""
         self._pace.ended(self._clock.monotonic())
+
+    def written_before(self) -> int:
+        """
+        Return how many bytes and rows tasks have written before the write, as far as Spark's store knows it yet.
+
+        Any thread can call it.
+        """
+        written = 0
+        with suppress(Py4JError, TypeError):
+            for stage in {stage for stages in self._stages_of(self._before).values() for stage in stages}:
+                if self._tracker.getStageInfo(stage) is not None:
+                    seen = self._store().lastStageAttempt(stage)
+                    written += int(seen.outputBytes()) + int(seen.outputRecords())
+        return written
+
+    def _stages_of(self, group: str) -> dict[int, list[int]]:
+        """Return the stages of each Spark job of a job group."""
+        found = {job: self._tracker.getJobInfo(job) for job in self._tracker.getJobIdsForGroup(group)}
+        return {job: list(info.stageIds) if info else [] for job, info in found.items()}
 
     def _count(self, stage: int) -> None:
         """Record a stage; a stage that never begins does not count, because Spark skips it if its shuffle exists."""
@@ -187,7 +214,7 @@ class Tasks:
                 return {}
             self._counted[stage] = done
             now = self._clock.monotonic()
-            if not seen.outputBytes():  # the stage is not the writing stage
+            if stage in self._earlier or not seen.outputBytes():  # the stage is not the writing stage
                 self._pace.sorting(now, stage, (done, int(seen.numTasks())), int(seen.shuffleWriteRecords()))
                 return {}
             self.rows = max(self.rows, seen.outputRecords())
