@@ -136,7 +136,7 @@ class Tasks:
         if seconds < self._still.limit(0.0) or seconds < (limit := self._still.limit(self._slowest())):
             return ""
         return (
-            f"nothing has moved for {seconds:.0f} s, neither a task nor a row nor a byte, with {self.done} of {self.total} "
+            f"nothing has moved for {seconds:.0f} s, neither a task nor a row nor a byte nor planning, with {self.done} of {self.total} "
             f"tasks complete; the limit is {limit:.0f} s (spark_stuck_after, or five times its slowest task)"
         )
 
