@@ -76,7 +76,9 @@ def check_zone(name: str) -> None:
     try:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:  # not found is a KeyError
-        raise ExportRejected(f"Expected a zone like 'Europe/Berlin' or 'UTC', got {name!r}: see IANA's list.") from error
+        raise ExportRejected(
+            f"Expected a zone like 'Europe/Berlin' or 'UTC', got {name!r}: see IANA's list."
+        ) from error
 
 
 def date_texts(pattern: str) -> Callable[[date], str]:

@@ -74,14 +74,15 @@ def tree_cpu(pid: int) -> float:
     return sum(map(cpu, _tree(pid)))
 
 
-def thread_named(pid: int, name: str) -> int | None:
-    """Return the id of the thread of this process with this name, of at most 15 bytes; None without such a thread."""
+def threads_named(pid: int, name: str) -> list[int]:
+    """Return the ids of the threads of this process with this name, of at most 15 bytes."""
+    found = []
     with suppress(OSError):
         for task in Path("/proc", str(pid), "task").iterdir():
             with suppress(OSError):
                 if (task / "comm").read_text(encoding="utf-8", errors="replace").rstrip("\n") == name:
-                    return int(task.name)
-    return None
+                    found.append(int(task.name))
+    return found
 
 
 def kill_sessions(leaders: Collection[int]) -> bool:

@@ -36,4 +36,6 @@ class Build:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise ExportRejected(f"Expected module:function, like reports.frames:payments, got {self.name!r}: correct it.")
+            raise ExportRejected(
+                f"Expected module:function, like reports.frames:payments, got {self.name!r}: correct it."
+            )

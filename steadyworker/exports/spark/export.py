@@ -56,7 +56,7 @@ class SparkExport:
         tables: The tables by their names in the query.
             A table is a Parquet, CSV or JSON Lines file or folder, or `Files` with more options.
             A table can also be `Jdbc`, a table of PostgreSQL or SQLite.
-        order_by: Columns of the result to sort by, ascending.
+        order_by: Columns of the result to sort by, ascending, or descending with `"paid_at DESC"`.
             The combined values of these columns must be unique, so that a second run makes the same file.
         params: The values of the parameters; Spark binds them, and never formats them into the query.
             The manifest contains these values, so they must not contain a credential.
@@ -92,6 +92,7 @@ class SparkExport:
         format: Any = None,
         totals: Mapping[str, str] | None = None,
         by: Sequence[str] = (),
+        if_exists: str = "fail",
     ) -> Manifest:
         """
         Make the file, whole or not at all, and return its manifest.
@@ -108,6 +109,7 @@ class SparkExport:
             services,
             to,
             lambda target, stage: _Run(self, services, chosen, dict(totals or {}), tuple(by), target, stage).write(),
+            if_exists=if_exists,
         )
 
     def plan(self, lines: Lines, sums: Sequence[str], parts: Path) -> Plan:

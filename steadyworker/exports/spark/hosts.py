@@ -250,7 +250,9 @@ class Host:
                 self.asked = self._patience(within, now)
                 self.process.send(Ping(self.begun))
         elif now >= self.asked.due + _LATE:
-            self.asked = self._patience(within, now)  # this process stood still: a paused container, a suspended machine
+            self.asked = self._patience(
+                within, now
+            )  # this process stood still: a paused container, a suspended machine
         elif self.asked.over(now, self._cpu):
             silent, self.answered_at, self.asked = now - self.asked.began, now, None
             self.kill(f"the host's JVM did not respond for {silent:.0f} s")

@@ -157,7 +157,9 @@ class HostProcess:
         with suppress(OSError), (self.folder / "log").open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_TAIL))
             lines = log.read().decode(errors="replace").splitlines()
-            written = [line for line in lines if line.strip() and not line[0].isspace() and not line.startswith(_FRAMES)]
+            written = [
+                line for line in lines if line.strip() and not line[0].isspace() and not line.startswith(_FRAMES)
+            ]
             last = written[-_LOG_LINES:]
             fatal = [line for line in written[:-_LOG_LINES] if _FATAL in line][-1:]
             return " | ".join([*fatal, *last])

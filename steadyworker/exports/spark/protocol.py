@@ -93,7 +93,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         build: True if `query` is a `module:function`.
         tables: The source of each table, by its name.
         params: The value of each parameter, by its name.
-        order_by: The columns of the result to sort by, ascending.
+        order_by: The columns of the result to sort by, each perhaps with ` ASC` or ` DESC`.
         sums: The columns that the child sums; the host only checks their types.
         lines: The format of a line.
         parts: The folder for the parts, which must not exist.

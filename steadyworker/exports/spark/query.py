@@ -27,10 +27,10 @@ from pyspark.sql.types import DecimalType, StructType
 from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.spark.binding import bound
 from steadyworker.exports.spark.building import Built, from_traceback
-from steadyworker.exports.spark.cuts import PIECE, ordered
+from steadyworker.exports.spark.cuts import PIECE, Key, ordered, sorting
 from steadyworker.exports.spark.databases import Databases
 from steadyworker.exports.spark.inputs import Inputs
-from steadyworker.exports.spark.lines import WHOLE, check, column, storable, written
+from steadyworker.exports.spark.lines import WHOLE, check, storable, written
 from steadyworker.exports.spark.params import from_param
 from steadyworker.exports.spark.protocol import Database, Done, Failed, JobEvent, Plan, Run, Source, Started
 from steadyworker.exports.spark.reading import read
@@ -123,7 +123,7 @@ def write(
     else:
         result = session.sql(plan.query, args={name: bound(value) for name, value in plan.params.items()})
         versions = {}
-    _check(result.schema, plan)
+    order = _check(result.schema, plan)
     check(result.schema)
     reads = inputs(result)
     reads.refuse_lakes(session, here=databases is not None)
@@ -135,9 +135,9 @@ def write(
     columns = tuple((field.name, field.dataType.simpleString()) for field in result.schema.fields)
     emit(Started(run.job, columns, versions | (databases.versions if databases else {}), dict(where)))
     if expected.whole and not plan.build:  # one task reads and sorts, without a shuffle
-        rows = result.coalesce(1).sortWithinPartitions(*map(column, plan.order_by))
+        rows = result.coalesce(1).sortWithinPartitions(*map(sorting, order))
     else:
-        rows = ordered(result, plan.order_by, size, pieces)
+        rows = ordered(result, order, size, pieces)
     if plan.lines.form == "parquet":
         storable(rows).write.options(**WRITE).parquet(f"file://{plan.parts}")
     else:
@@ -267,12 +267,14 @@ def _java(error: Exception) -> Any:
     return error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
 
 
-def _check(schema: StructType, plan: Plan) -> None:
+def _check(schema: StructType, plan: Plan) -> list[Key]:
+    """Return the columns to sort by; raise ExportRejected if the columns do not fit the plan."""
     names = schema.fieldNames()
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ExportRejected(f"Expected columns with different names, got {', '.join(twice)} twice: name each with AS.")
-    for name in (*plan.order_by, *plan.sums):
+    keys = [Key.of(text, names) for text in plan.order_by]
+    for name in (*(key.name for key in keys), *plan.sums):
         if name not in names:
             raise ExportRejected(
                 f"Expected order_by and totals to name columns of the query ({', '.join(names)}), got {name!r}: correct the name."
@@ -283,6 +285,7 @@ def _check(schema: StructType, plan: Plan) -> None:
             raise ExportRejected(
                 f"Expected integers or decimals in {name!r}, got {kind.simpleString()}: totals are exact; cast the column to a decimal in the query."
             )
+    return keys
 
 
 def _sampled(pieces: int) -> int:

@@ -119,7 +119,7 @@ class SparkSettings:
         ping_every: Seconds between two pings to a JVM that has jobs.
         hung_after: Seconds without a reply to a ping after which the service kills the host; longer as for `start_within`.
         stuck_after: Seconds without a task, a row, a byte or planning after which a job is stuck, and is begun again.
-            The limit is five times the job's slowest task if that is longer.
+            The limit is five times the job's slowest task if that is longer, and five times as long while tasks compute.
             Set a larger value for a source that is slow to send its first row.
             With a Spark Connect server the limit is ten times longer, and four times longer after each time it was stuck.
         cancel_within: Seconds for a cancelled job to end; after them, the service kills its host, unless other jobs use it.

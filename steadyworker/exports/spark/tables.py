@@ -57,7 +57,9 @@ def source(name: str, table: Table) -> Source | Database:
         ExportError: The path has no file.
     """
     if not _NAME.fullmatch(name):
-        raise ExportRejected(f"Expected a table name of letters, digits and _, got {name!r}: rename it, in the query too.")
+        raise ExportRejected(
+            f"Expected a table name of letters, digits and _, got {name!r}: rename it, in the query too."
+        )
     return table.database() if isinstance(table, Jdbc) else source_of(name, table)
 
 

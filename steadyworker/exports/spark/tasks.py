@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.exports.spark.live import Live
 from steadyworker.exports.spark.pace import Pace, Ratio, Stillness
+from steadyworker.exports.spark.planning import Planning
 
 _NEWEST = 250  # tasks in one look; fewer tasks end between two looks
 _LIVE = 1.0  # seconds between two looks inside tasks; no such looks while tasks end
@@ -67,7 +68,7 @@ class Tasks:
         stuck_after: Seconds without progress before which the job is never stuck.
         ratio: The ratio from the host's earlier exports.
         before: The job group of everything before the write: the reading of tables, and the user's function.
-        planning: A function that returns a value that changes while the job's query is built and planned.
+        planning: The processor time of the job's threads; None if it is not known.
     """
 
     def __init__(
@@ -80,10 +81,10 @@ class Tasks:
         clock: Clock | None = None,
         *,
         before: str = "",
-        planning: Callable[[], Hashable] = lambda: None,
+        planning: Planning | None = None,
     ) -> None:
         self._context, self._group, self._parts = session.sparkContext, group, parts
-        self._before, self._planning = before, planning
+        self._before, self._planning, self._computed = before, planning, 0
         self._earlier: set[int] = set()
         self._tracker = self._context.statusTracker()
         self._clock = clock or SystemClock()
@@ -127,8 +128,14 @@ class Tasks:
         if now < self._looked_inside + _LIVE:
             return False
         self._looked_inside = now
-        self._inside = self._live.token([*jobs]), size_of(self._parts), self._planning()
-        return self._still.saw(now, (counts, self._inside))
+        planned, computed = (self._planning.planned(), self._planning.computed()) if self._planning else (0, 0)
+        self._inside = self._live.token([*jobs]), size_of(self._parts), planned
+        if self._still.saw(now, (counts, self._inside)):
+            return True
+        if computed != self._computed:
+            self._computed = computed
+            self._still.computes(now)
+        return False
 
     def stuck(self) -> str:
         """Return a message if the job has been without progress for too long, else an empty text."""

@@ -211,7 +211,10 @@ def test_a_function_that_writes_is_refused_with_the_reason(
 ) -> None:
     """A run is repeated, and would write again; the tasks of what it writes are no parts of the export."""
     export = SparkExport(
-        Build("report_frames:writing"), tables={}, order_by=("id",), params={"to": str(tmp_path / "other"), "kind": kind}
+        Build("report_frames:writing"),
+        tables={},
+        order_by=("id",),
+        params={"to": str(tmp_path / "other"), "kind": kind},
     )
     services = LiveServices(sources)
     with pytest.raises(ExportRejected, match=r"got report_frames:writing, which has written something with Spark"):

@@ -143,3 +143,20 @@ def test_whoever_was_frozen_blames_nobody() -> None:
     for second in (0, 1, 2, 3602, 3603):
         still.saw(second, "the same")
     assert still.seconds(3603) == 8.0, "an hour that counts as five seconds"
+
+
+def test_a_job_whose_host_computes_is_stuck_five_times_later() -> None:
+    """The tasks that compute are perhaps not its own."""
+    still = Stillness(0.0, 60.0)
+    still.saw(0.0, "the same")
+    for second in range(1, 300):
+        still.saw(second, "the same")
+        still.computes(second)
+        assert still.seconds(second) == 0.0
+    for second in range(300, 361):
+        still.saw(second, "the same")
+        still.computes(second)
+    assert still.seconds(360) == 61.0
+    still.saw(361, "another")
+    still.computes(400)
+    assert still.seconds(401) == 1.0

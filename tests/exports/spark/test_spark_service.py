@@ -489,7 +489,9 @@ time.sleep(600)
         server_within=0.1,
     )
     services = LiveServices(service)
-    why = r"the host was not ready after \d+ s; the end of its log: ERROR Inbox: java.lang.NullPointerException: not yet$"
+    why = (
+        r"the host was not ready after \d+ s; the end of its log: ERROR Inbox: java.lang.NullPointerException: not yet$"
+    )
     with pytest.raises(ExportError, match=r"\(unavailable\): Spark did not start: " + why):
         export(services, tmp_path / "out.csv")
     assert services.events[-1]["submissions"] == 2
