@@ -259,8 +259,8 @@ class Host:
 
     def due(self) -> Iterator[float]:
         """Yield the monotonic times at which `attend` must be called again."""
-        limit = self.limit and self.limit.due
-        for moment in (limit, self.limit and self.deadline, *(call.kill_at for call in self.calls.values())):
+        limits = (self.limit.due, self.deadline) if self.limit else ()
+        for moment in (*limits, *(call.kill_at for call in self.calls.values())):
             if moment is not None:
                 yield moment
         if self.ready and not self.stopping:

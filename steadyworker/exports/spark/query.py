@@ -143,7 +143,7 @@ def write(
     else:
         written(rows, plan.lines).write.options(**WRITE).text(f"file://{plan.parts}")
     parts = _shared(Path(plan.parts))
-    snapshots = filter(None, (databases and databases.snapshot, reads.snapshot()))
+    snapshots = [said for said in (databases.snapshot if databases else None, reads.snapshot()) if said]
     return Done(run.job, parts, "; ".join(snapshots) or None)
 
 

@@ -164,3 +164,20 @@ def test_a_query_that_can_never_succeed_is_rejected(lane: SparkService, exported
     with pytest.raises(ExportError, match=r"\(query\): .*PATH_NOT_FOUND") as passing:
         exported(lane, f"SELECT id FROM parquet.`{tmp_path}/later`")
     assert not isinstance(passing.value, ExportRejected)
+
+
+@pytest.mark.parametrize("lane", LANES, indirect=True)
+def test_a_column_can_be_sorted_in_descending_order(lane: SparkService, tmp_path: Path) -> None:
+    """With few rows, and with as many as are shuffled; a column of this very name comes first."""
+    query = "SELECT id, id % 3 AS `id DESC`, id % 7 AS rest FROM range({rows})"
+    for rows, order in ((20, ("rest desc", "id")), (200_000, ("rest DESC", "id  ASC")), (20, ("id DESC", "id"))):
+        to = tmp_path / f"{rows}-{order[0]}.csv"
+        export = SparkExport(query.format(rows=rows), tables={}, order_by=order)
+        assert export.write(LiveServices(lane), to).rows == rows
+        found = [tuple(map(int, line.split(","))) for line in to.read_text().splitlines()[1:]]
+        key = (lambda row: (row[1], row[0])) if order[0] == "id DESC" else (lambda row: (-row[2], row[0]))
+        assert found == sorted(found, key=key)
+    with pytest.raises(ExportRejected, match=r"to name columns .*, got 'nothing': correct"):
+        SparkExport("SELECT 1 AS id", tables={}, order_by=("nothing DESC",)).write(
+            LiveServices(lane), tmp_path / "no.csv"
+        )

@@ -443,7 +443,8 @@ for command in commands():
     threads[0].start()
     eventually(lambda: "started" in deaf.kinds())
     threads[1].start()
-    first = eventually(lambda: next((host for host in service._hosts if len(host.calls) == 2), None))
+    eventually(lambda: [host for host in service._hosts if len(host.calls) == 2])
+    first = service._hosts[0]
     cancelled.set()
     deaf.hear()
     threads[0].join(60)
