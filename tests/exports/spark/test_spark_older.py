@@ -22,6 +22,9 @@ from tests.exports.spark.sparkkit import LiveServices
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 LANES = [pytest.param(name, marks=pytest.mark.xdist_group(f"spark {name}")) for name in ("warm", "older")]
+BUILDING = [pytest.param(name, marks=pytest.mark.xdist_group(f"spark {name}")) for name in ("sources", "older")]
+"""The services whose hosts find the users' modules."""
+
 AMOUNTS = [Decimal(f"{number}9999999999999999999.{'9' * 18}") for number in (9, 9, 9, 9, 9, 9, 9, 8)]
 
 
@@ -33,7 +36,9 @@ def lane(request: pytest.FixtureRequest) -> SparkService:
 
 
 @pytest.mark.parametrize("lane", LANES, indirect=True)
-@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize(
+    "suffix", ["csv", *(pytest.param(name, marks=pytest.mark.slow) for name in ("jsonl", "parquet"))]
+)
 def test_a_sum_of_more_than_38_digits_is_exact(lane: SparkService, tmp_path: Path, suffix: str) -> None:
     """DECIMAL(38,18): Spark itself can neither hold the sum nor say so on each version."""
     table = pa.table({"id": range(len(AMOUNTS)), "d": pa.array(AMOUNTS, pa.decimal128(38, 18))})
@@ -88,28 +93,43 @@ def run(service: SparkService, command: str, to: Path) -> None:
         SparkExport(command, tables={}, order_by=("id",)).write(LiveServices(service), to / "none.csv")
 
 
-@pytest.mark.parametrize("lane", LANES, indirect=True)
-def test_a_lake_that_the_query_itself_names_is_refused(
-    lane: SparkService, exported: Exported, readers: None, tmp_path: Path
-) -> None:
-    """By its path, in a subquery, in a function, or behind a cache; files beside it are none of it."""
-    lake, beside = tmp_path / "lake", tmp_path / "beside"
-    for folder in (lake, beside):
-        (folder / "month=1").mkdir(parents=True)
-        pq.write_table(pa.table({"id": range(5)}), folder / "month=1" / "part-0.parquet")
+def lake_beside(folder: Path) -> tuple[Path, Path, str]:
+    """The folder of a lake, one of plain files, and what is said of the first."""
+    lake, beside = folder / "lake", folder / "beside"
+    for table in (lake, beside):
+        (table / "month=1").mkdir(parents=True)
+        pq.write_table(pa.table({"id": range(5)}), table / "month=1" / "part-0.parquet")
     (lake / "_delta_log").mkdir()
     (lake / "_delta_log" / "00000000000000000000.json").touch()
-    said = rf"\(rejected\): Expected plain files, got {lake}.* of the Delta table {lake} "
+    return lake, beside, rf"\(rejected\): Expected plain files, got \S*{lake}.* of the Delta table \S*{lake} "
+
+
+def lake_is_refused(service: SparkService, exported: Exported, folder: Path) -> None:
+    """By its path, by a pattern, or in a subquery; files beside it are none of it."""
+    lake, beside, said = lake_beside(folder)
     for path in (lake, lake / "month=1", lake / "*" / "part-0.parquet"):
         with pytest.raises(ExportRejected, match=said):
-            exported(lane, f"SELECT id FROM parquet.`{path}`")
+            exported(service, f"SELECT id FROM parquet.`{path}`")
     with pytest.raises(ExportRejected, match=said):
-        exported(lane, f"SELECT id, (SELECT max(id) FROM parquet.`{lake}`) AS most FROM parquet.`{beside}`")
+        exported(service, f"SELECT id, (SELECT max(id) FROM parquet.`{lake}`) AS most FROM parquet.`{beside}`")
+    assert exported(service, f"SELECT id FROM parquet.`{beside}`").snapshot is None
+
+
+@pytest.mark.parametrize("lane", LANES, indirect=True)
+def test_a_lake_that_the_query_itself_names_is_refused(lane: SparkService, exported: Exported, tmp_path: Path) -> None:
+    lake_is_refused(lane, exported, tmp_path)
+
+
+@pytest.mark.parametrize("lane", BUILDING, indirect=True)
+def test_a_lake_that_a_function_reads_is_refused(
+    lane: SparkService, exported: Exported, readers: None, tmp_path: Path
+) -> None:
+    """Behind a cache, too."""
+    lake, beside, said = lake_beside(tmp_path)
     for name in ("plain", "cached"):
         with pytest.raises(ExportRejected, match=said):
             exported(lane, Build(f"lake_readers:{name}"), path=str(lake))
         assert exported(lane, Build(f"lake_readers:{name}"), path=str(beside)).rows == 5
-    assert exported(lane, f"SELECT id FROM parquet.`{beside}`").snapshot is None
 
 
 @pytest.mark.xdist_group("spark older")
@@ -157,7 +177,11 @@ FINAL = {
 
 @pytest.mark.parametrize("lane", LANES, indirect=True)
 def test_a_query_that_can_never_succeed_is_rejected(lane: SparkService, exported: Exported, tmp_path: Path) -> None:
-    """And what can be there a minute later is not."""
+    never_succeeds(lane, exported, tmp_path)
+
+
+def never_succeeds(lane: SparkService, exported: Exported, tmp_path: Path) -> None:
+    """Each of these is rejected, and what can be there a minute later is not."""
     for query, says in FINAL.items():
         with pytest.raises(ExportRejected, match=rf"\(rejected\): .*{says}"):
             exported(lane, query)
