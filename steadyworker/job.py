@@ -226,7 +226,7 @@ class Job(Generic[P, C]):
             format: `Csv()`, `JsonLines()` or `Parquet()`; the file's name decides the default.
             totals: The columns to sum during the export, as a mapping of column to "sum".
             by: The columns by which the totals are grouped; at most 10,000 groups.
-            if_exists: `replace-own` replaces the file of an earlier job with the same key, if nobody has changed it.
+            if_exists: `replace-own` replaces the file of an earlier job with the same key, if that file is unchanged.
                 A reader can see the new file beside the old manifest for a moment.
                 `fail` replaces nothing.
 

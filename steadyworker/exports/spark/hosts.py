@@ -118,7 +118,7 @@ class Host:
         idle_since: The time at which the host's last call ended.
         asked: The limit for the reply to a ping; None if the host has replied.
         answered_at: The time of the host's last reply to a ping.
-        left: The names of cancelled jobs that have not ended in time, while other calls need the host.
+        left: The names of cancelled jobs that have not ended in time, while other calls need the host, with their folders of parts.
         problem: The known reason for a kill of the host, or an empty text.
     """
 
@@ -135,7 +135,7 @@ class Host:
     idle_since: float | None = None
     asked: Patience | None = None
     answered_at: float = 0.0
-    left: set[str] = field(default_factory=set)
+    left: dict[str, Path] = field(default_factory=dict)
     problem: str = ""
 
     def takes(self, call: Call) -> bool:
@@ -205,7 +205,7 @@ class Host:
         late = [call for call in self.calls.values() if call.kill_at is not None and now >= call.kill_at]
         for call in late:
             call.kill_at = None
-            self.left.add(call.job)
+            self.left[call.job] = call.parts
             self.retiring = True
         if late and len(late) == len(self.calls):
             self.kill(self._unended)

@@ -154,7 +154,7 @@ def _shared(folder: Path) -> tuple[tuple[int, str, int], ...]:
     Raises:
         ExportError: The executors have written the parts to folders of their own machines.
     """
-    if folder.is_dir():
+    with suppress(OSError):  # the folder is missing, or belongs to another user
         # A network file system lists a folder as it was some seconds ago, unless this machine has changed the folder.
         tempfile.TemporaryFile(dir=folder).close()
     parts = tuple(parts_in(folder)) if folder.is_dir() else ()
@@ -238,7 +238,7 @@ def kind_of(error: Exception) -> str:
     Return the kind of `Failed` for this error (`protocol.py`).
 
     An error is `rejected` if each retry would meet it again, whoever has raised it.
-    Spark's errors and their causes have the SQLSTATE of the SQL standard, whose first two characters are a class.
+    Spark's errors, those of PostgreSQL and their causes have the SQLSTATE of the SQL standard, whose first two characters are a class.
     """
     if isinstance(error, ExportRejected):
         return "rejected"
@@ -251,14 +251,15 @@ def kind_of(error: Exception) -> str:
 
 
 def _states(error: Exception) -> Iterator[str]:
-    """Yield the SQLSTATE of an error of Spark's, and of its causes in the JVM."""
+    """Yield the SQLSTATE of an error, and of its causes in the JVM."""
     if isinstance(error, PySparkException) and (state := error.getSqlState()):
         yield state
     cause = _java(error)
     while cause is not None:
-        with suppress(Py4JError):  # a cause that is no error of Spark's has no such method
-            if state := cause.getSqlState():
-                yield str(state)
+        for name in ("getSqlState", "getSQLState"):  # an error of Spark's, or of a database's driver
+            with suppress(Py4JError):  # the error has no such method
+                if state := getattr(cause, name)():
+                    yield str(state)
         cause = cause.getCause()
 
 

@@ -248,8 +248,8 @@ class SparkService:
     def _relay(self, host: Host, event: JobEvent) -> None:
         call = host.calls.get(event.job)
         if call is None:
-            if isinstance(event, Done | Failed):
-                host.left.discard(event.job)
+            if isinstance(event, Done | Failed) and (parts := host.left.pop(event.job, None)) is not None:
+                remove_empty(parts)
             return
         if not isinstance(event, Done | Failed):
             call.emit(as_event(event, submissions=call.submissions))
