@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from steadyworker import Job, Worker
 from steadyworker.errors import ExportRejected, Interrupt, TargetExists
-from steadyworker.exports import verify
+from steadyworker.exports import RowExport, verify
+from steadyworker.outcome import Done
+from steadyworker.testing import run_one
 from tests.exports.kit import BY, TOTALS, FakeServices, Payments
 
 REPOSITORY = Path(__file__).parents[2]
@@ -99,3 +102,24 @@ def test_a_job_that_may_not_commit_leaves_the_earlier_file(tmp_path: Path, out: 
     with pytest.raises(Interrupt):
         Payments(3).export().write(services, out, if_exists="replace-own")
     assert verify(out) == before
+
+
+class Daily(Worker[dict[str, str]]):
+    """Exports its payload's number of the day, again for each message of the same key."""
+
+    queue = "daily"
+    time_limit = 60
+
+    def handle(self, job: Job[dict[str, str]]) -> None:
+        export = RowExport([(job.payload["number"],)], columns=("number",))
+        job.export(export, job.payload["to"], if_exists="replace-own")
+
+
+def test_a_handler_asks_for_it(tmp_path: Path, out: Path) -> None:
+    """Each Worker that is tried like this has a ledger of its own, so it is a later job."""
+    before = verify(out)
+    assert not isinstance(run_one(Daily, {"number": "3", "to": str(out)}, key="tomorrow").outcome, Done)
+    assert verify(out) == before
+    assert isinstance(run_one(Daily, {"number": "2", "to": str(out)}, key=before.key).outcome, Done)
+    assert out.read_text() == "number\n2\n"
+    assert verify(out).uid != before.uid

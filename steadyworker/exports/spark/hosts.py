@@ -49,7 +49,8 @@ class Patience:
         if now < self.due:
             return False
         used, last = cpu(), self.began + _LONGEST * self.within
-        if now >= last or used - self.cpu < _SHARE * self.within:
+        # The sum is smaller after the end of a process, which is a movement, too.
+        if now >= last or abs(used - self.cpu) < _SHARE * self.within:
             return True
         self.due, self.cpu = min(now + self.within, last), used
         return False
