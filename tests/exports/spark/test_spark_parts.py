@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import random
+from collections.abc import Iterable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -248,8 +250,13 @@ def test_properties_are_read_back_as_they_were(tmp_path: Path) -> None:
 class FakeProcess:
     """A host's process that only remembers what it was told."""
 
-    def __init__(self) -> None:
+    def __init__(self, cpu: Iterable[float] = itertools.repeat(0.0)) -> None:
         self.told: list[str] = []
+        self._cpu = iter(cpu)
+
+    @property
+    def cpu(self) -> float:
+        return next(self._cpu)
 
     def send(self, command: object) -> None:
         self.told.append(type(command).__name__)
@@ -280,6 +287,19 @@ def test_only_a_host_that_hangs_while_we_do_not_is_killed(tmp_path: Path, looks:
     assert process.told == told
 
 
+def test_a_host_that_computes_and_does_not_reply_is_killed_five_times_later(tmp_path: Path) -> None:
+    process: Any = FakeProcess(itertools.count(0.0, 2.0))
+    host = Host(process, SparkSettings(folder=tmp_path), None)
+    host.became_ready({}, 0.0)
+    host.submit(Call("job", Plan(query="", tables={}, order_by=(), lines=Lines(), parts="/"), lambda _: None))
+    for now in range(10, 310, 2):
+        host.attend(now)
+    assert process.told == ["Run", "Ping"]
+    host.attend(310.0)
+    assert process.told == ["Run", "Ping", "kill"]
+    assert host.problem == "the host's JVM did not respond for 300 s"
+
+
 def test_a_database_may_be_silent_for_as_long_as_its_own_limit_says(tmp_path: Path) -> None:
     process: Any = FakeProcess()
     limits: list[float] = []
@@ -295,10 +315,17 @@ def test_a_database_may_be_silent_for_as_long_as_its_own_limit_says(tmp_path: Pa
 
 
 def test_the_end_of_a_hosts_log_begins_with_the_error_that_ended_its_jvm(tmp_path: Path) -> None:
-    """Python's traceback of the connection that was lost stands behind it, and is longer than the lines that are kept."""
+    """Python's traceback of the connection that was lost stands behind it, and is left out; other lines follow."""
     traceback = [f'  File "py4j/clientserver.py", line {number}' for number in range(60)]
-    lines = ["starting", "java.lang.OutOfMemoryError: Java heap space", *traceback, "Py4JNetworkError: no reply"]
+    lines = [
+        "starting",
+        "java.lang.OutOfMemoryError: Java heap space",
+        *traceback,
+        *"abcdefgh",
+        "\tat a.b.c",
+        "Py4JNetworkError: no reply",
+    ]
     (tmp_path / "log").write_text("\n".join(lines))
     host: Any = SimpleNamespace(folder=tmp_path)
     tail = HostProcess.log_tail(host).split(" | ")
-    assert (tail[0], tail[-1], len(tail)) == (lines[1], lines[-1], 6)
+    assert tail == [lines[1], "e", "f", "g", "h", lines[-1]]
