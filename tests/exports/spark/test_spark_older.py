@@ -190,7 +190,8 @@ def never_succeeds(lane: SparkService, exported: Exported, tmp_path: Path) -> No
     assert not isinstance(passing.value, ExportRejected)
 
 
-@pytest.mark.parametrize("lane", LANES, indirect=True)
+@pytest.mark.parametrize("lane", ["warm", pytest.param("older", marks=pytest.mark.slow)], indirect=True)
+@pytest.mark.xdist_group("spark warm")
 def test_a_column_can_be_sorted_in_descending_order(lane: SparkService, tmp_path: Path) -> None:
     """With few rows, and with as many as are shuffled; a column of this very name comes first."""
     query = "SELECT id, id % 3 AS `id DESC`, id % 7 AS rest FROM range({rows})"
