@@ -20,13 +20,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from structlog.stdlib import BoundLogger
 from typing_extensions import TypeVar
 
 from steadyworker.clock import Clock
-from steadyworker.errors import BadPayload, ExportError, number
+from steadyworker.errors import BadPayload, ExportError, ExportRejected, number
 from steadyworker.exports.base import Export
 from steadyworker.link import Link, Task
 from steadyworker.names import file_name
@@ -215,6 +215,7 @@ class Job(Generic[P, C]):
         format: Any = None,
         totals: Mapping[str, str] | None = None,
         by: Sequence[str] = (),
+        if_exists: Literal["fail", "replace-own"] = "fail",
     ) -> Manifest:
         """
         Export to one file, which appears complete or not at all, and return the Manifest of the committed file.
@@ -225,6 +226,9 @@ class Job(Generic[P, C]):
             format: `Csv()`, `JsonLines()` or `Parquet()`; the file's name decides the default.
             totals: The columns to sum during the export, as a mapping of column to "sum".
             by: The columns by which the totals are grouped; at most 10,000 groups.
+            if_exists: `replace-own` replaces the file of an earlier job with the same key, if that file is unchanged.
+                A reader can see the new file beside the old manifest for a moment.
+                `fail` replaces nothing.
 
         Raises:
             ExportError: The export is not possible as requested, or another thread of this run exports to the same path.
@@ -233,14 +237,17 @@ class Job(Generic[P, C]):
         """
         target = os.fspath(to)
         if "://" in target:
-            raise ExportError(
+            raise ExportRejected(
                 f"Expected a local path, got {target!r}: only a local file can be put in place all or nothing; "
                 "export to one, then copy it."
             )
         self._link.check(hard=True)
         path = Path(target)
         with self._alone(path.absolute()):
-            manifest = export.write(self._services, path, format=format, totals=dict(totals or {}), by=tuple(by))
+            options: dict[str, Any] = {} if if_exists == "fail" else {"if_exists": if_exists}
+            manifest = export.write(
+                self._services, path, format=format, totals=dict(totals or {}), by=tuple(by), **options
+            )
         self._link.exports.append(manifest)
         return manifest
 

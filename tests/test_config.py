@@ -284,3 +284,14 @@ def test_what_was_given_as_an_argument_is_handed_on_to_the_clients_of_handlers(
     names = ("broker", "ledger", "namespace", "state_dir", "topology", "delays", "workers")
     assert [getattr(theirs, name) for name in names] == [getattr(options, name) for name in names]
     assert theirs.files["broker"] == tmp_path / "broker.url"
+
+
+def test_a_value_of_spark_s_can_have_commas(tmp_path: Path) -> None:
+    def conf(text: str) -> dict[str, str]:
+        return dict(read(tmp_path, spark_conf=text).spark_conf)
+
+    jars = {"spark.jars": "/a.jar,/b=c.jar", "spark.driver.memory": "2g"}
+    assert conf("spark.jars=/a.jar, /b=c.jar,spark.driver.memory=2g") == jars
+    assert conf("spark.driver.memory = 2g,,spark.jars=/a.jar,/b=c.jar,") == jars
+    assert conf("spark.x=1,y=2") == {"spark.x": "1", "y": "2"}, "a wrong name is no part of a value"
+    assert "name=value" in refused(tmp_path, spark_conf="/a.jar,spark.x=1")

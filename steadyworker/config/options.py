@@ -6,6 +6,7 @@ The command line's flags, the environment, the configuration file, `check` and t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from steadyworker.units import parse_seconds, parse_size
 PREFIX = "STEADYWORKER_"
 
 _PORTS = 1 << 16
+_PAIR = re.compile(r"[A-Za-z_][\w.-]*\s*=")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +87,19 @@ def _delay_levels(value: Any) -> tuple[float, ...]:
 
 
 def _pairs(value: Any) -> dict[str, str]:
-    """Return the pairs in a configuration file's table, or in a text `name=value,name=value`."""
+    """
+    Return the pairs in a configuration file's table, or in a text `name=value,name=value`.
+
+    A value can have commas (`spark.jars=/a.jar,/b.jar`): what follows a comma and is no pair belongs to the value before it.
+    """
     if isinstance(value, str):
-        pairs = [pair.partition("=") for pair in value.split(",") if pair.strip()]
+        texts: list[str] = []
+        for piece in filter(None, map(str.strip, value.split(","))):
+            if _PAIR.match(piece) or not texts:
+                texts.append(piece)
+            else:
+                texts[-1] += f",{piece}"
+        pairs = [text.partition("=") for text in texts]
         if not all(equals for _, equals, _ in pairs):
             raise ValueError("no equals sign")
         return {name.strip(): text.strip() for name, _, text in pairs}

@@ -92,5 +92,6 @@ class Export(Protocol):
         Make the file, whole or not at all, and return its manifest.
 
         If this job has made the file before, return that file's manifest.
+        `Job.export` passes `if_exists` only if its caller does: an export without this parameter replaces no file.
         """
         ...

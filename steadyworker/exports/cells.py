@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from steadyworker.errors import ExportError
+from steadyworker.errors import ExportRejected
 from steadyworker.exports.parquet import Out
 from steadyworker.exports.sources import Row
 from steadyworker.exports.values import text
@@ -31,7 +31,7 @@ class LineWriter:
         """Write these rows."""
         try:
             data = "".join([self._line(row) + "\n" for row in rows]).encode()
-        except (ExportError, UnicodeEncodeError, ValueError):
+        except (ExportRejected, UnicodeEncodeError, ValueError):
             self._explain(rows, first)
             raise
         self._out.write(data)
@@ -43,14 +43,14 @@ class LineWriter:
         """Do nothing: the writer holds no resources."""
 
     def _explain(self, rows: Iterable[Row], first: int) -> None:
-        """Find the value that could not be written, and raise ExportError with its row and column."""
+        """Find the value that could not be written, and raise ExportRejected with its row and column."""
         for number, row in enumerate(rows, first):
             for column, value in zip(self._columns, row, strict=True):
                 try:
                     if value is not None:
                         self._shown(value).encode()
-                except (ExportError, ValueError) as error:
-                    raise ExportError(f"Row {number}, column {column!r}: {error}") from error
+                except (ExportRejected, ValueError) as error:
+                    raise ExportRejected(f"Row {number}, column {column!r}: {error}") from error
 
 
 class Cells(dict[type, Callable[[Any], str]]):

@@ -20,6 +20,8 @@ The commit protocol: it leaves one whole file or none, whichever process dies an
   This does no harm, because the file is complete and belongs to the same job.
 - A run removes its stage when its file is published, or when its job is cancelled.
   A worker process later removes the stages of killed runs (`folders.py`).
+- With `if_exists="replace-own"`, a file of an earlier job with the same key is replaced, if its manifest still fits.
+  The data and then the manifest are renamed over the old ones; a reader between the two sees a file that does not fit its manifest.
 - A network file system can report "exists" for a `link` that succeeded; the inode shows that the run made the file.
 """
 
@@ -33,7 +35,7 @@ from pathlib import Path
 
 import msgspec
 
-from steadyworker.errors import ExportError, Interrupt, TargetExists
+from steadyworker.errors import ExportError, ExportRejected, Interrupt, TargetExists
 from steadyworker.exports.base import Services
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.stage import (
@@ -49,12 +51,17 @@ from steadyworker.exports.stage import (
     sync_folder,
 )
 
+_IF_EXISTS = ("fail", "replace-own")
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EXDEV})
 
 
 def publish(
-    services: Services, to: str | os.PathLike[str], write: Callable[[Target, StagingDir], Manifest]
+    services: Services,
+    to: str | os.PathLike[str],
+    write: Callable[[Target, StagingDir], Manifest],
+    *,
+    if_exists: str = "fail",
 ) -> Manifest:
     """
     Make the file at `to`, and return its manifest.
@@ -68,14 +75,19 @@ def publish(
         to: A local path.
         write: Writes `stage.data`, fsyncs it and returns its manifest.
             It is called only if this job has no file at the target and no complete stage.
+        if_exists: `replace-own` to replace the file of an earlier job with the same key; `fail` to replace nothing.
 
     Raises:
-        TargetExists: The target has a file that this job did not make.
-        ExportError: `to` is invalid as a target, its file system has no hard links, or the disk is full.
+        TargetExists: The target has a file that this job did not make, and may not replace.
+        ExportRejected: `to` is invalid as a target, or `if_exists` is unknown.
+        ExportError: There is no folder for the target, its file system has no hard links, or the disk is full.
         Interrupt: The run must end; the file is published only if the interrupt came after the link.
             If the job is cancelled, its staging folders are removed.
     """
     target = Target.of(to)
+    if if_exists not in _IF_EXISTS:
+        raise ExportRejected(f"Expected if_exists out of {', '.join(_IF_EXISTS)}, got {if_exists!r}: correct it.")
+    replace = if_exists == "replace-own"
     try:
         make_folder(target.folder)
     except OSError as error:
@@ -86,17 +98,19 @@ def publish(
         ) from error
     reap(target.folder, services.ended)
     try:
-        return look(target, services) or _make(target, services, write)
+        return look(target, services, replace=replace) or _make(target, services, write, replace=replace)
     except Interrupt as interrupt:
         if interrupt.reason == "cancelled":
             # An interrupt can come between the two links; without its manifest, the file would belong to no job.
             with suppress(TargetExists):
-                _finish_own(target, services.uid)
+                _finish_own(target, services)
             remove_stages(target, services.uid)
         raise
 
 
-def _make(target: Target, services: Services, write: Callable[[Target, StagingDir], Manifest]) -> Manifest:
+def _make(
+    target: Target, services: Services, write: Callable[[Target, StagingDir], Manifest], *, replace: bool
+) -> Manifest:
     """Write a stage of this run, and publish it."""
     services.staged(target.folder)
     stage = stage_of(target, services.uid, services.fence)
@@ -115,44 +129,50 @@ def _make(target: Target, services: Services, write: Callable[[Target, StagingDi
         if not stage.path.exists():
             services.may_commit()  # raises Interrupt: a later run owns the job, and has removed this stage
         raise
-    return commit(target, services, stage)
+    return commit(target, services, stage, replace=replace)
 
 
-def look(target: Target, services: Services) -> Manifest | None:
+def look(target: Target, services: Services, *, replace: bool = False) -> Manifest | None:
     """
     Publish the file that an earlier run of this job completed, and return its manifest.
 
     Return None if no earlier run completed the file.
 
     Raises:
-        TargetExists: The target has a file that this job did not make.
+        TargetExists: The target has a file that this job did not make, and may not replace.
     """
-    if os.path.lexists(target.path):
+    earlier = replace and _is_earlier(target, services)
+    if os.path.lexists(target.path) and not earlier:
         manifest = _finish(target, services)
         remove_stages(target, services.uid)
         return manifest
-    if os.path.lexists(target.manifest) and not _is_of(_manifest_at(target.manifest), services.uid):
+    if not earlier and os.path.lexists(target.manifest) and not _is_of(_manifest_at(target.manifest), services.uid):
         raise TargetExists(
             f"target exists: {target.manifest} exists without its file. Remove it, or export to another name."
         )
     for stage in stages(target, services.uid):
         if stage.read() is not None:
-            return commit(target, services, stage)
+            return commit(target, services, stage, replace=replace)
     return None
 
 
-def commit(target: Target, services: Services, stage: StagingDir) -> Manifest:
+def commit(target: Target, services: Services, stage: StagingDir, *, replace: bool = False) -> Manifest:
     """
     Publish a complete stage, and return the manifest of the file at the target.
 
     Raises:
         Interrupt: The ledger refused the permission; the target did not change.
-        TargetExists: The target has a file of another job.
+        TargetExists: The target has a file of another job, and this job may not replace it.
         ExportError: The file system has no hard links.
     """
+    # Before the permission: a run that was frozen since then must not take a later job's file for an earlier one.
+    earlier = replace and _is_earlier(target, services)
     services.may_commit()
     try:
-        os.link(stage.data, target.path)
+        if earlier:
+            _link_over(stage, stage.data, target.path)
+        else:
+            os.link(stage.data, target.path)
     except FileExistsError:
         pass  # `_finish` checks whether this job made the file, or another job
     except FileNotFoundError:
@@ -181,14 +201,15 @@ def _finish(target: Target, services: Services) -> Manifest:
     """
     if target.path.is_symlink() or not target.path.is_file():
         raise TargetExists(f"target exists: {target.path} is not a regular file. Remove it, or export to another name.")
-    if (manifest := _finish_own(target, services.uid)) is not None:
+    if (manifest := _finish_own(target, services)) is not None:
         return manifest
     manifest = _manifest_at(target.manifest)
     if manifest is None or manifest.uid != services.uid:
         made = "has no manifest of a SteadyWorker job" if manifest is None else f"was made by {_job(manifest)}"
         raise TargetExists(
             f"target exists: {target.path} {made}; this job, {_job(services)}, did not make it. "
-            "Put job.name into the file's name, or move the existing file away."
+            "Put job.name into the file's name, or move the existing file away"
+            + (', or pass if_exists="replace-own".' if manifest and manifest.key == services.key else ".")
         )
     size = target.path.stat().st_size
     if size != manifest.bytes:
@@ -199,32 +220,50 @@ def _finish(target: Target, services: Services) -> Manifest:
     return manifest
 
 
-def _finish_own(target: Target, uid: str) -> Manifest | None:
+def _finish_own(target: Target, services: Services) -> Manifest | None:
     """Link the manifest of the file that one of this job's stages has linked to the target; None without such a file."""
-    for stage in stages(target, uid):
+    for stage in stages(target, services.uid):
         manifest = stage.read()
         if manifest is not None and target.path.exists() and stage.data.samefile(target.path):
-            _link_manifest(stage, target, uid)
+            _link_manifest(stage, target, services)
             sync_folder(target.folder)
             return manifest
     return None
 
 
-def _link_manifest(stage: StagingDir, target: Target, uid: str) -> None:
-    """Link the manifest next to the target; replace an older manifest of this job whose file was removed."""
+def _is_earlier(target: Target, services: Services) -> bool:
+    """Return whether the target has the file of an earlier job with this job's key, as that job has made it."""
+    manifest = _manifest_at(target.manifest)
+    if manifest is None or manifest.uid == services.uid or manifest.key != services.key or target.path.is_symlink():
+        return False
+    try:
+        own = any(stage.read() and stage.data.samefile(target.path) for stage in stages(target, services.uid))
+        return not own and target.path.is_file() and target.path.stat().st_size == manifest.bytes
+    except FileNotFoundError:
+        return False
+
+
+def _link_over(stage: StagingDir, source: Path, to: Path) -> None:
+    """Put a link to a file of the stage in the place of another file, in one step."""
+    again = stage.path / f"{source.name}.link"
+    again.unlink(missing_ok=True)
+    os.link(source, again)
+    again.replace(to)
+
+
+def _link_manifest(stage: StagingDir, target: Target, services: Services) -> None:
+    """Link the manifest next to the target; replace a manifest of this job or of its key, whose file is gone."""
     try:
         os.link(stage.manifest, target.manifest)
     except FileExistsError:
         if stage.manifest.samefile(target.manifest):
             return
-        if not _is_of(_manifest_at(target.manifest), uid):
+        found = _manifest_at(target.manifest)
+        if found is None or (services.uid != found.uid and services.key != found.key):
             raise TargetExists(
                 f"target exists: {target.manifest} belongs to another job. Remove it: the next run finishes the export."
             ) from None
-        again = stage.path / "manifest.json.link"
-        again.unlink(missing_ok=True)
-        os.link(stage.manifest, again)
-        again.replace(target.manifest)
+        _link_over(stage, stage.manifest, target.manifest)
 
 
 def _manifest_at(path: Path) -> Manifest | None:

@@ -24,7 +24,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
-from steadyworker.errors import ExportError
+from steadyworker.errors import ExportRejected
 from steadyworker.exports.cells import Cells, LineWriter
 from steadyworker.exports.jsonl import JsonLines, check_compression
 from steadyworker.exports.packed import Gzip
@@ -48,7 +48,7 @@ class Writer(Protocol):
         Write these rows, each with one value per column; `first` is the number of the first row, counted from 0.
 
         Raises:
-            ExportError: The format cannot represent a value; the message names its row and column.
+            ExportRejected: The format cannot represent a value; the message names its row and column.
         """
         ...
 
@@ -116,7 +116,7 @@ class Csv:
         compression: "gzip" or None; a file name that ends in `.gz` also sets "gzip".
 
     Raises:
-        ExportError: An option is invalid, or contains text that would need quotes in a cell.
+        ExportRejected: An option is invalid, or contains text that would need quotes in a cell.
     """
 
     name: ClassVar[str] = "csv"
@@ -134,15 +134,15 @@ class Csv:
 
     def __post_init__(self) -> None:
         if len(self.delimiter) != 1 or self.delimiter not in _DELIMITERS:
-            raise ExportError(
+            raise ExportRejected(
                 f"Expected a delimiter out of {', '.join(map(repr, _DELIMITERS))}, got {self.delimiter!r}: choose one of them."
             )
         if re.search(f'[{re.escape(self.delimiter)}"\r\n]', self.null):
-            raise ExportError(
+            raise ExportRejected(
                 f"Expected a null text without delimiter, quote and line end, got {self.null!r}: choose another."
             )
         if self.decimal_comma and self.delimiter == ",":
-            raise ExportError("Expected a delimiter other than ',' with decimal_comma, got ',': add delimiter=';'.")
+            raise ExportRejected("Expected a delimiter other than ',' with decimal_comma, got ',': add delimiter=';'.")
         forbidden = self.delimiter + "\"'\r\n"
         check_pattern("dates", self.dates, forbidden, of_dates=True)
         check_pattern("moments", self.moments, forbidden, of_dates=False)
@@ -168,13 +168,13 @@ class Csv:
         Return the byte order mark and the header line, each only if its option is on.
 
         Raises:
-            ExportError: `header` names a column that does not exist, or gives two columns the same name.
+            ExportRejected: `header` names a column that does not exist, or gives two columns the same name.
         """
         renamed = {} if isinstance(self.header, bool) else self.header
         names = [renamed.get(name, name) for name in columns]
         missing = [name for name in renamed if name not in columns]
         if missing or len(set(names)) < len(names):
-            raise ExportError(
+            raise ExportRejected(
                 f"Expected `header` to rename only columns of this export ({', '.join(columns)}), each to a different name, "
                 f"got {dict(renamed)!r}: correct it."
             )
@@ -247,22 +247,22 @@ def format_of(target: Target, wanted: object | None) -> Format:
     Return the `wanted` format, or else the format of the file name's ending; `.gz` at the end adds compression.
 
     Raises:
-        ExportError: `wanted` is neither a format nor None, or is None and the name has no known ending.
+        ExportRejected: `wanted` is neither a format nor None, or is None and the name has no known ending.
             The format is Parquet, and the name ends in `.gz`.
     """
     zipped = target.path.suffix.lower() == ".gz"
     if wanted is not None and not isinstance(wanted, (Csv, JsonLines, Parquet)):
-        raise ExportError(f"Expected Csv(), JsonLines() or Parquet() as format, got {wanted!r}: import one of them.")
+        raise ExportRejected(f"Expected Csv(), JsonLines() or Parquet() as format, got {wanted!r}: import one of them.")
     chosen = wanted or _by_suffix(target.path.with_suffix("") if zipped else target.path)
     if chosen is None:
-        raise ExportError(
+        raise ExportRejected(
             f"Expected a name that ends in .csv, .jsonl or .parquet, got {target.path.name!r}: "
             "rename it, or pass format=Csv()."
         )
     if not zipped:
         return chosen
     if isinstance(chosen, Parquet):
-        raise ExportError(
+        raise ExportRejected(
             f"Expected no .gz at the end of a Parquet file's name, got {target.path.name!r}: "
             "remove it, because Parquet compresses its own data."
         )

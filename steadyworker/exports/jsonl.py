@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from json.encoder import encode_basestring
 from typing import Any, ClassVar, Literal
 
-from steadyworker.errors import ExportError
+from steadyworker.errors import ExportRejected
 from steadyworker.exports.cells import Cells, LineWriter
 from steadyworker.exports.parquet import Out
 from steadyworker.exports.sources import Row
@@ -33,7 +33,7 @@ class JsonLines:
         compression: "gzip" or None; a file name that ends in `.gz` also sets "gzip".
 
     Raises:
-        ExportError: The compression is neither "gzip" nor None.
+        ExportRejected: The compression is neither "gzip" nor None.
     """
 
     name: ClassVar[str] = "jsonl"
@@ -86,10 +86,10 @@ def check_compression(compression: object) -> None:
     Check that this compression is supported.
 
     Raises:
-        ExportError: It is neither "gzip" nor None.
+        ExportRejected: It is neither "gzip" nor None.
     """
     if compression not in (None, "gzip"):
-        raise ExportError(f'Expected "gzip" or None as compression, got {compression!r}.')
+        raise ExportRejected(f'Expected "gzip" or None as compression, got {compression!r}.')
 
 
 def escaped(value: str) -> str:

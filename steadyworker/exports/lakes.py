@@ -32,7 +32,12 @@ def check_files(path: str | os.PathLike[str]) -> None:
         ExportRejected: The path belongs to such a table, or a folder up to two levels below has one.
             The message has the line of Python that reads the table.
     """
-    refuse_lakes(str(Path(path).resolve()), lambda folder, sign: any(Path(folder).glob(sign)))
+    refuse_lakes(str(Path(path).resolve()), has_file)
+
+
+def has_file(folder: str, sign: str) -> bool:
+    """Return whether a local folder has an entry of this name or pattern."""
+    return any(Path(folder).glob(sign))
 
 
 def refuse_lakes(path: str, has: Callable[[str, str], bool]) -> None:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from steadyworker.errors import ExportError
+from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.values import text
 
 ROW_GROUP = 65_536
@@ -165,7 +165,7 @@ class ParquetWriter:
         try:
             return self._arrow.array(column, type=kind)
         except (self._arrow.ArrowException, OverflowError) as error:
-            raise ExportError(
+            raise ExportRejected(
                 f"Column {name!r}: expected values of type {kind or 'one type'}, but {error}. "
                 "Yield Arrow batches instead of rows: their schema sets the types."
             ) from error

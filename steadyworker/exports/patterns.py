@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import cast
 from zoneinfo import ZoneInfo
 
-from steadyworker.errors import ExportError
+from steadyworker.errors import ExportRejected
 
 DATE = "%Y-%m-%d"
 MOMENT = "%Y-%m-%dT%H:%M:%S.%f%z"
@@ -53,17 +53,17 @@ def check_pattern(name: str, pattern: str, forbidden: str, *, of_dates: bool) ->
     Check that a pattern is valid, and that the texts it writes need no quotes.
 
     Raises:
-        ExportError: The pattern has an unknown directive, or a character that would need quotes or a guard.
+        ExportRejected: The pattern has an unknown directive, or a character that would need quotes or a guard.
     """
     known = _OF_DATES if of_dates else frozenset(_DIRECTIVES)
     pieces = _PIECE.findall(pattern)
     for piece in pieces:
         if piece.startswith("%") and piece not in known:
-            raise ExportError(f"Expected directives out of {' '.join(sorted(known))} in {name}, got {piece!r}.")
+            raise ExportRejected(f"Expected directives out of {' '.join(sorted(known))} in {name}, got {piece!r}.")
         if not piece.startswith("%") and any(character in forbidden for character in piece):
-            raise ExportError(f"Expected no character out of {forbidden!r} in {name}, got {piece!r}: choose others.")
+            raise ExportRejected(f"Expected no character out of {forbidden!r} in {name}, got {piece!r}: choose others.")
     if not pieces or pieces[0] == OFFSET or pieces[0][0] in "=+-@\t\0":
-        raise ExportError(f"Expected {name} to begin with a directive other than {OFFSET}, got {pattern!r}.")
+        raise ExportRejected(f"Expected {name} to begin with a directive other than {OFFSET}, got {pattern!r}.")
 
 
 def check_zone(name: str) -> None:
@@ -71,12 +71,14 @@ def check_zone(name: str) -> None:
     Check that a time zone exists.
 
     Raises:
-        ExportError: The time zone does not exist.
+        ExportRejected: The time zone does not exist.
     """
     try:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:  # not found is a KeyError
-        raise ExportError(f"Expected a zone like 'Europe/Berlin' or 'UTC', got {name!r}: see IANA's list.") from error
+        raise ExportRejected(
+            f"Expected a zone like 'Europe/Berlin' or 'UTC', got {name!r}: see IANA's list."
+        ) from error
 
 
 def date_texts(pattern: str) -> Callable[[date], str]:
@@ -88,7 +90,7 @@ def moment_texts(pattern: str, zone: str) -> Callable[[datetime], str]:
     """
     Return the function that writes moments by this pattern.
 
-    That function raises ExportError for a moment outside the years 1 to 9999 in the zone.
+    That function raises ExportRejected for a moment outside the years 1 to 9999 in the zone.
     """
     form, there = _python(pattern).format, ZoneInfo(zone)
 
@@ -98,7 +100,7 @@ def moment_texts(pattern: str, zone: str) -> Callable[[datetime], str]:
         try:
             local = value.astimezone(there)
         except OverflowError:
-            raise ExportError(
+            raise ExportRejected(
                 f"Expected a moment between year 1 and 9999 in {zone}, got {value!r}: correct it in the query."
             ) from None
         return form(local, _offset(cast("timedelta", local.utcoffset())))

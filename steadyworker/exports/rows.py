@@ -103,13 +103,15 @@ class RowExport:
         format: Any = None,
         totals: Mapping[str, str] | None = None,
         by: Sequence[str] = (),
+        if_exists: str = "fail",
     ) -> Manifest:
         """
         Make the file, whole or not at all, and return its manifest.
 
         Raises:
             TargetExists: Another job's file is at the target.
-            ExportError: A value, path, format or total is invalid.
+            ExportRejected: A value, path, format or total is invalid.
+            ExportError: The export is not possible now.
             Interrupt: The run must end; the position is saved.
         """
         chosen = format_of(Target.of(to), format)
@@ -125,7 +127,7 @@ class RowExport:
         run = partial(
             _Run, export=self, services=services, chosen=chosen, totals=sums, asked=digest, clock=SystemClock()
         )
-        return publish(services, to, lambda target, stage: run(target, stage).write())
+        return publish(services, to, lambda target, stage: run(target, stage).write(), if_exists=if_exists)
 
     def source(self, start: int) -> Iterable[Any]:
         """Return the user's rows, from row number `start` on if they come from a callable."""

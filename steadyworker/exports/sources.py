@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from steadyworker.errors import ExportError
+from steadyworker.errors import ExportRejected
 from steadyworker.exports.parquet import arrow
 
 Row = Sequence[object]
@@ -15,7 +15,7 @@ class Source:
     """
     An iterable of rows; Arrow batches are split into rows.
 
-    Iterating raises ExportError for an item that is neither a row nor a batch.
+    Iterating raises ExportRejected for an item that is neither a row nor a batch.
     Iterating also raises it for a row without exactly one value per column, and for a value that Python cannot represent.
     """
 
@@ -44,14 +44,14 @@ class Source:
     def _check(self, row: Sequence[Any]) -> None:
         width = len(self._columns)
         if len(row) != width:
-            raise ExportError(f"Expected rows of {width} values, one per column, got {len(row)}: {row!r:.200}")
+            raise ExportRejected(f"Expected rows of {width} values, one per column, got {len(row)}: {row!r:.200}")
 
     def _is_batch(self, item: object) -> bool:
-        """Return whether the item is an Arrow batch; raise ExportError if it is neither a batch nor a row."""
+        """Return whether the item is an Arrow batch; raise ExportRejected if it is neither a batch nor a row."""
         if hasattr(item, "schema") and hasattr(item, "columns"):
             return True
         if isinstance(item, (str, bytes, Mapping)) or not hasattr(item, "__getitem__") or not hasattr(item, "__len__"):
-            raise ExportError(
+            raise ExportRejected(
                 f"Expected rows as tuples or lists, or Arrow record batches, got {type(item).__name__}: "
                 "turn a mapping into a tuple of its values, in the columns' order."
             )
@@ -63,14 +63,14 @@ def columns_of(items: Any) -> tuple[str, ...]:
     Return the columns of a DB-API cursor or an Arrow reader.
 
     Raises:
-        ExportError: `items` is neither, or has no columns.
+        ExportRejected: `items` is neither, or has no columns.
     """
     if hasattr(items, "schema"):
         names = list(items.schema.names)
     else:
         names = [column[0] for column in getattr(items, "description", None) or ()]
     if not names:
-        raise ExportError(
+        raise ExportRejected(
             f"Expected a cursor that has executed its query, or an Arrow reader, got {type(items).__name__}: "
             'name the columns, RowExport(rows, columns=("id", "amount")).'
         )
@@ -83,12 +83,12 @@ def check_columns(columns: Sequence[str]) -> None:
     Check the names of columns.
 
     Raises:
-        ExportError: There are no names, two names are equal, or a name is not text.
+        ExportRejected: There are no names, two names are equal, or a name is not text.
     """
     names = tuple(columns)
     text = not isinstance(columns, str) and all(isinstance(name, str) for name in names)
     if not text or not names or len(set(names)) < len(names):
-        raise ExportError(f"Expected columns with different names, got {columns!r}: name each column once.")
+        raise ExportRejected(f"Expected columns with different names, got {columns!r}: name each column once.")
 
 
 def _values(name: str, column: Any) -> list[Any]:
@@ -96,7 +96,7 @@ def _values(name: str, column: Any) -> list[Any]:
     Return an Arrow column's values.
 
     Raises:
-        ExportError: Python cannot represent a value, such as a time with nanoseconds.
+        ExportRejected: Python cannot represent a value, such as a time with nanoseconds.
     """
     kind = column.type
     try:
@@ -104,7 +104,7 @@ def _values(name: str, column: Any) -> list[Any]:
             column = column.cast(arrow().timestamp("us", kind.tz))
         values: list[Any] = column.to_pylist()
     except (ValueError, OverflowError) as error:
-        raise ExportError(
+        raise ExportRejected(
             f"Column {name!r}: expected values that Python can represent, but {error}. Cast the column in the query."
         ) from error
     return values

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from steadyworker.clock import SystemClock
-from steadyworker.errors import ExportError
+from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.manifest import Manifest
 
 STAGES = ".sw-stage"
@@ -50,29 +50,29 @@ class Target:
         Check a user's path and return it as a target; a relative path starts at the working directory.
 
         Raises:
-            ExportError: The path is a URL, has control characters or has no file name, or the name is too long or reserved.
+            ExportRejected: The path is a URL, has control characters or has no file name, or the name is too long or reserved.
         """
         text = os.fspath(to)
         if _SCHEME.match(text):
-            raise ExportError(
+            raise ExportRejected(
                 f"Expected a local path to export to, got {text!r}: export to a local folder, then upload the finished "
                 "file. So far, only a local file can be published all or nothing."
             )
         name = Path(text).name
         if not name or text.endswith(("/", "/.", "/..")) or name == "..":
-            raise ExportError(f"Expected the path of a file to export to, got {text!r}: add the file's name.")
+            raise ExportRejected(f"Expected the path of a file to export to, got {text!r}: add the file's name.")
         if _CONTROL.search(text):
-            raise ExportError(f"Expected a path without control characters to export to, got {text!r}: rename it.")
+            raise ExportRejected(f"Expected a path without control characters to export to, got {text!r}: rename it.")
         try:
             size = len(name.encode())
         except UnicodeEncodeError as error:
-            raise ExportError(f"Expected a path in UTF-8 to export to, got {text!r}: rename it.") from error
+            raise ExportRejected(f"Expected a path in UTF-8 to export to, got {text!r}: rename it.") from error
         if size > _NAME_BYTES:
-            raise ExportError(
+            raise ExportRejected(
                 f"Expected a file name of at most {_NAME_BYTES} bytes to export to, got {size} ({name!r}): shorten it."
             )
         if name.endswith(SUFFIX) or name == STAGES:
-            raise ExportError(
+            raise ExportRejected(
                 f"Expected a file name other than {STAGES} that does not end in {SUFFIX}, got {name!r}: rename it."
             )
         return cls(Path(text).absolute())

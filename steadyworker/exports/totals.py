@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow, localcontext
 from typing import NoReturn
 
-from steadyworker.errors import ExportError, ExportRejected
+from steadyworker.errors import ExportRejected
 from steadyworker.exports.manifest import Total, in_order
 from steadyworker.exports.values import decimal_text
 
@@ -35,7 +35,7 @@ class Totals:
         text: Returns the text of a value that is not None, as in the file (`Format.text`).
 
     Raises:
-        ExportError: A column does not exist, or a function is not "sum".
+        ExportRejected: A column does not exist, or a function is not "sum".
         ExportRejected: Raised by `add` and `result`: there are more than `MOST_GROUPS` groups.
     """
 
@@ -45,12 +45,12 @@ class Totals:
         wanted = dict(totals or {})
         for column in (*wanted, *by):
             if column not in columns:
-                raise ExportError(
+                raise ExportRejected(
                     f"Expected `totals` and `by` to name columns of this export ({', '.join(columns)}), got {column!r}: correct it."
                 )
         for column, function in wanted.items():
             if function != "sum":
-                raise ExportError(
+                raise ExportRejected(
                     f'Expected "sum" as total of {column!r}, got {function!r}: write "sum", or leave the column out.'
                 )
         self._text = text
@@ -66,7 +66,7 @@ class Totals:
         Count and sum these rows.
 
         Raises:
-            ExportError: A value to sum is neither an integer nor a finite decimal, or a sum has more than 200 digits.
+            ExportRejected: A value to sum is neither an integer nor a finite decimal, or a sum has more than 200 digits.
                 A value to group by is a float or a decimal.
         """
         if not self._names and not self._by:
@@ -76,7 +76,7 @@ class Totals:
                 for row in rows:
                     self._add(row)
             except (Inexact, InvalidOperation, Overflow) as error:
-                raise ExportError(
+                raise ExportRejected(
                     f"Expected sums of at most {_DIGITS} digits, got more: round in the query."
                 ) from error
 
@@ -90,13 +90,13 @@ class Totals:
             value = row[index]
             if isinstance(value, _EXACT) and value is not True and value is not False:
                 if isinstance(value, Decimal) and not value.is_finite():
-                    raise ExportError(
+                    raise ExportRejected(
                         f"Expected finite numbers in {self._names[place - 1]!r} to sum, got {value}: "
                         "exclude such rows in the query, or leave out this total."
                     )
                 sums[place] += value
             elif value is not None:
-                raise ExportError(
+                raise ExportRejected(
                     f"Expected integers or decimals in {self._names[place - 1]!r}, got {type(value).__name__}: "
                     "totals are exact; cast the column to a decimal in the query."
                 )
@@ -104,7 +104,7 @@ class Totals:
     def _new(self, group: tuple[object, ...]) -> list[int | Decimal]:
         for column, value in zip(self._by, group, strict=True):
             if isinstance(value, (float, Decimal)):  # 1, 1.0 and 1.00 are equal, but have three different texts
-                raise ExportError(
+                raise ExportRejected(
                     f"Expected text, integers or dates in {column!r} to group by, got {type(value).__name__}: "
                     "cast the column to text in the query."
                 )

@@ -27,7 +27,7 @@ from math import isfinite
 from types import MappingProxyType
 from uuid import UUID
 
-from steadyworker.errors import ExportError
+from steadyworker.errors import ExportRejected
 
 _PLAIN_FROM, _PLAIN_BELOW = 1e-3, 1e7  # between these, both Java and Python write a float without an exponent
 
@@ -37,13 +37,13 @@ def text(value: object) -> str:
     Return the text of one value that is not None.
 
     Raises:
-        ExportError: The value's type is refused, or a moment is outside the years 1 to 9999 in UTC.
+        ExportRejected: The value's type is refused, or a moment is outside the years 1 to 9999 in UTC.
     """
     kind = type(value)
     try:
         convert = TEXTS.get(kind) or next(TEXTS[base] for base in kind.__mro__ if base in TEXTS)
     except StopIteration:
-        raise ExportError(
+        raise ExportRejected(
             f"Expected text, a number, a date, a time or None, got {kind.__name__}: "
             "turn it into one of these in the query (bytes into base64 or hex, lists and mappings into JSON)."
         ) from None
@@ -74,7 +74,7 @@ def datetime_text(value: datetime) -> str:
     try:
         return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
     except OverflowError:
-        raise ExportError(
+        raise ExportRejected(
             f"Expected a moment between year 1 and 9999 in UTC, got {value!r}: correct it in the query."
         ) from None
 

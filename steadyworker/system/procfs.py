@@ -1,5 +1,5 @@
 """
-Memory and processes: this process's memory limit, the memory of a process tree, and the end of sessions.
+Memory and processes: this process's memory limit, memory and processor time of a process tree, and the end of sessions.
 
 The functions read `/proc` and the cgroup file system of Linux.
 On other systems their results are None and 0, and SteadyWorker enforces no memory limit.
@@ -57,13 +57,32 @@ def tree_rss(pid: int) -> int:
 
     This function reads a few files for each process of the tree, and none for the other processes of the machine.
     """
-    total = 0
-    todo = [pid]
-    while todo:
-        pid = todo.pop()
-        total += rss(pid)
-        todo += _children(pid)
-    return total
+    return sum(map(rss, _tree(pid)))
+
+
+def cpu(pid: int, thread: int | None = None) -> float:
+    """Return the seconds of processor time of one process, or of one of its threads; 0 if it has ended."""
+    place = Path("/proc", str(pid)) if thread is None else Path("/proc", str(pid), "task", str(thread))
+    with suppress(OSError, IndexError, ValueError):
+        fields = (place / "stat").read_bytes().rpartition(b")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
+
+
+def tree_cpu(pid: int) -> float:
+    """Return the seconds of processor time of this process and all its descendants that are alive."""
+    return sum(map(cpu, _tree(pid)))
+
+
+def threads_named(pid: int, name: str) -> list[int]:
+    """Return the ids of the threads of this process with this name, of at most 15 bytes."""
+    found = []
+    with suppress(OSError):
+        for task in Path("/proc", str(pid), "task").iterdir():
+            with suppress(OSError):
+                if (task / "comm").read_text(encoding="utf-8", errors="replace").rstrip("\n") == name:
+                    found.append(int(task.name))
+    return found
 
 
 def kill_sessions(leaders: Collection[int]) -> bool:
@@ -114,6 +133,14 @@ def started_at(pid: int) -> int | None:
     """Return the start time of this process in clock ticks since the boot; None if it has ended, or without `/proc`."""
     found = _process(Path("/proc", str(pid)))
     return None if found is None else found.started_at
+
+
+def _tree(pid: int) -> Iterator[int]:
+    """Yield this process and all its descendants."""
+    todo = [pid]
+    while todo:
+        yield (pid := todo.pop())
+        todo += _children(pid)
 
 
 def _children(pid: int) -> list[int]:

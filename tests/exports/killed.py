@@ -1,8 +1,9 @@
 """
-`python -m tests.exports.killed OUT LEDGER POINT`: one export whose process dies by SIGKILL at a point of the protocol.
+`python -m tests.exports.killed OUT LEDGER POINT [UID]`: one export whose process dies by SIGKILL at a point of the protocol.
 
 POINT is `link-N` (at the N-th link, before it), `word` (before the ledger hears that it is committed),
 `position-N` (after the N-th saved position), `file-size` (no kill: a disk that takes 100 kB), or `none`.
+With a UID the export is that job's, of three rows, and replaces the file of an earlier job of its key.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def main(out: Path, ledger: Path, point: str) -> None:
+def main(out: Path, ledger: Path, point: str, uid: str = "") -> None:
     what, _, at = point.partition("-")
     calls = {"link": 0, "position": 0}
     link = os.link
@@ -44,14 +45,14 @@ def main(out: Path, ledger: Path, point: str) -> None:
     os.link = wrapped
     if point == "file-size":
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-    services = FakeServices(ledger, on_save=on_save)
-    source = Payments()
+    services = FakeServices(ledger, uid=uid or "uid-1", on_save=on_save)
+    source = Payments(3) if uid else Payments()
     try:
-        source.export().write(services, out, totals=TOTALS, by=BY)
+        source.export().write(services, out, totals=TOTALS, by=BY, if_exists="replace-own" if uid else "fail")
     except Exception as error:  # noqa: BLE001 - the test reads it
         print(f"{type(error).__name__}: {error}")
         sys.exit(1)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])

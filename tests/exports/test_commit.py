@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from steadyworker.clock import SystemClock
-from steadyworker.errors import ExportError, Interrupt, InterruptReason, TargetExists
+from steadyworker.errors import ExportError, ExportRejected, Interrupt, InterruptReason, TargetExists
 from steadyworker.exports import hashed
 from steadyworker.exports.folders import StageFolders
 from steadyworker.exports.hashed import HashedFile
@@ -462,7 +462,7 @@ def test_a_memory_of_folders_that_cannot_be_written_fails_no_export(tmp_path: Pa
     ],
 )
 def test_paths_that_cannot_be_a_target_are_refused_with_the_reason(to: str | Path, says: str) -> None:
-    with pytest.raises(ExportError, match=says):
+    with pytest.raises(ExportRejected, match=says):
         Target.of(to)
 
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from steadyworker.clock import SystemClock
-from steadyworker.errors import ExportError, ExportRejected, Interrupt
+from steadyworker.errors import ExportRejected, Interrupt
 from steadyworker.exports.formats import Csv, JsonLines
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.parquet import Parquet
@@ -307,7 +307,7 @@ def test_parameters_are_answered_as_the_manifest_has_them(tmp_path: Path) -> Non
 )
 def test_moments_that_python_cannot_hold_are_refused_not_rounded(tmp_path: Path, column: Any, says: str) -> None:
     batch = pa.record_batch([column], ["at"])
-    with pytest.raises(ExportError, match=says):
+    with pytest.raises(ExportRejected, match=says):
         RowExport([batch], columns=("at",)).write(FakeServices(tmp_path / "ledger"), tmp_path / "at.csv")
 
 
@@ -418,7 +418,7 @@ def test_a_text_that_is_no_unicode_is_refused_before_the_first_row(tmp_path: Pat
 )
 def test_rows_that_cannot_be_written_are_named(tmp_path: Path, rows: Iterable[Any], says: str) -> None:
     out = tmp_path / "out" / "payments.csv"
-    with pytest.raises(ExportError, match=says):
+    with pytest.raises(ExportRejected, match=says):
         RowExport(rows, columns=("a", "b")).write(FakeServices(tmp_path / "ledger"), out)
     assert [path.name for path in out.parent.iterdir()] == [".sw-stage"]
 
@@ -435,20 +435,20 @@ def test_rows_that_cannot_be_written_are_named(tmp_path: Path, rows: Iterable[An
     ],
 )
 def test_what_cannot_be_asked_is_refused(tmp_path: Path, arguments: dict[str, Any], says: str) -> None:
-    with pytest.raises(ExportError, match=says):
+    with pytest.raises(ExportRejected, match=says):
         Payments(3).export().write(FakeServices(tmp_path / "ledger"), tmp_path / "payments.csv", **arguments)
     assert not (tmp_path / "payments.csv").exists()
 
 
 def test_a_name_without_a_format_is_refused_before_anything_is_made(tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match=r"ends in \.csv, \.jsonl or \.parquet, got 'payments\.txt'"):
+    with pytest.raises(ExportRejected, match=r"ends in \.csv, \.jsonl or \.parquet, got 'payments\.txt'"):
         Payments(3).export().write(FakeServices(tmp_path / "ledger"), tmp_path / "out" / "payments.txt")
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("value", [Decimal("NaN"), Decimal("sNaN"), Decimal("-Infinity")])
 def test_a_sum_of_what_is_no_number_is_refused(tmp_path: Path, value: Decimal) -> None:
-    with pytest.raises(ExportError, match=f"finite numbers in 'a' to sum, got {value}"):
+    with pytest.raises(ExportRejected, match=f"finite numbers in 'a' to sum, got {value}"):
         RowExport([(value,)], columns=("a",)).write(
             FakeServices(tmp_path / "ledger"), tmp_path / "a.csv", totals={"a": "sum"}
         )
@@ -456,7 +456,7 @@ def test_a_sum_of_what_is_no_number_is_refused(tmp_path: Path, value: Decimal) -
 
 @pytest.mark.parametrize("columns", [(), ("a", "a"), "ab", (1, 2), (None,)])
 def test_columns_have_different_names(columns: Any) -> None:
-    with pytest.raises(ExportError, match="different names"):
+    with pytest.raises(ExportRejected, match="different names"):
         RowExport([], columns=columns)
 
 
@@ -501,5 +501,5 @@ def test_a_cursor_or_an_arrow_reader_tells_its_columns(tmp_path: Path) -> None:
     assert read.columns == ("id", "note")
     assert (tmp_path / "arrow.jsonl").read_text() == '{"id":1,"note":"a"}\n{"id":2,"note":null}\n'
     for rows_without in ([(1,)], iter([(1,)])):
-        with pytest.raises(ExportError, match="name the columns"):
+        with pytest.raises(ExportRejected, match="name the columns"):
             RowExport(rows_without).write(FakeServices(tmp_path / "l"), tmp_path / "x.csv")

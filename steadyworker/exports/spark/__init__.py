@@ -5,7 +5,7 @@ Heavy exports: a job runs `SparkExport`, and the Spark host runs Spark for this 
 
     job's child                     worker process                  Spark host (own session, own folder)
     ───────────                     ──────────────                  ────────────────────────────────────
-    SparkExport.write ── plan ────→ SparkService ── Run ──────────→ Engine: read, query, sort, observe, write parts
+    SparkExport.write ── plan ────→ SparkService ── Run ──────────→ Engine: read, query, sort, write parts
       Join ←── started, progress, part, done ─────────────────────── Tasks: complete tasks, and their parts
       publish (commit.py)             starts, watches, replaces it    JVM: all of Spark, or the driver of a cluster,
                                                                       or no JVM with a Spark Connect server
@@ -15,7 +15,7 @@ Heavy exports: a job runs `SparkExport`, and the Spark host runs Spark for this 
 | `export.py`, `build.py` | child | `SparkExport`: plan, events, manifest; `Build` |
 | `tables.py`, `jdbc.py` | child | the tables of a query: `Files`, formats, paths; `Jdbc`, tables of databases |
 | `handle.py` | child | names in the ledger, by which the next run finds Spark jobs that this run has left |
-| `join.py`, `recast.py`, `groups.py` | child | parts to one file: order, SHA-256, rows; Parquet; totals by group |
+| `join.py`, `recast.py`, `groups.py` | child | parts to one file: order, SHA-256, rows; Parquet; totals |
 | `service.py`, `hosts.py` | worker process | `SparkService`: start, end and replacement of hosts; assignment of jobs to hosts |
 | `process.py` | worker process | one host: its process, its folder, its death |
 | `settings.py`, `java.py`, `drivers.py`, `archive.py` | worker process | Spark's settings, suitable Java and JDBC drivers, the class-data archive |
@@ -23,11 +23,12 @@ Heavy exports: a job runs `SparkExport`, and the Spark host runs Spark for this 
 | `host.py` | host | the process: descriptors, its lifeline to the worker process, commands |
 | `backend.py` | host | the interface between `host.py` and its engine (`engine.py` or `connect.py`) |
 | `engine.py`, `tasks.py` | host | Spark's session; starts jobs, watches their tasks, ends them |
-| `pace.py`, `live.py` | host | speed, remaining time and standstill of a job; progress inside tasks |
+| `pace.py`, `live.py`, `planning.py` | host | speed, remaining time and standstill of a job; progress inside tasks, and before them |
 | `connect.py`, `server.py`, `kills.py` | host | jobs on a Spark Connect server, each in its own session; the meaning of the server's errors |
 | `remote.py` | host | the state of a job on a Spark Connect server |
 | `sharing.py` | host | the check that the executors share the folder of the parts |
-| `query.py`, `reading.py`, `exact.py` | host | one query: exact sources, totals, the writer |
+| `query.py`, `reading.py`, `exact.py` | host | one query: exact sources, the writer |
+| `inputs.py` | host | what a query will read: plain files, which must not be a lake's, and snapshots |
 | `cuts.py`, `lines.py` | host | the query's sort; the text of its values |
 | `databases.py`, `postgres.py`, `sqlite.py` | host | a snapshot of each database; a cancel of the job also cancels its queries |
 | `building.py` | host | the user's function that `Build` names |

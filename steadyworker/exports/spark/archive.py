@@ -12,7 +12,9 @@ import os
 import queue
 from pathlib import Path
 
+from steadyworker.clock import SystemClock
 from steadyworker.errors import ConfigError, ExportError
+from steadyworker.exports.spark.hosts import Patience
 from steadyworker.exports.spark.process import HostProcess
 from steadyworker.exports.spark.protocol import Fatal, Message, Ready
 from steadyworker.exports.spark.settings import SparkSettings
@@ -43,12 +45,12 @@ def build_archive(settings: SparkSettings) -> Path:
     host = HostProcess(settings, java, os.environ, lambda _, message: said.put(message))
     problem = "it was not ready in time"
     try:
-        message = said.get(timeout=settings.start_within)
+        message = _next(said, host, settings.start_within)
         problem = message.text if isinstance(message, Fatal) else "it died"
         if isinstance(message, Ready):
             host.stop()
             problem = "it did not end in time"
-            said.get(timeout=_DUMP_WITHIN)
+            _next(said, host, _DUMP_WITHIN)
     except queue.Empty:
         host.kill()
         while said.get() is not None:
@@ -58,3 +60,15 @@ def build_archive(settings: SparkSettings) -> Path:
     if not path.exists():
         raise ExportError(f"Expected Spark to start and to write a class-data archive, but {problem}: {tail}")
     return path
+
+
+def _next(said: queue.SimpleQueue[Message | None], host: HostProcess, within: float) -> Message | None:
+    """Return the host's next message, or None if it is gone; raise queue.Empty if the host stands still for so many seconds."""
+    clock = SystemClock()
+    limit = Patience.of(within, clock.monotonic(), host.cpu)
+    while True:
+        try:
+            return said.get(timeout=max(0.0, limit.due - clock.monotonic()))
+        except queue.Empty:
+            if limit.over(clock.monotonic(), lambda: host.cpu):
+                raise

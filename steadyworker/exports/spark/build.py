@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from steadyworker.errors import ExportError
+from steadyworker.errors import ExportRejected
 
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -29,11 +29,13 @@ class Build:
         name: `module:function`; the worker process must find the module on its `sys.path`.
 
     Raises:
-        ExportError: The name does not have this form.
+        ExportRejected: The name does not have this form.
     """
 
     name: str
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise ExportError(f"Expected module:function, like reports.frames:payments, got {self.name!r}: correct it.")
+            raise ExportRejected(
+                f"Expected module:function, like reports.frames:payments, got {self.name!r}: correct it."
+            )

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-from steadyworker.errors import ExportError
+from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.text.plain_text import plain_text
 
 _CAUSES = 3  # causes of an error that its text shows
@@ -58,14 +58,15 @@ class Built:
         Call the function and return its DataFrame.
 
         Raises:
-            ExportError: The function raised an error (the message names the line), or it returned no DataFrame.
+            ExportError: The function raised an error; the message names the line.
+            ExportRejected: The function returned no DataFrame.
         """
         try:
             frame = self._function(session, dict(tables), dict(params))
         except BaseException as error:  # noqa: BLE001 - a function can raise anything, even SystemExit
             _failed(self._name, error, Path(__file__))
         if not (hasattr(frame, "schema") and hasattr(frame, "orderBy")):
-            raise ExportError(
+            raise ExportRejected(
                 f"Expected a DataFrame from {self._name}, got {type(frame).__name__}: return the DataFrame to export."
             )
         return frame

@@ -31,6 +31,7 @@ from typing import Any, NoReturn
 from pyspark.sql import SparkSession
 
 from steadyworker.clock import SystemClock
+from steadyworker.exports.spark.inputs import of_text
 from steadyworker.exports.spark.kills import Closed, Kills, mark
 from steadyworker.exports.spark.pace import Ratio
 from steadyworker.exports.spark.protocol import Connect, Done, Failed, JobEvent, Part, Progress, Run, Started, Stuck
@@ -227,7 +228,7 @@ class _Job:
         watcher = threading.Thread(target=self._watch, name=f"{self.id}-watch", daemon=True)
         watcher.start()
         try:
-            done = write(session, self._run, self._begun, estimate, where)
+            done = write(session, self._run, self._begun, estimate, of_text, where)
         finally:
             self._written.set()
             watcher.join()

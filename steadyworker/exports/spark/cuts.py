@@ -17,10 +17,11 @@ If the cells would be uneven, or the sample fails, Spark finds the bounds itself
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
@@ -54,6 +55,7 @@ _NARROW = frozenset(  # a query with another node, such as a shuffle, is not cut
     }
 )
 _PARTITIONS = "spark.sql.shuffle.partitions"
+_DIRECTION = re.compile(r"(.*\S)\s+(ASC|DESC)", re.IGNORECASE | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,26 +74,45 @@ class Cells:
     count: int
 
 
-def ordered(result: DataFrame, by: Sequence[str], size: int, pieces: int) -> DataFrame:
+class Key(NamedTuple):
+    """A column to sort by."""
+
+    name: str
+    descending: bool = False
+
+    @classmethod
+    def of(cls, text: str, columns: Sequence[str]) -> Key:
+        """Return the key of a column's name, or of a name and `ASC` or `DESC`, as in SQL; one of these names comes first."""
+        match = None if text in columns else _DIRECTION.fullmatch(text)
+        return cls(match[1], match[2].upper() == "DESC") if match else cls(text)
+
+
+def sorting(key: Key) -> Column:
+    """Return the expression of a key; NULL is the smallest value, as Spark sorts."""
+    return column(key.name).desc() if key.descending else column(key.name)
+
+
+def ordered(result: DataFrame, by: Sequence[Key], size: int, pieces: int) -> DataFrame:
     """
     Return the rows in order.
 
     Spark finds the bounds itself in these cases:
 
     - Spark has no interface for other bounds (Spark Connect, Spark before 4.1).
-    - The first column is neither an integer nor a decimal, date or timestamp.
+    - The first column is neither an integer nor a decimal, date or timestamp, or it is sorted in descending order.
     - The query shuffles; Spark reuses the shuffled rows then.
     - The sort needs more than 500 pieces.
 
     Args:
         result: The query's result, in a session of its own with `pieces` shuffle partitions.
             This function can change that setting; do not change it again before the rows are read.
-        by: The names of the columns.
+        by: The columns to sort by.
         size: The size of the result in bytes, as Spark estimates it.
         pieces: The number of tasks that sort, which follows from `size`.
     """
-    columns = [*map(column, by)]
-    number = _number(columns[0], result.schema[by[0]].dataType)
+    columns = [*map(sorting, by)]
+    first = column(by[0].name)
+    number = None if by[0].descending else _number(first, result.schema[by[0].name].dataType)
     if number is None or size <= PIECE or pieces > _MOST or not _may_be_cut(result):
         return result.orderBy(*columns)
     frame: Any = result._jdf  # noqa: SLF001 - py4j has no public way

@@ -23,9 +23,12 @@ from typing import Any
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
 
+from steadyworker.errors import ExportRejected
 from steadyworker.exports.spark.cuts import PIECE
 from steadyworker.exports.spark.databases import Databases, patience
+from steadyworker.exports.spark.inputs import of_plan
 from steadyworker.exports.spark.pace import Ratio
+from steadyworker.exports.spark.planning import Planning
 from steadyworker.exports.spark.protocol import (
     Done,
     Failed,
@@ -35,6 +38,7 @@ from steadyworker.exports.spark.protocol import (
     Plan,
     Progress,
     Run,
+    Started,
     Stuck,
 )
 from steadyworker.exports.spark.query import FEW, Estimate, failed, settle_in, write
@@ -135,8 +139,10 @@ class Engine:
             session, self._spare = self._spare, None
         session = session or self._fresh()
         group = f"{run.job}/{next(self._groups)}"  # a second submission of a job here has its own counters
-        tasks = Tasks(session, group, Path(run.plan.parts), patience(run), self._ratio)
-        return _Job(run, session, group, tasks, emit, self._dump)
+        planning = Planning(self._jvm.pid, f"sw-{next(self._groups)}")
+        parts, before = Path(run.plan.parts), f"{group}/before"
+        tasks = Tasks(session, group, parts, patience(run), self._ratio, before=before, planning=planning)
+        return _Job(run, session, group, tasks, planning, emit, self._dump)
 
     def _fresh(self) -> SparkSession:
         """Return a new session for a job; making its parser and planner takes longer than a small query."""
@@ -191,10 +197,12 @@ class _Job:
         session: SparkSession,
         group: str,
         tasks: Tasks,
+        planning: Planning,
         emit: Callable[[JobEvent | Stuck], None],
         dump: Callable[[str], None],
     ) -> None:
-        self.id, self._run, self._group, self._probe = run.job, run, group, f"{group}/probe"
+        self.id, self._run, self._group, self._planning = run.job, run, group, planning
+        self._probe, self._before = f"{group}/probe", f"{group}/before"
         self.parts = Path(run.plan.parts)
         self.session, self._tasks, self._emit, self._dump = session, tasks, emit, dump
         context: Any = session.sparkContext
@@ -205,14 +213,37 @@ class _Job:
         self.databases = Databases(session, jvm, group, self.parts, self.cancelled)
 
     def write(self) -> Done:
-        """Make the parts; errors of `probe` and `query.write` pass to the caller."""
+        """
+        Make the parts; errors of `probe` and `query.write` pass to the caller.
+
+        Raises:
+            ExportRejected: The user's function has written something.
+        """
+        self._planning.begin(self._context._jvm)  # noqa: SLF001
         if self._where:
             self._context.setJobGroup(self._probe, "check that the executors share a folder", interruptOnCancel=True)
             probe(self.session, self._run.plan.parts)
-        self._context.setJobGroup(self._group, self._run.plan.query[:200], interruptOnCancel=True)
-        done = write(self.session, self._run, self._emit, _estimate, self._where, self.databases)
+        self._context.setJobGroup(self._before, self._run.plan.query[:200], interruptOnCancel=True)
+        done = write(self.session, self._run, self._begun, _estimate, of_plan, self._where, self.databases)
+        self._check_read_only()  # again, because Spark's store gets to know some moments later what was written
         self._tasks.ended()
         return done
+
+    def _begun(self, event: JobEvent) -> None:
+        """Emit an event; from `started` on, Spark's jobs belong to the write."""
+        if isinstance(event, Started):
+            self._check_read_only()
+            self._context.setJobGroup(self._group, self._run.plan.query[:200], interruptOnCancel=True)
+        self._emit(event)
+
+    def _check_read_only(self) -> None:
+        plan = self._run.plan
+        if plan.build and self._tasks.written_before():
+            raise ExportRejected(
+                f"Expected a function that only builds a DataFrame, got {plan.query}, which has written something with Spark: "
+                "each run of the job calls the function again, and it would write again. "
+                "Write in the handler or in another job, and only read in the function."
+            )
 
     def watch(self) -> None:
         """
@@ -224,8 +255,8 @@ class _Job:
         try:
             while not self.ended.wait(_LOOK):
                 if self.cancelled.is_set():
-                    self._context.cancelJobGroup(self._probe)
-                    self._context.cancelJobGroup(self._group)
+                    for group in (self._probe, self._before, self._group):
+                        self._context.cancelJobGroup(group)
                     self.databases.cancel()
                     continue
                 for index, path, size in self._tasks.complete():

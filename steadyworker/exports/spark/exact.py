@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringType, StructField, StructType
 
-from steadyworker.errors import ExportError
+from steadyworker.errors import ExportRejected
 from steadyworker.exports.spark.lines import WHOLE, column
 
 _DIGITS = 38
@@ -39,7 +39,7 @@ def exact(
         place: The path of the table, for error messages.
 
     Raises:
-        ExportError: A declared decimal has so many digits that rounding could not be detected.
+        ExportRejected: A declared decimal has so many digits that rounding could not be detected.
     """
     frame = load(schema)
     fields = frame.schema.fields
@@ -75,9 +75,9 @@ def places(schema: StructType) -> dict[str, int]:
     }
 
 
-def rounded(name: str, column: str, after: int, got: str, remedy: str) -> ExportError:
+def rounded(name: str, column: str, after: int, got: str, remedy: str) -> ExportRejected:
     """Return the error for a database value with more digits after the point than its declared type has."""
-    return ExportError(
+    return ExportRejected(
         f"Expected at most {after} digits after the point in column {column!r} of table {name!r}, as it is declared, "
         f"got {got:.{_SHOWN}}, which Spark would round: {remedy}."
     )
@@ -99,7 +99,7 @@ def _wide(kind: DataType, name: str, place: str) -> DataType:
         case MapType():
             return MapType(_wide(kind.keyType, name, place), _wide(kind.valueType, name, place))
         case DecimalType() if kind.precision > _DIGITS - _SPARE:
-            raise ExportError(
+            raise ExportRejected(
                 f"Expected decimals of at most {_DIGITS - _SPARE} digits in column {name!r} of {place}, got {_told(kind)}. "
                 "Spark rounds such decimals silently if options= has a locale or mode, or if they are inside a struct, array or map: "
                 f"declare DECIMAL({_DIGITS - _SPARE},{min(kind.scale, _DIGITS - _SPARE)}), or STRING."

@@ -1,8 +1,8 @@
 """
 `SparkExport`: the plan of an export for Spark, and the work on it in the job's own process (the child).
 
-The child sends the plan, receives an event for each complete part, and joins and hashes the parts.
-The child compares its row count with Spark's count, and publishes the file like any other export (`commit.py`).
+The child sends the plan, receives an event for each complete part, and joins, hashes, counts and sums the parts.
+It publishes the file like any other export (`commit.py`).
 This module does not import Spark.
 """
 
@@ -26,9 +26,9 @@ from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.base import Services
 from steadyworker.exports.commit import publish
 from steadyworker.exports.formats import Csv, Format, format_of
-from steadyworker.exports.manifest import Manifest, Total, plain, timestamp, valid_unicode, versions
+from steadyworker.exports.manifest import Manifest, plain, timestamp, valid_unicode, versions
 from steadyworker.exports.spark.build import Build
-from steadyworker.exports.spark.groups import Groups, check
+from steadyworker.exports.spark.groups import Groups
 from steadyworker.exports.spark.handle import Names
 from steadyworker.exports.spark.join import Join, Replaced
 from steadyworker.exports.spark.pace import Pace, Ratio, note
@@ -56,13 +56,13 @@ class SparkExport:
         tables: The tables by their names in the query.
             A table is a Parquet, CSV or JSON Lines file or folder, or `Files` with more options.
             A table can also be `Jdbc`, a table of PostgreSQL or SQLite.
-        order_by: Columns of the result to sort by, ascending.
+        order_by: Columns of the result to sort by, ascending, or descending with `"paid_at DESC"`.
             The combined values of these columns must be unique, so that a second run makes the same file.
         params: The values of the parameters; Spark binds them, and never formats them into the query.
             The manifest contains these values, so they must not contain a credential.
 
     Raises:
-        ExportError: The query is empty, or there is no column to sort by.
+        ExportRejected: The query is empty, or there is no column to sort by.
     """
 
     query: str | Build
@@ -73,9 +73,9 @@ class SparkExport:
 
     def __post_init__(self) -> None:
         if not self.text.strip():
-            raise ExportError("Expected a query in Spark SQL, got an empty one: write the query.")
+            raise ExportRejected("Expected a query in Spark SQL, got an empty one: write the query.")
         if isinstance(self.order_by, str) or not self.order_by:
-            raise ExportError(
+            raise ExportRejected(
                 f"Expected columns to sort by, as a tuple, got {self.order_by!r}: name columns that together are unique."
             )
 
@@ -92,14 +92,16 @@ class SparkExport:
         format: Any = None,
         totals: Mapping[str, str] | None = None,
         by: Sequence[str] = (),
+        if_exists: str = "fail",
     ) -> Manifest:
         """
         Make the file, whole or not at all, and return its manifest.
 
         Raises:
             TargetExists: Another job's file is at the target.
-            ExportRejected: A table is a folder of Delta, Iceberg or Hudi, or a text has a lone surrogate.
-            ExportError: A query, table, format or total is invalid, or Spark failed; the message has Spark's error.
+            ExportRejected: No retry can make the export possible; the message has Spark's error.
+                A query, table, format, total or value is invalid, or the query reads files of Delta, Iceberg or Hudi.
+            ExportError: Spark failed, or a table does not exist; the message has Spark's error.
             Interrupt: The run must end; Spark's job is cancelled, too.
         """
         chosen = format_of(Target.of(to), format)
@@ -107,6 +109,7 @@ class SparkExport:
             services,
             to,
             lambda target, stage: _Run(self, services, chosen, dict(totals or {}), tuple(by), target, stage).write(),
+            if_exists=if_exists,
         )
 
     def plan(self, lines: Lines, sums: Sequence[str], parts: Path) -> Plan:
@@ -114,8 +117,9 @@ class SparkExport:
         Return the plan for the host.
 
         Raises:
-            ExportRejected: A table is a folder of Delta, Iceberg or Hudi, or a text has a lone surrogate.
-            ExportError: A table or a parameter is invalid.
+            ExportRejected: A table or a parameter is invalid, a table is a folder of Delta, Iceberg or Hudi,
+                or a text has a lone surrogate.
+            ExportError: A table does not exist.
         """
         plan = Plan(
             query=self.text,
@@ -202,7 +206,8 @@ class _Run:
         self._columns, self._pace = columns, Pace(Ratio())
         names = [name for name, _ in columns]
         Totals(names, self._sums, self._by, self._form.text)  # raises if a column cannot be summed, as in every export
-        self._groups = Groups(columns, self._form, self._by, tuple(self._sums)) if self._by else None
+        wanted = self._by or self._sums
+        self._groups = Groups(columns, self._form, self._by, tuple(self._sums)) if wanted else None
         data, head, form = self._stage.data, self._form.head(names), self._form
         if form.name == "parquet":
             body = partial(Recast, columns=columns, seen=self._groups.add_batch if self._groups else lambda _: None)
@@ -248,11 +253,6 @@ class _Run:
     def _finish(self, done: Done, said: Mapping[str, Any]) -> Manifest:
         join = self._joined()
         join.finish(done.parts)
-        if join.rows != done.rows:
-            raise ExportError(
-                f"Expected {done.rows} rows, as Spark counted them, got {join.rows} in the file, so nothing was published: "
-                "the next run repeats the export."
-            )
         return Manifest(
             uid=self._services.uid,
             key=self._services.key,
@@ -260,10 +260,10 @@ class _Run:
             name=self._target.path.name,
             query=self._export.text,
             parameters=plain(self._export.params or {}),
-            snapshot=self._started.snapshot,
+            snapshot=done.snapshot,
             columns=tuple(name for name, _ in self._columns),
-            rows=done.rows,
-            totals=self._totals(done),
+            rows=join.rows,
+            totals=self._groups.result(join.rows) if self._groups else (),
             bytes=join.bytes,
             sha256=join.sha256,
             format=self._form.options(),
@@ -272,13 +272,6 @@ class _Run:
             | self._started.versions,
             created_at=timestamp(self._clock),
         )
-
-    def _totals(self, done: Done) -> tuple[Total, ...]:
-        if self._groups is not None:
-            totals = self._groups.result()
-            check(totals, done.rows, done.sums)
-            return totals
-        return (Total(rows=done.rows, sums=done.sums),) if self._sums else ()
 
 
 def _drop(parts: Path, job: str, submission: int) -> None:

@@ -18,6 +18,42 @@ Emit = Callable[[Mapping[str, Any]], None]
 _STOP_WITHIN = 15.0  # seconds for a host's normal end
 _ARCHIVE_WITHIN = 120.0  # seconds for a host's normal end if its JVM writes the class-data archive
 _LATE = 5.0  # seconds after a deadline; a later check means that this process itself stood still
+_SHARE = 0.02  # of one core: with less processor time than this, a host stands still
+_LONGEST = 5  # times a limit: after this time, the limit passes although the host's processor time moves
+
+
+@dataclass(slots=True)
+class Patience:
+    """
+    A limit for one step of a host, by the movement of its processor time, because a starved machine makes each step slow.
+
+    Attributes:
+        within: Seconds in which the host must finish the step, or use processor time.
+        began: The monotonic time at which the step began.
+        due: The monotonic time of the next look.
+        cpu: The host's processor time at the last look.
+    """
+
+    within: float
+    began: float
+    due: float
+    cpu: float
+
+    @classmethod
+    def of(cls, within: float, now: float, cpu: float) -> Patience:
+        """Return the limit for a step that begins now."""
+        return cls(within, now, now + within, cpu)
+
+    def over(self, now: float, cpu: Callable[[], float]) -> bool:
+        """Return whether the limit has passed; otherwise set the time of the next look."""
+        if now < self.due:
+            return False
+        used, last = cpu(), self.began + _LONGEST * self.within
+        # The sum is smaller after the end of a process, which is a movement, too.
+        if now >= last or abs(used - self.cpu) < _SHARE * self.within:
+            return True
+        self.due, self.cpu = min(now + self.within, last), used
+        return False
 
 
 @dataclass(eq=False, slots=True)
@@ -29,7 +65,8 @@ class Call:
         job: The job's name for the hosts.
         plan: The export's plan; each submission makes a folder inside the folder `parts`.
         submissions: How many times the call was submitted to a host.
-        deaths: How many hosts have died while the call ran alone, plus how many times the call was stuck.
+        deaths: How many hosts have died before they were ready for the call, or while it ran alone,
+            plus how many times the call was stuck.
         suspect: True if a host has died during the call; the call then runs alone until it ends.
         cancelled: True if the child no longer waits for the call.
         stuck: The reason why the service ends a call without progress, or an empty text.
@@ -74,19 +111,22 @@ class Host:
     One host and its calls; all times are monotonic.
 
     Attributes:
-        deadline: The time at which the host is killed if it is not ready, or not gone after a stop.
+        limit: The limit for the host's start, or for its end after a stop; None in between.
+        deadline: The time at which the host is killed if it is not gone, whatever its processor time does; None without one.
         begun: The number of calls that the host has got.
         retiring: True if the host takes no more calls.
         stopping: True if the host was asked to end.
         idle_since: The time at which the host's last call ended.
-        asked_at: The time of the ping to which the host has not replied yet.
+        asked: The limit for the reply to a ping; None if the host has replied.
         answered_at: The time of the host's last reply to a ping.
+        left: The names of cancelled jobs that have not ended in time, while other calls need the host, with their folders of parts.
         problem: The known reason for a kill of the host, or an empty text.
     """
 
     process: HostProcess
     settings: SparkSettings
-    deadline: float | None
+    limit: Patience | None
+    deadline: float | None = None
     versions: dict[str, str] = field(default_factory=dict)
     calls: dict[str, Call] = field(default_factory=dict)
     begun: int = 0
@@ -94,8 +134,9 @@ class Host:
     retiring: bool = False
     stopping: bool = False
     idle_since: float | None = None
-    asked_at: float | None = None
+    asked: Patience | None = None
     answered_at: float = 0.0
+    left: dict[str, Path] = field(default_factory=dict)
     problem: str = ""
 
     def takes(self, call: Call) -> bool:
@@ -117,7 +158,7 @@ class Host:
         """Note that the host is ready, and send it the waiting calls."""
         self.ready, self.versions, self.answered_at = True, versions, now
         if not self.stopping:
-            self.deadline = None
+            self.limit = None
         for call in self.calls.values():
             self._send(call)
 
@@ -151,50 +192,82 @@ class Host:
         self.retiring = True
         if not self.stopping:
             self.stopping = True
-            self.deadline = now + (_ARCHIVE_WITHIN if self.process.records else _STOP_WITHIN)
+            self.limit = self._patience(_ARCHIVE_WITHIN if self.process.records else _STOP_WITHIN, now)
             self.process.stop()
 
-    def attend(self, now: float) -> None:
-        """Act on the deadlines: kill a late or hung host, ping a busy host, stop an idle or retired host; limit its log."""
+    def attend(self, now: float) -> list[Call]:
+        """
+        Act on the limits: kill a late or hung host, ping a busy host, stop an idle or retired host; limit its log.
+
+        Return the cancelled calls that have not ended in time, but for which other calls do not lose their host.
+        The host takes no more calls then, and is killed after its last call.
+        """
         self.process.bound_log()
-        for call in self.calls.values():
-            if call.kill_at is not None and now >= call.kill_at:
-                call.kill_at = None
-                self.kill(f"a cancelled job did not end within {self.settings.cancel_within:g} s")
-        if self.deadline is not None and now >= self.deadline:
-            self.deadline = None
-            self.kill(f"the host was not {'gone' if self.stopping else 'ready'} in time")
-        if not self.ready or self.stopping:
-            return
+        late = [call for call in self.calls.values() if call.kill_at is not None and now >= call.kill_at]
+        for call in late:
+            call.kill_at = None
+            self.left[call.job] = call.parts
+            self.retiring = True
+        if late and len(late) == len(self.calls):
+            self.kill(self._unended)
+            late = []
+        for call in late:
+            del self.calls[call.job]
+        limit = self.limit
+        if limit is not None and (limit.over(now, self._cpu) or (self.deadline is not None and now >= self.deadline)):
+            self.limit = None
+            self.kill(f"the host was not {'gone' if self.stopping else 'ready'} after {now - limit.began:.0f} s")
+        if self.ready and not self.stopping:
+            self._attend_ready(now)
+        return late
+
+    def _attend_ready(self, now: float) -> None:
         if self.calls:
             self._ping(now)
+        elif self.left:
+            self.kill(self._unended)
         elif self.retiring:
             self.stop(now)
         elif self.idle_since is None:
-            self.idle_since, self.asked_at = now, None
+            self.idle_since, self.asked = now, None
         elif now - self.idle_since >= self.settings.idle_stop:
             self.stop(now)
 
+    @property
+    def _unended(self) -> str:
+        return f"a cancelled job did not end within {self.settings.cancel_within:g} s"
+
+    def _cpu(self) -> float:
+        return self.process.cpu
+
+    def _patience(self, within: float, now: float) -> Patience:
+        return Patience.of(within, now, self.process.cpu)
+
     def _ping(self, now: float) -> None:
         """Ping the host's JVM, and kill the host if the JVM does not reply; slow jobs do not matter here."""
-        if self.asked_at is None and now - self.answered_at >= self.settings.ping_every:
-            self.asked_at = now
-            self.process.send(Ping(self.begun))
-        elif self.asked_at is not None and now - self.asked_at >= self.settings.hung_after + _LATE:
-            self.asked_at = now  # this process stood still: a paused container, a suspended machine
-        elif self.asked_at is not None and now - self.asked_at >= self.settings.hung_after:
-            self.answered_at, self.asked_at = now, None
-            self.kill(f"the host's JVM did not respond for {self.settings.hung_after:g} s")
+        within = self.settings.hung_after
+        if self.asked is None:
+            if now - self.answered_at >= self.settings.ping_every:
+                self.asked = self._patience(within, now)
+                self.process.send(Ping(self.begun))
+        elif now >= self.asked.due + _LATE:
+            self.asked = self._patience(
+                within, now
+            )  # this process stood still: a paused container, a suspended machine
+        elif self.asked.over(now, self._cpu):
+            silent, self.answered_at, self.asked = now - self.asked.began, now, None
+            self.kill(f"the host's JVM did not respond for {silent:.0f} s")
 
     def due(self) -> Iterator[float]:
         """Yield the monotonic times at which `attend` must be called again."""
-        for moment in (self.deadline, *(call.kill_at for call in self.calls.values())):
+        limits = (self.limit.due, self.deadline) if self.limit else ()
+        for moment in (*limits, *(call.kill_at for call in self.calls.values())):
             if moment is not None:
                 yield moment
         if self.ready and not self.stopping:
-            if self.calls and self.asked_at is None:
+            if self.calls and self.asked is None:
                 yield self.answered_at + self.settings.ping_every
-            elif self.calls and self.asked_at is not None:
-                yield self.asked_at + self.settings.hung_after
+            elif self.calls and self.asked is not None:
+                yield self.asked.due
             elif self.idle_since is not None:
                 yield self.idle_since + self.settings.idle_stop

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from steadyworker.errors import ExportError
+from steadyworker.errors import ExportRejected
 from steadyworker.exports.spark.protocol import Database
 
 _QUERY = re.compile(r"(select|with|values|table)\b", re.IGNORECASE)
@@ -67,7 +67,7 @@ class Jdbc:
             The export is not stuck before this time has passed without progress.
 
     Raises:
-        ExportError: An argument is invalid; the message never repeats a value in the URL.
+        ExportRejected: An argument is invalid; the message never repeats a value in the URL.
     """
 
     url: str
@@ -84,25 +84,25 @@ class Jdbc:
     def __post_init__(self) -> None:
         self.database()
         if self.partitions is not None and self.partitions < 1:
-            raise ExportError(f"Expected at least one partition, got partitions={self.partitions}: set 1 or more.")
+            raise ExportRejected(f"Expected at least one partition, got partitions={self.partitions}: set 1 or more.")
         if self.partitions is not None and self.partitions > 1 and not self.partition_by:
-            raise ExportError(
+            raise ExportRejected(
                 f"Expected partition_by for {self.partitions} partitions, got none: name a column of integers, dates or timestamps."
             )
         if self.fetch_rows < 1 or self.statement_timeout <= 0:
-            raise ExportError(
+            raise ExportRejected(
                 f"Expected fetch_rows and statement_timeout above 0, got {self.fetch_rows} and "
                 f"{self.statement_timeout:g}: correct them."
             )
         if self.password_env and self.password_file:
-            raise ExportError("Expected password_env or password_file, got both: remove one.")
+            raise ExportRejected("Expected password_env or password_file, got both: remove one.")
 
     def database(self) -> Database:
         """
         Return the table in the form for the host.
 
         Raises:
-            ExportError: The URL or the table is invalid.
+            ExportRejected: The URL or the table is invalid.
         """
         if self.url.startswith("sqlite:"):
             return self._plan("sqlite", _file(self.url), None, {})
@@ -112,18 +112,18 @@ class Jdbc:
         except ValueError:  # not re-raised, because its text has the URL
             url, port = urlsplit(""), 0
         if url.scheme not in {"postgresql", "postgres"} or not url.hostname or not url.path.strip("/"):
-            raise ExportError(
+            raise ExportRejected(
                 "Expected postgresql://user@host:5432/database or sqlite:PATH as the URL of a Jdbc table, got another "
                 "(it is not shown, because it can contain a password): name one host and one database."
             )
         asked = dict(parse_qsl(url.query, keep_blank_values=True))
         if url.password is not None or any("passw" in name.lower() for name in asked):
-            raise ExportError(
+            raise ExportRejected(
                 "Expected a URL without a password, got one with a password: move it to password_env= or password_file=."
             )
         unknown = sorted(asked.keys() - _PROPERTIES.keys())
         if unknown:
-            raise ExportError(
+            raise ExportRejected(
                 f"Expected only the options {', '.join(_PROPERTIES)} in the URL, got {', '.join(unknown)}: remove it."
             )
         host = f"[{url.hostname}]" if ":" in url.hostname else url.hostname
@@ -155,7 +155,7 @@ def _file(url: str) -> str:
     """Return the file of `sqlite:relative/or/absolute`, `sqlite:~/path`, `sqlite:///absolute`."""
     text = url.removeprefix("sqlite:")
     if not text:
-        raise ExportError("Expected sqlite:PATH, got no path: name the file.")
+        raise ExportRejected("Expected sqlite:PATH, got no path: name the file.")
     return str(Path(re.sub(r"^//(?=/)", "", text)).expanduser().absolute())
 
 
@@ -165,7 +165,7 @@ def _relation(table: str) -> str:
     if _QUERY.match(text):
         return f"({text}\n) AS source"  # on a separate line, because a query can end in a comment
     if not _TABLE.fullmatch(text):
-        raise ExportError(
+        raise ExportRejected(
             f"Expected a table's name, like payments or billing.payments, or a query, got {table!r:.200}: "
             "quote a name with other characters, '\"my table\"'."
         )

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
-from steadyworker.errors import ExportError
+from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.formats import Csv, Format
 from steadyworker.exports.hashed import HashedFile
 from steadyworker.exports.packed import Gzip
@@ -101,7 +101,7 @@ class Join:
 
         Raises:
             Replaced: A part has another size than reported, so the file is invalid.
-            ExportError: The text of a part is not UTF-8.
+            ExportRejected: The text of a part is not UTF-8.
         """
         self._waiting[index] = (Path(path) if path else None, size)
         while self._next in self._waiting:
@@ -134,7 +134,7 @@ class Join:
         except FileNotFoundError:
             got = 0
         except UnicodeDecodeError as error:
-            raise ExportError(
+            raise ExportRejected(
                 f"Expected text in UTF-8 from Spark, got {error.object[error.start : error.end]!r} "
                 f"after {self.rows} rows: convert it in the query, with make_valid_utf8 or base64."
             ) from error

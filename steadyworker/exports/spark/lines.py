@@ -36,7 +36,7 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from steadyworker.errors import ExportError
+from steadyworker.errors import ExportRejected
 from steadyworker.exports.jsonl import escaped
 from steadyworker.exports.patterns import DATE, OFFSET, UTC, java_pieces
 from steadyworker.exports.spark.protocol import Lines
@@ -66,11 +66,11 @@ def check(schema: StructType) -> None:
     Check that each column has a type that a file can contain.
 
     Raises:
-        ExportError: A column has another type.
+        ExportRejected: A column has another type.
     """
     for field in schema.fields:
         if not _is_text(field) and type(field.dataType) not in _TEXTS:
-            raise ExportError(
+            raise ExportRejected(
                 f"Expected text, numbers, dates or timestamps in column {field.name!r}, "
                 f"got {field.dataType.simpleString()}: "
                 "turn it into one of these in the query (binary: base64 or hex; others: to_json)."
@@ -115,11 +115,11 @@ def storable(frame: DataFrame) -> DataFrame:
     Return the rows with types for Parquet: a column of type NULL becomes text.
 
     Raises:
-        ExportError: A column's name contains a variable, which Hadoop would replace.
+        ExportRejected: A column's name contains a variable, which Hadoop would replace.
     """
     for name in frame.columns:
         if VARIABLE in name:
-            raise ExportError(
+            raise ExportRejected(
                 f"Expected no {VARIABLE} in the name of a Parquet file's column, got {name!r}: "
                 "Hadoop would put a variable's value there; give it another name in the query."
             )

@@ -26,6 +26,7 @@ _FEWEST = 16  # counts in the window, at least, even if they take longer
 _STARTED = 3  # counts after which the time before the first one is ignored, because a stage begins slowly
 _TRIED = 0.3  # share of the rows that must be written before only the writing speed counts
 _SLOWER = 5.0  # times the slowest task that has ended: until then a task is slow, not stuck
+_LONGEST = 5  # times the least limit: for so long after its last progress, a job is not stuck if tasks compute
 _LATE = 5.0  # seconds between two looks; after a longer pause, this process itself stood still
 _MINUTES, _HOURS = 90.0, 5400.0  # seconds from which the remaining time is shown in minutes, or in hours
 _LEARNT = 2.0  # seconds in each phase; a shorter export does not change the ratio
@@ -160,8 +161,8 @@ class Stillness:
     """
 
     def __init__(self, now: float, least: float) -> None:
-        self._since, self._least = now, least
-        self._looked = now
+        self._since = self._moved = now
+        self._least, self._looked = least, now
         self._token: Hashable = None
         self.longest = 0.0
 
@@ -171,17 +172,22 @@ class Stillness:
 
         A time without looks counts as at most 5 s.
         """
-        self._since += max(0.0, now - self._looked - _LATE)
-        self._looked = now
+        paused = max(0.0, now - self._looked - _LATE)
+        self._since, self._moved, self._looked = self._since + paused, self._moved + paused, now
         moved = token != self._token
         if moved:
             self.longest = max(self.longest, now - self._since)
-            self._token, self._since = token, now
+            self._token, self._since, self._moved = token, now, now
         return moved
+
+    def computes(self, now: float) -> None:
+        """Restart the time without progress, because tasks compute, perhaps of this job; not without end."""
+        if now < self._moved + _LONGEST * self._least:
+            self._since = now
 
     def rest(self, now: float) -> None:
         """Restart the time without progress, because the job cannot make progress now."""
-        self._since = now
+        self._since = self._moved = now
 
     def seconds(self, now: float) -> float:
         """Return the seconds since the last progress."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from steadyworker.errors import ExportError
+from steadyworker.errors import ExportRejected
 
 _DIGITS = 38
 
@@ -27,10 +27,10 @@ def to_param(name: str, value: object) -> Param:
     Return the parameter in the form for the host.
 
     Raises:
-        ExportError: Spark has no literal for this type or value.
+        ExportRejected: Spark has no literal for this type or value.
     """
     if isinstance(value, Decimal | int) and (not Decimal(value).is_finite() or _digits(Decimal(value)) > _DIGITS):
-        raise ExportError(
+        raise ExportRejected(
             f"Expected a number of at most {_DIGITS} digits as parameter {name!r}, got {value}: round it."
         )
     match value:
@@ -43,7 +43,7 @@ def to_param(name: str, value: object) -> Param:
             return Param(type=kind.__name__, text=kind.__str__(value))
         case datetime() | date():
             return Param(type="datetime" if isinstance(value, datetime) else "date", text=value.isoformat())
-    raise ExportError(
+    raise ExportRejected(
         f"Expected text, a number, a date, a time or None as parameter {name!r}, got {type(value).__name__}: "
         "convert it, and the query can cast it back."
     )

@@ -26,7 +26,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.sql.types import StructType
 
-from steadyworker.errors import ExportError
+from steadyworker.errors import ExportRejected
 from steadyworker.exports.spark.drivers import DRIVERS
 from steadyworker.exports.spark.exact import places, rounded
 from steadyworker.exports.spark.protocol import Database
@@ -119,7 +119,7 @@ class Postgres:
         Return Spark's options to read a table of this database.
 
         Raises:
-            ExportError: Spark cannot read a column exactly, or `partition_by` is unfit for ranges.
+            ExportRejected: Spark cannot read a column exactly, or `partition_by` is unfit for ranges.
             Py4JError: The database refused a query about the table.
         """
         limit, timeout = math.ceil(source.statement_timeout), math.ceil(source.statement_timeout * 1000)
@@ -154,7 +154,7 @@ class Postgres:
         The check takes one pass over the table, unless the types of the columns already prove it.
 
         Raises:
-            ExportError: A number has more digits after the point than the type of its column.
+            ExportRejected: A number has more digits after the point than the type of its column.
             Py4JError: The database refused a text that is not a number.
         """
         numbers = {}
@@ -224,7 +224,7 @@ class Postgres:
         infinite = [column for column, answer in zip(dates, found, strict=True) if answer == "t"]
         if infinite:
             column = _quoted(infinite[0])
-            raise ExportError(
+            raise ExportRejected(
                 f"Expected finite dates in table {name!r}, got infinity in {', '.join(map(repr, infinite))}, and Spark has no such "
                 f"value: use a query that makes it NULL, Jdbc(url, \"SELECT nullif(nullif({column}, 'infinity'), '-infinity') AS {column}, …\"), "
                 "or one without the column."
@@ -240,7 +240,7 @@ class Postgres:
                 why = "without a precision Spark would round it to 18 places"
             remedy, enough = ("DECIMAL(20,4)", "") if kind == element else ("STRING", "STRING")  # `check` sees no array
             if why and not says(source.schema, column, enough):
-                raise ExportError(
+                raise ExportRejected(
                     f"Expected columns that Spark reads as they are in table {name!r}, got {column!r}, {kind}: {why}. "
                     f'Declare the type, Jdbc(schema="{column} {remedy}"), or cast it in a query, Jdbc(url, "SELECT …").'
                 )
@@ -273,7 +273,7 @@ class Postgres:
         kinds = {known: kind for known, kind, *_ in self._columns(source.relation)}
         bounds = _BOUNDS.get(kinds.get(column, ""))
         if bounds is None:
-            raise ExportError(
+            raise ExportRejected(
                 f"Expected a column of integers, dates or timestamps as partition_by of table {name!r}, got {column!r}, "
                 f"{kinds.get(column, 'no column of it')}: choose another."
             )

@@ -33,11 +33,12 @@ from steadyworker.exports.spark.protocol import Command, Message, Stop, decode_m
 from steadyworker.exports.spark.settings import PROPERTIES, SparkSettings
 from steadyworker.system.interpreter import command
 from steadyworker.system.private import make_private_folder
-from steadyworker.system.procfs import end_sessions, kill_sessions, tree_rss
+from steadyworker.system.procfs import end_sessions, kill_sessions, tree_cpu, tree_rss
 
 _LOG_TAIL = 16_000
 _FATAL = "OutOfMemoryError"
 _LOG_LINES = 5
+_FRAMES = ("at ", "... ", "Traceback (")  # lines of stack traces; Python indents its own
 _LOG_LONGEST = 16 << 20
 KEPT_LOG = "host.log"
 """The file in `SparkSettings.folder` with the log of the last host that had a problem."""
@@ -128,6 +129,11 @@ class HostProcess:
         """The resident bytes of host and JVM."""
         return tree_rss(self.pid)
 
+    @property
+    def cpu(self) -> float:
+        """The seconds of processor time of host and JVM."""
+        return tree_cpu(self.pid)
+
     def send(self, command: Command) -> None:
         """Send a command to the host without waiting; the command is lost if the host is gone, and `sink` gets None."""
         self._commands.put(command)
@@ -145,12 +151,15 @@ class HostProcess:
         """
         Return the last lines of the log as one line, after the line of an out-of-memory error if there is one.
 
+        The lines of stack traces are left out, but for the errors themselves.
         The out-of-memory error can be further up in the log, before the host's own traceback.
         """
         with suppress(OSError), (self.folder / "log").open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_TAIL))
-            lines = [line.strip() for line in log.read().decode(errors="replace").splitlines()]
-            written = [line for line in lines if line]
+            lines = log.read().decode(errors="replace").splitlines()
+            written = [
+                line for line in lines if line.strip() and not line[0].isspace() and not line.startswith(_FRAMES)
+            ]
             last = written[-_LOG_LINES:]
             fatal = [line for line in written[:-_LOG_LINES] if _FATAL in line][-1:]
             return " | ".join([*fatal, *last])

@@ -93,8 +93,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         build: True if `query` is a `module:function`.
         tables: The source of each table, by its name.
         params: The value of each parameter, by its name.
-        order_by: The columns of the result to sort by, ascending.
-        sums: The columns to sum exactly.
+        order_by: The columns of the result to sort by, each perhaps with ` ASC` or ` DESC`.
+        sums: The columns that the child sums; the host only checks their types.
         lines: The format of a line.
         parts: The folder for the parts, which must not exist.
         session: The name (a UUID) of the run's session, by which a later run can end it.
@@ -182,14 +182,12 @@ class Started(msgspec.Struct, frozen=True, tag="started", tag_field="type"):
 
     Attributes:
         columns: The name and the Spark type of each column.
-        snapshot: A description of the databases' snapshots, or None.
         versions: The versions of the databases and of the user's code.
         where: The location of the job in a cluster, such as server and session.
     """
 
     job: str
     columns: tuple[tuple[str, str], ...]
-    snapshot: str | None = None
     versions: dict[str, str] = {}
     where: dict[str, str] = {}
 
@@ -239,15 +237,13 @@ class Done(msgspec.Struct, frozen=True, tag="done", tag_field="type"):
     The report that all parts are written.
 
     Attributes:
-        rows: The number of rows that Spark counted on the way to its writer.
-        sums: The exact sum of each column, as a decimal without an exponent.
         parts: The index, path and size in bytes of every part, in order.
+        snapshot: A description of the snapshots that Spark has read, or None.
     """
 
     job: str
-    rows: int
-    sums: dict[str, str]
     parts: tuple[tuple[int, str, int], ...]
+    snapshot: str | None = None
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed", tag_field="type"):
@@ -256,8 +252,8 @@ class Failed(msgspec.Struct, frozen=True, tag="failed", tag_field="type"):
 
     `kind` is one of these:
 
-    - `rejected`: a retry cannot succeed.
-    - `query`: the query is invalid.
+    - `rejected`: a retry cannot succeed, as with an invalid query.
+    - `query`: the query, a table or the user's function failed, and a retry can succeed.
     - `job`: the job failed while it ran.
     - `cancelled`: the job was cancelled.
     - `host-died`: the host died during the job, at each submission.

@@ -1,8 +1,10 @@
 """
 The work of one export in a Spark session, for every engine.
 
-Spark reads the tables, runs the query and sorts the result.
-Spark counts and sums the rows on the way to the writer (`observe`), and writes parts without a header.
+Spark reads the tables, runs the query and sorts the result, and writes parts without a header.
+The child counts and sums the rows in the parts (`join.py`, `groups.py`).
+Spark's own observed metrics are unfit for this: no decimal of Spark's holds a sum of more than 38 digits.
+They are also computed on Spark's listener bus, and a listener that fails there leaves its caller waiting without end (Spark 4.1).
 Only this export writes to the folder of the parts.
 Hadoop's committer uses algorithm version 2, so that a part appears when its task commits.
 This is safe, because the child joins no part of an incomplete task, and publishes no file of a failed job.
@@ -11,23 +13,24 @@ This is safe, because the child joins no part of an incomplete task, and publish
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from decimal import Decimal
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Observation, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the usual name
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DecimalType, StructType
 
 from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.spark.binding import bound
 from steadyworker.exports.spark.building import Built, from_traceback
-from steadyworker.exports.spark.cuts import PIECE, ordered
+from steadyworker.exports.spark.cuts import PIECE, Key, ordered, sorting
 from steadyworker.exports.spark.databases import Databases
-from steadyworker.exports.spark.lines import WHOLE, check, column, storable, written
+from steadyworker.exports.spark.inputs import Inputs
+from steadyworker.exports.spark.lines import WHOLE, check, storable, written
 from steadyworker.exports.spark.params import from_param
 from steadyworker.exports.spark.protocol import Database, Done, Failed, JobEvent, Plan, Run, Source, Started
 from steadyworker.exports.spark.reading import read
@@ -36,6 +39,9 @@ from steadyworker.text.plain_text import plain_text
 
 _UNKNOWN = 1 << 50
 _RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?)(?: SQLSTATE: P0001)?")  # the message of `raise_error`
+# Not supported, too many rows of a subquery, wrong data (division by zero, overflow, a bad cast), wrong names or syntax, `raise_error`.
+_FINAL = frozenset({"0A", "21", "22", "42", "P0"})
+_PASSING = frozenset({"42K03", "42501"})  # a path that does not exist yet, a right that can still be granted
 _FEWEST, _MOST = 32, 4000
 FEW = PIECE * _FEWEST
 """The largest size of a result, in bytes, at which the exact size does not matter."""
@@ -90,17 +96,19 @@ def write(
     run: Run,
     emit: Callable[[JobEvent], None],
     estimate: Callable[[DataFrame], Estimate],
+    inputs: Callable[[DataFrame], Inputs],
     where: Mapping[str, str],
     databases: Databases | None = None,
 ) -> Done:
     """
-    Make the parts; raise Spark's errors, and ExportError if the query does not fit an export.
+    Make the parts; raise Spark's errors, and ExportRejected if the query does not fit an export.
 
     Args:
         session: The job's own session, after `settle_in`.
         run: The job with its plan.
         emit: A function that gets the event `started` when Spark has analysed the query.
         estimate: A function that returns Spark's estimate of a result.
+        inputs: A function that returns what a result reads.
         where: The location of the job in a cluster.
         databases: The databases of the job; None without a JVM in the host.
     """
@@ -115,39 +123,44 @@ def write(
     else:
         result = session.sql(plan.query, args={name: bound(value) for name, value in plan.params.items()})
         versions = {}
-    _check(result.schema, plan)
+    order = _check(result.schema, plan)
     check(result.schema)
+    reads = inputs(result)
+    reads.refuse_lakes(session, here=databases is not None)
     expected = estimate(result)
     size = _size(expected.bytes, databases)
     pieces = _pieces(size)
     session.conf.set("spark.sql.shuffle.partitions", str(pieces))
     session.conf.set("spark.sql.execution.rangeExchange.sampleSizePerPartition", str(_sampled(pieces)))
     columns = tuple((field.name, field.dataType.simpleString()) for field in result.schema.fields)
-    snapshot, known = (databases.snapshot, databases.versions) if databases else (None, {})
-    emit(Started(run.job, columns, snapshot, versions | known, dict(where)))
-    counted = Observation()
-    sums = [_sum(result.schema, name).alias(f"sum {number}") for number, name in enumerate(plan.sums)]
+    emit(Started(run.job, columns, versions | (databases.versions if databases else {}), dict(where)))
     if expected.whole and not plan.build:  # one task reads and sorts, without a shuffle
-        rows = result.coalesce(1).sortWithinPartitions(*map(column, plan.order_by))
+        rows = result.coalesce(1).sortWithinPartitions(*map(sorting, order))
     else:
-        rows = ordered(result, plan.order_by, size, pieces)
-    # After the sort, because before it, Spark's sampling of the ranges would count every row twice.
-    rows = rows.observe(counted, F.count(F.lit(1)).alias("rows"), *sums)
+        rows = ordered(result, order, size, pieces)
     if plan.lines.form == "parquet":
         storable(rows).write.options(**WRITE).parquet(f"file://{plan.parts}")
     else:
         written(rows, plan.lines).write.options(**WRITE).text(f"file://{plan.parts}")
-    found = counted.get
-    shown = {name: _plain(found[f"sum {number}"]) for number, name in enumerate(plan.sums)}
-    return Done(run.job, int(found["rows"]), shown, _shared(Path(plan.parts), int(found["rows"])))
+    parts = _shared(Path(plan.parts))
+    snapshots = [said for said in (databases.snapshot if databases else None, reads.snapshot()) if said]
+    return Done(run.job, parts, "; ".join(snapshots) or None)
 
 
-def _shared(folder: Path, rows: int) -> tuple[tuple[int, str, int], ...]:
-    """Return the parts; raise ExportError if the executors have written them to folders of their own machines."""
+def _shared(folder: Path) -> tuple[tuple[int, str, int], ...]:
+    """
+    Return the parts; Spark writes at least one, even for a result without rows.
+
+    Raises:
+        ExportError: The executors have written the parts to folders of their own machines.
+    """
+    with suppress(OSError):  # the folder is missing, or belongs to another user
+        # A network file system lists a folder as it was some seconds ago, unless this machine has changed the folder.
+        tempfile.TemporaryFile(dir=folder).close()
     parts = tuple(parts_in(folder)) if folder.is_dir() else ()
-    if rows and not parts:
+    if not parts:
         raise ExportError(
-            f"Expected Spark's {rows} rows in {folder}, got no file there: "
+            f"Expected Spark's rows in {folder}, got no file there: "
             "export to a file system that Spark's executors share with the worker."
         )
     return parts
@@ -157,7 +170,7 @@ def _read(session: SparkSession, name: str, source: Source | Database, databases
     if isinstance(source, Source):
         return read(session, source)
     if databases is None:
-        raise ExportError(
+        raise ExportRejected(
             f"Expected a Spark driver in the Spark host for the Jdbc table {name!r}, got Spark Connect: it has no JVM here that could "
             "hold a snapshot of the database; use spark_master local[*,4] or spark://…, or read files."
         )
@@ -182,7 +195,7 @@ def first_line(error: Exception) -> str:
 
 def _header(error: Exception) -> str:
     """Return the message about a CSV file's header from the causes of an error, or an empty text."""
-    cause: Any = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
+    cause = _java(error)
     while cause is not None:
         text = str(cause.getMessage())
         if text.startswith("CSV header"):
@@ -221,48 +234,59 @@ def failed(
 
 
 def kind_of(error: Exception) -> str:
-    """Return the kind of `Failed` for this error (`protocol.py`)."""
+    """
+    Return the kind of `Failed` for this error (`protocol.py`).
+
+    An error is `rejected` if each retry would meet it again, whoever has raised it.
+    Spark's errors, those of PostgreSQL and their causes have the SQLSTATE of the SQL standard, whose first two characters are a class.
+    """
     if isinstance(error, ExportRejected):
         return "rejected"
-    return "query" if isinstance(error, ExportError) or _is_query(error) else "job"
+    if isinstance(error, ExportError):
+        return "query"
+    states = [*_states(error)]
+    if any(state[:2] in _FINAL and state not in _PASSING for state in states):
+        return "rejected"
+    return "query" if states and states[0] in _PASSING else "job"
 
 
-def _is_query(error: Exception) -> bool:
-    """Return whether the query, not its run, is at fault."""
-    return isinstance(error, PySparkException) and type(error).__name__ in {
-        "AnalysisException",
-        "IllegalArgumentException",
-        "ParseException",
-    }
+def _states(error: Exception) -> Iterator[str]:
+    """Yield the SQLSTATE of an error, and of its causes in the JVM."""
+    if isinstance(error, PySparkException) and (state := error.getSqlState()):
+        yield state
+    cause = _java(error)
+    while cause is not None:
+        for name in ("getSqlState", "getSQLState"):  # an error of Spark's, or of a database's driver
+            with suppress(Py4JError):  # the error has no such method
+                if state := getattr(cause, name)():
+                    yield str(state)
+        cause = cause.getCause()
 
 
-def _check(schema: StructType, plan: Plan) -> None:
+def _java(error: Exception) -> Any:
+    """Return the error in the JVM, or None without one."""
+    return error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
+
+
+def _check(schema: StructType, plan: Plan) -> list[Key]:
+    """Return the columns to sort by; raise ExportRejected if the columns do not fit the plan."""
     names = schema.fieldNames()
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise ExportError(f"Expected columns with different names, got {', '.join(twice)} twice: name each with AS.")
-    for name in (*plan.order_by, *plan.sums):
+        raise ExportRejected(f"Expected columns with different names, got {', '.join(twice)} twice: name each with AS.")
+    keys = [Key.of(text, names) for text in plan.order_by]
+    for name in (*(key.name for key in keys), *plan.sums):
         if name not in names:
-            raise ExportError(
+            raise ExportRejected(
                 f"Expected order_by and totals to name columns of the query ({', '.join(names)}), got {name!r}: correct the name."
             )
-
-
-def _sum(schema: StructType, name: str) -> Any:
-    """Return the expression of a column's exact sum."""
-    kind = schema[name].dataType
-    if isinstance(kind, WHOLE):
-        return F.sum(column(name).cast("decimal(38,0)"))
-    if isinstance(kind, DecimalType):
-        return F.sum(column(name))
-    raise ExportError(
-        f"Expected integers or decimals in {name!r}, got {kind.simpleString()}: totals are exact; cast the column to a decimal in the query."
-    )
-
-
-def _plain(value: Decimal | None) -> str:
-    """Return a sum in plain digits; the sum of no rows is 0."""
-    return "0" if value is None else format(value, "f")
+    for name in plan.sums:
+        kind = schema[name].dataType
+        if not isinstance(kind, (*WHOLE, DecimalType)):
+            raise ExportRejected(
+                f"Expected integers or decimals in {name!r}, got {kind.simpleString()}: totals are exact; cast the column to a decimal in the query."
+            )
+    return keys
 
 
 def _sampled(pieces: int) -> int:

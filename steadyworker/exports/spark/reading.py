@@ -31,16 +31,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import partial
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import DoubleType, StructType
 
-from steadyworker.errors import ExportError
-from steadyworker.exports.lakes import refuse_lakes
+from steadyworker.errors import ExportRejected
 from steadyworker.exports.spark.exact import exact, holds
 from steadyworker.exports.spark.lines import VARIABLE, column
 from steadyworker.exports.spark.protocol import Source
@@ -67,9 +64,7 @@ _BOOLEAN = r"^(true|false)$"
 
 
 def read(session: SparkSession, source: Source) -> DataFrame:
-    """Return the table; raise Spark's errors for invalid files, and ExportRejected for files of Delta, Iceberg or Hudi."""
-    if "://" in source.path:  # the child has checked a local path
-        refuse_lakes(source.path, partial(_has, session))
+    """Return the table; raise Spark's errors for invalid files."""
     path = source.path if "://" in source.path else "file://" + _PATTERN.sub(r"\\\g<0>", source.path)
     match source.format:
         case "csv":
@@ -85,24 +80,15 @@ def read(session: SparkSession, source: Source) -> DataFrame:
     else:
         found = session.read.format(source.format).options(**options).load(path)
     if source.format == "parquet" and VARIABLE in found.schema.simpleString():
-        raise ExportError(
+        raise ExportRejected(
             f"Expected Parquet files without {VARIABLE} in a column's name, got {', '.join(found.columns)} in {source.path}: "
             "Hadoop takes it for a variable, and Spark then reads NULL; give the column another name where the file is written."
         )
     return found
 
 
-def _has(session: SparkSession, folder: str, sign: str) -> bool:
-    """Return whether a folder has this entry; return False without permission to read the folder."""
-    try:
-        _ = session.read.format("text").load(f"{folder}/{sign}").schema  # here Spark reads the path
-    except (PySparkException, Py4JJavaError):
-        return False
-    return True
-
-
 def _json(session: SparkSession, source: Source, options: Mapping[str, str], path: str) -> DataFrame:
-    """Return JSON Lines with inferred types; raise ExportError if Spark would read a number as a binary float."""
+    """Return JSON Lines with inferred types; raise ExportRejected if Spark would read a number as a binary float."""
     decimals = {name.lower(): value.lower() for name, value in options.items()}["prefersdecimal"] == "true"
     try:
         found = session.read.format("json").options(**options).load(path)
@@ -113,7 +99,7 @@ def _json(session: SparkSession, source: Source, options: Mapping[str, str], pat
         if error.getCondition() != "NEGATIVE_SCALE_DISALLOWED":  # only 1e3 and the like have one
             raise
         others = ["at least one column (a number such as 1e3)"]
-    raise ExportError(
+    raise ExportRejected(
         f"Expected each column of numbers in {source.path} to fit into one decimal of {_DIGITS} digits, got others in {', '.join(others)}: "
         'Spark would read them as binary floats; declare the types, Files(path, schema="id BIGINT, ratio DOUBLE"), or STRING.'
     )
@@ -152,10 +138,10 @@ def _csv(session: SparkSession, source: Source, path: str) -> DataFrame:
 
 
 def _check_utf8(session: SparkSession, source: Source, path: str) -> None:
-    """Raise ExportError for bytes that are not UTF-8; Spark's text reader passes them on unchanged."""
+    """Raise ExportRejected for bytes that are not UTF-8; Spark's text reader passes them on unchanged."""
     lines = session.read.format("text").options(**source.options).load(path)
     if lines.where(~F.is_valid_utf8(lines[lines.columns[0]])).limit(1).count():
-        raise ExportError(
+        raise ExportRejected(
             f"Expected CSV in UTF-8 in {source.path}, got other bytes: "
             'declare the encoding, Files(path, options={"encoding": "windows-1252"}).'
         )

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from steadyworker.errors import ExportError
+from steadyworker.errors import ExportRejected
 from steadyworker.exports.parquet import ROW_GROUP, Out, RowGroups, arrow, plain_schema
 
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
@@ -77,7 +77,7 @@ class Recast:
             table = self._arrow.Table.from_arrays(arrays, schema=self._schema)
             table.validate(full=True)
         except self._arrow.ArrowException as error:
-            raise ExportError(
+            raise ExportRejected(
                 f"Expected rows of {self._schema.to_string():.500} from Spark, but {error} after {self.rows} rows: "
                 "cast the column in the query; convert text that is not UTF-8 with make_valid_utf8."
             ) from error

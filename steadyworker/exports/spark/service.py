@@ -15,7 +15,11 @@ One thread changes all state of the service; other threads, such as the hosts' r
 
 When a host dies, the service cannot know which of the host's jobs has killed the host.
 So the service begins each of these jobs again *alone*, on a host of its own.
-Only a job whose host dies while the job runs alone uses up one of its resubmissions; the other jobs only lose time.
+Only a job whose host dies while the job runs alone, or before the host is ready, uses up one of its resubmissions.
+The other jobs only lose time.
+
+The service kills a host that does not start, reply or end in time, but only if its processor time hardly moves.
+For a cancelled job that does not end in time, the service kills the host when no other job needs it any more.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ import msgspec
 
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.errors import ConfigError
-from steadyworker.exports.spark.hosts import Call, Emit, Host
+from steadyworker.exports.spark.hosts import Call, Emit, Host, Patience
 from steadyworker.exports.spark.process import HostProcess, reap_folders
 from steadyworker.exports.spark.protocol import (
     Done,
@@ -139,7 +143,8 @@ class SparkService:
                     self._notes.get(timeout=self._until_due())()
                 self._place()
                 for host in self._hosts:
-                    host.attend(self._clock.monotonic())
+                    for call in host.attend(self._clock.monotonic()):
+                        self._leave(host, call)
             except Exception as error:  # noqa: BLE001 - after a bug here, no job must wait forever
                 self._log.exception("spark_service_failed", explain="spark.service-failed")
                 self._fail_all("unavailable", f"a fault of the Spark service: {error!r}")
@@ -190,11 +195,13 @@ class SparkService:
         Give each waiting call to a host that takes it; start another host if the limit allows it.
 
         Calls are placed in order of arrival, because otherwise a call that must run alone would never find an empty host.
+        One host starts at a time, because on a busy machine two starts take each other's processor time.
         """
         while self._waiting:
             call = self._waiting[0]
             host = next((host for host in self._hosts if host.takes(call)), None)
-            if host is None and len(self._hosts) < self._settings.max_hosts:
+            starting = any(not host.ready and not host.stopping for host in self._hosts)
+            if host is None and not starting and len(self._hosts) < self._settings.max_hosts:
                 host = self._start()
             if host is None:
                 return
@@ -212,7 +219,8 @@ class SparkService:
                 call.fail("unavailable", str(error))
             self._waiting.clear()
             return None
-        host = Host(process, self._settings, self._clock.monotonic() + self._settings.start_within)
+        limit = Patience.of(self._settings.start_within, self._clock.monotonic(), 0.0)
+        host = Host(process, self._settings, limit)
         self._hosts.append(host)
         self._log.info("spark_host_starting", pid=process.pid, master=self._settings.place, java=java and java.version)
         return host
@@ -232,7 +240,7 @@ class SparkService:
             case Fatal():
                 host.problem = message.text
             case Pong():
-                host.answered_at, host.asked_at = self._clock.monotonic(), None
+                host.answered_at, host.asked = self._clock.monotonic(), None
             case Stuck():
                 self._stuck(host, message)
             case _:
@@ -241,6 +249,8 @@ class SparkService:
     def _relay(self, host: Host, event: JobEvent) -> None:
         call = host.calls.get(event.job)
         if call is None:
+            if isinstance(event, Done | Failed) and (parts := host.left.pop(event.job, None)) is not None:
+                remove_empty(parts)
             return
         if not isinstance(event, Done | Failed):
             call.emit(as_event(event, submissions=call.submissions))
@@ -265,9 +275,19 @@ class SparkService:
             self._log.warning("spark_job_stuck", **said, explain="spark.job-stuck")
             host.cancel(call, self._clock.monotonic())
 
-    def _again(self, call: Call, kind: str, text: str) -> None:
-        """Begin a call again, alone, or fail it if it has no resubmission left."""
-        call.suspect = True
+    def _leave(self, host: Host, call: Call) -> None:
+        """End a cancelled call whose job has not ended in time, while other calls need its host."""
+        self._log.info("spark_job_left", job=call.job, pid=host.process.pid, calls=len(host.calls))
+        if call.cancelled:
+            call.fail(*_CANCELLED)
+        else:
+            call.deaths += 1
+            call.rename(host)
+            self._again(call, "stuck", call.stuck)
+
+    def _again(self, call: Call, kind: str, text: str, *, alone: bool = True) -> None:
+        """Begin a call again, or fail it if it has no resubmission left."""
+        call.suspect = call.suspect or alone
         if call.deaths > self._settings.resubmissions:
             call.fail(kind, text)
         else:
@@ -275,8 +295,9 @@ class SparkService:
 
     def _gone(self, host: Host) -> None:
         """Remove a dead host; begin its calls again, or fail them if they have no resubmission left."""
-        last_words = "" if host.ready and host.problem else host.process.log_tail()
-        why = ": ".join(filter(None, (host.problem, last_words))) or "its log is empty"
+        why = host.problem or "the host or its JVM ended by itself, or was killed"
+        if not (host.ready and host.problem) and (last_words := host.process.log_tail()):
+            why += f"; the end of its log: {last_words}"
         calls = list(host.calls.values())
         if calls or not host.stopping:
             log = host.process.keep_log()
@@ -286,7 +307,8 @@ class SparkService:
             self._log.info("spark_host_ended", pid=host.process.pid)
         host.process.remove()
         self._hosts.remove(host)
-        culprits = [call for call in calls if call.stuck] or (calls if len(calls) == 1 else [])
+        stuck = [call for call in calls if call.stuck]
+        culprits = stuck or (calls if len(calls) == 1 or not host.ready else [])
         for call in reversed(calls):
             call.deaths += call in culprits
             if call.cancelled:
@@ -299,6 +321,5 @@ class SparkService:
                 call.rename(host)
                 self._again(call, "stuck", call.stuck)
             else:
-                self._again(
-                    call, "host-died", f"the Spark host died {call.deaths} times during this job, the last time: {why}"
-                )
+                text = f"the Spark host died {call.deaths} times during this job, the last time: {why}"
+                self._again(call, "host-died", text, alone=host.ready)

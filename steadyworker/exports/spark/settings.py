@@ -113,15 +113,17 @@ class SparkSettings:
         max_hosts: The largest number of hosts at the same time.
             A second host is necessary while the first one is replaced, or when a job must run alone.
         resubmissions: How many times a job is begun again after its host died while the job ran alone, or was stuck.
-        start_within: Seconds for the start of a host; the service kills a host that is not ready then.
+        start_within: Seconds for the start of a host; the service kills a host that is not ready then, and stands still.
+            While the host uses processor time, as on a busy machine, it gets up to five times as long.
         server_within: Seconds to wait for a Spark Connect server that does not respond; less than `start_within`.
         ping_every: Seconds between two pings to a JVM that has jobs.
-        hung_after: Seconds without a reply to a ping after which the service kills the host.
-        stuck_after: Seconds without a task, a row or a byte after which a job is stuck, and is begun again.
-            The limit is five times the job's slowest task if that is longer.
+        hung_after: Seconds without a reply to a ping after which the service kills the host; longer as for `start_within`.
+        stuck_after: Seconds without a task, a row, a byte or planning after which a job is stuck, and is begun again.
+            The limit is five times the job's slowest task if that is longer, and five times as long while tasks compute.
             Set a larger value for a source that is slow to send its first row.
             With a Spark Connect server the limit is ten times longer, and four times longer after each time it was stuck.
-        cancel_within: Seconds for a cancelled job to end; after them, the service kills its host.
+        cancel_within: Seconds for a cancelled job to end; after them, the service kills its host, unless other jobs use it.
+            The host then takes no more jobs, and is killed after the last of the others.
 
     Raises:
         ConfigError: A Spark setting must not be set or is not text, a number is out of range, or an address is invalid.

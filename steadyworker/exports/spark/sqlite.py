@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 from pyspark.sql.types import ByteType, DataType, DecimalType, IntegerType, LongType, ShortType, StringType, StructType
 
-from steadyworker.errors import ExportError
+from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.spark.drivers import DRIVERS
 from steadyworker.exports.spark.exact import places, rounded
 from steadyworker.exports.spark.postgres import says
@@ -103,7 +103,8 @@ class Sqlite:
         Return Spark's options to read a table of this file.
 
         Raises:
-            ExportError: The table does not exist, a column has values of several types, or `partition_by` is not of integers.
+            ExportError: SQLite cannot read the table.
+            ExportRejected: A column has values of several types, or `partition_by` is not of integers.
         """
         with self._reading(name) as here:
             schema = self._schema(here, name, source)
@@ -124,7 +125,7 @@ class Sqlite:
         The check takes one pass over the table for each column of decimals or integers that SQLite does not store as integers.
 
         Raises:
-            ExportError: A number has more digits than the type of its column, or a value does not fit an integer column.
+            ExportRejected: A number has more digits than the type of its column, or a value does not fit an integer column.
         """
         with self._reading(name) as here:
             for column, after in places(kinds).items():
@@ -180,7 +181,7 @@ class Sqlite:
                 continue
             kind = _kind(kinds_of[column], declared.get(column, ""))
             if kind is None:
-                raise ExportError(
+                raise ExportRejected(
                     f"Expected values of one kind in column {column!r} of table {name!r}, got {seen}: "
                     f'declare the type, Jdbc(schema="{column} STRING").'
                 )
@@ -195,7 +196,7 @@ class Sqlite:
             f"SELECT min({column}), max({column}), count(*), group_concat(DISTINCT typeof({column})) FROM {source.relation}"  # noqa: S608
         ).fetchone()
         if set((kinds or "").split(",")) - {"null", "", "integer"}:
-            raise ExportError(
+            raise ExportRejected(
                 f"Expected a column of integers as partition_by of table {name!r}, got {source.partition_by!r}, {kinds}: choose another."
             )
         parts = source.partitions or max(1, math.ceil(count / _ROWS_A_RANGE))
@@ -206,7 +207,7 @@ class Sqlite:
 
 
 def _check(here: sqlite3.Connection, name: str, source: Database, column: str, after: int, kind: DataType) -> None:
-    """Raise ExportError for the first value of a column that does not fit this type."""
+    """Raise ExportRejected for the first value of a column that does not fit this type."""
     c, bits = _quoted(column), _BITS.get(type(kind))
     # SQLite first selects the few suspect values, a hundred times faster than Python.
     rough = [
@@ -220,7 +221,7 @@ def _check(here: sqlite3.Connection, name: str, source: Database, column: str, a
     for (value,) in rows:
         number = None if bits and isinstance(value, str) and not _INTEGER.fullmatch(value) else _number(value)
         if bits and not (number is not None and _places(number) == 0 and -(1 << bits - 1) <= number < 1 << bits - 1):
-            raise ExportError(
+            raise ExportRejected(
                 f"Expected whole numbers that fit into {kind.simpleString().upper()}, the declared type of column {column!r} of table {name!r}, "
                 f'got {value!r:.100}: declare what they are, Jdbc(schema="{column} DECIMAL(38,18)") or STRING.'
             )
@@ -233,11 +234,11 @@ def _check(here: sqlite3.Connection, name: str, source: Database, column: str, a
 
 
 def _check_text(here: sqlite3.Connection, name: str, source: Database, column: str) -> None:
-    """Raise ExportError for the first float that SQLite's text with 15 digits changes; some floats need 17 digits."""
+    """Raise ExportRejected for the first float that SQLite's text with 15 digits changes; some floats need 17 digits."""
     c = _quoted(column)
     query = f"SELECT {c} FROM {source.relation} WHERE typeof({c}) = 'real' AND CAST(CAST({c} AS TEXT) AS REAL) <> {c} LIMIT 1"  # noqa: S608
     for (value,) in here.execute(query):
-        raise ExportError(
+        raise ExportRejected(
             f"Expected numbers of at most 15 digits in column {column!r} of table {name!r}, because the column is declared as text "
             f"and SQLite writes no more digits, got {value!r}: declare DOUBLE, or write all digits in a query, "
             f"Jdbc(url, \"SELECT CASE typeof({c}) WHEN 'real' THEN printf('%!.17g', {c}) ELSE {c} END AS {c}, …\")."

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from steadyworker.errors import ExportError
+from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.lakes import check_files
 from steadyworker.exports.spark.jdbc import Jdbc
 from steadyworker.exports.spark.protocol import Database, Source
@@ -52,11 +52,14 @@ def source(name: str, table: Table) -> Source | Database:
     Return the table in the form for the host.
 
     Raises:
-        ExportError: SQL would have to quote the name, the path has no file, or its ending names no format.
-        ExportRejected: The path belongs to a table of Delta, Iceberg or Hudi.
+        ExportRejected: SQL would have to quote the name, the path's ending names no format,
+            or the path belongs to a table of Delta, Iceberg or Hudi.
+        ExportError: The path has no file.
     """
     if not _NAME.fullmatch(name):
-        raise ExportError(f"Expected a table name of letters, digits and _, got {name!r}: rename it, in the query too.")
+        raise ExportRejected(
+            f"Expected a table name of letters, digits and _, got {name!r}: rename it, in the query too."
+        )
     return table.database() if isinstance(table, Jdbc) else source_of(name, table)
 
 
@@ -81,7 +84,7 @@ def _format(name: str, path: str) -> str:
     suffixes = [suffix.lower() for suffix in file.suffixes if suffix.lower() not in _PACKED]
     found = _FORMATS.get(suffixes[-1] if suffixes else "")
     if found is None:
-        raise ExportError(
+        raise ExportRejected(
             f"Expected files that end in {', '.join(_FORMATS)} for table {name!r}, got {file.name!r} in {path}: "
             'name the format, Files(path, format="csv").'
         )

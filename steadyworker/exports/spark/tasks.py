@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.exports.spark.live import Live
 from steadyworker.exports.spark.pace import Pace, Ratio, Stillness
+from steadyworker.exports.spark.planning import Planning
 
 _NEWEST = 250  # tasks in one look; fewer tasks end between two looks
 _LIVE = 1.0  # seconds between two looks inside tasks; no such looks while tasks end
@@ -62,10 +63,12 @@ class Tasks:
 
     Args:
         session: A session of the job's Spark.
-        group: The job group.
+        group: The job group of the write; only its tasks make parts.
         parts: The folder of the job's parts.
         stuck_after: Seconds without progress before which the job is never stuck.
         ratio: The ratio from the host's earlier exports.
+        before: The job group of everything before the write: the reading of tables, and the user's function.
+        planning: The processor time of the job's threads; None if it is not known.
     """
 
     def __init__(
@@ -76,8 +79,13 @@ class Tasks:
         stuck_after: float,
         ratio: Ratio,
         clock: Clock | None = None,
+        *,
+        before: str = "",
+        planning: Planning | None = None,
     ) -> None:
         self._context, self._group, self._parts = session.sparkContext, group, parts
+        self._before, self._planning, self._computed = before, planning, 0
+        self._earlier: set[int] = set()
         self._tracker = self._context.statusTracker()
         self._clock = clock or SystemClock()
         self._live = Live(session)
@@ -106,11 +114,12 @@ class Tasks:
 
     def look(self, beside: Hashable = None) -> bool:
         """Read Spark's counters; return whether the job has made progress, also if only `beside` has changed."""
-        jobs = list(self._tracker.getJobIdsForGroup(self._group))
-        for job in jobs:
-            info = self._tracker.getJobInfo(job)
-            for stage in info.stageIds if info else ():
+        earlier = self._stages_of(self._before) if self._before else {}
+        jobs = {**earlier, **self._stages_of(self._group)}
+        for stages in jobs.values():
+            for stage in stages:
                 self._count(stage)
+        self._earlier |= {stage for stages in earlier.values() for stage in stages}
         self.done = max(self.done, sum(done for done, _ in self._stages.values()))
         self.total = sum(total for _, total in self._stages.values())
         now, counts = self._clock.monotonic(), (self.done, self.total, self.rows, beside)
@@ -119,8 +128,14 @@ class Tasks:
         if now < self._looked_inside + _LIVE:
             return False
         self._looked_inside = now
-        self._inside = self._live.token(jobs), size_of(self._parts)
-        return self._still.saw(now, (counts, self._inside))
+        planned, computed = (self._planning.planned(), self._planning.computed()) if self._planning else (0, 0)
+        self._inside = self._live.token([*jobs]), size_of(self._parts), planned
+        if self._still.saw(now, (counts, self._inside)):
+            return True
+        if computed != self._computed:
+            self._computed = computed
+            self._still.computes(now)
+        return False
 
     def stuck(self) -> str:
         """Return a message if the job has been without progress for too long, else an empty text."""
@@ -128,13 +143,32 @@ class Tasks:
         if seconds < self._still.limit(0.0) or seconds < (limit := self._still.limit(self._slowest())):
             return ""
         return (
-            f"nothing has moved for {seconds:.0f} s, neither a task nor a row nor a byte, with {self.done} of {self.total} "
+            f"nothing has moved for {seconds:.0f} s, neither a task nor a row nor a byte nor planning, with {self.done} of {self.total} "
             f"tasks complete; the limit is {limit:.0f} s (spark_stuck_after, or five times its slowest task)"
         )
 
     def ended(self) -> None:
         """Record that all parts are written."""
         self._pace.ended(self._clock.monotonic())
+
+    def written_before(self) -> int:
+        """
+        Return how many bytes and rows tasks have written before the write, as far as Spark's store knows it yet.
+
+        Any thread can call it.
+        """
+        written = 0
+        with suppress(Py4JError, TypeError):
+            for stage in {stage for stages in self._stages_of(self._before).values() for stage in stages}:
+                if self._tracker.getStageInfo(stage) is not None:
+                    seen = self._store().lastStageAttempt(stage)
+                    written += int(seen.outputBytes()) + int(seen.outputRecords())
+        return written
+
+    def _stages_of(self, group: str) -> dict[int, list[int]]:
+        """Return the stages of each Spark job of a job group."""
+        found = {job: self._tracker.getJobInfo(job) for job in self._tracker.getJobIdsForGroup(group)}
+        return {job: list(info.stageIds) if info else [] for job, info in found.items()}
 
     def _count(self, stage: int) -> None:
         """Record a stage; a stage that never begins does not count, because Spark skips it if its shuffle exists."""
@@ -187,7 +221,7 @@ class Tasks:
                 return {}
             self._counted[stage] = done
             now = self._clock.monotonic()
-            if not seen.outputBytes():  # the stage is not the writing stage
+            if stage in self._earlier or not seen.outputBytes():  # the stage is not the writing stage
                 self._pace.sorting(now, stage, (done, int(seen.numTasks())), int(seen.shuffleWriteRecords()))
                 return {}
             self.rows = max(self.rows, seen.outputRecords())

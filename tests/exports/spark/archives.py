@@ -21,7 +21,7 @@ START_WITHIN = 300.0  # seconds: 180 were not enough on two cores that ten other
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of this run with the class-data archive that all hosts share."""
     folder = tmp_path_factory.mktemp("spark")
-    (folder / (kept := _kept()).name).symlink_to(kept)
+    (folder / (classes := kept()).name).symlink_to(classes)
     return folder
 
 
@@ -32,18 +32,18 @@ def share(archive: Path, folder: Path) -> None:
         (folder / classes.name).symlink_to(classes)
 
 
-def _kept() -> Path:
+def kept(settings: type[SparkSettings] = SparkSettings, spark: Path | None = None) -> Path:
     """
-    Return the archive for this Java, its options and this pyspark; make it when it is missing.
+    Return the archive for this Java, its options and a pyspark (the folder `spark`); make it when it is missing.
 
     Java takes an archive only beside the very jars that it was made of: their paths, lengths and times are in its name.
     """
-    java, spark = find_java(os.environ), find_spec("pyspark")
-    assert spark is not None
-    assert spark.origin is not None
-    found = sorted(Path(spark.origin).parent.glob("jars/*.jar"))
+    java, found_spec = find_java(os.environ), find_spec("pyspark")
+    assert found_spec is not None
+    assert found_spec.origin is not None
+    found = sorted((spark or Path(found_spec.origin).parent).glob("jars/*.jar"))
     jars = [(str(jar), jar.stat().st_size, jar.stat().st_mtime_ns) for jar in found]
     bound = (str(java.home), java.version, os.environ.get("JAVA_TOOL_OPTIONS", ""), jars)
     name = f"spark-{hashlib.sha256(repr(bound).encode()).hexdigest()[:16]}"
     with lock(name):  # of two processes that start together one makes it
-        return build_archive(SparkSettings(folder=cache() / name, start_within=START_WITHIN))
+        return build_archive(settings(folder=cache() / name, start_within=START_WITHIN))

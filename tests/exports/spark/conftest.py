@@ -12,15 +12,17 @@ import pytest
 
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import SparkSettings
+from tests.brokers.install import MissingError
 from tests.brokers.postgres import Postgres
-from tests.exports.spark.archives import START_WITHIN, archive
+from tests.exports.spark.archives import START_WITHIN, archive, kept
 from tests.exports.spark.clusters import ConnectServer, Standalone
 from tests.exports.spark.jdbckit import PASSWORD, password
+from tests.exports.spark.older import OlderSettings, lake_jars, older_spark
 from tests.exports.spark.sparkkit import SMALL_TASKS, Made, payments_folder
 
 __all__ = ["archive"]
 
-SHARED = ("shaky", "sources", "warm")
+SHARED = ("older", "shaky", "sources", "warm")
 """Fixtures with a Spark host; the tests that ask for the same one run in one process, so that it is started once."""
 
 
@@ -42,6 +44,31 @@ def warm(archive: Path) -> Iterator[SparkService]:
     environ = {**os.environ, "LC_ALL": "C", "TZ": "Asia/Kolkata"}
     settings = SparkSettings(folder=archive, conf=SMALL_TASKS, start_within=START_WITHIN)
     service = SparkService(settings, environ=environ)
+    yield service
+    service.stop(10)
+
+
+@pytest.fixture(scope="session")
+def older(tmp_path_factory: pytest.TempPathFactory, frames: Path) -> Iterator[SparkService]:
+    """A warm service with Spark 4.1, with the jars of Delta and Iceberg, and an Iceberg catalog `ice`."""
+    try:
+        spark, jars = older_spark(), lake_jars()
+        classes = kept(OlderSettings, spark / "pyspark")
+    except MissingError as error:
+        if os.environ.get("CI"):
+            pytest.fail(str(error), pytrace=False)
+        pytest.skip(str(error))
+    folder = tmp_path_factory.mktemp("older")
+    (folder / classes.name).symlink_to(classes)
+    conf = {
+        "spark.jars": jars,
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.sql.catalog.ice": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.ice.type": "hadoop",
+        "spark.sql.catalog.ice.warehouse": str(folder / "ice"),
+    }
+    service = SparkService(OlderSettings(folder=folder, conf=conf | SMALL_TASKS, start_within=START_WITHIN))
     yield service
     service.stop(10)
 

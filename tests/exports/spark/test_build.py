@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from steadyworker.errors import ExportError
+from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.spark.build import Build
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.service import SparkService
@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 FRAMES = """
 import sys
+import time
 from pyspark.sql import functions as F
 from report_words import shout
 
@@ -100,6 +101,16 @@ def noted(spark, tables, params):
         return "noted"
 
     return spark.range(0, 10, 1, 2).select("id", note("id").alias("text"))
+
+
+def writing(spark, tables, params):
+    rows = spark.range(0 if params["kind"] == "empty" else 1000)
+    if params["kind"] == "table":
+        rows.write.saveAsTable("written", path=params["to"])
+    else:
+        rows.write.parquet(params["to"])
+    time.sleep(1)  # the watcher looks meanwhile
+    return spark.range(5)
 
 
 def unknown(spark, tables, params):
@@ -192,3 +203,20 @@ def test_a_function_is_asked_once_for_each_of_a_few_rows(sources: SparkService, 
     )
     assert export.write(LiveServices(sources), tmp_path / "out.csv").rows == 10
     assert sorted((tmp_path / "notes").read_text().split()) == [str(number) for number in range(10)]
+
+
+@pytest.mark.parametrize("kind", ["rows", "empty", "table"])
+def test_a_function_that_writes_is_refused_with_the_reason(
+    sources: SparkService, reports: Path, tmp_path: Path, kind: str
+) -> None:
+    """A run is repeated, and would write again; the tasks of what it writes are no parts of the export."""
+    export = SparkExport(
+        Build("report_frames:writing"),
+        tables={},
+        order_by=("id",),
+        params={"to": str(tmp_path / "other"), "kind": kind},
+    )
+    services = LiveServices(sources)
+    with pytest.raises(ExportRejected, match=r"got report_frames:writing, which has written something with Spark"):
+        export.write(services, tmp_path / "out.csv")
+    assert services.kinds().count("started") == services.kinds().count("part") == 0

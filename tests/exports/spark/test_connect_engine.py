@@ -52,7 +52,7 @@ def writing(monkeypatch: pytest.MonkeyPatch) -> list[threading.Event]:
         Path(run.plan.parts).mkdir(parents=True)
         Path(run.plan.parts, "part-00000-x-c000.txt").write_text("1\n")
         assert waits.wait(60)
-        return Done(run.job, 1, {}, ())
+        return Done(run.job, ())
 
     monkeypatch.setattr(connect, "Server", Straw)
     monkeypatch.setattr(connect, "mark", lambda *_: SimpleNamespace(kill=lambda: None))

@@ -85,7 +85,7 @@ def test_too_few_keys_say_nothing() -> None:
 FRAMES = """
 from collections import Counter
 from pyspark.sql import functions as F
-from steadyworker.exports.spark.cuts import ordered
+from steadyworker.exports.spark.cuts import Key, ordered
 
 
 def looked_at(spark, tables, params):
@@ -95,7 +95,7 @@ def looked_at(spark, tables, params):
     if params["of"]:
         spark.conf.set(*params["of"].split("=", 1))
     rows = spark.sql(params["query"])
-    rows = ordered(rows, ["key", "id"], params["size"], params["pieces"])
+    rows = ordered(rows, [Key("key"), Key("id")], params["size"], params["pieces"])
     cells = int(spark.conf.get("spark.sql.shuffle.partitions"))
     parts = rows.select("id", F.spark_partition_id().alias("part")).collect()
     ids = [row["id"] for row in sorted(parts, key=lambda row: row["part"])]

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from steadyworker.errors import ExportError
+from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.rows import RowExport
 from steadyworker.exports.spark.export import SparkExport
@@ -313,3 +313,19 @@ def test_a_file_that_is_none_and_a_column_of_many_kinds_are_refused(sources: Spa
     told = Jdbc(f"sqlite:{file}", "t", schema="mixed STRING")
     _, lines = ask(sources, "SELECT * FROM t", tmp_path / "out.csv", t=told)
     assert lines == ["id,mixed", "1,1", "2,two"]
+
+
+def test_what_postgresql_can_never_answer_is_rejected_and_what_it_can_answer_later_is_not(
+    sources: SparkService, database: str, tmp_path: Path
+) -> None:
+    final = {
+        "nowhere": "does not exist",
+        "SELECT 1 / (i - 3) AS id FROM generate_series(1, 5) AS i": "division by zero",
+    }
+    for source, says in final.items():
+        with pytest.raises(ExportRejected, match=rf"\(rejected\): .*{says}"):
+            ask(sources, "SELECT * FROM t", tmp_path / "no.csv", t=table(database, source))
+    slow = table(database, "SELECT 1 AS id FROM pg_sleep(3)", statement_timeout=0.5)
+    with pytest.raises(ExportError, match=r"\(job\): .*timeout") as passing:
+        ask(sources, "SELECT * FROM t", tmp_path / "no.csv", t=slow)
+    assert not isinstance(passing.value, ExportRejected)

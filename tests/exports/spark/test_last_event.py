@@ -184,8 +184,8 @@ def test_every_error_is_a_last_event() -> None:
 def test_a_text_that_is_no_unicode_crosses_the_pipe_as_its_escape() -> None:
     for message in (Fatal(LONE), Stuck("job", LONE), Failed("job", "job", LONE)):
         assert decode_message(encode(message)).text == SHOWN  # type: ignore[union-attr]
-    begun = decode_message(encode(Started("job", ((LONE, "string"),), LONE, {LONE: LONE})))
-    assert begun == Started("job", ((SHOWN, "string"),), SHOWN, {SHOWN: SHOWN})
+    begun = decode_message(encode(Started("job", ((LONE, "string"),), {LONE: LONE})))
+    assert begun == Started("job", ((SHOWN, "string"),), {SHOWN: SHOWN})
     assert decode_message(encode(Progress("job", 1, 2, None))) == Progress("job", 1, 2, None)
     run = Run("job", plan(LONE, Path(LONE)))
     sent = decode_command(encode(run))

@@ -7,13 +7,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from steadyworker.errors import ExportRejected, Interrupt
+from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import SparkSettings
@@ -31,6 +32,7 @@ from tests.exports.spark.test_spark_export import (  # noqa: F401 - collected he
     test_one_column_tells_null_from_nothing_and_groups_count_both,
     test_the_file_is_sorted_and_whole_and_equals_what_the_light_path_writes,
 )
+from tests.exports.spark.test_spark_older import exported, lake_is_refused, never_succeeds  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400), pytest.mark.xdist_group("spark servers")]
 
@@ -69,6 +71,15 @@ def warm(request: pytest.FixtureRequest) -> SparkService:
     """A service on a back end that is not the host's own JVM alone."""
     service: SparkService = request.getfixturevalue(request.param)
     return service
+
+
+def test_a_lake_is_refused_and_so_is_what_can_never_succeed(
+    warm: SparkService,
+    exported: Callable[..., Manifest],  # noqa: F811 - the fixture
+    tmp_path: Path,
+) -> None:
+    lake_is_refused(warm, exported, tmp_path)
+    never_succeeds(warm, exported, tmp_path)
 
 
 def test_an_executor_that_is_killed_costs_nothing_but_time(
@@ -133,6 +144,7 @@ import os, sys
 from pathlib import Path
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import SparkSettings
+from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.spark.export import SparkExport
 from tests.exports.spark.sparkkit import BIG, LiveServices
 from tests.exports.spark.test_spark_backends import CLUSTER

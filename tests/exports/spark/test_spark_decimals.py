@@ -60,7 +60,7 @@ def test_a_declared_decimal_has_every_digit_that_is_written(warm: SparkService, 
     for value in WRONG:
         with pytest.raises(ExportError) as raised:
             lines(warm, written(["1.00", value]), tmp_path / "no.csv")
-        said = f"(job): Expected DECIMAL(7,2) in column 'amount' of {tmp_path}/t.{suffix}, got {value}: declare as many digits"
+        said = f"(rejected): Expected DECIMAL(7,2) in column 'amount' of {tmp_path}/t.{suffix}, got {value}: declare as many digits"
         assert said in str(raised.value)
     assert not (tmp_path / "no.csv").exists()
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from steadyworker.errors import ExportError, Interrupt
+from steadyworker.errors import ExportError, ExportRejected, Interrupt
 from steadyworker.exports.formats import Csv
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.rows import RowExport
@@ -247,19 +247,19 @@ def test_json_lines_keep_decimals_exact_and_a_schema_is_taken_at_its_word(warm: 
 @pytest.mark.parametrize(
     ("query", "says"),
     [
-        ("SELEKT 1 AS id", r"query.*\[PARSE_SYNTAX_ERROR\]"),
-        ("SELECT nothing AS id FROM payments", r"query.*nothing"),
+        ("SELEKT 1 AS id", r"rejected.*\[PARSE_SYNTAX_ERROR\]"),
+        ("SELECT nothing AS id FROM payments", r"rejected.*nothing"),
         ("SELECT id, id FROM payments", r"different names, got id twice"),
         ("SELECT amount FROM payments", r"order_by.*\(amount\), got 'id'"),
         ("SELECT id, array(1) AS list FROM payments", r"column 'list', got array<int>"),
-        ("SELECT id, 1 / (id - 7) AS x FROM payments", r"job.*DIVIDE_BY_ZERO"),
-        ("SELECT id FROM payments WHERE merchant = :missing", r"query.*missing"),
+        ("SELECT id, 1 / (id - 7) AS x FROM payments", r"rejected.*DIVIDE_BY_ZERO"),
+        ("SELECT id FROM payments WHERE merchant = :missing", r"rejected.*missing"),
     ],
 )
 def test_a_query_that_cannot_be_is_told_in_one_line_of_sparks(
     warm: SparkService, payments: Path, tmp_path: Path, query: str, says: str
 ) -> None:
-    with pytest.raises(ExportError, match=says) as raised:
+    with pytest.raises(ExportRejected, match=says) as raised:
         ask(warm, query, tmp_path / "out.csv", payments=payments)
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "out.csv").exists()
@@ -273,16 +273,17 @@ def test_what_an_export_cannot_be_is_refused(warm: SparkService, payments: Path,
 
     cases: list[tuple[Callable[[], None], str]] = [
         (lambda: export(table=tmp_path / "missing"), r"table 'payments', got .*missing, which does not exist"),
-        (lambda: export(table=Files(payments, format="csv", schema="nonsense here now")), "query"),
+        (lambda: export(table=Files(payments, format="csv", schema="nonsense here now")), "rejected"),
         (lambda: export(totals={"amount": "max"}), r'Expected "sum"'),
         (lambda: export(totals={"merchant": "sum"}), r"integers or decimals in 'merchant', got string"),
         (lambda: export(totals={"amount": "sum"}, by=("amount",)), r"'amount' to group by"),
         (lambda: export(by=("nothing",)), "nothing"),
     ]
     for attempt, says in cases:
-        with pytest.raises(ExportError, match=says):
+        with pytest.raises(ExportError, match=says) as raised:
             attempt()
-    with pytest.raises(ExportError, match="columns to sort by"):
+        assert isinstance(raised.value, ExportRejected) == ("does not exist" not in says)
+    with pytest.raises(ExportRejected, match="columns to sort by"):
         SparkExport(QUERY, tables={}, order_by=())
     assert not (tmp_path / "out.csv").exists()
 

@@ -49,7 +49,7 @@ def done(run, *texts):
         parts.append([index, str(path), len(text)])
         say("part", job=run["job"], index=index, path=str(path), bytes=len(text))
         say("progress", job=run["job"], done=index + 1, total=len(texts), rows=index + 1)
-    say("done", job=run["job"], rows=sum(text.count("\\n") for text in texts), sums={{}}, parts=parts)
+    say("done", job=run["job"], parts=parts)
 
 def commands():
     for line in sys.stdin:
@@ -145,7 +145,7 @@ for run in commands():
     part.write_text("1234567\\n" * (1 << 19))
     say("started", job=run["job"], columns=[["id", "bigint"]])
     say("progress", job=run["job"], done=7, total=7, rows=0)
-    say("done", job=run["job"], rows=1 << 19, sums={}, parts=[[0, str(part), 1 << 22]])
+    say("done", job=run["job"], parts=[[0, str(part), 1 << 22]])
 """
     )
     services = LiveServices(service)
@@ -173,7 +173,7 @@ for run in commands():
     say("part", job=run["job"], index=1, path=str(other), bytes=2)
     say("progress", job=run["job"], done=2, total=2, rows=2)
     part.write_text("10\\n")
-    say("done", job=run["job"], rows=2, sums={{}}, parts=[[0, str(part), 3], [1, str(other), 2]])
+    say("done", job=run["job"], parts=[[0, str(part), 3], [1, str(other), 2]])
 """
     )
     assert export(LiveServices(service), tmp_path / "out.csv").rows == 2
@@ -397,3 +397,131 @@ for run in commands():
     assert export(services, tmp_path / "out.csv").rows == 1
     assert services.events[-1]["submissions"] == 2
     assert not [path for path in held if path.startswith(str(tmp_path)) and path.endswith("(deleted)")]
+
+
+def test_a_cancelled_job_that_does_not_end_costs_no_neighbour_its_host(
+    host: Made, tmp_path: Path, eventually: Eventually
+) -> None:
+    """The host takes no more jobs, and is killed when its last one has ended."""
+    service = host(
+        f"""
+import threading
+
+def later(run):
+    while not pathlib.Path({str(tmp_path / "go")!r}).exists():
+        time.sleep(0.01)
+    done(run, "1\\n")
+
+ready()
+for command in commands():
+    if command["type"] == "ping":
+        say("pong", number=1)
+    elif command["type"] == "run" and "deaf" in command["job"]:
+        started(command)
+    elif command["type"] == "run":
+        threading.Thread(target=later, args=(command,)).start()
+""",
+        cancel_within=0.2,
+    )
+    deaf, neighbour = LiveServices(service, uid="deaf"), LiveServices(service, uid="neighbour")
+    cancelled = threading.Event()
+
+    def cancel() -> None:
+        if cancelled.is_set():
+            raise Interrupt("cancelled")
+
+    deaf.on_check = cancel
+    ended: list[str] = []
+
+    def run(services: LiveServices) -> None:
+        try:
+            ended.append(f"{services.uid} {export(services, tmp_path / f'{services.uid}.csv').rows}")
+        except Interrupt:
+            ended.append(services.uid)
+
+    threads = [threading.Thread(target=run, args=(services,)) for services in (deaf, neighbour)]
+    threads[0].start()
+    eventually(lambda: "started" in deaf.kinds())
+    threads[1].start()
+    eventually(lambda: [host for host in service._hosts if len(host.calls) == 2])
+    first = service._hosts[0]
+    cancelled.set()
+    deaf.hear()
+    threads[0].join(60)
+    eventually(lambda: [*first.left])
+    assert [call.job.split("-")[0] for call in first.calls.values()] == ["neighbour"]
+    assert first.retiring
+    (tmp_path / "go").touch()
+    threads[1].join(60)
+    assert ended == ["deaf", "neighbour 1"]
+    assert neighbour.events[-1]["submissions"] == 1
+    eventually(lambda: not service._hosts)
+    assert first.problem == "a cancelled job did not end within 0.2 s"
+
+
+def test_a_start_that_only_lacks_processor_time_is_waited_for(host: Made, tmp_path: Path) -> None:
+    """It takes longer than its limit, and computes all the time."""
+    service = host(
+        """
+began = time.monotonic()
+while time.monotonic() < began + 3:
+    pass
+ready()
+for run in commands():
+    done(run, "1\\n")
+""",
+        start_within=2.0,
+        server_within=1.0,
+    )
+    services = LiveServices(service)
+    assert export(services, tmp_path / "out.csv").rows == 1
+    assert services.events[-1]["submissions"] == 1
+
+
+def test_a_start_that_stands_still_is_told_in_a_sentence_without_its_stack(host: Made, tmp_path: Path) -> None:
+    service = host(
+        """
+sys.stderr.write("ERROR Inbox: java.lang.NullPointerException: not yet\\n\\tat scala.concurrent.Promise\\n")
+sys.stderr.write("Traceback (most recent call last):\\n  File \\"a.py\\"\\n    fails()\\n")
+sys.stderr.flush()
+time.sleep(600)
+""",
+        start_within=0.3,
+        server_within=0.1,
+    )
+    services = LiveServices(service)
+    why = (
+        r"the host was not ready after \d+ s; the end of its log: ERROR Inbox: java.lang.NullPointerException: not yet$"
+    )
+    with pytest.raises(ExportError, match=r"\(unavailable\): Spark did not start: " + why):
+        export(services, tmp_path / "out.csv")
+    assert services.events[-1]["submissions"] == 2
+
+
+def test_two_jobs_whose_host_dies_at_its_start_wait_for_one_other_start(host: Made, tmp_path: Path) -> None:
+    """Neither can have killed it; two starts at once would only take each other's processor time."""
+    told = tmp_path / "told"
+    service = host(
+        f"""
+def tell(what):
+    with open({str(told)!r}, "a") as file:
+        file.write(what + " ")
+
+tell("begins")
+time.sleep(0.5)
+if first:
+    sys.exit(1)
+tell("ready")
+ready()
+for run in commands():
+    done(run, "1\\n")
+"""
+    )
+    jobs = [LiveServices(service, uid=uid) for uid in ("a", "b")]
+    threads = [threading.Thread(target=export, args=(job, tmp_path / f"{job.uid}.csv")) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert told.read_text() == "begins begins ready "
+    assert [job.events[-1]["submissions"] for job in jobs] == [2, 2]

@@ -74,3 +74,15 @@ def test_a_task_that_is_slow_like_those_before_it_is_granted_five_times_their_ti
     query = sleeping("CASE WHEN id >= 31 THEN 12000 WHEN id < 2 THEN 3000 ELSE 0 END", "32")
     made_ = SparkExport(query, tables={}, order_by=("id",)).write(service_calls, tmp_path / "out.csv")
     assert made_.rows == 32
+
+
+def wide(columns: int) -> str:
+    """A query of so many columns, one of them for the sort."""
+    return f"SELECT id, {', '.join(f'concat({number}, id) AS text{number}' for number in range(columns))} FROM range(0, 5, 1, 1)"
+
+
+@pytest.mark.slow
+def test_two_thousand_columns_are_planned_in_one_try(made: Callable[..., SparkService], tmp_path: Path) -> None:
+    services = LiveServices(made(resubmissions=0))
+    assert SparkExport(wide(2000), tables={}, order_by=("id",)).write(services, tmp_path / "out.csv").rows == 5
+    assert services.events[-1]["submissions"] == 1

@@ -1,0 +1,59 @@
+"""
+Spark 4.1 beside the newest one: an environment of its own, and a service whose hosts run in it.
+
+One version alone hides what only another one does: a sum of too many digits once raised an error in 4.3, and hung in 4.1.
+The lane also has Delta's and Iceberg's jars for Spark 4.1, so that their tables are real.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from steadyworker.exports.spark.java import Java
+from steadyworker.exports.spark.settings import SparkSettings
+from tests.brokers.install import MissingError, cache, lock
+from tests.brokers.maven import java_program
+
+PYSPARK = "pyspark==4.1.4"
+LAKES = ("io.delta:delta-spark_4.1_2.13:4.4.0", "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0")
+
+
+def older_spark() -> Path:
+    """Return the folder with pyspark 4.1 (480 MB), which pip makes once on a machine; raise MissingError without it."""
+    folder = cache() / f"pyspark-{hashlib.sha256((PYSPARK + sys.version).encode()).hexdigest()[:12]}"
+    with lock(folder.name):
+        if not (folder / "made").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+            done = subprocess.run(
+                [*command, "--target", str(folder), PYSPARK], capture_output=True, text=True, check=False
+            )
+            if done.returncode:
+                raise MissingError(f"{PYSPARK} could not be installed: {done.stderr.strip()[-500:]}")
+            (folder / "made").touch()
+    return folder
+
+
+def lake_jars() -> str:
+    """Return Delta's and Iceberg's jars for Spark 4.1, which Maven brings once, as a value of `spark.jars`."""
+    found = java_program("lakes", LAKES).glob("lib/*.jar")
+    wanted = ("delta-", "iceberg-", "antlr4-")
+    return ",".join(sorted(str(jar) for jar in found if jar.name.startswith(wanted)))
+
+
+class OlderSettings(SparkSettings):
+    """Settings whose hosts run the older Spark."""
+
+    __slots__ = ()
+
+    def environment(self, environ: Mapping[str, str], home: Path, java: Java | None, python: str) -> dict[str, str]:
+        found = super().environment(environ, home, java, python)
+        spark = older_spark()
+        path = os.pathsep.join(filter(None, (str(spark), found["PYTHONPATH"])))
+        return found | {"SPARK_HOME": str(spark / "pyspark"), "PYTHONPATH": path}

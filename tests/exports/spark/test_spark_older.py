@@ -1,0 +1,208 @@
+"""The second lane: what must hold on every version of Spark, on the newest and on 4.1."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from steadyworker.errors import ExportError, ExportRejected
+from steadyworker.exports.manifest import Manifest
+from steadyworker.exports.spark.build import Build
+from steadyworker.exports.spark.export import SparkExport
+from steadyworker.exports.spark.service import SparkService
+from tests.exports.spark.sparkkit import LiveServices
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+LANES = [pytest.param(name, marks=pytest.mark.xdist_group(f"spark {name}")) for name in ("warm", "older")]
+BUILDING = [pytest.param(name, marks=pytest.mark.xdist_group(f"spark {name}")) for name in ("sources", "older")]
+"""The services whose hosts find the users' modules."""
+
+AMOUNTS = [Decimal(f"{number}9999999999999999999.{'9' * 18}") for number in (9, 9, 9, 9, 9, 9, 9, 8)]
+
+
+@pytest.fixture
+def lane(request: pytest.FixtureRequest) -> SparkService:
+    """A warm service of the version that the test names."""
+    service: SparkService = request.getfixturevalue(request.param)
+    return service
+
+
+@pytest.mark.parametrize("lane", LANES, indirect=True)
+@pytest.mark.parametrize(
+    "suffix", ["csv", *(pytest.param(name, marks=pytest.mark.slow) for name in ("jsonl", "parquet"))]
+)
+def test_a_sum_of_more_than_38_digits_is_exact(lane: SparkService, tmp_path: Path, suffix: str) -> None:
+    """DECIMAL(38,18): Spark itself can neither hold the sum nor say so on each version."""
+    table = pa.table({"id": range(len(AMOUNTS)), "d": pa.array(AMOUNTS, pa.decimal128(38, 18))})
+    pq.write_table(table, tmp_path / "t.parquet")
+    export = SparkExport("SELECT * FROM t", tables={"t": tmp_path / "t.parquet"}, order_by=("id",))
+    made = export.write(LiveServices(lane), tmp_path / f"out.{suffix}", totals={"d": "sum", "id": "sum"})
+    total = made.totals[0]
+    assert (made.rows, total.rows, total.by) == (8, 8, {})
+    assert total.sums == {"d": "789999999999999999999.999999999999999992", "id": "28"}
+
+
+FRAMES = """
+def plain(spark, tables, params):
+    return spark.read.parquet(params["path"])
+
+
+def cached(spark, tables, params):
+    frame = spark.read.parquet(params["path"]).cache()
+    frame.count()
+    return frame
+
+
+def delta(spark, tables, params):
+    return spark.read.format("delta").load(params["path"])
+"""
+
+
+@pytest.fixture(scope="module")
+def readers(frames: Path) -> None:
+    """The user's functions that read a path."""
+    (frames / "lake_readers.py").write_text(FRAMES)
+
+
+Exported = Callable[..., Manifest]
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> Exported:
+    """Export a query, or the result of a function, in the order of `id`."""
+
+    def export(service: SparkService, query: str | Build, **params: Any) -> Manifest:
+        asked = SparkExport(query, tables={}, order_by=("id",), params=params)
+        to = tmp_path / f"out-{len(list(tmp_path.glob('out-*')))}.csv"
+        return asked.write(LiveServices(service), to)
+
+    return export
+
+
+def run(service: SparkService, command: str, to: Path) -> None:
+    """Run a command of SQL in the service's Spark: it runs when it is analysed, and has no rows to export."""
+    with pytest.raises(ExportRejected, match="order_by"):
+        SparkExport(command, tables={}, order_by=("id",)).write(LiveServices(service), to / "none.csv")
+
+
+def lake_beside(folder: Path) -> tuple[Path, Path, str]:
+    """The folder of a lake, one of plain files, and what is said of the first."""
+    lake, beside = folder / "lake", folder / "beside"
+    for table in (lake, beside):
+        (table / "month=1").mkdir(parents=True)
+        pq.write_table(pa.table({"id": range(5)}), table / "month=1" / "part-0.parquet")
+    (lake / "_delta_log").mkdir()
+    (lake / "_delta_log" / "00000000000000000000.json").touch()
+    return lake, beside, rf"\(rejected\): Expected plain files, got \S*{lake}.* of the Delta table \S*{lake} "
+
+
+def lake_is_refused(service: SparkService, exported: Exported, folder: Path) -> None:
+    """By its path, by a pattern, or in a subquery; files beside it are none of it."""
+    lake, beside, said = lake_beside(folder)
+    for path in (lake, lake / "month=1", lake / "*" / "part-0.parquet"):
+        with pytest.raises(ExportRejected, match=said):
+            exported(service, f"SELECT id FROM parquet.`{path}`")
+    with pytest.raises(ExportRejected, match=said):
+        exported(service, f"SELECT id, (SELECT max(id) FROM parquet.`{lake}`) AS most FROM parquet.`{beside}`")
+    assert exported(service, f"SELECT id FROM parquet.`{beside}`").snapshot is None
+
+
+@pytest.mark.parametrize("lane", LANES, indirect=True)
+def test_a_lake_that_the_query_itself_names_is_refused(lane: SparkService, exported: Exported, tmp_path: Path) -> None:
+    lake_is_refused(lane, exported, tmp_path)
+
+
+@pytest.mark.parametrize("lane", BUILDING, indirect=True)
+def test_a_lake_that_a_function_reads_is_refused(
+    lane: SparkService, exported: Exported, readers: None, tmp_path: Path
+) -> None:
+    """Behind a cache, too."""
+    lake, beside, said = lake_beside(tmp_path)
+    for name in ("plain", "cached"):
+        with pytest.raises(ExportRejected, match=said):
+            exported(lane, Build(f"lake_readers:{name}"), path=str(lake))
+        assert exported(lane, Build(f"lake_readers:{name}"), path=str(beside)).rows == 5
+
+
+@pytest.mark.xdist_group("spark older")
+def test_a_delta_table_is_read_by_its_log_or_not_at_all(
+    older: SparkService, exported: Exported, readers: None, tmp_path: Path
+) -> None:
+    table = tmp_path / "t"
+    run(older, f"CREATE TABLE delta.`{table}` USING delta AS SELECT id FROM range(10)", tmp_path)
+    run(older, f"INSERT OVERWRITE delta.`{table}` SELECT id FROM range(10, 15)", tmp_path)
+    assert exported(older, f"SELECT id FROM delta.`{table}`").rows == 5
+    assert exported(older, Build("lake_readers:delta"), path=str(table)).rows == 5
+    with pytest.raises(ExportRejected, match=rf'load\("{table}"\)'):
+        exported(older, f"SELECT id FROM parquet.`{table}`")
+
+
+@pytest.mark.xdist_group("spark older")
+def test_an_iceberg_table_is_read_in_a_snapshot_that_the_manifest_names(
+    older: SparkService, exported: Exported, tmp_path: Path
+) -> None:
+    run(older, "CREATE TABLE ice.shop.payments USING iceberg AS SELECT id FROM range(10)", tmp_path)
+    first = exported(older, "SELECT id FROM ice.shop.payments")
+    run(older, "INSERT OVERWRITE ice.shop.payments SELECT id FROM range(10, 15)", tmp_path)
+    made = exported(older, "SELECT id FROM ice.shop.payments")
+    table = older._settings.folder / "ice" / "shop" / "payments"
+    known = [json.loads(path.read_text())["current-snapshot-id"] for path in sorted(table.glob("metadata/v*.json"))]
+    assert (first.rows, first.snapshot) == (10, f"iceberg ice.shop.payments {known[0]}")
+    assert (made.rows, made.snapshot) == (5, f"iceberg ice.shop.payments {known[1]}")
+    earlier = exported(older, f"SELECT id FROM ice.shop.payments VERSION AS OF {known[0]}")
+    assert (earlier.rows, earlier.snapshot) == (10, f"iceberg ice.shop.payments {known[0]}")
+    with pytest.raises(ExportRejected, match=rf"the Iceberg table {table} "):
+        exported(older, f"SELECT id FROM parquet.`{table}/data`")
+
+
+FINAL = {
+    "SELEC 1": "PARSE_SYNTAX_ERROR",
+    "SELECT nothing FROM range(1)": "UNRESOLVED_COLUMN",
+    "SELECT 1 AS id FROM nowhere": "TABLE_OR_VIEW_NOT_FOUND",
+    "SELECT id, 1 / (id - 3) AS x FROM range(10)": "DIVIDE_BY_ZERO",
+    "SELECT id, CAST(concat('x', id) AS INT) AS x FROM range(10)": "CAST_INVALID_INPUT",
+    "SELECT id, 9223372036854775807 + id AS x FROM range(10)": "ARITHMETIC_OVERFLOW",
+    "SELECT id, X'FF' AS x FROM range(1)": "in column 'x', got binary",
+    "SELECT id AS other FROM range(1)": "order_by",
+}
+
+
+@pytest.mark.parametrize("lane", LANES, indirect=True)
+def test_a_query_that_can_never_succeed_is_rejected(lane: SparkService, exported: Exported, tmp_path: Path) -> None:
+    never_succeeds(lane, exported, tmp_path)
+
+
+def never_succeeds(lane: SparkService, exported: Exported, tmp_path: Path) -> None:
+    """Each of these is rejected, and what can be there a minute later is not."""
+    for query, says in FINAL.items():
+        with pytest.raises(ExportRejected, match=rf"\(rejected\): .*{says}"):
+            exported(lane, query)
+    with pytest.raises(ExportError, match=r"\(query\): .*PATH_NOT_FOUND") as passing:
+        exported(lane, f"SELECT id FROM parquet.`{tmp_path}/later`")
+    assert not isinstance(passing.value, ExportRejected)
+
+
+@pytest.mark.parametrize("lane", ["warm", pytest.param("older", marks=pytest.mark.slow)], indirect=True)
+@pytest.mark.xdist_group("spark warm")
+def test_a_column_can_be_sorted_in_descending_order(lane: SparkService, tmp_path: Path) -> None:
+    """With few rows, and with as many as are shuffled; a column of this very name comes first."""
+    query = "SELECT id, id % 3 AS `id DESC`, id % 7 AS rest FROM range({rows})"
+    for rows, order in ((20, ("rest desc", "id")), (200_000, ("rest DESC", "id  ASC")), (20, ("id DESC", "id"))):
+        to = tmp_path / f"{rows}-{order[0]}.csv"
+        export = SparkExport(query.format(rows=rows), tables={}, order_by=order)
+        assert export.write(LiveServices(lane), to).rows == rows
+        found = [tuple(map(int, line.split(","))) for line in to.read_text().splitlines()[1:]]
+        key = (lambda row: (row[1], row[0])) if order[0] == "id DESC" else (lambda row: (-row[2], row[0]))
+        assert found == sorted(found, key=key)
+    with pytest.raises(ExportRejected, match=r"to name columns .*, got 'nothing': correct"):
+        SparkExport("SELECT 1 AS id", tables={}, order_by=("nothing DESC",)).write(
+            LiveServices(lane), tmp_path / "no.csv"
+        )
