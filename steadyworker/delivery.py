@@ -77,10 +77,15 @@ class OutgoingMessage:
 
 
 class Settle(Enum):
-    """The two ways to settle a delivery: acknowledge it, or release it to the queue."""
+    """
+    The ways to settle a delivery: acknowledge it, release it to the queue, or reject it.
+
+    The broker itself moves a rejected message, unchanged, to the dead-letter queue (`Capabilities.rejects`).
+    """
 
     ACK = "ack"
     RELEASE = "release"
+    REJECT = "reject"
 
 
 class Settled(Enum):

@@ -80,7 +80,7 @@ class RabbitmqAdapter:
 
         A quorum queue counts a cancelled consumer until its last delivery is settled; a classic queue does not.
         If the next consumer cannot continue the cancelled one, the adapter is up to one consumer for each slot (`epoch.py`).
-        Until the adapter knows the queue, it assumes a queue that counts the most consumers.
+        Until the adapter knows the queue, it assumes a queue that counts the most consumers, and that does not move rejected messages.
         The abilities do not include delivery timeout and delivery limit, which depend on the queue; `findings` reports these two.
         """
         prepared = self._preparation.known
@@ -92,6 +92,7 @@ class RabbitmqAdapter:
             counts_consumers=True,
             counts_holders=prepared is None or prepared.counts_holders,
             most_consumers=self._spec.concurrency if several else 1,
+            rejects=prepared is not None and prepared.rejects,
             forgets_consumers_within=3.0 * self._first.heartbeat,
             max_body=self._settings.max_body,
         )

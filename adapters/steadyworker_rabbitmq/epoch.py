@@ -144,16 +144,19 @@ class Epoch:
             self._cancel()
 
     def settle(self, settlement: Settlement) -> None:
-        """Send the ack or nack, if it was not sent before; the next barrier confirms it."""
+        """Send the ack, nack or reject, if it was not sent before; the next barrier confirms it."""
         if self._over or not self._channel.is_open:
             settlement.on_settled(stale(settlement.delivery))
             return
         self._unproven.append(settlement)  # first: an error from here on ends the epoch, which calls `on_settled`
         if self._held.pop(tag := int(settlement.delivery.id), None) is not None:
-            if settlement.how is Settle.ACK:
-                self._channel.basic_ack(tag)
-            else:
-                self._channel.basic_nack(tag, requeue=True)
+            match settlement.how:
+                case Settle.ACK:
+                    self._channel.basic_ack(tag)
+                case Settle.RELEASE:
+                    self._channel.basic_nack(tag, requeue=True)
+                case Settle.REJECT:
+                    self._channel.basic_reject(tag, requeue=False)
         self._prove()
         self.adjust()
 

@@ -46,6 +46,12 @@ def alarm_id(reason: str) -> str:
     return alarms[0] if len(alarms) == 1 else ""
 
 
+def largest_body(error: BaseException) -> int | None:
+    """Return the broker's limit in bytes if it closed a channel because the body of a message is larger; else None."""
+    found = _TOO_LARGE.search(getattr(error, "reply_text", ""))
+    return int(found[1]) if found else None
+
+
 def is_refusal(error: BaseException) -> bool:
     """Return whether the broker itself closed a channel, because it refused a request."""
     return isinstance(error, exceptions.ChannelClosedByBroker)
@@ -67,6 +73,9 @@ def is_delivery_timeout(error: BaseException) -> bool:
 
 
 _NOT_FOUND, _UNFIT = 404, 406
+
+_TOO_LARGE = re.compile(r"larger than configured max size (\d+)")
+"""What RabbitMQ 3.10 to 4.3 write of a body above `max_message_size`; it counts only the body."""
 
 _FORCED, _UNEXPECTED_FRAME, _INTERNAL = 320, 505, 541
 _FORCED_BY = (
@@ -95,6 +104,11 @@ _CHANNEL_REMEDIES = (
         "locked queue",
         "close the connection that uses the queue exclusively, or wait until its heartbeats time out",
         "rabbitmq.exclusive-queue",
+    ),
+    (
+        "larger than configured max size",
+        "raise max_message_size in rabbitmq.conf, or send a reference to the data",
+        "rabbitmq.message-too-large",
     ),
     ("unknown delivery tag", "this is a defect of the adapter: please report it", "amqp.unknown-delivery-tag"),
 )

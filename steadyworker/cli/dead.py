@@ -235,7 +235,7 @@ def _record(letter: DeadLetter) -> dict[str, Any]:
 
 def _paragraph(letter: DeadLetter, checkpoint: bytes | None) -> Iterator[str]:
     facts: dict[str, str | None] = {
-        "reason": redact(letter.reason) if letter.ours else _FROM_BROKER,
+        "reason": " ".join(part for part in ("" if letter.ours else _FROM_BROKER, redact(letter.reason)) if part),
         "error": redact(_error(letter)),
         "counters": tries(letter.attempts, letter.crashes, letter.losses),
         "first failure": instant(letter.first_failed_at),

@@ -149,11 +149,12 @@ class ConsumePromises(AdapterBench):
         assert not any(isinstance(signal, Lost) for signal in tape.signals)
 
     def test_capabilities_are_the_same_before_and_after_start(self, adapter: Adapter) -> None:
-        """Capabilities describe the broker, not a connection; only how it counts consumers can depend on the queue."""
+        """Capabilities describe the broker, not a connection; only consumer counts and rejections can depend on the queue."""
         before = adapter.capabilities
         self.started(adapter)
         after = adapter.capabilities
-        assert before == replace(after, counts_holders=before.counts_holders, most_consumers=before.most_consumers)
+        of_queue = ("counts_holders", "most_consumers", "rejects")
+        assert before == replace(after, **{name: getattr(before, name) for name in of_queue})
 
     def test_consumers_are_counted(self, open_adapter: Open) -> None:
         """An adapter with a prefetch above 0 is counted; an adapter that only publishes, or that has stopped, is not."""
