@@ -24,7 +24,7 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
@@ -46,10 +46,9 @@ from steadyworker.delivery import (
     WORKER,
     Headers,
 )
-from steadyworker.errors import LedgerUnavailable, LettersHeld, SteadyWorkerError
-from steadyworker.ledger.base import JobId, Ledger, State
+from steadyworker.errors import LettersHeld, SteadyWorkerError
+from steadyworker.ledger.base import JobId, Ledger, Moving, Row, State, Wanted
 from steadyworker.names import normal_key
-from steadyworker.outcome import JobState
 from steadyworker.runner.envelope import BAD_HEADER, key_of, moment_of, number_of, of_queue, without_facts
 from steadyworker.text.plain_text import as_unicode
 
@@ -70,9 +69,9 @@ class DeadLetter:
     Attributes:
         key: The job's key; a letter without a key gets `unkeyed-`, its body's digest and a number.
         round: The number of times that this job was replayed or sent again.
-        reason: The cause of the dead letter; empty if the broker put it here, and its job is not dead by the ledger.
+        reason: The cause of the dead letter; empty if the broker put it here and gave no reason.
         ours: True if SteadyWorker made it a dead letter.
-            Otherwise the broker made it one, and only `body` and `headers` are certain; the ledger may have the other facts.
+            Otherwise the broker made it one, and only `body` and `headers` are certain.
         size: The body's length in bytes, also when `body` itself was left out.
         copies: The number of letters of this job in the queue.
         first_failed_at, sent_at: Wall-clock times, for people.
@@ -198,7 +197,7 @@ class DeadLetterQueue:
         if bodies:
             return list(self.read(keys))
         with self._opened(keys, None) as (_, chosen):
-            return [self._with_reason(copies.letter) for copies in chosen]
+            return [copies.letter for copies in chosen]
 
     def read(self, keys: Sequence[str] | None = None) -> Iterator[DeadLetter]:
         """
@@ -210,11 +209,16 @@ class DeadLetterQueue:
             with self._opened(keys, bodies) as (_, chosen):
                 pass
             for copies in chosen:
-                yield self._with_reason(bodies.whole(copies))
+                yield bodies.whole(copies)
 
-    def checkpoint(self, letter: DeadLetter) -> bytes | None:
-        """Return the job's last checkpoint as JSON text, or None if the ledger has none."""
-        return row.checkpoint if (row := self._ledger.read(self._id(letter))) else None
+    def row(self, letter: DeadLetter) -> Row | None:
+        """Return the ledger's row of the letter's job, or None if the ledger has none."""
+        return self._ledger.read(self._id(letter))
+
+    def parked(self) -> list[Row]:
+        """Return the rows of dead jobs whose messages are still in the work queue, because the broker refuses their dead letters."""
+        moving = self._ledger.jobs(Wanted(self._namespace, self._queue, (State.MOVING,)))
+        return [row for row, _ in moving if row.target is Moving.DEAD]
 
     def replay(
         self,
@@ -328,27 +332,6 @@ class DeadLetterQueue:
                 yield delivery
             else:
                 self.others[origin] += 1
-
-    def _with_reason(self, letter: DeadLetter) -> DeadLetter:
-        """Return a letter that the broker made of a dead job's message, with the facts that the ledger has about this job."""
-        row = None
-        if letter.keyed and not letter.ours and not letter.reason:
-            with suppress(LedgerUnavailable):  # the letter itself is known
-                row = self._ledger.read(self._id(letter))
-        if row is None or row.job_state not in (JobState.DEAD, JobState.CANCELLED):
-            return letter
-        counters = row.counters
-        return replace(
-            letter,
-            reason=row.reason,
-            error_class=row.error_class,
-            error=row.error_text,
-            attempts=counters.attempts,
-            crashes=counters.crashes,
-            losses=counters.losses,
-            first_failed_at=counters.first_failed_at,
-            uid=row.uid,
-        )
 
     def _id(self, letter: DeadLetter) -> JobId:
         return JobId(self._namespace, self._queue, letter.key, letter.round)

@@ -71,8 +71,8 @@ def test_the_broker_moves_a_message_above_its_limit_to_the_dead_letters_by_itsel
         eventually(lambda: later.queue_declare("dead", passive=True).method.message_count == 1)
         _, properties, body = later.basic_get("dead", auto_ack=True)
         assert (body, properties.headers["x-death"][0]["reason"]) == (LARGE, "rejected")
+        later.basic_publish("", "dead", LARGE)
         with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="larger than configured max size"):
-            later.basic_publish("", "dead", LARGE)
             later.queue_declare("dead", passive=True)
 
 
@@ -122,6 +122,30 @@ def test_a_worker_process_goes_on_behind_it_and_the_broker_keeps_it_whole(
     worker.ended(0)
 
 
+def test_where_the_queue_moves_nothing_the_worker_process_keeps_it_and_says_so(
+    rabbitmq_node: Node, place: Processes, channel: Any, eventually: Eventually
+) -> None:
+    """The operator made the queue, without a dead-letter exchange; each command tells of the job, and its stop takes no time."""
+    channel.queue_declare("fails", durable=True, arguments={"x-queue-type": "classic"})
+    publish(channel, LARGE, b"{}")
+    with limited(rabbitmq_node):
+        worker = place.worker("tests.support.jobs:Fails", ledger_reach="host").started()
+        place.reaches("fails", State.DEAD, "m-2")
+        place.reaches("fails", State.MOVING, "m-1")
+        assert worker.says("message_refused")["explain"] == "rabbitmq.message-too-large"
+        for command in (("jobs",), ("dead", "list", "tests.support.jobs:Fails")):
+            shown = place.command(*command)
+            shown.ended(0)
+            assert "message size 20011 is larger" in " ".join(shown.said().split())
+        worker.terminate()
+        assert worker.ended(0) < 10
+    place.open()
+    place.worker("tests.support.jobs:Fails", ledger_reach="host").started()
+    place.reaches("fails", State.DEAD, "m-1")
+    assert [line for line in place.lines("starts") if "m-1" in line] == ["fails m-1 1 0"]
+    eventually(lambda: channel.queue_declare("shared.dead", passive=True).method.message_count == 2)
+
+
 def test_only_the_large_one_of_several_messages_in_flight_is_refused(rabbitmq_node: Node, vhost: Vhost) -> None:
     """Those behind it were certainly not read, and those before it may have been accepted."""
     adapter = RabbitmqAdapter(f"{vhost.url}?management=off", QueueSpec("work", "work.dead"), Settings(delays=(1,)))
@@ -137,7 +161,12 @@ def test_only_the_large_one_of_several_messages_in_flight_is_refused(rabbitmq_no
             sent = [
                 _Outgoing("", "work", pika.BasicProperties(message_id=str(n)), body) for n, body in enumerate(bodies)
             ]
-            publisher._io.call(lambda: [publisher._take(each) for each in sent] and None)
+
+            def take() -> None:
+                for each in sent:
+                    publisher._take(each)
+
+            publisher._io.call(take)
             errors = [each.confirmed.exception(60) for each in sent]
         assert [type(error) for error in errors] == [MessageRefused, NotPublished, MessageRefused]
     finally:
@@ -146,8 +175,11 @@ def test_only_the_large_one_of_several_messages_in_flight_is_refused(rabbitmq_no
 
 @pytest.mark.parametrize(
     ("forwards", "rejects"),
-    [({"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "work.dead"}, True), ({}, False)]
-    + [({"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "other"}, False)],
+    [
+        ({"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "work.dead"}, True),
+        ({}, False),
+        ({"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "other"}, False),
+    ],
     ids=["to the dead-letter queue", "nowhere", "elsewhere"],
 )
 def test_an_adapter_rejects_only_where_the_queue_moves_messages_to_its_dead_letters(

@@ -174,7 +174,7 @@ def test_a_run_that_lost_its_delivery_waits_for_the_redelivery(harness: MakeHarn
 def test_a_message_without_a_job_is_moved_or_kept(harness: MakeHarness, exports: AnyWorker, rejects: bool) -> None:
     h = harness(exports)
     h.broker.limit_bodies(LIMIT, rejects=rejects)
-    h.broker._queues.put(QUEUE, b"x" * 100, {"sw-hop": "bad"}, "unreadable")  # noqa: SLF001 - sent while the limit was higher
+    h.broker._queues.put(QUEUE, b"x" * 100, {"sw-hop": "bad"}, "unreadable")
     h.send(exports, {}, key="small")
     h.wait("small", timeout=5)
     h.advance(10)
