@@ -171,9 +171,7 @@ class Publisher:
                 if is_too_large(error)
                 else "correct the sender"
             )
-            return MessageRefused(
-                f"Expected the topic {topic!r} to accept a message, got: {error}: {remedy}.", id=id_
-            )
+            return MessageRefused(f"Expected the topic {topic!r} to accept a message, got: {error}: {remedy}.", id=id_)
         if is_refused_handle(error):
             return NotPublished(
                 f"Expected the topic {topic!r} to accept a message, got: {error}: see the broker's log."
