@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pika
 import pytest
@@ -194,3 +195,27 @@ def test_an_adapter_rejects_only_where_the_queue_moves_messages_to_its_dead_lett
         assert adapter.capabilities.rejects is rejects
     finally:
         adapter.stop(5)
+
+
+def test_check_warns_of_a_limit_below_what_the_queue_may_hold(
+    rabbitmq_node: Node, vhost: Vhost, channel: Any, eventually: Eventually
+) -> None:
+    """What SteadyWorker sends, and what another sender sent while the limit was higher."""
+    channel.queue_declare("fails", durable=True, arguments={"x-queue-type": "quorum"})
+    publish(channel, LARGE)
+    api = quote(rabbitmq_node.management_url, safe="")
+
+    def found(max_body: int, management: str = "off") -> str:
+        spec, settings = QueueSpec("fails", "fails.dead"), Settings(delays=(1,), max_body=max_body)
+        adapter = RabbitmqAdapter(f"{vhost.url}?management={management}", spec, settings)
+        try:
+            return "".join(str(each) for each in adapter.findings(spec) if each.id == "rabbitmq.low-message-limit")
+        finally:
+            adapter.stop(5)
+
+    eventually(lambda: rabbitmq_node.management("GET", f"queues/{vhost.name}/fails").get("message_bytes"))
+    assert found(30_000, api) == ""
+    with limited(rabbitmq_node):
+        assert found(1_000) == ""
+        assert f"refuses bodies above {LIMIT} bytes" in found(30_000)
+        assert "It holds 1 messages of 200" in found(1_000, api)  # 4.x counts the properties, too
