@@ -239,7 +239,7 @@ class Epoch:
             said = self._timed_out(f"{timeout:g} s; the broker cancelled the consumer")
             self._lose(said, "amqp.delivery-timeout")
         else:
-            said = "the broker cancelled the consumer: the queue was deleted, or its leader moved"
+            said = "the broker cancelled the consumer: the queue or its virtual host was deleted, or the queue's leader moved"
             self._lose(said, "amqp.consumer-cancelled")
         if self._channel.is_open:
             self._owed.expect("channel.close")

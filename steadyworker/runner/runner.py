@@ -354,10 +354,17 @@ class Runner:
         """
         True when a stop has begun, and every run, plan and held delivery has ended.
 
-        A plan that could not publish counts as ended if the next delivery of its message finishes it as well.
+        A plan that cannot publish counts as ended if the next delivery of its message finishes it as well.
         """
         state = self.state
-        return state.stage >= Stage.DRAINING and not state.held and not state.under_way(besides=state.left_to_others)
+        if state.stage < Stage.DRAINING or state.held:
+            return False
+        return not state.under_way(besides=state.left_to_others(blocked=self._blocked is not None))
+
+    @property
+    def runs_left(self) -> bool:
+        """True if there is a run that has not ended."""
+        return any(run.slot is not None for run in tuple(self.state.by_fence.values()))
 
     @property
     def idle(self) -> bool:

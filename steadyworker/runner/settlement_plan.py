@@ -87,6 +87,11 @@ class SettlementPlan:
     stale: bool = False
 
     @property
+    def publishing(self) -> bool:
+        """True while the next step, or the step under way, is to publish."""
+        return self.steps[self.at : self.at + 1] == (Step.PUBLISH,)
+
+    @property
     def surely_unsettled(self) -> bool:
         """True if no settlement was ever sent, so that the broker still has the message and delivers it again."""
         return self.settled_with is None or self.stale

@@ -198,12 +198,17 @@ class RunnerState:
         """The number of valid deliveries that belong to parked plans."""
         return sum(1 for plan in self.parked if self.is_valid(plan.delivery))
 
-    @property
-    def left_to_others(self) -> AbstractSet[SettlementPlan]:
-        """The plans that could not publish, and that a later delivery of their messages finishes as well."""
+    def left_to_others(self, *, blocked: bool) -> AbstractSet[SettlementPlan]:
+        """
+        Return the plans that cannot publish, and that a later delivery of their messages finishes as well.
+
+        While the broker is `blocked` by an alarm, it confirms no message.
+        """
         sure = {
             plan for plan, error in self.failing.items() if plan.token is not None or isinstance(error, NotPublished)
         }
+        if blocked:
+            sure |= {run.plan for run in self.by_fence.values() if run.plan is not None and run.plan.publishing}
         return sure | self.parked.keys()
 
     def under_way(self, *, besides: Container[SettlementPlan]) -> bool:

@@ -12,17 +12,18 @@ from urllib.parse import quote
 import pika
 import pytest
 
-from steadyworker.adapter import Connected, Finding, QueueSpec, Settings, Signal, Unreachable
+from steadyworker.adapter import Connected, Finding, Lost, QueueSpec, Settings, Signal, Unreachable
 from steadyworker.errors import BrokerUnavailable
 from steadyworker.network import owed
 from steadyworker_rabbitmq import RabbitmqAdapter, connection
 from steadyworker_rabbitmq import adapter as adapters
 from steadyworker_rabbitmq.checks import findings
-from tests.brokers.rabbitmq import Node, Vhost
+from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
 from tests.brokers.trio import Trio
 
 Eventually = Callable[..., Any]
 SPEC = QueueSpec("exports", "exports.dead")
+GONE = ("rabbitmq.vhost-deleted", "rabbitmq.no-vhost")
 DOWN, UNANSWERED = "rabbitmq.queue-node-down", "rabbitmq.unanswered"
 
 
@@ -113,6 +114,40 @@ def test_a_host_that_does_not_answer_is_told(
         assert time.monotonic() - began < 8
     assert finding.level == "warning"
     assert f"127.0.0.1:{port}" in finding.what
+
+
+def test_a_check_during_an_alarm_tells_the_alarm_and_no_right(
+    rabbitmq_node: Node, vhost: Vhost, open_adapter: OpenAdapter
+) -> None:
+    """It needs no longer than else: nothing is answered before the end of the alarm."""
+    adapter = open_adapter(f"{vhost.url}?management=off")
+    adapter._preparation.prepared()
+    rabbitmq_node.set_memory_alarm(on=True)
+    began = time.monotonic()
+    (finding,) = problems(adapter.findings(SPEC))
+    assert time.monotonic() - began < 5
+    assert (finding.id, finding.level) == ("rabbitmq.memory-alarm", "warning")
+    assert "accepts no messages (low on memory)" in finding.what
+    rabbitmq_node.set_memory_alarm(on=False)
+    assert problems(adapter.findings(SPEC)) == []
+
+
+def test_a_deleted_virtual_host_is_not_told_as_a_deleted_queue(
+    rabbitmq: RabbitMQ, vhost: Vhost, open_adapter: OpenAdapter, eventually: Eventually
+) -> None:
+    """The broker deletes its queues first, and cancels their consumers; then it closes the connections."""
+    adapter = open_adapter(f"{vhost.url}?management=off")
+    signals: list[Signal] = []
+    adapter.prefetch(1)
+    adapter.start(signals.append)
+    eventually(lambda: [each for each in signals if isinstance(each, Connected)])
+    rabbitmq.management("DELETE", f"vhosts/{vhost.name}")
+    (lost,) = eventually(lambda: [each for each in signals if isinstance(each, Lost)])
+    assert lost.explain in ("amqp.consumer-cancelled", "rabbitmq.vhost-deleted")
+    assert "virtual host" in lost.cause or "vhost" in lost.cause
+    gone = eventually(lambda: [each for each in signals if isinstance(each, Unreachable) and each.explain in GONE])
+    assert vhost.name in gone[0].cause
+    rabbitmq.management("PUT", f"vhosts/{vhost.name}")  # for the end of the test, which removes it
 
 
 @pytest.mark.slow

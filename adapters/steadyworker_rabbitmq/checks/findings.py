@@ -18,7 +18,7 @@ from steadyworker_rabbitmq.checks import limits, risks
 from steadyworker_rabbitmq.checks.management import Management, Unanswered
 from steadyworker_rabbitmq.checks.probe import QUESTION_WITHIN, Broker
 from steadyworker_rabbitmq.checks.queue_state import QueueState, as_wanted, differences
-from steadyworker_rabbitmq.errors import QueueUnavailable
+from steadyworker_rabbitmq.errors import QueueUnavailable, alarm_id
 from steadyworker_rabbitmq.topology import Role, Topology, Wanted
 
 _RARE_HEARTBEAT = 300
@@ -180,6 +180,14 @@ def _writing(broker: Broker, topology: Topology, work: QueueState | None) -> Ite
         else:
             yield from _message_limit(broker, topology, work)
     except BrokerUnavailable as error:
+        if broker.alarm:
+            yield Finding(
+                "warning",
+                f"The broker accepts no messages ({broker.alarm}), so no job is retried, and it is not known whether the user may publish.",
+                "free memory or disk space on the broker, and check again.",
+                id=alarm_id(broker.alarm) or "pika.blocked-timeout",
+            )
+            return
         what = f"The check could not find out whether user {broker.user!r} may publish: {error}"
         yield Finding(
             "warning",

@@ -79,9 +79,8 @@ class Broker:
         reopen: Callable[[], pika.BlockingConnection] | None = None,
     ) -> None:
         inner = _inner(connection)
-        inner.add_on_connection_blocked_callback(self._blocked)
         self.alarm = ""
-        self._connection = connection
+        self._connection = self._watched(connection)
         self._within = within
         self._reopen = reopen
         self._away: dict[str, QueueUnavailable] = {}
@@ -316,9 +315,20 @@ class Broker:
 
     def _open(self) -> pika.BlockingConnection:
         if not self._connection.is_open and self._reopen is not None:
-            self._connection = self._reopen()
-            _inner(self._connection).add_on_connection_blocked_callback(self._blocked)
+            self._connection = self._watched(self._reopen())
         return self._connection
+
+    def _watched(self, connection: pika.BlockingConnection) -> pika.BlockingConnection:
+        """End the connection when an alarm blocks it: no question that follows would be answered before the end of the alarm."""
+        inner = _inner(connection)
+
+        def blocked(_: object, frame: Any) -> None:
+            self.alarm = str(frame.method.reason)
+            alarm = Silent(f"an alarm ({self.alarm})", "pika.blocked-timeout")
+            inner._adapter_call_later(0, lambda: pika_internals.abort(inner, alarm))  # noqa: SLF001 - not while pika reads
+
+        inner.add_on_connection_blocked_callback(blocked)
+        return connection
 
     @contextmanager
     def _bounded(self, what: str) -> Iterator[None]:
@@ -335,9 +345,6 @@ class Broker:
             raise QueueUnavailable(got, id="rabbitmq.unanswered") from error
         finally:
             inner._adapter_remove_timeout(timer)  # noqa: SLF001
-
-    def _blocked(self, _: object, frame: Any) -> None:
-        self.alarm = str(frame.method.reason)
 
 
 def _inner(connection: pika.BlockingConnection) -> Any:
