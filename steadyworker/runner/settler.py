@@ -11,7 +11,14 @@ from collections.abc import Callable
 
 from steadyworker.adapter import Adapter, SettlesAsync
 from steadyworker.delivery import Delivery, OutgoingMessage, Settle, Settled
-from steadyworker.errors import LedgerUnavailable, PublishFailed, StaleDelivery, SteadyWorkerError, Unsettled
+from steadyworker.errors import (
+    LedgerUnavailable,
+    MessageRefused,
+    PublishFailed,
+    StaleDelivery,
+    SteadyWorkerError,
+    Unsettled,
+)
 from steadyworker.ledger.base import Ledger, Token, Verdict
 from steadyworker.runner.settlement_plan import RecordDone, RecordInterrupted, SettlementPlan, Step
 from steadyworker.runner.state import PlanResult, Run
@@ -125,9 +132,9 @@ class Settler:
             raise
         except Exception as error:
             # A message that an adapter cannot encode must not end this process: it would end every later process, too.
-            raise PublishFailed(
-                f"Expected the adapter to publish a message, got {type(error).__name__}: {error}"
-            ) from error
+            # The same message has the same error at each later try.
+            kind = MessageRefused if isinstance(error, ValueError | TypeError) else PublishFailed
+            raise kind(f"Expected the adapter to publish a message, got {type(error).__name__}: {error}") from error
 
     def _settle(self, plan: SettlementPlan, delivery: Delivery) -> None:
         plan.settled_with = delivery
