@@ -33,6 +33,9 @@ _FORBIDDEN = 40300
 _TOPIC_NOT_FOUND = 40402
 _GROUP_NOT_FOUND = 40403
 _TOO_LARGE = (41300, 41301, 43100, 43101)
+_THRESHOLD = "body size exceeds the threshold"
+"""What the client library says of a body above the limit that the proxy has told it (5.1.2)."""
+
 _ILLEGAL = (40004, 40005, 40006, 40007, 40009, 41302)
 """
 ILLEGAL_MESSAGE_TAG, _KEY, _GROUP, _PROPERTY_KEY and _ID, and MESSAGE_BODY_EMPTY: faults of the message itself.
@@ -84,7 +87,7 @@ def is_busy(error: BaseException) -> bool:
 
 def is_too_large(error: BaseException) -> bool:
     """Return whether the broker refused a message because of its size."""
-    return isinstance(error, ProxyError) and error.code in _TOO_LARGE
+    return isinstance(error, ProxyError) and (error.code in _TOO_LARGE or _THRESHOLD in str(error))
 
 
 def refused_message(error: BaseException) -> str | None:
@@ -92,7 +95,7 @@ def refused_message(error: BaseException) -> str | None:
     match error:
         case RemotingError(code=code) if code == _MESSAGE_ILLEGAL:
             return "rocketmq.message-illegal"
-        case ProxyError(code=code) if code in _TOO_LARGE:
+        case ProxyError(code=code) if is_too_large(error):
             return f"rocketmq.{'body-too-large' if code < _TOO_MANY else 'properties-too-long'}"
         case ProxyError(code=code) if code in _ILLEGAL:
             return ""
