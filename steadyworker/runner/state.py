@@ -195,26 +195,26 @@ class RunnerState:
 
     @property
     def parked_deliveries(self) -> int:
-        """The number of valid deliveries that belong to parked plans."""
-        return sum(1 for plan in self.parked if self.is_valid(plan.delivery))
+        """The number of valid deliveries that belong to parked plans; any thread may read it."""
+        return sum(1 for plan in tuple(self.parked) if self.is_valid(plan.delivery))
 
     def left_to_others(self, *, blocked: bool) -> AbstractSet[SettlementPlan]:
         """
         Return the plans that cannot publish, and that a later delivery of their messages finishes as well.
 
         While the broker is `blocked` by an alarm, it confirms no message.
+        Any thread may call this: each table is copied in one step, because the runner's thread changes it.
         """
-        sure = {
-            plan for plan, error in self.failing.items() if plan.token is not None or isinstance(error, NotPublished)
-        }
+        failing, runs = tuple(self.failing.items()), tuple(self.by_fence.values())
+        sure = {plan for plan, error in failing if plan.token is not None or isinstance(error, NotPublished)}
         if blocked:
-            sure |= {run.plan for run in self.by_fence.values() if run.plan is not None and run.plan.publishing}
-        return sure | self.parked.keys()
+            sure |= {run.plan for run in runs if run.plan is not None and run.plan.publishing}
+        return sure | {*tuple(self.parked)}
 
     def under_way(self, *, besides: Container[SettlementPlan]) -> bool:
-        """Return whether there is any run or plan, besides these plans and their runs."""
-        runs = any(run.plan not in besides for run in self.by_fence.values())
-        return runs or any(plan not in besides for plan in self.passing)
+        """Return whether there is any run or plan, besides these plans and their runs; any thread may call this."""
+        runs = any(run.plan not in besides for run in tuple(self.by_fence.values()))
+        return runs or any(plan not in besides for plan in tuple(self.passing))
 
     def reconsider(self, delivery: Delivery | None = None) -> None:
         """Take all held deliveries, and this delivery, through the decision table at the end of this turn."""
