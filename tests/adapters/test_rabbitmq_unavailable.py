@@ -116,22 +116,6 @@ def test_a_host_that_does_not_answer_is_told(
     assert f"127.0.0.1:{port}" in finding.what
 
 
-def test_a_check_during_an_alarm_tells_the_alarm_and_no_right(
-    rabbitmq_node: Node, vhost: Vhost, open_adapter: OpenAdapter
-) -> None:
-    """It needs no longer than else: nothing is answered before the end of the alarm."""
-    adapter = open_adapter(f"{vhost.url}?management=off")
-    adapter._preparation.prepared()
-    rabbitmq_node.set_memory_alarm(on=True)
-    began = time.monotonic()
-    (finding,) = problems(adapter.findings(SPEC))
-    assert time.monotonic() - began < 5
-    assert (finding.id, finding.level) == ("rabbitmq.memory-alarm", "warning")
-    assert "accepts no messages (low on memory)" in finding.what
-    rabbitmq_node.set_memory_alarm(on=False)
-    assert problems(adapter.findings(SPEC)) == []
-
-
 def test_a_deleted_virtual_host_is_not_told_as_a_deleted_queue(
     rabbitmq: RabbitMQ, vhost: Vhost, open_adapter: OpenAdapter, eventually: Eventually
 ) -> None:
