@@ -206,7 +206,7 @@ class Runs:
                     run.stopped = True
                 self.ledger_lost(str(error))
             case MessageRefused():
-                self._refused(plan, run, error, told=parked is not None)
+                self._message_refused(plan, run, error, told=parked is not None)
             case PublishFailed():
                 self._publish_later(plan, run, error)
             case NotRejected():
@@ -222,7 +222,7 @@ class Runs:
         self._state.failing[plan] = error
         self._timers.after(draw(_BACK_OFF, min(plan.failures, 10)), lambda: self.retry(plan, run))
 
-    def _refused(self, plan: SettlementPlan, run: Run | None, error: MessageRefused, *, told: bool) -> None:
+    def _message_refused(self, plan: SettlementPlan, run: Run | None, error: MessageRefused, *, told: bool) -> None:
         """
         Make a dead letter of a message whose copies the broker never accepts.
 
