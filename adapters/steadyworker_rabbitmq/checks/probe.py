@@ -87,9 +87,7 @@ class Broker:
         self._place = f"{inner.params.host}:{inner.params.port}"
         told: Mapping[str, Any] | None = inner.server_properties
         if told is None:
-            raise BrokerUnavailable(
-                f"Expected an open connection to RabbitMQ at {self._place}, got a closed one: connect again."
-            )
+            raise _closed(self._place)
         self.product = str(told.get("product", "unknown"))
         self.version: Version = tuple(int(part) for part in re.findall(r"\d+", str(told.get("version", "")))[:3])
         self.vhost: str = inner.params.virtual_host
@@ -314,7 +312,9 @@ class Broker:
             raise
 
     def _open(self) -> pika.BlockingConnection:
-        if not self._connection.is_open and self._reopen is not None:
+        if not self._connection.is_open:
+            if self._reopen is None:
+                raise _closed(self._place)
             self._connection = self._watched(self._reopen())
         return self._connection
 
@@ -345,6 +345,10 @@ class Broker:
             raise QueueUnavailable(got, id="rabbitmq.unanswered") from error
         finally:
             inner._adapter_remove_timeout(timer)  # noqa: SLF001
+
+
+def _closed(place: str) -> BrokerUnavailable:
+    return BrokerUnavailable(f"Expected an open connection to RabbitMQ at {place}, got a closed one: connect again.")
 
 
 def _inner(connection: pika.BlockingConnection) -> Any:
