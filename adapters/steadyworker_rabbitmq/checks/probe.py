@@ -80,7 +80,7 @@ class Broker:
     ) -> None:
         inner = _inner(connection)
         self.alarm = ""
-        self._connection = self._watched(connection)
+        self._connection = connection
         self._within = within
         self._reopen = reopen
         self._away: dict[str, QueueUnavailable] = {}
@@ -213,6 +213,7 @@ class Broker:
         """Publish a message to no queue; return the broker's refusal, or None."""
 
         def publish(channel: BlockingChannel) -> None:
+            self._watch(channel.connection)
             channel.confirm_delivery()
             try:
                 channel.basic_publish("", _NOBODY, body, mandatory=True)
@@ -315,11 +316,15 @@ class Broker:
         if not self._connection.is_open:
             if self._reopen is None:
                 raise _closed(self._place)
-            self._connection = self._watched(self._reopen())
+            self._connection = self._reopen()
         return self._connection
 
-    def _watched(self, connection: pika.BlockingConnection) -> pika.BlockingConnection:
-        """End the connection when an alarm blocks it: no question that follows would be answered before the end of the alarm."""
+    def _watch(self, connection: pika.BlockingConnection) -> None:
+        """
+        End the connection when an alarm blocks it: no question that follows would be answered before the end of the alarm.
+
+        An alarm blocks only a connection that publishes.
+        """
         inner = _inner(connection)
 
         def blocked(_: object, frame: Any) -> None:
@@ -328,7 +333,6 @@ class Broker:
             inner._adapter_call_later(0, lambda: pika_internals.abort(inner, alarm))  # noqa: SLF001 - not while pika reads
 
         inner.add_on_connection_blocked_callback(blocked)
-        return connection
 
     @contextmanager
     def _bounded(self, what: str) -> Iterator[None]:
