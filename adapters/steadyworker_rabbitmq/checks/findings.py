@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 
 import pika
 
@@ -65,9 +64,11 @@ def find(
             elif not consuming:
                 found += _missing(broker, topology, wanted)
         except QueueUnavailable as error:
-            found.append(_unavailable(wanted, error))
+            found.append(_unavailable(wanted.role, wanted.name, error))
     # `_writing` comes last, because during an alarm the broker stops reading from a connection that has published.
-    return found if consuming else [*found, *_writing(broker, topology, work)]
+    if not consuming:
+        found += _writing(broker, topology, work)
+    return list(dict.fromkeys(found))  # several questions about an unavailable queue have one finding
 
 
 def broker_finding(broker: Broker) -> Finding | None:
@@ -166,10 +167,13 @@ def _heartbeat(broker: Broker) -> Iterator[Finding]:
 
 
 def _reading(broker: Broker, topology: Topology) -> Iterator[Finding]:
-    for name in (topology.work, topology.dead):
-        with suppress(QueueUnavailable):  # each later question about this queue has the same error, and a finding
+    roles: dict[Role, str] = {"work": topology.work, "dead": topology.dead}
+    for role, name in roles.items():
+        try:
             if not broker.may_consume(name):
                 yield permission_finding(broker, topology, f"consume from {name!r}")
+        except QueueUnavailable as error:
+            yield _unavailable(role, name, error)
 
 
 def _writing(broker: Broker, topology: Topology, work: QueueState | None) -> Iterator[Finding]:
@@ -197,14 +201,14 @@ def _writing(broker: Broker, topology: Topology, work: QueueState | None) -> Ite
         )
 
 
-def _unavailable(wanted: Wanted, error: QueueUnavailable) -> Finding:
+def _unavailable(role: Role, name: str, error: QueueUnavailable) -> Finding:
     """Return the finding for a queue that exists and cannot be reached, or for a question about it without an answer."""
-    effects = {
+    effects: dict[Role, str] = {
         "work": "no job starts until it is back",
         "retry": "a job that waits there comes when it is back, and other jobs cannot wait there",
         "dead": "no dead letter is stored or read until it is back",
     }
-    what = f"The {_ROLES[wanted.role]} {wanted.name!r} was not checked, and {effects[wanted.role]}: {error}"
+    what = f"The {_ROLES[role]} {name!r} was not checked, and {effects[role]}: {error}"
     remedy = "start the node that has the queue, or wait until the broker answers, and check again (rabbitmqctl list_queues name state)."
     return Finding("warning", what, remedy, id=error.id or "rabbitmq.unanswered")
 
@@ -219,7 +223,7 @@ def _message_limit(broker: Broker, topology: Topology, work: QueueState | None) 
     largest, held = topology.max_body, ""
     if work is not None and work.message_bytes > work.messages * largest:
         largest = min(work.message_bytes, _LARGEST_PROBE)
-        held = f" It holds {work.messages} messages of {work.message_bytes} bytes in all."
+        held = f" Its messages ({work.messages}) have {work.message_bytes} bytes in all."
     if (limit := broker.limit_below(largest)) is not None:
         what = (
             f"The broker refuses bodies above {limit} bytes (max_message_size), but queue {topology.work!r} may hold larger ones."
