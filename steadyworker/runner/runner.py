@@ -362,11 +362,6 @@ class Runner:
         return not state.under_way(besides=state.left_to_others(blocked=self._blocked is not None))
 
     @property
-    def runs_left(self) -> bool:
-        """True if there is a run that has not ended."""
-        return any(run.slot is not None for run in tuple(self.state.by_fence.values()))
-
-    @property
     def idle(self) -> bool:
         """True when there is no run, no plan and no valid delivery, besides parked ones."""
         state = self.state

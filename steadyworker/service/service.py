@@ -301,7 +301,7 @@ class Service:
         runners = self._assembly.runners if self._assembly is not None else ()
         if any(slot.stuck for runner in runners for slot in runner.deps.slots):
             return EX_SOFTWARE
-        killed = any(runner.killed or runner.runs_left for runner in runners)
+        killed = any(runner.killed or not runner.finished for runner in runners)
         return EX_TERMINATED if killed or self._signals > 1 else EX_OK
 
     # --- signals and evidence --------------------------------------------------------------------------------------
