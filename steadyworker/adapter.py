@@ -96,6 +96,8 @@ class Capabilities:
         reads_dead_letters: `dead_letters()` works.
         holds_dead_letters: A reader holds the dead letters, so that no other reader gets them.
             If False, two readers can read the same letters, as of a log; a letter that both replay is still one job.
+        rejects: `settle` accepts `Settle.REJECT`: the broker itself moves the message to the Worker's dead-letter queue.
+            The broker moves even a message that it would no longer accept from a sender.
         max_body: The largest body in bytes that the broker accepts, or None.
         loses_unacked: True if un-acked messages are delivered again as soon as the connection is lost.
             If False, deliveries outlive their connection: after Unreachable, Connected has the epoch of before.
@@ -114,6 +116,7 @@ class Capabilities:
     forgets_consumers_within: float = 0.0
     reads_dead_letters: bool = True
     holds_dead_letters: bool = True
+    rejects: bool = False
     max_body: int | None = None
     loses_unacked: bool = True
     one_host: bool = False
@@ -262,8 +265,8 @@ class Adapter(Protocol):
         """
         The abilities of this broker; the same before and after `start`.
 
-        Only `levels`, `counts_holders` and `most_consumers` may change when the adapter first connects, because they can depend on
-        the broker's settings, or on the queue.
+        Only `levels`, `counts_holders`, `most_consumers` and `rejects` may change when the adapter first connects, because they can
+        depend on the broker's settings, or on the queue.
         """
         ...
 
@@ -300,6 +303,7 @@ class Adapter(Protocol):
         Returns when the broker has confirmed the message (confirm, receipt, commit).
         Raises PublishFailed if it is unknown whether the broker has the message.
         Raises TargetMissing if the queue does not exist, and TargetFull if the queue is full and refuses the message.
+        Raises MessageRefused if the broker would refuse this message at each later try, too; its `id` names the cause.
         Raises ValueError for a new message (`OutgoingMessage.first`) over the limits.
         A copy of a message that the broker accepted before is never refused, and has every header whole.
         """

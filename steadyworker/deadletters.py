@@ -46,7 +46,7 @@ from steadyworker.delivery import (
     Headers,
 )
 from steadyworker.errors import LettersHeld, SteadyWorkerError
-from steadyworker.ledger.base import JobId, Ledger, State
+from steadyworker.ledger.base import JobId, Ledger, Moving, Row, State, Wanted
 from steadyworker.names import normal_key
 from steadyworker.runner.envelope import KEY_CONFLICT, key_of, moment_of, number_of, of_queue, without_facts
 from steadyworker.system.spool import Spool
@@ -200,9 +200,14 @@ class DeadLetterQueue:
             for copies in chosen:
                 yield copies.whole(bodies)
 
-    def checkpoint(self, letter: DeadLetter) -> bytes | None:
-        """Return the job's last checkpoint as JSON text, or None if the ledger has none."""
-        return row.checkpoint if (row := self._ledger.read(self._id(letter))) else None
+    def row(self, letter: DeadLetter) -> Row | None:
+        """Return the ledger's row of the letter's job, or None if the ledger has none."""
+        return self._ledger.read(self._id(letter))
+
+    def parked(self) -> list[Row]:
+        """Return the rows of dead jobs whose messages are still in the work queue, because the broker refuses their dead letters."""
+        moving = self._ledger.jobs(Wanted(self._namespace, self._queue, (State.MOVING,)))
+        return [row for row, _ in moving if row.target is Moving.DEAD]
 
     def replay(
         self,

@@ -82,10 +82,11 @@ class OutgoingMessage:
 
 class Settle(Enum):
     """
-    The ways to settle a delivery: acknowledge it, or release it to the queue.
+    The ways to settle a delivery: acknowledge it, release it to the queue, or reject it.
 
-    `REJECT` is for a delivery that is `unshown`: its message, unchanged, leaves the way of the other messages.
-    The broker moves it to its own dead letters.
+    `REJECT` keeps the message unchanged.
+    For an ordinary delivery, the broker moves it to the Worker's dead-letter queue (`Capabilities.rejects`).
+    For a delivery that is `unshown`, the broker moves it to its own dead letters.
     If the broker cannot, the adapter keeps it from all consumers while its prefetch is above 0 and the epoch lasts.
     """
 

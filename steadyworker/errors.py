@@ -25,6 +25,7 @@ Every exception that SteadyWorker raises or handles.
             │   │   └── LettersHeld        another reader holds some of the dead letters: read them again later
             │   ├── PublishFailed      the broker did not confirm the message, which may have arrived: publish it again
             │   │   └── NotPublished   certainly not published: the message was not sent, or no queue accepted it
+            │   │       ├── MessageRefused the broker never accepts this message, however often it is published
             │   │       ├── TargetMissing  the queue does not exist
             │   │       └── TargetFull     the queue refused the message, because it is full
             │   ├── StaleDelivery      the delivery is of an earlier epoch and cannot be settled
@@ -231,6 +232,10 @@ class PublishFailed(SteadyWorkerError):
 
 class NotPublished(PublishFailed):
     """A message that is certainly not in the queue: it was not sent, or no queue accepted it."""
+
+
+class MessageRefused(NotPublished):
+    """A message that the broker never accepts, however often it is published, because it is above one of the broker's limits."""
 
 
 class TargetMissing(NotPublished):

@@ -29,7 +29,14 @@ from steadyworker.delivery import (
     Settled,
     Target,
 )
-from steadyworker.errors import LedgerUnavailable, PublishFailed, StaleDelivery, TargetMissing, Unsettled
+from steadyworker.errors import (
+    LedgerUnavailable,
+    MessageRefused,
+    PublishFailed,
+    StaleDelivery,
+    TargetMissing,
+    Unsettled,
+)
 from steadyworker.ledger.base import JobId, Ledger, Moving, Token, Verdict
 from steadyworker.outcome import Counters
 from steadyworker.runner import planning
@@ -141,10 +148,10 @@ def test_it_goes_on_where_it_stopped(kind: str, call: str, trouble: Exception) -
     assert again.calls == order[order.index(call) :]
 
 
-def test_a_copy_that_an_adapter_cannot_say_is_tried_again_later() -> None:
+def test_a_copy_that_an_adapter_cannot_encode_is_refused_for_good() -> None:
     """A defect of one message or of one adapter must not end the process, and then the next one."""
     plan, order = plans()["retry"]
-    with pytest.raises(PublishFailed, match=r"got ValueError: 255 bytes") as caught:
+    with pytest.raises(MessageRefused, match=r"got ValueError: 255 bytes") as caught:
         table(publish=ValueError("255 bytes")).advance(plan)
     assert isinstance(caught.value.__cause__, ValueError)
     again = table()

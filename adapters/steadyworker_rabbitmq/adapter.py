@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
 from pika import BlockingConnection
 from pika.adapters.select_connection import IOLoop
 from pika.channel import Channel
-from pika.exceptions import AMQPError, ChannelClosedByBroker
+from pika.exceptions import AMQPError
 
 from steadyworker.adapter import (
     Capabilities,
@@ -33,12 +33,12 @@ from steadyworker.network.preparation import Preparation
 from steadyworker.network.settlement import OnSettled
 from steadyworker.network.url import unencrypted
 from steadyworker_rabbitmq.checks.findings import find, names_finding
-from steadyworker_rabbitmq.checks.probe import Broker
-from steadyworker_rabbitmq.connection import ManagedConnection, hasty, visit
+from steadyworker_rabbitmq.checks.probe import QUESTION_WITHIN, Broker
+from steadyworker_rabbitmq.connection import ManagedConnection, brief, hasty, visit
 from steadyworker_rabbitmq.consumer import Consumer
 from steadyworker_rabbitmq.deadletters import PATIENCE, RabbitmqDeadLetters
 from steadyworker_rabbitmq.declare import prepare_at
-from steadyworker_rabbitmq.errors import closed_channel, is_missing, translated
+from steadyworker_rabbitmq.errors import channel_id, closed_channel, is_missing, translated
 from steadyworker_rabbitmq.publisher import Publisher
 from steadyworker_rabbitmq.topology import Topology
 from steadyworker_rabbitmq.url import BrokerUrl, parse_url
@@ -81,7 +81,7 @@ class RabbitmqAdapter:
 
         A quorum queue counts a cancelled consumer until its last delivery is settled; a classic queue does not.
         If the next consumer cannot continue the cancelled one, the adapter is up to one consumer for each slot (`epoch.py`).
-        Until the adapter knows the queue, it assumes a queue that counts the most consumers.
+        Until the adapter knows the queue, it assumes a queue that counts the most consumers, and that does not move rejected messages.
         The abilities do not include delivery timeout and delivery limit, which depend on the queue; `findings` reports these two.
         """
         prepared = self._preparation.known
@@ -93,6 +93,7 @@ class RabbitmqAdapter:
             counts_consumers=True,
             counts_holders=prepared is None or prepared.counts_holders,
             most_consumers=self._spec.concurrency if several else 1,
+            rejects=prepared is not None and prepared.rejects,
             forgets_consumers_within=3.0 * self._first.heartbeat,
             max_body=self._settings.max_body,
         )
@@ -134,7 +135,7 @@ class RabbitmqAdapter:
     def exists(self) -> bool:
         """Return whether the virtual host has the queue."""
         with self._visit("looks for its queue") as connection, translated(str(self._first)):
-            return Broker(connection, None).exists(self._spec.queue)
+            return Broker(connection, None, within=QUESTION_WITHIN).exists(self._spec.queue)
 
     def consumers(self) -> int:
         """
@@ -148,13 +149,7 @@ class RabbitmqAdapter:
             with translated(str(self._first)):
                 return self._io.ask(question, ANSWER_WITHIN)
         with self._visit("counts consumers") as connection, translated(str(self._first)):
-            try:
-                count: int = connection.channel().queue_declare(queue, passive=True).method.consumer_count
-            except ChannelClosedByBroker as refused:
-                if is_missing(refused):
-                    return 0
-                raise
-            return count
+            return Broker(connection, None, within=QUESTION_WITHIN).consumers(queue)
 
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:
         """
@@ -165,10 +160,15 @@ class RabbitmqAdapter:
         """
         topology = Topology(spec, self._settings)
         try:
-            where_ = self._url()
+            where_ = brief(self._url())
             purpose = f"{self._settings.consumer} checks {spec.queue}"
-            with visit(where_, purpose) as connection, translated(str(where_)):
-                found = find(connection, topology, where_.management, consuming=self._consumer.started)
+            with ExitStack() as visits, translated(str(where_)):
+
+                def reopen() -> BlockingConnection:
+                    return visits.enter_context(visit(where_, purpose))
+
+                consuming = self._consumer.started
+                found = find(reopen(), topology, where_.management, consuming=consuming, reopen=reopen)
         except Refused as error:
             if self._consumer.was_connected:
                 raise  # after a first connect, a refusal can end; the caller checks again later
@@ -181,7 +181,7 @@ class RabbitmqAdapter:
                 )
             ]
         if len(where_.addresses) > 1 and not self._consumer.started:
-            found += names_finding(_names(where_, purpose))
+            found += names_finding(*_names(where_, purpose))
         if where_.tls is None:
             found += unencrypted(where_.addresses, "write amqps:// in --broker, or protect the way to the broker.")
         return found
@@ -217,10 +217,13 @@ def count_consumers(link: ManagedConnection, queue: str, answer: Future[int]) ->
         )
 
     def closed(_: Channel, reason: Exception) -> None:
+        if answer.done():
+            return
         if is_missing(reason):
             answer.set_result(0)
-        elif not answer.done():
-            answer.set_exception(BrokerUnavailable(f"Expected queue {queue!r}, got: {closed_channel(reason)}."))
+        else:
+            got = f"Expected queue {queue!r}, got: {closed_channel(reason)}."
+            answer.set_exception(BrokerUnavailable(got, id=channel_id(reason)))
 
     def opened(channel: Channel) -> None:
         channel.queue_declare(queue, passive=True, callback=lambda frame: counted(channel, frame.method.consumer_count))
@@ -232,11 +235,15 @@ def count_consumers(link: ManagedConnection, queue: str, answer: Future[int]) ->
     connection.channel(on_open_callback=opened).add_on_close_callback(closed)
 
 
-def _names(url: BrokerUrl, purpose: str) -> Mapping[str, str]:
-    """Return the cluster name that each host reports; a host that does not respond is left out."""
+def _names(url: BrokerUrl, purpose: str) -> tuple[Mapping[str, str], Sequence[BrokerUnavailable]]:
+    """Return the cluster name that each host reports, and the errors of the hosts that do not respond."""
     found: dict[str, str] = {}
+    failed: list[BrokerUnavailable] = []
     for address in url.addresses:
         alone = hasty(replace(url, addresses=(address,)))
-        with suppress(BrokerUnavailable), visit(alone, purpose) as connection, translated(str(address)):
-            found[str(address)] = Broker(connection, None).identity.removesuffix(f":{url.vhost}")
-    return found
+        try:
+            with visit(alone, purpose) as connection, translated(str(address)):
+                found[str(address)] = Broker(connection, None).identity.removesuffix(f":{url.vhost}")
+        except BrokerUnavailable as error:
+            failed.append(error)
+    return found, failed

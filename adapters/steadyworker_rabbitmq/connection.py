@@ -161,13 +161,21 @@ Seconds that a visit waits during a memory or disk alarm.
 An alarm blocks only connections that publish; a visit publishes only to probe its permission.
 """
 
+_BRIEF = 10.0
+"""The seconds in which a visit must be connected to a host, login included."""
+
 _HASTY = 10
 """The longest heartbeat of a visit, in seconds; with it, a visit notices a silent broker within 30 s."""
 
 
 def hasty(url: BrokerUrl) -> BrokerUrl:
-    """Return the same URL with a short heartbeat, for a visit."""
-    return replace(url, heartbeat=min(url.heartbeat, _HASTY))
+    """Return the same URL with a short heartbeat and a short limit for each connect, for a visit."""
+    return replace(brief(url), heartbeat=min(url.heartbeat, _HASTY))
+
+
+def brief(url: BrokerUrl) -> BrokerUrl:
+    """Return the same URL with a short limit for each connect, because one host of several may be silent."""
+    return replace(url, open_within=_BRIEF)
 
 
 @contextmanager

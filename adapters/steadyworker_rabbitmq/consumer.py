@@ -29,9 +29,11 @@ from steadyworker_rabbitmq.connection import ManagedConnection
 from steadyworker_rabbitmq.declare import Prepared
 from steadyworker_rabbitmq.epoch import Epoch
 from steadyworker_rabbitmq.errors import (
+    QueueUnavailable,
     channel_id,
     closed_channel,
     is_delivery_timeout,
+    is_down,
     is_missing,
     is_unfit,
     unavailable,
@@ -126,7 +128,8 @@ class Consumer(consumer.Consumer[ManagedConnection, Epoch]):
 
     def _look(self, channel: Channel, prepared: Prepared) -> None:
         """Check that the queue exists, before the epoch begins; this check needs no permission."""
-        answered = self._owed.expect("queue.declare")
+        # The broker has just opened the channel, so only the queue can be the cause of a silence.
+        answered = self._owed.expect(f"a question about queue {self._spec.queue!r}", "rabbitmq.queue-node-down")
 
         def found(_: object) -> None:
             answered()
@@ -157,7 +160,8 @@ class Consumer(consumer.Consumer[ManagedConnection, Epoch]):
         if epoch is None:
             if stands:
                 got = f"Expected the queue {self._spec.queue!r} at {self.link.place}, got: {closed_channel(reason)}."
-                self._gone(BrokerUnavailable(got, id=channel_id(reason)))
+                kind = QueueUnavailable if is_down(reason) else BrokerUnavailable
+                self._gone(kind(got, id=channel_id(reason)))
             return
         epoch.closed(reason, None if stands else unavailable(reason, str(self.link.place)))
         self._told = not stands

@@ -29,6 +29,7 @@ class Prepared:
         delivery_timeout: Seconds after which the broker takes a delivery back from such a consumer; None for never.
         longer_timeout: The command that makes the delivery timeout long enough for a job.
         counts_holders: True unless the work queue is classic: other queues count a cancelled consumer that holds a delivery.
+        rejects: True if the work queue is known to move rejected messages to the Worker's dead-letter queue.
         continues_consumers: True if a consumer with the tag of a cancelled one continues that one (`limits.continues_consumers`).
     """
 
@@ -36,6 +37,7 @@ class Prepared:
     delivery_timeout: float | None = None
     longer_timeout: str = ""
     counts_holders: bool = True
+    rejects: bool = False
     continues_consumers: bool = False
 
 
@@ -69,8 +71,20 @@ def prepare(connection: pika.BlockingConnection, topology: Topology, management:
         delivery_timeout=timeout.seconds,
         longer_timeout=limits.longer_timeout(broker.version, broker.vhost, work, topology.time_limit),
         counts_holders=work.type != "classic",
+        rejects=_moves_to(work) == topology.dead,
         continues_consumers=limits.continues_consumers(broker.version, work),
     )
+
+
+def _moves_to(work: QueueState) -> str | None:
+    """
+    Return the queue to which the broker moves rejected messages; None if it is not known, or if an exchange decides it.
+
+    Only the queue's own arguments count: an operator can remove a policy at any time, and the next rejected message would be lost.
+    """
+    own = work.arguments or {}
+    target = own.get("x-dead-letter-routing-key") if own.get("x-dead-letter-exchange") == "" else None
+    return target if isinstance(target, str) else None
 
 
 def _made(broker: Broker, topology: Topology, wanted: Wanted) -> QueueState:

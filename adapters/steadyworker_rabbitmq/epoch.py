@@ -144,16 +144,19 @@ class Epoch:
             self._cancel()
 
     def settle(self, settlement: Settlement) -> None:
-        """Send the ack or nack, if it was not sent before; the next barrier confirms it."""
+        """Send the ack, nack or reject, if it was not sent before; the next barrier confirms it."""
         if self._over or not self._channel.is_open:
             settlement.on_settled(stale(settlement.delivery))
             return
         self._unproven.append(settlement)  # first: an error from here on ends the epoch, which calls `on_settled`
         if self._held.pop(tag := int(settlement.delivery.id), None) is not None:
-            if settlement.how is Settle.ACK:
-                self._channel.basic_ack(tag)
-            else:
-                self._channel.basic_nack(tag, requeue=True)
+            match settlement.how:
+                case Settle.ACK:
+                    self._channel.basic_ack(tag)
+                case Settle.RELEASE:
+                    self._channel.basic_nack(tag, requeue=True)
+                case Settle.REJECT:
+                    self._channel.basic_reject(tag, requeue=False)
         self._prove()
         self.adjust()
 
@@ -236,7 +239,7 @@ class Epoch:
             said = self._timed_out(f"{timeout:g} s; the broker cancelled the consumer")
             self._lose(said, "amqp.delivery-timeout")
         else:
-            said = "the broker cancelled the consumer: the queue was deleted, or its leader moved"
+            said = "the broker cancelled the consumer: the queue or its virtual host was deleted, or the queue's leader moved"
             self._lose(said, "amqp.consumer-cancelled")
         if self._channel.is_open:
             self._owed.expect("channel.close")

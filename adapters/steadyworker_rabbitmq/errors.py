@@ -13,6 +13,7 @@ import re
 from pika import exceptions
 from pika.adapters.utils import connection_workflow
 
+from steadyworker.errors import BrokerUnavailable
 from steadyworker.network.errors import NO_ANSWER, SEE_LOG, Foreign, Judged, Translator, short
 
 
@@ -46,14 +47,34 @@ def alarm_id(reason: str) -> str:
     return alarms[0] if len(alarms) == 1 else ""
 
 
+def largest_body(error: BaseException) -> int | None:
+    """Return the broker's limit in bytes if it closed a channel because the body of a message is larger; else None."""
+    found = _TOO_LARGE.search(getattr(error, "reply_text", ""))
+    return int(found[1]) if found else None
+
+
 def is_refusal(error: BaseException) -> bool:
     """Return whether the broker itself closed a channel, because it refused a request."""
     return isinstance(error, exceptions.ChannelClosedByBroker)
 
 
+class QueueUnavailable(BrokerUnavailable):
+    """A queue that exists, and that the broker cannot reach now, because its node is down or its members have no majority."""
+
+
 def is_missing(error: BaseException) -> bool:
     """Return whether the broker closed a channel because a queue or an exchange does not exist."""
-    return getattr(error, "reply_code", 0) == _NOT_FOUND
+    return getattr(error, "reply_code", 0) == _NOT_FOUND and _ABSENT.search(error_text(error)) is not None
+
+
+def is_down(error: BaseException) -> bool:
+    """Return whether the broker closed a channel because a queue that exists cannot be reached: it uses the same code as for a missing one."""
+    return getattr(error, "reply_code", 0) == _NOT_FOUND and not is_missing(error)
+
+
+def error_text(error: BaseException) -> str:
+    """Return the broker's text for the end of a channel or connection."""
+    return str(getattr(error, "reply_text", ""))
 
 
 def is_unfit(error: BaseException) -> bool:
@@ -67,6 +88,17 @@ def is_delivery_timeout(error: BaseException) -> bool:
 
 
 _NOT_FOUND, _UNFIT = 404, 406
+
+_ABSENT = re.compile(r"no (?:queue|exchange) '")
+"""
+What RabbitMQ 3.10 to 4.3 write of a queue or an exchange that does not exist.
+
+Other texts with the code 404 are of a queue that exists: `home node … is down or inaccessible` (3.10),
+`failed to perform operation on queue … due to timeout` (4.3, after 85 s), `… has crashed`, `… is stopped by supervisor`.
+"""
+
+_TOO_LARGE = re.compile(r"larger than configured max size (\d+)")
+"""What RabbitMQ 3.10 to 4.3 write of a body above `max_message_size`; it counts only the body."""
 
 _FORCED, _UNEXPECTED_FRAME, _INTERNAL = 320, 505, 541
 _FORCED_BY = (
@@ -95,6 +127,15 @@ _CHANNEL_REMEDIES = (
         "locked queue",
         "close the connection that uses the queue exclusively, or wait until its heartbeats time out",
         "rabbitmq.exclusive-queue",
+    ),
+    *(
+        (text, "start the node that has the queue, or wait until it is back", "rabbitmq.queue-node-down")
+        for text in ("is down or inaccessible", "failed to perform operation on queue")
+    ),
+    (
+        "larger than configured max size",
+        "raise max_message_size in rabbitmq.conf, or send a reference to the data",
+        "rabbitmq.message-too-large",
     ),
     ("unknown delivery tag", "this is a defect of the adapter: please report it", "amqp.unknown-delivery-tag"),
 )
@@ -170,6 +211,8 @@ def _judged(error: BaseException) -> Judged | None:  # noqa: C901, PLR0911, PLR0
             )
         case exceptions.ConnectionClosedByBroker(reply_code=code, reply_text=reply):
             return Judged(f"{short(reply)} ({code})", SEE_LOG, id=_closed_id(code, reply))
+        case exceptions.ChannelClosedByBroker():
+            return Judged(closed_channel(error), SEE_LOG, id=channel_id(error))
         case exceptions.AMQPHeartbeatTimeout():
             return Judged(
                 "no heartbeat",

@@ -18,13 +18,21 @@ from pika.frame import Method
 from pika.spec import Basic, BasicProperties
 
 from steadyworker.adapter import Blocked, OutgoingMessage, Settings, Signal, Unblocked, check_size
-from steadyworker.errors import BrokerUnavailable, ConfigError, NotPublished, PublishFailed, TargetFull, TargetMissing
+from steadyworker.errors import (
+    BrokerUnavailable,
+    ConfigError,
+    MessageRefused,
+    NotPublished,
+    PublishFailed,
+    TargetFull,
+    TargetMissing,
+)
 from steadyworker.network.iothread import IoThread
 from steadyworker.network.owed import ANSWER_WITHIN, Owed
 from steadyworker.network.preparation import Preparation
 from steadyworker_rabbitmq.connection import ManagedConnection
 from steadyworker_rabbitmq.declare import Prepared
-from steadyworker_rabbitmq.errors import alarm_id, closed_channel, is_refusal
+from steadyworker_rabbitmq.errors import alarm_id, channel_id, closed_channel, is_refusal, largest_body
 from steadyworker_rabbitmq.messages import HEADER_BYTES, carried, fits_id, properties_of, size_of
 from steadyworker_rabbitmq.topology import Topology
 from steadyworker_rabbitmq.url import BrokerUrl
@@ -95,6 +103,7 @@ class Publisher:
         Raises:
             TargetMissing: The queue does not exist.
             TargetFull: The queue is full.
+            MessageRefused: The body is above the broker's limit.
             NotPublished: The broker refused the message, or the message was not sent.
             PublishFailed: The result is unknown, or the broker accepts no messages now.
             ValueError: A new message is over the limits, or AMQP cannot encode a header.
@@ -158,8 +167,8 @@ class Publisher:
             return  # the caller gave up
         self._written += 1
         self._in_flight[self._written] = outgoing
-        properties, body = carried(outgoing.properties, outgoing.body, self._frame_max)
-        channel.basic_publish(outgoing.exchange, outgoing.routing_key, body, properties, mandatory=True)
+        properties, outgoing.body = carried(outgoing.properties, outgoing.body, self._frame_max)
+        channel.basic_publish(outgoing.exchange, outgoing.routing_key, outgoing.body, properties, mandatory=True)
 
     # --- connecting ------------------------------------------------------------------------------------------------
 
@@ -195,7 +204,9 @@ class Publisher:
         self._owed.forgive()
         if self._link.connection is not None:  # else `_down` has the better cause
             cause = closed_channel(reason)
-            if is_refusal(reason):
+            if (limit := largest_body(reason)) is not None:
+                self._refuse_large(limit, MessageRefused(_refusal(cause), id=channel_id(reason)))
+            elif is_refusal(reason):
                 self._refuse_newest(cause)
             self._lose(cause)
 
@@ -203,12 +214,18 @@ class Publisher:
         """
         Fail the newest message in flight, because the broker has closed the channel, and certainly does not have this message.
 
-        The broker refuses one message (no permission, too large), and reads no message after that one.
+        The broker refuses one message (no permission), and reads no message after that one.
         It does not name the message, so each older message could be one that it accepted before.
         """
         if self._in_flight:
             _, newest = self._in_flight.popitem()
-            newest.fail(NotPublished(f"Expected the broker to accept a message, got a refusal: {cause}"))
+            newest.fail(NotPublished(_refusal(cause)))
+
+    def _refuse_large(self, limit: int, refused: MessageRefused) -> None:
+        """Fail the messages above the limit, and those behind the first of them, which the broker did not read."""
+        large = [tag for tag, outgoing in self._in_flight.items() if len(outgoing.body) > limit]
+        for tag in [tag for tag in self._in_flight if tag >= min(large, default=tag + 1)]:
+            self._in_flight.pop(tag).fail(refused if tag in large else _not_sent(str(refused)))
 
     def _lose(self, cause: str) -> None:
         waiting, self._waiting = self._waiting, []
@@ -257,6 +274,10 @@ class Publisher:
                 outgoing.fail(TargetMissing(f"Expected the queue {queue!r}, got: {outgoing.returned}: create it."))
             else:
                 outgoing.confirmed.set_result(None)
+
+
+def _refusal(cause: str) -> str:
+    return f"Expected the broker to accept a message, got a refusal: {cause}"
 
 
 def _not_sent(cause: str) -> NotPublished:

@@ -98,6 +98,7 @@ class Topology:
         longest: The longest delay; a message with a longer delay gets this delay.
         mode: "declare" creates missing queues, "verify" only checks the queues, "trust" checks nothing.
         time_limit: The Worker's time limit in seconds; None for no limit.
+        max_body: The largest body in bytes that SteadyWorker sends.
 
     Raises:
         ConfigError: A name or a delay is invalid for RabbitMQ.
@@ -110,6 +111,7 @@ class Topology:
         self.longest = self.levels[-1]
         self.mode = settings.topology
         self.time_limit = spec.time_limit
+        self.max_body = settings.max_body
         if not SHORTEST_LEVEL <= self.levels[0] <= self.longest <= LONGEST_LEVEL:
             got = f"{self.levels[0]:g} to {self.longest:g} s"
             expected = f"{SHORTEST_LEVEL:g} to {LONGEST_LEVEL:.0f} s"

@@ -66,6 +66,7 @@ class BrokerUrl:
     heartbeat: int = HEARTBEAT
     name: str | None = None
     management_url: str | None = None
+    open_within: float = _OPEN_WITHIN
 
     def parameters(self, address: Address, purpose: str) -> ConnectionParameters:
         """
@@ -85,7 +86,7 @@ class BrokerUrl:
             ssl_options=tls,
             connection_attempts=1,
             socket_timeout=_CONNECT_WITHIN,
-            stack_timeout=_OPEN_WITHIN,
+            stack_timeout=self.open_within,
             blocked_connection_timeout=_BLOCKED_FOR,
             client_properties={"connection_name": self.name or purpose, "product": "SteadyWorker"},
             tcp_options=TCP_OPTIONS,

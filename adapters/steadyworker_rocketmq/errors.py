@@ -33,6 +33,15 @@ _FORBIDDEN = 40300
 _TOPIC_NOT_FOUND = 40402
 _GROUP_NOT_FOUND = 40403
 _TOO_LARGE = (41300, 41301, 43100, 43101)
+_THRESHOLD = "body size exceeds the threshold"
+"""What the client library says of a body above the limit that the proxy has told it (5.1.2)."""
+
+_ILLEGAL = (40004, 40005, 40006, 40007, 40009, 41302)
+"""
+ILLEGAL_MESSAGE_TAG, _KEY, _GROUP, _PROPERTY_KEY and _ID, and MESSAGE_BODY_EMPTY: faults of the message itself.
+
+The other codes of this range can end: a topic of another type, a client that the proxy does not know, a clock.
+"""
 _TOO_MANY = 42900
 
 _CERTIFICATE = re.compile(r"CERTIFICATE_VERIFY_FAILED(?::\s*([^:(]+))?")
@@ -57,8 +66,8 @@ _PERMISSIONS = {"topic": "PUB|SUB", "group": "SUB"}
 
 _NO_SETTINGS = re.compile(r'"?(?:settings|channel)"? is null')
 
-# RocketMQ's ResponseCode: SYSTEM_BUSY, NO_PERMISSION, TOPIC_NOT_EXIST.
-_BUSY, _NO_PERMISSION, _NO_TOPIC = 2, 16, 17
+# RocketMQ's ResponseCode: SYSTEM_BUSY, MESSAGE_ILLEGAL, NO_PERMISSION, TOPIC_NOT_EXIST.
+_BUSY, _MESSAGE_ILLEGAL, _NO_PERMISSION, _NO_TOPIC = 2, 13, 16, 17
 
 
 def is_refused_handle(error: BaseException) -> bool:
@@ -78,7 +87,20 @@ def is_busy(error: BaseException) -> bool:
 
 def is_too_large(error: BaseException) -> bool:
     """Return whether the broker refused a message because of its size."""
-    return isinstance(error, ProxyError) and error.code in _TOO_LARGE
+    return isinstance(error, ProxyError) and (error.code in _TOO_LARGE or _THRESHOLD in str(error))
+
+
+def refused_message(error: BaseException) -> str | None:
+    """Return the id of the entry for a refusal of this message at every try; empty if none explains it; None for other errors."""
+    match error:
+        case RemotingError(code=code) if code == _MESSAGE_ILLEGAL:
+            return "rocketmq.message-illegal"
+        case ProxyError(code=code) if is_too_large(error):
+            return f"rocketmq.{'body-too-large' if code < _TOO_MANY else 'properties-too-long'}"
+        case ProxyError(code=code) if code in _ILLEGAL:
+            return ""
+        case _:
+            return None
 
 
 def is_early(error: BaseException) -> bool:

@@ -42,6 +42,9 @@ _ADVISORY = re.compile(r"not authorized .*topic://ActiveMQ\.Advisory\.")
 """Classic 5 makes advisory topics for a temporary queue, with the rights of the queue's user."""
 
 _FULL = re.compile(r"AMQ229102|AMQ229119|is full|Usage Manager .* Full")
+_TOO_LARGE = re.compile(r"The maximum (?:data length|frame size) was exceeded")
+"""What Classic 5.18 to 6.3 write of a frame above `wireFormat.maxFrameSize` or `maxDataLength`; it names no receipt."""
+
 _RABBITMQ = re.compile(r"^Bad CONNECT")
 _TAKEN = re.compile(r"already connected")
 
@@ -49,6 +52,11 @@ _TAKEN = re.compile(r"already connected")
 def is_full(error: BaseException) -> bool:
     """Return whether the broker refused a message because the queue or its disk is full."""
     return isinstance(error, BrokerError) and _FULL.search(str(error)) is not None
+
+
+def is_too_large(error: BaseException) -> bool:
+    """Return whether the broker ended the connection because a frame is above its limits."""
+    return isinstance(error, BrokerError) and _TOO_LARGE.search(str(error)) is not None
 
 
 def is_right(error: BaseException) -> bool:

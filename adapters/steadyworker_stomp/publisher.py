@@ -7,11 +7,20 @@ A message is written by the thread that publishes it.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 
 from steadyworker.adapter import OutgoingMessage, QueueSpec, Settings, Target, check_size
-from steadyworker.errors import BrokerUnavailable, ConfigError, NotPublished, PublishFailed, TargetFull
+from steadyworker.errors import (
+    BrokerUnavailable,
+    ConfigError,
+    MessageRefused,
+    NotPublished,
+    PublishFailed,
+    TargetFull,
+)
 from steadyworker.network import owed
 from steadyworker.network.errors import Silent
 from steadyworker.network.iothread import IoThread
@@ -19,7 +28,7 @@ from steadyworker.network.preparation import Preparation
 from steadyworker_stomp.connection import ManagedConnection
 from steadyworker_stomp.declare import Prepared
 from steadyworker_stomp.dialects import Dialect, dialect_of
-from steadyworker_stomp.errors import BrokerError, is_full, unavailable
+from steadyworker_stomp.errors import BrokerError, is_full, is_too_large, unavailable
 from steadyworker_stomp.messages import LINE_BYTES, frame_headers, frame_of, longest_line
 from steadyworker_stomp.stomp_internals import Connection
 from steadyworker_stomp.topology import queue_of
@@ -27,6 +36,13 @@ from steadyworker_stomp.url import BrokerUrl
 
 _PATIENCE = 30.0
 """Seconds in which the socket must take a message."""
+
+
+@dataclass(slots=True, eq=False)
+class _Flight:
+    """A message under way; `alone` is True if no other message was under way at the same time."""
+
+    alone: bool
 
 
 class Publisher:
@@ -61,6 +77,8 @@ class Publisher:
         self._link = ManagedConnection(io, url, settings.clock, _PATIENCE, self._up, _no_message, self._down)
         self._was_up = False
         self._waiting: list[Future[Connection]] = []
+        self._lock = threading.Lock()
+        self._flights: list[_Flight] = []
         io.members.append(self)
 
     def publish(self, message: OutgoingMessage) -> None:
@@ -69,6 +87,7 @@ class Publisher:
 
         Raises:
             TargetFull: The queue, or the broker's disk, is full.
+            MessageRefused: The message is above the broker's limits.
             PublishFailed: The result is unknown, or the broker accepts no messages now.
             ValueError: A new message is over the limits.
         """
@@ -79,7 +98,23 @@ class Publisher:
         if message.first:
             check_size("a header line", longest_line(frame_headers(message, dialect)), LINE_BYTES)
         headers, body = frame_of(message, dialect)
-        receipt = connection.send(dialect.destination(queue), body, headers)
+        flight = self._take_off()
+        try:
+            receipt = connection.send(dialect.destination(queue), body, headers)
+            self._confirmed(connection, receipt, queue, flight)
+        finally:
+            with self._lock:
+                self._flights.remove(flight)
+
+    def _take_off(self) -> _Flight:
+        """Note that a message is under way, and that it shares the connection with all others that are."""
+        with self._lock:
+            for other in self._flights:
+                other.alone = False
+            self._flights.append(_Flight(alone=not self._flights))
+            return self._flights[-1]
+
+    def _confirmed(self, connection: Connection, receipt: Future[None], queue: str, flight: _Flight) -> None:
         try:
             receipt.result(owed.ANSWER_WITHIN)
         except TimeoutError as error:
@@ -90,9 +125,9 @@ class Publisher:
                     f"{silent}: check whether the broker is overloaded, or slows senders because its memory or disk is full. "
                     "The queue may have the message all the same."
                 ) from None
-            raise self._failed(queue, error) from error
+            raise self._failed(queue, error, flight) from error
         except Exception as error:
-            raise self._failed(queue, error) from error
+            raise self._failed(queue, error, flight) from error
 
     def _connected(self, message: OutgoingMessage) -> tuple[Connection, Dialect]:
         """Return an open connection; raise NotPublished if there is none in time."""
@@ -109,7 +144,13 @@ class Publisher:
         except (BrokerUnavailable, ConfigError) as error:
             raise NotPublished(str(error)) from error
 
-    def _failed(self, queue: str, error: Exception) -> PublishFailed:
+    def _failed(self, queue: str, error: Exception, flight: _Flight) -> PublishFailed:
+        if is_too_large(error) and flight.alone:  # the broker does not name the frame
+            return MessageRefused(
+                f"Expected the queue {queue!r} to accept a message, got: {error}: raise wireFormat.maxFrameSize and "
+                "wireFormat.maxDataLength on the broker's connector, or send a reference to the data.",
+                id="stomp.frame-too-large",
+            )
         if is_full(error):
             return TargetFull(
                 f"Expected the queue {queue!r} to accept a message, got a refusal, because it is full ({error}): "

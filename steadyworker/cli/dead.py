@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -16,7 +17,8 @@ from steadyworker.cli.settings import settings
 from steadyworker.cli.targets import worker_or_queue
 from steadyworker.config.resolve import Options
 from steadyworker.deadletters import DeadLetter, DeadLetterQueue, Replayed, unshown_text
-from steadyworker.errors import SteadyWorkerError
+from steadyworker.errors import LedgerUnavailable, SteadyWorkerError
+from steadyworker.outcome import JobState
 from steadyworker.text.plain_text import printable
 from steadyworker.text.redaction import REDACTED, is_secret_name, redact
 from steadyworker.units import count_text
@@ -66,7 +68,8 @@ def command() -> None:
 def list_(options: Options, *, target: str, as_json: bool) -> None:
     """List dead letters, oldest first."""
     with _opened(target, options) as queue:
-        letters = queue.letters(bodies=False)
+        letters = [_with_facts(queue, letter) for letter in queue.letters(bodies=False)]
+        _tell_parked(queue)
     _left_alone(queue)
     if as_json:
         for letter in letters:
@@ -92,13 +95,14 @@ def show(options: Options, *, target: str, keys: Sequence[str], as_json: bool, b
     --body prints the whole payload, unchanged.
     """
     with _opened(target, options) as queue:
-        for number, letter in enumerate(queue.read(keys or None)):
+        for number, found in enumerate(queue.read(keys or None)):
             if body:
-                if letter.unshown:
-                    raise SteadyWorkerError(unshown_text([letter]))
-                click.echo(letter.body)
+                if found.unshown:
+                    raise SteadyWorkerError(unshown_text([found]))
+                click.echo(found.body)
                 continue
-            checkpoint = queue.checkpoint(letter)
+            letter = _with_facts(queue, found)
+            checkpoint = row.checkpoint if (row := queue.row(letter)) else None
             if as_json:
                 json_line(_record(letter) | {"checkpoint": _json_or_text(checkpoint), "payload": _payload(letter)})
             else:
@@ -183,6 +187,35 @@ def _said(done: Sequence[object], what: str) -> None:
     click.echo(f"{count_text(len(done), 'dead letter')} {what}.", err=True)
 
 
+def _with_facts(queue: DeadLetterQueue, letter: DeadLetter) -> DeadLetter:
+    """Return a letter that the broker made of a dead job's message, with the facts that the ledger has about this job."""
+    row = None
+    if letter.keyed and not letter.ours and not letter.reason:
+        with suppress(LedgerUnavailable):  # the letter is worth showing without them
+            row = queue.row(letter)
+    if row is None or row.job_state not in (JobState.DEAD, JobState.CANCELLED):
+        return letter
+    return replace(
+        letter,
+        reason=row.reason,
+        error_class=row.error_class,
+        error=row.error_text,
+        attempts=row.counters.attempts,
+        crashes=row.counters.crashes,
+        losses=row.counters.losses,
+        first_failed_at=row.counters.first_failed_at,
+        uid=row.uid,
+    )
+
+
+def _tell_parked(queue: DeadLetterQueue) -> None:
+    """Print the dead jobs whose messages are not in the dead-letter queue."""
+    with suppress(LedgerUnavailable):
+        for row in queue.parked():
+            told = f"{printable(row.id.key)} is dead, but its message is still in the work queue: {redact(row.reason)}"
+            click.echo(printable(told), err=True)
+
+
 def _left_alone(queue: DeadLetterQueue) -> None:
     """Print how many letters of other work queues are in the same dead-letter queue."""
     if queue.others:
@@ -248,7 +281,7 @@ def _record(letter: DeadLetter) -> dict[str, Any]:
 
 def _paragraph(letter: DeadLetter, checkpoint: bytes | None) -> Iterator[str]:
     facts: dict[str, str | None] = {
-        "reason": redact(letter.reason) if letter.ours else _FROM_BROKER,
+        "reason": " ".join(part for part in ("" if letter.ours else _FROM_BROKER, redact(letter.reason)) if part),
         "error": redact(_error(letter)),
         "counters": tries(letter.attempts, letter.crashes, letter.losses),
         "first failure": instant(letter.first_failed_at),

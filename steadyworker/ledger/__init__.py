@@ -119,6 +119,9 @@ The order of a settlement
                               confirmed by the broker    or dead
     running → interrupted ─────────────────────────────────────────────────→ release
 
+If the broker never accepts a copy of the message, the verdict of a retry is replaced by that of a dead letter.
+If the broker does not accept the dead letter either, the broker itself moves the original: record, reject, confirm.
+
 Each step can be repeated without harm.
 If the owner dies between two steps, the next delivery leads to `Finish`, to `AckDuplicate`, or after `interrupted` to `Claim`.
 

@@ -303,7 +303,11 @@ class Ledger(Protocol):
         ...
 
     def moving(self, token: Token, verdict: Verdict) -> bool:
-        """Change `running` to `moving`: the settlement is decided, and nothing is published yet."""
+        """
+        Change `running` to `moving`: the settlement is decided, and nothing is published yet.
+
+        While the row is `moving`, another verdict replaces the first one, because the broker refuses the first one's message.
+        """
         ...
 
     def moved(self, token: Token) -> bool:

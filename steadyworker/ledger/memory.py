@@ -207,7 +207,7 @@ class MemoryLedger(Ledger):
     @override
     def moving(self, token: Token, verdict: Verdict) -> bool:
         with self._lock:
-            job = self._held(token, State.RUNNING)
+            job = self._held(token, *HELD)
             if job is None:
                 return False
             job.plan(verdict, self._clock.boottime())

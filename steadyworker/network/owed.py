@@ -23,9 +23,13 @@ class Owed:
         self._abort = abort
         self._timers: set[Timer] = set()
 
-    def expect(self, what: str) -> Callable[[], None]:
-        """Return a function to call when the reply arrives; without this call in time, abort the connection."""
-        silent = Silent(f"no reply to {what} within {ANSWER_WITHIN:g} s")
+    def expect(self, what: str, id: str = "network.no-reply") -> Callable[[], None]:
+        """
+        Return a function to call when the reply arrives; without this call in time, abort the connection.
+
+        `id` is the entry of the catalogue that explains a missing reply.
+        """
+        silent = Silent(f"no reply to {what} within {ANSWER_WITHIN:g} s", id)
         timer = self._io.after(ANSWER_WITHIN, lambda: self._abort(silent))
         self._timers.add(timer)
 

@@ -19,7 +19,7 @@ from msgspec import structs
 
 from steadyworker.adapter import Delays, Lost
 from steadyworker.delivery import KEY, QUEUE, REASON, WORKER, Delivery, OutgoingMessage, Redelivered, Settle, Target
-from steadyworker.errors import LedgerUnavailable
+from steadyworker.errors import LedgerUnavailable, MessageRefused
 from steadyworker.events import Adopted, DeliveryDeferred, DeliveryRejected, DuplicateAcked
 from steadyworker.ledger.base import Claimed, Moving, Row, Verdict
 from steadyworker.ledger.rules import (
@@ -53,6 +53,7 @@ from steadyworker.runner.envelope import (
 )
 from steadyworker.runner.redeliveries import RELEASED, Redeliveries, cause_of
 from steadyworker.runner.runs import Runs
+from steadyworker.runner.settlement_plan import SettlementPlan
 from steadyworker.runner.state import Deps, Phase, PlanResult, RunnerState, Timers
 from steadyworker.runner.unkeyed import UnkeyedMessages
 from steadyworker.slots.base import Slot
@@ -110,6 +111,8 @@ class Deliveries:
         unkeyed = result.plan in self._unkeyed.plans
         if unkeyed and self._unkeyed.refused(result):
             return
+        if result.run is None and isinstance(result.error, MessageRefused) and self._kept(result.plan, result.error):
+            return
         self._runs.plan_returned(result)
         if result.error is not None:
             return
@@ -118,6 +121,26 @@ class Deliveries:
             del self._state.valid[settled.epoch, settled.id]
         if unkeyed:
             self._unkeyed.over(result.plan)
+
+    def _kept(self, plan: SettlementPlan, error: MessageRefused) -> bool:
+        """
+        Park a plan whose delayed copy the broker never accepts, and decide again on its delivery later; return False for other plans.
+
+        Its job may run in another process, so its message must not become a dead letter.
+        """
+        if plan.message is None or plan.message.to is not Target.LATER:
+            return False
+        self._state.parked[plan] = str(error)
+        self._unkeyed.plans.pop(plan, None)
+
+        def decide_again() -> None:
+            del self._state.parked[plan]
+            self._state.passing.remove(plan)
+            if self._state.is_valid(plan.delivery):
+                self._state.reconsider(plan.delivery)
+
+        self._timers.after(self._deps.times.defer_delay, decide_again)
+        return True
 
     def _lose(self, keys: list[tuple[int, str]], signal: Lost) -> None:
         for key in keys:

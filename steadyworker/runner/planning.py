@@ -6,6 +6,8 @@ This module also makes the tasks for slots, and the messages that plans publish.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from steadyworker.delivery import (
     ATTEMPTS,
     CRASHES,
@@ -36,6 +38,9 @@ from steadyworker.runner.settlement_plan import RecordDone, RecordInterrupted, S
 from steadyworker.runner.state import Deps, Run
 from steadyworker.runner.waits import Waits
 from steadyworker.spec import WorkerSpec
+
+REFUSED = "the broker refuses its copies: "
+"""The part of a dead letter's reason before the broker's own words, if the broker never accepts a copy of the job's message."""
 
 _ERROR_CHARACTERS = 2000
 _MARKED = {Redelivered.YES: True, Redelivered.NO: False, Redelivered.UNKNOWN: None}
@@ -120,6 +125,21 @@ def finish(token: Token, delivery: Delivery, message: OutgoingMessage) -> Settle
 def pass_on(delivery: Delivery, message: OutgoingMessage) -> SettlementPlan:
     """Return the plan that publishes a message in place of a delivery, and writes nothing to the ledger."""
     return SettlementPlan((Step.PUBLISH, Step.SETTLE), delivery, message=message)
+
+
+def refused_verdict(run: Run, plan: SettlementPlan, cause: str) -> Verdict:
+    """Return the verdict of a dead letter for a plan whose message the broker never accepts; its reason names this cause."""
+    row = run.row
+    verdict = plan.record
+    if not isinstance(verdict, Verdict):
+        verdict = Verdict(Moving.DEAD, row.reason, row.counters, 0.0, row.error_class, row.error_text)
+    reason = verdict.reason if REFUSED in verdict.reason else f"{verdict.reason}; {REFUSED}{cause}"
+    return replace(verdict, target=Moving.DEAD, delay=0.0, reason=reason, keep_checkpoint=True)
+
+
+def rejected(token: Token, delivery: Delivery | None, verdict: Verdict) -> SettlementPlan:
+    """Return the plan of a dead letter that the broker itself makes of the delivery: record it, reject, record the move."""
+    return SettlementPlan((Step.RECORD, Step.SETTLE, Step.CONFIRM), delivery, token, verdict, how=Settle.REJECT)
 
 
 def settle_only(delivery: Delivery, how: Settle = Settle.ACK) -> SettlementPlan:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from steadyworker.clock import Clock
+from steadyworker.errors import MessageRefused
 from steadyworker.events import JobSettled
 from steadyworker.ledger.base import Moving, Row, Token, Verdict
 from steadyworker.outcome import SNOOZED, Crashed, Done, Failed, Interrupted, Outcome, Rejected, Snoozed
 from steadyworker.runner.settlement_plan import RecordInterrupted, SettlementPlan
 from steadyworker.runner.state import Run
-from steadyworker.telemetry.logs import get_logger
+from steadyworker.telemetry.logs import explained, get_logger
 
 _MANY_INTERRUPTIONS = 10
 
@@ -87,6 +88,17 @@ def row_locked(token: Token) -> None:
     log = get_logger("steadyworker.runner")
     about = {"key": token.id.key, "queue": token.id.queue, "fence": token.fence}
     log.warning("lease_not_renewed", **about, remedy=remedy, explain="ledger.row-locked")
+
+
+def refused(queue: str, key: str, error: MessageRefused, *, parked: bool) -> None:
+    """Report a message whose copies the broker never accepts; `key` is empty for a message without a job."""
+    log = get_logger("steadyworker.runner")
+    fate = (
+        "this worker process keeps the message, goes on with other jobs, and tries again every 10 minutes"
+        if parked
+        else "the broker itself moves the message to the dead-letter queue"
+    )
+    log.error("message_refused", key=key, queue=queue, why=str(error), fate=fate, **explained(error.id))
 
 
 def often_interrupted(token: Token, times: int) -> None:

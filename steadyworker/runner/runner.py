@@ -35,7 +35,7 @@ from steadyworker.runner import report
 from steadyworker.runner.consumer_audit import AuditResult
 from steadyworker.runner.deliveries import Deliveries
 from steadyworker.runner.requests import Requests
-from steadyworker.runner.runs import Runs
+from steadyworker.runner.runs import MOST_PARKED, Runs
 from steadyworker.runner.slot_health import SlotHealth
 from steadyworker.runner.state import (
     Cancelled,
@@ -242,7 +242,7 @@ class Runner:
 
     def _wanted_prefetch(self) -> int:
         """
-        Return the allowed number of unsettled deliveries: one for each slot that can take runs.
+        Return the allowed number of unsettled deliveries: one for each slot that can take runs, and the parked deliveries.
 
         A slot with a detached run counts only for a while, in which the broker can deliver the run's message again.
         """
@@ -252,7 +252,8 @@ class Runner:
             return 0
         detached = state.slots_detached()
         offered = detached if self.deps.adoption and self.deps.clock.monotonic() < state.adopt_until else 0
-        return max(0, len(state.ready_slots) - detached + offered)
+        parked = min(state.parked_deliveries, MOST_PARKED)
+        return max(0, len(state.ready_slots) - detached + offered) + parked
 
     @property
     def quiet(self) -> bool:
@@ -350,14 +351,21 @@ class Runner:
 
     @property
     def finished(self) -> bool:
-        """True when a stop has begun, and every run, plan and held delivery has ended."""
+        """
+        True when a stop has begun, and every run, plan and held delivery has ended.
+
+        A plan that cannot publish counts as ended if the next delivery of its message finishes it as well.
+        """
         state = self.state
-        return state.stage >= Stage.DRAINING and not (state.by_fence or state.passing or state.held)
+        if state.stage < Stage.DRAINING or state.held:
+            return False
+        return not state.under_way(besides=state.left_to_others(blocked=self._blocked is not None))
 
     @property
     def idle(self) -> bool:
-        """True when there is no run, no plan and no valid delivery."""
-        return not (self.state.by_fence or self.state.passing or self.state.valid)
+        """True when there is no run, no plan and no valid delivery, besides parked ones."""
+        state = self.state
+        return not state.under_way(besides=state.parked) and len(state.valid) == state.parked_deliveries
 
     @property
     def waiting(self) -> bool:

@@ -18,23 +18,37 @@ from collections.abc import Callable, Iterable
 from tenacity import wait_random_exponential
 
 from steadyworker.adapter import Lost
-from steadyworker.delivery import Delivery, Settled
-from steadyworker.errors import LedgerUnavailable, PublishFailed
+from steadyworker.delivery import Delivery, Settle, Settled, Target
+from steadyworker.errors import LedgerUnavailable, MessageRefused, PublishFailed
 from steadyworker.events import DeliveryLost, Fenced, JobEnded, JobStarted, TakenOver
 from steadyworker.ledger.base import Progress, Row
 from steadyworker.outcome import CANCELLED, Done, Failed, Interrupted, Outcome, Rejected
 from steadyworker.retry import draw
 from steadyworker.runner import report
 from steadyworker.runner.envelope import BAD_PAYLOAD, Envelope, too_large
-from steadyworker.runner.planning import finishing_plan, plan_for, task_of
+from steadyworker.runner.planning import (
+    finishing_plan,
+    message_for,
+    moving,
+    plan_for,
+    refused_verdict,
+    rejected,
+    task_of,
+)
 from steadyworker.runner.settlement_plan import RecordInterrupted, SettlementPlan, Step
-from steadyworker.runner.settler import Refused, Settler
+from steadyworker.runner.settler import NotRejected, Refused, Settler
 from steadyworker.runner.state import Deps, Phase, PlanResult, Run, RunnerState, Timers
 from steadyworker.runner.waits import Waits
 from steadyworker.slots.base import Slot
 
 _BACK_OFF = wait_random_exponential(multiplier=0.5, max=30)
 """The waits between attempts to publish: full jitter, at most 30 s."""
+
+_PARKED_FOR = 600.0
+"""Seconds between two tries to publish a message that the broker refuses: an operator can raise the broker's limit."""
+
+MOST_PARKED = 16
+"""The largest number of parked deliveries that do not count in the prefetch: each keeps its body in memory."""
 
 _LIMITS = ("time-limit", "stalled")
 """
@@ -58,14 +72,16 @@ class Runs:
         self._deps = deps
         self._state = state
         self._timers = timers
-        self._failing: dict[SettlementPlan, str] = {}
         self._waits = Waits(deps.spec)
         self._settler = Settler(deps.ledger, deps.adapter, deps.submit, post)
 
     @property
     def missing(self) -> dict[str, str]:
-        """The targets to which a plan could not publish, each with the cause."""
-        return {plan.message.to.value: why for plan, why in self._failing.items() if plan.message is not None}
+        """The targets to which a plan could not publish, each with the cause; parked plans only if they are too many."""
+        state = self._state
+        plans = {plan: str(error) for plan, error in state.failing.items()}
+        plans |= state.parked if state.parked_deliveries > MOST_PARKED else {}
+        return {plan.message.to.value: why for plan, why in plans.items() if plan.message is not None}
 
     # --- from claim to outcome -------------------------------------------------------------------------------------
 
@@ -185,7 +201,8 @@ class Runs:
     def plan_returned(self, result: PlanResult) -> None:
         """Receive a plan that was carried out, or stopped by an error."""
         plan, run, error = result.plan, result.run, result.error
-        self._failing.pop(plan, None)
+        self._state.failing.pop(plan, None)
+        parked = self._state.parked.pop(plan, None)
         match error:
             case Refused():
                 if run is not None:
@@ -194,8 +211,13 @@ class Runs:
                 if run is not None:
                     run.stopped = True
                 self.ledger_lost(str(error))
+            case MessageRefused():
+                self._message_refused(plan, run, error, told=parked is not None)
             case PublishFailed():
                 self._publish_later(plan, run, error)
+            case NotRejected():
+                assert run is not None, "only a plan of a run confirms a rejection"
+                self._let_go(run, plan)
             case _:
                 self._record_settled(plan)
                 self._over(plan, run)
@@ -203,24 +225,67 @@ class Runs:
     def _publish_later(self, plan: SettlementPlan, run: Run | None, error: PublishFailed) -> None:
         """Publish again after a while; the plan keeps its lease and its delivery, and the process is not ready meanwhile."""
         plan.failures += 1
-        self._failing[plan] = str(error)
+        self._state.failing[plan] = error
         self._timers.after(draw(_BACK_OFF, min(plan.failures, 10)), lambda: self.retry(plan, run))
+
+    def _message_refused(self, plan: SettlementPlan, run: Run | None, error: MessageRefused, *, told: bool) -> None:
+        """
+        Make a dead letter of a message whose copies the broker never accepts.
+
+        | the plan | its next steps |
+        |---|---|
+        | a retry | publish a dead letter instead |
+        | a dead letter, and the queue moves rejected messages | reject the original, so that the broker moves it |
+        | a dead letter, and the queue does not | keep the delivery (*parked*), and try again every ten minutes |
+
+        A parked plan keeps its lease, but stops no other job, because the prefetch grows by its delivery.
+        """
+        rejects = self._deps.adapter.capabilities.rejects
+        verdict = refused_verdict(run, plan, str(error)) if run is not None else None
+        recorded = verdict == plan.record
+        if not told and not (run is not None and recorded):
+            key = run.token.id.key if run is not None else ""
+            report.refused(self._deps.spec.queue, key, error, parked=not rejects)
+        if run is None and rejects:
+            plan.steps, plan.at, plan.how = (Step.SETTLE,), 0, Settle.REJECT
+            self._settler.carry_out(plan, None)
+        elif run is None or verdict is None or (recorded and not rejects):
+            self._state.parked[plan] = str(error)
+            self._timers.after(_PARKED_FOR, lambda: self.retry(plan, run))
+        else:
+            if rejects and plan.message is not None and plan.message.to is Target.DEAD:
+                run.plan = rejected(run.token, run.delivery, verdict)
+            else:
+                message = message_for(run.envelope, run.row.hop, verdict, run.token.uid, self._deps.worker)
+                run.plan = moving(run.token, run.delivery, verdict, message)
+            run.stopped = True  # until the verdict is recorded, which needs a trusted run
+            self.retry(run.plan, run)
+
+    def _let_go(self, run: Run, plan: SettlementPlan) -> None:
+        """Forget a run whose message may still be in the work queue; if the message comes again, its settlement is finished."""
+        self._state.by_fence.pop(run.token.fence, None)
+        if run.delivery is not None and run.delivery is not plan.settled_with:
+            self._state.reconsider(run.delivery)
 
     def retry(self, plan: SettlementPlan, run: Run | None) -> None:
         """Continue a plan that was stopped, unless its run was dropped meanwhile."""
         if run is None:
             if plan.delivery is None:
-                self._failing.pop(plan, None)
+                self._forget_failure(plan)
                 self._state.passing.remove(plan)
             else:
                 self._settler.carry_out(plan, None)
             return
         dropped = self._state.by_fence.get(run.token.fence) is not run or run.phase is not Phase.SETTLING
         if dropped:
-            self._failing.pop(plan, None)
+            self._forget_failure(plan)
         elif Step.RECORD not in plan.steps[plan.at :] or self._state.trusted(run):
             run.stopped = False
             self._settler.carry_out(plan, run)
+
+    def _forget_failure(self, plan: SettlementPlan) -> None:
+        self._state.failing.pop(plan, None)
+        self._state.parked.pop(plan, None)
 
     def _record_settled(self, plan: SettlementPlan) -> None:
         """Record whether the broker confirmed the settlement; if it did, the ledger can delete the row earlier."""

@@ -10,7 +10,15 @@ A settlement plan: the steps of one message's settlement, and the number of step
 
 `planning.py` makes plans, `settler.py` carries them out.
 If a process dies between two steps, the next owner can repeat the last step.
-This is safe: the ledger refuses a second record, and at a redelivery of the original the row shows the outcome.
+This is safe: a second record of the same run changes nothing, and at a redelivery of the original the row shows the outcome.
+
+If the broker never accepts the dead letter, the broker itself moves the original::
+
+    record ──→ reject ──→ confirm
+    moving     the        moving →
+    stays      original   dead
+
+The confirm comes last, because a redelivery of a dead job's message is acknowledged, and nothing would be left of it.
 """
 
 from __future__ import annotations
@@ -77,6 +85,11 @@ class SettlementPlan:
     settled: Settled | None = None
     settled_with: Delivery | None = None
     stale: bool = False
+
+    @property
+    def publishing(self) -> bool:
+        """True while the next step, or the step under way, is to publish."""
+        return self.steps[self.at : self.at + 1] == (Step.PUBLISH,)
 
     @property
     def surely_unsettled(self) -> bool:

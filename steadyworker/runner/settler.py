@@ -10,8 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from steadyworker.adapter import Adapter, SettlesAsync
-from steadyworker.delivery import Delivery, OutgoingMessage, Settled
-from steadyworker.errors import LedgerUnavailable, PublishFailed, StaleDelivery, SteadyWorkerError, Unsettled
+from steadyworker.delivery import Delivery, OutgoingMessage, Settle, Settled
+from steadyworker.errors import (
+    LedgerUnavailable,
+    MessageRefused,
+    PublishFailed,
+    StaleDelivery,
+    SteadyWorkerError,
+    Unsettled,
+)
 from steadyworker.ledger.base import Ledger, Token, Verdict
 from steadyworker.runner.settlement_plan import RecordDone, RecordInterrupted, SettlementPlan, Step
 from steadyworker.runner.state import PlanResult, Run
@@ -19,6 +26,10 @@ from steadyworker.runner.state import PlanResult, Run
 
 class Refused(SteadyWorkerError):
     """The ledger refused a write, because another worker process holds the job; the run must be dropped."""
+
+
+class NotRejected(SteadyWorkerError):
+    """It is unknown whether the broker moved a rejected message to the dead letters; if it did not, the message comes again."""
 
 
 class Settler:
@@ -56,10 +67,17 @@ class Settler:
 
     def _carry_out(self, plan: SettlementPlan, run: Run | None) -> None:
         try:
-            if self.advance(plan, lambda: self._post(PlanResult(plan, run, None))):
+            if self.advance(plan, lambda: self._settled(plan, run)):
                 self._post(PlanResult(plan, run, None))
-        except (Refused, LedgerUnavailable, PublishFailed) as error:
+        except (Refused, NotRejected, LedgerUnavailable, PublishFailed) as error:
             self._post(PlanResult(plan, run, error))
+
+    def _settled(self, plan: SettlementPlan, run: Run | None) -> None:
+        """Go on after an asynchronous settlement, on a pool thread, because the adapter's thread must not wait for the ledger."""
+        if plan.at < len(plan.steps):
+            self._submit(lambda: self._carry_out(plan, run))
+        else:
+            self._post(PlanResult(plan, run, None))
 
     def advance(self, plan: SettlementPlan, on_settled: Callable[[], None]) -> bool:
         """
@@ -69,7 +87,7 @@ class Settler:
         The adapter then calls `on_settled` once, from any thread, when the broker has replied.
         A delivery that can no longer be settled is not an error: at its redelivery, the row shows the outcome.
 
-        Raises Refused, LedgerUnavailable or PublishFailed from the step that failed; `plan.at` stays at that step.
+        Raises Refused, NotRejected, LedgerUnavailable or PublishFailed from the step that failed; `plan.at` stays at that step.
         """
         while plan.at < len(plan.steps):
             match plan.steps[plan.at]:
@@ -79,6 +97,8 @@ class Settler:
                     assert plan.message is not None, "a plan with a publish step has a message"
                     self._publish(plan.message)
                 case Step.CONFIRM:
+                    if plan.how is Settle.REJECT and plan.settled is not Settled.CONFIRMED:
+                        raise NotRejected("confirm")
                     if not self._ledger.moved(_token(plan)):
                         raise Refused("confirm")
                 case Step.SETTLE:
@@ -112,9 +132,9 @@ class Settler:
             raise
         except Exception as error:
             # A message that an adapter cannot encode must not end this process: it would end every later process, too.
-            raise PublishFailed(
-                f"Expected the adapter to publish a message, got {type(error).__name__}: {error}"
-            ) from error
+            # The same message has the same error at each later try.
+            kind = MessageRefused if isinstance(error, ValueError | TypeError) else PublishFailed
+            raise kind(f"Expected the adapter to publish a message, got {type(error).__name__}: {error}") from error
 
     def _settle(self, plan: SettlementPlan, delivery: Delivery) -> None:
         plan.settled_with = delivery

@@ -9,7 +9,8 @@ from __future__ import annotations
 import heapq
 import itertools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -19,6 +20,7 @@ from msgspec import Struct
 from steadyworker.adapter import Adapter
 from steadyworker.clock import Clock, Times
 from steadyworker.delivery import Delivery
+from steadyworker.errors import NotPublished, PublishFailed
 from steadyworker.events import Listener
 from steadyworker.ledger.base import JobId, Ledger, Progress, Renewal, Row, Token
 from steadyworker.lifecycle import Stage
@@ -163,6 +165,8 @@ class RunnerState:
         unfit: The reason why this host cannot run the Worker's jobs, as a run has reported it; None without such a report.
         ledger_cause: The reason why the last call of the ledger failed; None while the ledger responds.
         recheck: True if the runner must take `held` through the decision table at the end of this turn.
+        failing: The plans that could not publish, each with its error; they try again after a while.
+        parked: The plans with a message that the broker never accepts, each with the cause; their deliveries stop no other job.
         adopt_until: The monotonic time until which the slots of detached runs count in the prefetch.
         paused: True if the prefetch is 0 until the end of this turn, so that a released message does not return at once.
     """
@@ -177,6 +181,8 @@ class RunnerState:
         self.unfit: str | None = None
         self.ledger_cause: str | None = None
         self.recheck = False
+        self.failing: dict[SettlementPlan, PublishFailed] = {}
+        self.parked: dict[SettlementPlan, str] = {}
         self.adopt_until = 0.0
         self.paused = False
         self._slots = deps.slots
@@ -186,6 +192,29 @@ class RunnerState:
     def ledger_away(self) -> bool:
         """True when the ledger did not respond to the last call."""
         return self.ledger_cause is not None
+
+    @property
+    def parked_deliveries(self) -> int:
+        """The number of valid deliveries that belong to parked plans; any thread may read it."""
+        return sum(1 for plan in tuple(self.parked) if self.is_valid(plan.delivery))
+
+    def left_to_others(self, *, blocked: bool) -> AbstractSet[SettlementPlan]:
+        """
+        Return the plans that cannot publish, and that a later delivery of their messages finishes as well.
+
+        While the broker is `blocked` by an alarm, it confirms no message.
+        Any thread may call this: each table is copied in one step, because the runner's thread changes it.
+        """
+        failing, runs = tuple(self.failing.items()), tuple(self.by_fence.values())
+        sure = {plan for plan, error in failing if plan.token is not None or isinstance(error, NotPublished)}
+        if blocked:
+            sure |= {run.plan for run in runs if run.plan is not None and run.plan.publishing}
+        return sure | {*tuple(self.parked)}
+
+    def under_way(self, *, besides: Container[SettlementPlan]) -> bool:
+        """Return whether there is any run or plan, besides these plans and their runs; any thread may call this."""
+        runs = any(run.plan not in besides for run in tuple(self.by_fence.values()))
+        return runs or any(plan not in besides for plan in tuple(self.passing))
 
     def reconsider(self, delivery: Delivery | None = None) -> None:
         """Take all held deliveries, and this delivery, through the decision table at the end of this turn."""

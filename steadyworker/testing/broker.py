@@ -17,6 +17,7 @@ So a test, a simulation or the Harness decides the order of events; with `pump(c
 | `go_down()`, `come_up()` | the broker restarts |
 | `block()`, `unblock()` | an alarm: the broker accepts no publishes |
 | `fill_queue(name)`, `make_room(name)` | a queue at its length limit refuses new messages, but accepts delayed messages that are due |
+| `limit_bodies(size, rejects=…)` | a limit that was lowered: the broker refuses a copy of a message that it accepted before |
 | `delete_queue(name)`, `declare_queue(name)` | an operator removes a queue, and declares it again |
 """
 
@@ -58,12 +59,11 @@ class MemoryBroker:
         self._queues = Queues(clock)
         self._clock = clock
         self._lock = self._queues.lock
-        self._dead_letter_queues: dict[str, str] = {}
         self._pump = 0
 
     def adapter(self, spec: QueueSpec, settings: Settings | None = None) -> MemoryAdapter:
         """Return a new adapter for this queue; the broker treats each adapter as another worker process."""
-        self._dead_letter_queues[spec.queue] = spec.dead_letter_queue
+        self._queues.dead_letter_queues[spec.queue] = spec.dead_letter_queue
         return MemoryAdapter(self._queues, self.identity, spec, settings or Settings(clock=self._clock))
 
     # Results for a test
@@ -74,7 +74,7 @@ class MemoryBroker:
 
     def dead(self, queue: str) -> list[Message]:
         """Return the dead letters of this *work* queue."""
-        return self.messages(self._dead_letter_queues[queue])
+        return self.messages(self._queues.dead_letter_queues[queue])
 
     def depth(self, queue: str) -> int:
         """Return the number of the queue's messages that are not acknowledged, including delayed and un-acked messages."""
@@ -180,6 +180,14 @@ class MemoryBroker:
     def make_room(self, name: str) -> None:
         """Undo `fill_queue`."""
         self._queues.full.discard(name)
+
+    def limit_bodies(self, size: int | None, *, rejects: bool = True) -> None:
+        """
+        Refuse each message with a body above `size` bytes; None removes the limit.
+
+        Without `rejects`, the work queues do not move rejected messages to dead-letter queues.
+        """
+        self._queues.largest, self._queues.rejects = size, rejects
 
     def delete_queue(self, name: str) -> None:
         """Delete a queue: a publish to it raises TargetMissing until `declare_queue`."""

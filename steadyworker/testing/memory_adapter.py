@@ -35,6 +35,7 @@ class MemoryAdapter:
             delays=Delays.LEVELS if levels else Delays.EXACT,
             levels=levels,
             counts_consumers=True,
+            rejects=self._queues.rejects,
             max_body=self._max_body,
             one_host=True,
         )
@@ -66,7 +67,7 @@ class MemoryAdapter:
         self._queues.publish(self.consumer, self._targets[message.to], message)
 
     def settle(self, delivery: Delivery, how: Settle) -> Settled:
-        """Acknowledge or release the delivery; always returns CONFIRMED."""
+        """Acknowledge, release or reject the delivery; always returns CONFIRMED."""
         self._queues.settle(self.consumer, delivery, how)
         return Settled.CONFIRMED
 

@@ -14,6 +14,7 @@ from steadyworker.delivery import KEY, Delivery, Headers, OutgoingMessage, Redel
 from steadyworker.errors import (
     BrokerUnavailable,
     LettersHeld,
+    MessageRefused,
     PublishFailed,
     StaleDelivery,
     TargetFull,
@@ -81,6 +82,9 @@ class Queues:
         self.down: str | None = None
         self.blocked: str | None = None
         self.levels: tuple[float, ...] = ()
+        self.largest: int | None = None
+        self.rejects = True
+        self.dead_letter_queues: dict[str, str] = {}
         self._order = 0
 
     def messages(self, queue: str) -> list[Message]:
@@ -110,6 +114,11 @@ class Queues:
             refusal = self.down or self.blocked
             if refusal is not None:
                 raise PublishFailed(f"Expected a broker that accepts messages, got: {refusal}.")
+            if self.largest is not None and len(message.body) > self.largest:
+                raise MessageRefused(
+                    f"Expected a message of at most {self.largest} bytes, got {len(message.body)}: raise the limit.",
+                    id="rabbitmq.message-too-large",
+                )
             if queue in self.deleted:
                 raise TargetMissing(f"Expected the queue {queue!r}, got none, as it was deleted: declare it again.")
             if queue in self.full and message.to is not Target.LATER:
@@ -133,7 +142,7 @@ class Queues:
                 )
             lost, consumer.settlement_lost = consumer.settlement_lost, None
             if lost is not False:
-                self._take(consumer, delivery.id, remove=how is Settle.ACK)
+                self._take(consumer, delivery.id, how)
             if lost is not None:
                 self.end_epoch(consumer, "a settlement without a reply")
                 raise Unsettled("Expected the broker's reply, got none: the message is either gone or redelivered.")
@@ -253,12 +262,14 @@ class Queues:
         """Return the delay, rounded up to a level or cut to the longest level; without levels, return it unchanged."""
         return next((level for level in self.levels if level >= wanted), max(self.levels, default=wanted))
 
-    def _take(self, consumer: Consumer, id_: str, *, remove: bool) -> None:
+    def _take(self, consumer: Consumer, id_: str, how: Settle) -> None:
         message = consumer.held.pop(id_, None)
         if message is not None:  # otherwise it is already settled, and a second settlement does nothing
             message.holder = None
-            if remove:
+            if how is not Settle.RELEASE:
                 self.by_name[message.queue].remove(message)
+            if how is Settle.REJECT:
+                self.put(self.dead_letter_queues[message.queue], message.body, message.headers, message.message_id)
 
 
 def _place(message: Message) -> tuple[float, int]:

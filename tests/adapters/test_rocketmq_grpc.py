@@ -17,7 +17,7 @@ import pytest
 
 from steadyworker.adapter import Adapter, Delivery, Lost, QueueSpec, Settings, Uncounted, Unreachable
 from steadyworker.delivery import KEY, OutgoingMessage, Settle, Settled, Target
-from steadyworker.errors import BrokerUnavailable, ConfigError
+from steadyworker.errors import BrokerUnavailable, ConfigError, MessageRefused
 from steadyworker.testing.conformance.adapter_fixtures import Tape, message
 from steadyworker_rocketmq.grpc import GrpcAdapter
 from tests.adapters.rocketmq_bench import GrpcBench
@@ -221,6 +221,14 @@ class TestMessages(GrpcBench):
             assert (again.body, again.headers, again.message_id) == (body, delivery.headers, delivery.message_id)
         finally:
             adapter.stop(self.within)
+
+    def test_a_copy_above_the_limit_is_refused_for_good(self, adapter: Adapter) -> None:
+        """4 MiB by default; the next message is stored."""
+        with pytest.raises(MessageRefused, match="maxMessageSize") as refused:
+            adapter.publish(message(body=bytes(5_000_000)))
+        assert refused.value.id == "rocketmq.body-too-large"
+        adapter.publish(message("k-2"))
+        assert self.started(adapter, 1).delivery().headers[KEY] == "k-2"
 
     def test_a_check_before_the_first_deployment_does_not_delay_the_first_job(
         self, adapter: Adapter, spec: QueueSpec

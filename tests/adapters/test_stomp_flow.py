@@ -10,6 +10,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]
@@ -17,7 +18,9 @@ import pytest
 
 from steadyworker.adapter import Lost, Settle, Settled
 from steadyworker.delivery import KEY
+from steadyworker.errors import MessageRefused, PublishFailed
 from tests.adapters.stomp_kit import Worker, work
+from tests.brokers.activemq import connector
 from tests.brokers.stomp_broker import StompBroker
 
 OpenWorker = Callable[..., Worker]
@@ -149,3 +152,21 @@ def test_a_smaller_prefetch_ends_what_is_free_and_keeps_what_is_held(
     worker.wait(lambda: stomp_broker.counts(queue).waiting == 1, "one waiting message, which Classic counts late")
     worker.adapter.prefetch(2)
     assert worker.delivery(2).headers[KEY] == "k-2"
+
+
+@pytest.mark.parametrize("stomp_kind", ["classic"], indirect=True)
+def test_a_frame_above_the_brokers_limit_is_refused_for_good_and_any_other_error_is_not(
+    stomp_broker: StompBroker, open_worker: OpenWorker
+) -> None:
+    """Classic names no frame in its error, so a message is only judged if it was alone on the connection."""
+    with connector(stomp_broker, "wireFormat.maxFrameSize=20000") as url:
+        adapter = open_worker(url).adapter
+        with pytest.raises(MessageRefused, match="maxFrameSize") as refused:
+            adapter.publish(work(body=b"x" * 30_000))
+        assert refused.value.id == "stomp.frame-too-large"
+        adapter.publish(work())
+        with ThreadPoolExecutor(2) as pool:
+            sent = [pool.submit(adapter.publish, work(f"k-{number}", b"x" * 30_000)) for number in range(2)]
+            errors = [each.exception() for each in sent]
+        assert all(isinstance(error, PublishFailed) for error in errors)
+        adapter.publish(work())

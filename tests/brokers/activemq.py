@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from tests.brokers.install import MissingError
 from tests.brokers.maven import java_program
+from tests.brokers.stomp_broker import ClassicQueues, StompBroker
 from tests.brokers.stomp_node import AGENT, STORE_PASSWORD, StompNode
 
 CLASSICS = {"5.18": "5.18.3", "6.3": "6.3.1"}
@@ -70,3 +74,16 @@ class Classic(StompNode):
             "javax.net.ssl.trustStorePassword": STORE_PASSWORD,
         }
         return ("ClassicBroker", str(self._write("broker.properties", settings)), str(self.logins))
+
+
+@contextmanager
+def connector(broker: StompBroker, options: str) -> Iterator[str]:
+    """Give Classic another connector for a while; yield its URL."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as free:
+        port = free.getsockname()[1]
+    (mbean,) = broker.jolokia.search(ClassicQueues.BROKER)
+    name = broker.jolokia.execute(mbean, "addConnector(java.lang.String)", f"stomp://127.0.0.1:{port}?{options}")
+    try:
+        yield broker.url.replace(str(urlsplit(broker.url).port), str(port))
+    finally:
+        broker.jolokia.execute(mbean, "removeConnector(java.lang.String)", name)

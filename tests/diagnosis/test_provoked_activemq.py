@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.brokers.activemq import connector
 from tests.brokers.artemis import Artemis
 from tests.brokers.fixtures import had
 from tests.brokers.stomp_broker import ClassicQueues, StompBroker
@@ -241,19 +242,6 @@ def test_a_consumer_that_is_slow(stomp_broker: StompBroker, queue: str) -> None:
 
 
 # --- Brokers that a test sets -----------------------------------------------------------------------------------------
-
-
-@contextmanager
-def connector(broker: StompBroker, options: str) -> Iterator[str]:
-    """Give Classic another connector for a while; yield its URL."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as free:
-        port = free.getsockname()[1]
-    (mbean,) = broker.jolokia.search(ClassicQueues.BROKER)
-    name = broker.jolokia.execute(mbean, "addConnector(java.lang.String)", f"stomp://127.0.0.1:{port}?{options}")
-    try:
-        yield broker.url.replace(str(urlsplit(broker.url).port), str(port))
-    finally:
-        broker.jolokia.execute(mbean, "removeConnector(java.lang.String)", name)
 
 
 @only_classic

@@ -117,6 +117,23 @@ def test_an_alarm_holds_up_a_retry_and_no_ack(rabbitmq_node: Node, fleet: Fleet)
     assert fleet.lines("ends") == ["done", "retried"]
 
 
+def test_a_stop_during_an_alarm_waits_for_no_confirm(rabbitmq_node: Node, fleet: Fleet) -> None:
+    """No job runs, so it takes no time and is no failure; the next worker process finishes the retry."""
+    fleet.send_all({"retried": {"gate": "fail", "delays": [1.0]}})
+    worker = fleet.worker(LIGHT)
+    fleet.notes("starts", 1)
+    rabbitmq_node.set_memory_alarm(on=True)
+    fleet.open("fail")
+    worker.says("not_ready", part="fleet: broker alarm")
+    worker.terminate()
+    assert worker.ended(0) < 10
+    rabbitmq_node.set_memory_alarm(on=False)
+    fleet.worker(LIGHT)
+    fleet.notes("ends", 1)
+    fleet.empties()
+    assert fleet.lines("starts") == ["retried 1", "retried 2"]
+
+
 def _missing(place: RabbitmqPlace) -> None:
     place.delete(RETRY)
 

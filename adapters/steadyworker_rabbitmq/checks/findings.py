@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pika
 
 from steadyworker.errors import BrokerUnavailable, Finding
 from steadyworker_rabbitmq.checks import limits, risks
 from steadyworker_rabbitmq.checks.management import Management, Unanswered
-from steadyworker_rabbitmq.checks.probe import Broker
+from steadyworker_rabbitmq.checks.probe import QUESTION_WITHIN, Broker
 from steadyworker_rabbitmq.checks.queue_state import QueueState, as_wanted, differences
+from steadyworker_rabbitmq.errors import QueueUnavailable, alarm_id
 from steadyworker_rabbitmq.topology import Role, Topology, Wanted
 
 _RARE_HEARTBEAT = 300
 _HASTY_HEARTBEAT = 5
+_LARGEST_PROBE = 134_217_728
+"""The largest body in bytes with which the check looks for the broker's limit: the default limit of RabbitMQ 3."""
 
 _ROLES: dict[Role, str] = {"work": "work queue", "retry": "retry queue", "dead": "dead-letter queue"}
 
@@ -31,6 +34,7 @@ def find(
     management: Management | None = None,
     *,
     consuming: bool = False,
+    reopen: Callable[[], pika.BlockingConnection] | None = None,
 ) -> list[Finding]:
     """
     Return all findings, each with its remedy.
@@ -38,25 +42,33 @@ def find(
     The call blocks, uses its own channels, and creates and changes nothing.
     The call queries `management` for facts that AMQP cannot report, but not again after one failure.
     A finding then reports the facts that stay unknown.
+    A question that gets no answer in time ends the connection, and is a finding, too; `reopen` opens the next connection.
     If the adapter is already `consuming`, it waits by itself for permissions and missing queues.
     In this case the call returns only findings about existing queues, and publishes nothing.
 
     Raises:
         BrokerUnavailable: The connection was lost during the call.
     """
-    broker = Broker(connection, management)
+    broker = Broker(connection, management, within=QUESTION_WITHIN, reopen=reopen)
     if too_old := broker_finding(broker):
         return [too_old]
     found = [] if consuming else [*_heartbeat(broker), *_reading(broker, topology)]
+    work = None
     for wanted in topology.queues(broker.version):
-        if topology.mode == "trust":
-            found += _trusted(broker, wanted)
-        elif (actual := broker.look(wanted, redeclare=topology.mode == "declare")) is not None:
-            found += _queue(broker, topology, wanted, actual)
-        elif not consuming:
-            found += _missing(broker, topology, wanted)
+        try:
+            if topology.mode == "trust":
+                found += _trusted(broker, wanted)
+            elif (actual := broker.look(wanted, redeclare=topology.mode == "declare")) is not None:
+                found += _queue(broker, topology, wanted, actual)
+                work = actual if wanted.role == "work" else work
+            elif not consuming:
+                found += _missing(broker, topology, wanted)
+        except QueueUnavailable as error:
+            found.append(_unavailable(wanted.role, wanted.name, error))
     # `_writing` comes last, because during an alarm the broker stops reading from a connection that has published.
-    return found if consuming else [*found, *_writing(broker, topology)]
+    if not consuming:
+        found += _writing(broker, topology, work)
+    return list(dict.fromkeys(found))  # several questions about an unavailable queue have one finding
 
 
 def broker_finding(broker: Broker) -> Finding | None:
@@ -71,16 +83,27 @@ def broker_finding(broker: Broker) -> Finding | None:
     return Finding("error", what, "upgrade the broker, or name another with --broker.", id="rabbitmq.too-old")
 
 
-def names_finding(reported: Mapping[str, str]) -> list[Finding]:
+def names_finding(reported: Mapping[str, str], failed: Sequence[BrokerUnavailable] = ()) -> list[Finding]:
     """
-    Return an error if hosts report different cluster names; `reported` has the name by host.
+    Return an error if hosts report different cluster names, and a warning for each host that did not respond.
+
+    `reported` has the name by host, and `failed` the errors of the other hosts.
 
     Until `set_cluster_name` was run, each node of a cluster reports its own name as the cluster's.
     The ledger would then record the jobs of one queue under several names, and a job that runs under one name could be started again under another.
     """
+    silent = [
+        Finding(
+            "warning",
+            f"A host of --broker did not answer, so it was not checked: {error}",
+            "start the broker there, or remove the host from --broker.",
+            id=error.id or "check.broker-unreachable",
+        )
+        for error in failed
+    ]
     names = sorted({*reported.values()})
     if len(names) < 2:  # noqa: PLR2004 - two names differ
-        return []
+        return silent
     got = ", ".join(f"{name!r} from {host}" for host, name in reported.items())
     what = (
         f"Expected one cluster name from all hosts of --broker, got {got}: jobs would be recorded under each of them."
@@ -88,7 +111,7 @@ def names_finding(reported: Mapping[str, str]) -> list[Finding]:
     remedy = (
         f"rabbitmqctl set_cluster_name {shlex.quote(names[0])}; if these are several clusters, name one in --broker."
     )
-    return [Finding("error", what, remedy, id="rabbitmq.several-cluster-names")]
+    return [Finding("error", what, remedy, id="rabbitmq.several-cluster-names"), *silent]
 
 
 def retry_finding(wanted: Wanted, actual: QueueState) -> Finding | None:
@@ -144,17 +167,31 @@ def _heartbeat(broker: Broker) -> Iterator[Finding]:
 
 
 def _reading(broker: Broker, topology: Topology) -> Iterator[Finding]:
-    for name in (topology.work, topology.dead):
-        if not broker.may_consume(name):
-            yield permission_finding(broker, topology, f"consume from {name!r}")
+    roles: dict[Role, str] = {"work": topology.work, "dead": topology.dead}
+    for role, name in roles.items():
+        try:
+            if not broker.may_consume(name):
+                yield permission_finding(broker, topology, f"consume from {name!r}")
+        except QueueUnavailable as error:
+            yield _unavailable(role, name, error)
 
 
-def _writing(broker: Broker, topology: Topology) -> Iterator[Finding]:
+def _writing(broker: Broker, topology: Topology, work: QueueState | None) -> Iterator[Finding]:
     try:
         if not broker.may_publish():
             what_for = "publish to the default exchange ('amq.default'), which routes to every queue"
             yield permission_finding(broker, topology, what_for)
+        else:
+            yield from _message_limit(broker, topology, work)
     except BrokerUnavailable as error:
+        if broker.alarm:
+            yield Finding(
+                "warning",
+                f"The broker accepts no messages ({broker.alarm}), so no job is retried, and it is not known whether the user may publish.",
+                "free memory or disk space on the broker, and check again.",
+                id=alarm_id(broker.alarm) or "pika.blocked-timeout",
+            )
+            return
         what = f"The check could not find out whether user {broker.user!r} may publish: {error}"
         yield Finding(
             "warning",
@@ -162,6 +199,38 @@ def _writing(broker: Broker, topology: Topology) -> Iterator[Finding]:
             "check again when the broker accepts messages; until then no job is retried.",
             id="rabbitmq.permission-unknown",
         )
+
+
+def _unavailable(role: Role, name: str, error: QueueUnavailable) -> Finding:
+    """Return the finding for a queue that exists and cannot be reached, or for a question about it without an answer."""
+    effects: dict[Role, str] = {
+        "work": "no job starts until it is back",
+        "retry": "a job that waits there comes when it is back, and other jobs cannot wait there",
+        "dead": "no dead letter is stored or read until it is back",
+    }
+    what = f"The {_ROLES[role]} {name!r} was not checked, and {effects[role]}: {error}"
+    remedy = "start the node that has the queue, or wait until the broker answers, and check again (rabbitmqctl list_queues name state)."
+    return Finding("warning", what, remedy, id=error.id or "rabbitmq.unanswered")
+
+
+def _message_limit(broker: Broker, topology: Topology, work: QueueState | None) -> Iterator[Finding]:
+    """
+    Yield a warning if the broker refuses a body that the work queue may hold.
+
+    The queue may hold what SteadyWorker sends, and what a sender sent while the limit was higher.
+    The statistics show only the bytes of all messages: more bytes than SteadyWorker sends at most are from another sender.
+    """
+    largest, held = topology.max_body, ""
+    if work is not None and work.message_bytes > work.messages * largest:
+        largest = min(work.message_bytes, _LARGEST_PROBE)
+        held = f" Its messages ({work.messages}) have {work.message_bytes} bytes in all."
+    if (limit := broker.limit_below(largest)) is not None:
+        what = (
+            f"The broker refuses bodies above {limit} bytes (max_message_size), but queue {topology.work!r} may hold larger ones."
+            f"{held} Such a job cannot be retried: after a failure it becomes a dead letter, or waits in its queue."
+        )
+        remedy = f"set max_message_size = {largest} or more in rabbitmq.conf, and restart the broker; or send references to the data."
+        yield Finding("warning", what, remedy, id="rabbitmq.low-message-limit")
 
 
 def _queue(broker: Broker, topology: Topology, wanted: Wanted, actual: QueueState) -> Iterator[Finding]:

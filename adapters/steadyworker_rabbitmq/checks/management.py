@@ -63,6 +63,9 @@ class _Queue(msgspec.Struct):
     policy: str | None = None
     effective_policy_definition: dict[str, Any] | list[None] | msgspec.UnsetType | None = msgspec.UNSET
     consumer_details: list[_Consumer] = []
+    state: str | None = None
+    messages: int | None = None
+    message_bytes: int | None = None
 
 
 class _Policy(msgspec.Struct, rename={"apply_to": "apply-to"}):
@@ -117,6 +120,9 @@ class Management:
             auto_delete=told.auto_delete,
             type=queue_type({"x-queue-type": told.type}),
             consumer_timeout=min((ms for ms in timeouts if isinstance(ms, int)), default=None),
+            state=told.state or "",
+            messages=told.messages or 0,
+            message_bytes=told.message_bytes or 0,
         )
 
     def policies(self) -> Sequence[Policy]:

@@ -12,7 +12,8 @@ RabbitMQ 3.10 and 4.3 behave in this way, and the patterns below match the texts
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -21,26 +22,40 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, UnroutableError
 
 from steadyworker.errors import BrokerUnavailable
+from steadyworker.network.errors import Silent
+from steadyworker.network.owed import ANSWER_WITHIN
+from steadyworker_rabbitmq import pika_internals
 from steadyworker_rabbitmq.checks.limits import CONSUMER_TIMEOUTS
 from steadyworker_rabbitmq.checks.management import Management, Unanswered
 from steadyworker_rabbitmq.checks.policies import Policy, in_force
 from steadyworker_rabbitmq.checks.queue_state import QueueState, QueueType, queue_type
-from steadyworker_rabbitmq.errors import translated
+from steadyworker_rabbitmq.errors import QueueUnavailable, closed_channel, is_down, is_missing, largest_body, translated
 from steadyworker_rabbitmq.topology import Version, Wanted
 
-REFUSED, MISSING, PRECONDITION = 403, 404, 406
+REFUSED, PRECONDITION = 403, 406
 
 _INEQUIVALENT = re.compile(r"inequivalent arg '(?P<name>[^']+)' .* but current is (?P<current>.+)$")
 _CURRENT = re.compile(r"(?:the value )?'(?P<value>.*?)'(?: of type '(?P<type>\w+)')?$")
 _FLAGS = ("durable", "auto_delete", "exclusive")
 _MOST_ARGUMENTS = 30
+DOWN = "rabbitmq.queue-node-down"
+_UNREACHABLE = ("down", "stopped", "crashed", "minority")
+"""The states of a queue in the management API that mean that it cannot be reached."""
+
 _NOBODY = "amq.steadyworker-nobody"
 """A queue name that no client can declare: the prefix is reserved for the broker."""
+
+
+QUESTION_WITHIN = 10.0
+"""Seconds in which the broker must answer a question of a check; of a queue whose node is down, 4.3 tells only after 85 s."""
 
 
 class Broker:
     """
     One broker to probe; every method raises BrokerUnavailable if the connection is lost.
+
+    A question about a queue that exists and cannot be reached raises QueueUnavailable, at once for each later question about it.
+    A question without an answer ends its connection; the next one goes over a connection from `reopen`, if there is one.
 
     Attributes:
         product: "RabbitMQ", or the name of another AMQP 0-9-1 broker.
@@ -52,18 +67,27 @@ class Broker:
         asks: True if there is a management API to query.
         unasked: Why the management API is no longer queried; None while the API works.
         unreadable: The reason why the policy of a queue without statistics is unknown; None if it is known.
+        alarm: The reason of the broker's alarm, if it blocked a connection; else empty.
     """
 
-    def __init__(self, connection: pika.BlockingConnection, management: Management | None) -> None:
-        hidden: Any = connection
-        inner = hidden._impl  # noqa: SLF001 - pika's blocking connection hides the server properties
+    def __init__(
+        self,
+        connection: pika.BlockingConnection,
+        management: Management | None,
+        *,
+        within: float = ANSWER_WITHIN,
+        reopen: Callable[[], pika.BlockingConnection] | None = None,
+    ) -> None:
+        inner = _inner(connection)
+        self.alarm = ""
         self._connection = connection
+        self._within = within
+        self._reopen = reopen
+        self._away: dict[str, QueueUnavailable] = {}
         self._place = f"{inner.params.host}:{inner.params.port}"
         told: Mapping[str, Any] | None = inner.server_properties
         if told is None:
-            raise BrokerUnavailable(
-                f"Expected an open connection to RabbitMQ at {self._place}, got a closed one: connect again."
-            )
+            raise _closed(self._place)
         self.product = str(told.get("product", "unknown"))
         self.version: Version = tuple(int(part) for part in re.findall(r"\d+", str(told.get("version", "")))[:3])
         self.vhost: str = inner.params.virtual_host
@@ -77,9 +101,30 @@ class Broker:
         self._policies: Sequence[Policy] | None = None
 
     def exists(self, name: str) -> bool:
-        """Return whether the queue exists; needs no permission."""
-        refused = self._ask(lambda channel: channel.queue_declare(name, passive=True))
-        return refused is None or refused.reply_code != MISSING
+        """Return whether the queue exists, even if it cannot be reached; needs no permission."""
+        try:
+            refused, _ = self._count(name)
+        except QueueUnavailable as error:
+            if error.id == DOWN:
+                return True
+            raise
+        return refused is None or not is_missing(refused)
+
+    def consumers(self, name: str) -> int:
+        """Return the number of the queue's consumers; 0 if it does not exist; needs no permission."""
+        refused, count = self._count(name)
+        if refused is not None and not is_missing(refused):
+            with translated(self._place):
+                raise refused
+        return count
+
+    def _count(self, name: str) -> tuple[ChannelClosedByBroker | None, int]:
+        counted = [0]
+
+        def declare(channel: BlockingChannel) -> None:
+            counted.append(channel.queue_declare(name, passive=True).method.consumer_count)
+
+        return self._ask(f"whether queue {name!r} exists", declare, name), counted[-1]
 
     def declare(self, wanted: Wanted) -> ChannelClosedByBroker | None:
         """Declare the queue; return None if it now exists with these arguments, else the broker's refusal."""
@@ -89,6 +134,8 @@ class Broker:
         """
         Return the state of the queue, as far as the broker reports it; None if the queue does not exist.
 
+        Raises QueueUnavailable if the queue exists, and the broker cannot reach it now.
+
         Without the management API and with `redeclare`, the probe declares the queue to learn its arguments.
         Each refusal names one argument that differs, with its present value.
         The probe uses this value in its next declaration, until no argument differs.
@@ -96,9 +143,16 @@ class Broker:
         """
         if not self.exists(wanted.name):
             return None
+        if wanted.name in self._away:
+            raise self._away[wanted.name]
         if self._management is not None and self.unasked is None:
             try:
                 if (told := self._management.queue(wanted.name)) is not None:
+                    if told.state in _UNREACHABLE:
+                        got = (
+                            f"Expected queue {wanted.name!r} at {self._place} to be reachable, got: it is {told.state}."
+                        )
+                        raise QueueUnavailable(got, id=DOWN)
                     return self.with_policies(told)
             except Unanswered as error:
                 self.unasked = error
@@ -147,27 +201,45 @@ class Broker:
 
     def may_publish(self) -> bool:
         """Return whether the user may write to the default exchange, which routes to every queue."""
+        refused = self._publish(b"")
+        return refused is None or refused.reply_code != REFUSED
+
+    def limit_below(self, size: int) -> int | None:
+        """Return the broker's limit for a body if it is below this size in bytes; else None, and the probe costs as many bytes."""
+        refused = self._publish(bytes(size))
+        return None if refused is None else largest_body(refused)
+
+    def _publish(self, body: bytes) -> ChannelClosedByBroker | None:
+        """Publish a message to no queue; return the broker's refusal, or None."""
 
         def publish(channel: BlockingChannel) -> None:
+            self._watch(channel.connection)
             channel.confirm_delivery()
             try:
-                channel.basic_publish("", _NOBODY, b"", mandatory=True)
+                channel.basic_publish("", _NOBODY, body, mandatory=True)
             except UnroutableError:
                 return
 
-        refused = self._ask(publish)
-        return refused is None or refused.reply_code != REFUSED
+        return self._ask("whether the broker accepts a message", publish)
 
     def _consume(self, name: str) -> ChannelClosedByBroker | None:
         impossible: dict[str, Any] = {"x-priority": "none"}
         if self.version >= CONSUMER_TIMEOUTS:
             impossible = {"x-consumer-timeout": -1}
-        return self._ask(lambda channel: channel.basic_consume(name, lambda *_: None, arguments=impossible))
+        return self._ask(
+            f"whether the user may consume from {name!r}",
+            lambda channel: channel.basic_consume(name, lambda *_: None, arguments=impossible),
+            name,
+        )
 
     def _declare(
         self, name: str, arguments: Mapping[str, Any], flags: Mapping[str, bool]
     ) -> ChannelClosedByBroker | None:
-        return self._ask(lambda channel: channel.queue_declare(name, arguments=dict(arguments), **flags))
+        return self._ask(
+            f"how queue {name!r} is declared",
+            lambda channel: channel.queue_declare(name, arguments=dict(arguments), **flags),
+            name,
+        )
 
     def _glimpsed(self, name: str) -> QueueState:
         """
@@ -218,16 +290,75 @@ class Broker:
                 arguments[name] = current
         return self._glimpsed(wanted.name)
 
-    def _ask(self, question: Callable[[BlockingChannel], object]) -> ChannelClosedByBroker | None:
-        """Send a request on a new channel; return the broker's refusal, or None."""
-        with translated(self._place):
-            channel = self._connection.channel()
-            try:
-                question(channel)
-            except ChannelClosedByBroker as refused:
-                return refused
-            channel.close()
-            return None
+    def _ask(
+        self, what: str, question: Callable[[BlockingChannel], object], queue: str = ""
+    ) -> ChannelClosedByBroker | None:
+        """Send a request on a new channel, about this queue if it is about one; return the broker's refusal, or None."""
+        if queue in self._away:
+            raise self._away[queue]
+        try:
+            with translated(self._place), self._bounded(what):
+                channel = self._open().channel()
+                try:
+                    question(channel)
+                except ChannelClosedByBroker as refused:
+                    if is_down(refused):
+                        got = f"Expected queue {queue!r} at {self._place}, got: {closed_channel(refused)}."
+                        raise QueueUnavailable(got, id=DOWN) from refused
+                    return refused
+                channel.close()
+                return None
+        except QueueUnavailable as error:
+            self._away[queue] = error
+            raise
+
+    def _open(self) -> pika.BlockingConnection:
+        if not self._connection.is_open:
+            if self._reopen is None:
+                raise _closed(self._place)
+            self._connection = self._reopen()
+        return self._connection
+
+    def _watch(self, connection: pika.BlockingConnection) -> None:
+        """
+        End the connection when an alarm blocks it: no question that follows would be answered before the end of the alarm.
+
+        An alarm blocks only a connection that publishes.
+        """
+        inner = _inner(connection)
+
+        def blocked(_: object, frame: Any) -> None:
+            self.alarm = str(frame.method.reason)
+            alarm = Silent(f"an alarm ({self.alarm})", "pika.blocked-timeout")
+            inner._adapter_call_later(0, lambda: pika_internals.abort(inner, alarm))  # noqa: SLF001 - not while pika reads
+
+        inner.add_on_connection_blocked_callback(blocked)
+
+    @contextmanager
+    def _bounded(self, what: str) -> Iterator[None]:
+        """End the connection, and raise QueueUnavailable, if the question in this context is not answered in time."""
+        inner = _inner(self._open())
+        silent = Silent(what)
+        timer = inner._adapter_call_later(self._within, lambda: pika_internals.abort(inner, silent))  # noqa: SLF001 - the one timer that runs while pika waits
+        try:
+            yield
+        except Silent as error:
+            if error is not silent:
+                raise
+            got = f"Expected RabbitMQ at {self._place} to tell {what} within {self._within:g} s, got no answer."
+            raise QueueUnavailable(got, id="rabbitmq.unanswered") from error
+        finally:
+            inner._adapter_remove_timeout(timer)  # noqa: SLF001
+
+
+def _closed(place: str) -> BrokerUnavailable:
+    return BrokerUnavailable(f"Expected an open connection to RabbitMQ at {place}, got a closed one: connect again.")
+
+
+def _inner(connection: pika.BlockingConnection) -> Any:
+    """Return the connection that pika's blocking one hides, with the server's properties, and with timers that run while pika waits."""
+    hidden: Any = connection
+    return hidden._impl  # noqa: SLF001
 
 
 def _value(text: str) -> str | int | bool | None:

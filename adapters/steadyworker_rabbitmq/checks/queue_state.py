@@ -28,6 +28,8 @@ class QueueState:
         auto_delete: True if the broker deletes the queue, with its messages, when its last consumer leaves.
         type: The queue's type, or None if unknown.
         consumer_timeout: The delivery timeout of its present consumers, in ms, if the management API reports one.
+        state: The queue's state in the management API, such as `running` or `down`; empty if unknown.
+        messages, message_bytes: The number of its messages, and the bytes of their bodies, as of some seconds ago; 0 if unknown.
     """
 
     name: str
@@ -38,6 +40,9 @@ class QueueState:
     auto_delete: bool = False
     type: QueueType | None = None
     consumer_timeout: int | None = None
+    state: str = ""
+    messages: int = 0
+    message_bytes: int = 0
 
     def number(self, key: str) -> int | None:
         """Return the number in force: as in the broker, the lower one if the queue and its policy both set it."""

@@ -19,6 +19,7 @@ from typing import TypeVar
 from steadyworker.adapter import Clock
 from steadyworker.errors import BrokerUnavailable
 from steadyworker_rocketmq.direct.member import NoTopicError
+from steadyworker_rocketmq.errors import refused_message
 from steadyworker_rocketmq.messages import KEYS, TAGS, Wire
 from steadyworker_rocketmq.names import is_system_property
 from steadyworker_rocketmq.remoting import Queue, Remoting, RemotingError
@@ -82,7 +83,8 @@ class Producer:
             except Exception as error:
                 if not is_certainly_unsent(error):
                     raise
-                last = error  # another broker may accept it
+                if last is None or refused_message(last) is not None:
+                    last = error  # another broker may accept it; an error that can end stands for all
                 tried.add(queue.broker)
         assert last is not None
         raise last

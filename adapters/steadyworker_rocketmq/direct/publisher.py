@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from steadyworker.adapter import OutgoingMessage, Settings, Target, check_size
-from steadyworker.errors import BrokerUnavailable, ConfigError, NotPublished, PublishFailed, TargetFull, TargetMissing
+from steadyworker.errors import (
+    BrokerUnavailable,
+    ConfigError,
+    MessageRefused,
+    NotPublished,
+    PublishFailed,
+    TargetFull,
+    TargetMissing,
+)
 from steadyworker.network.preparation import Preparation
 from steadyworker_rocketmq.direct.producer import (
     NOT_SAFE,
@@ -19,7 +27,7 @@ from steadyworker_rocketmq.direct.producer import (
     is_missing,
     properties_of,
 )
-from steadyworker_rocketmq.errors import is_lacking_right, unavailable
+from steadyworker_rocketmq.errors import is_lacking_right, refused_message, unavailable
 from steadyworker_rocketmq.messages import HEADERS_BYTES, Wire, carried_wire, wire_of
 from steadyworker_rocketmq.names import Names
 from steadyworker_rocketmq.remoting import Queue, Remoting, RemotingError
@@ -58,6 +66,7 @@ class Publisher:
         Raises:
             TargetMissing: There is no such topic.
             TargetFull: The brokers accept no messages now.
+            MessageRefused: The message is above a limit of each broker.
             PublishFailed: The result is unknown.
             ValueError: A new message is over the limits.
         """
@@ -105,6 +114,12 @@ class Publisher:
             return PublishFailed(
                 f"Expected a message to be safe in the topic {topic!r} at {place}, got: the broker stored it, but {what}: "
                 "see the broker's log. The message can still be lost; if it is sent again, it can come twice."
+            )
+        if (id_ := refused_message(error)) is not None:
+            return MessageRefused(
+                f"Expected the topic {topic!r} at {place} to accept a message, got: {error}: raise the broker's maxMessageSize, "
+                "or send a reference to the data; the broker's store.log has the cause.",
+                id=id_,
             )
         if is_certainly_unsent(error) or is_lacking_right(error):
             return NotPublished(str(unavailable(error, place)))

@@ -11,7 +11,15 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError
 
 from steadyworker.adapter import OutgoingMessage, Settings, Target, check_size
-from steadyworker.errors import BrokerUnavailable, ConfigError, NotPublished, PublishFailed, TargetFull, TargetMissing
+from steadyworker.errors import (
+    BrokerUnavailable,
+    ConfigError,
+    MessageRefused,
+    NotPublished,
+    PublishFailed,
+    TargetFull,
+    TargetMissing,
+)
 from steadyworker.network.preparation import Preparation
 from steadyworker_rocketmq.errors import (
     ProxyError,
@@ -20,6 +28,7 @@ from steadyworker_rocketmq.errors import (
     is_missing_topic,
     is_refused_handle,
     is_too_large,
+    refused_message,
     unavailable,
 )
 from steadyworker_rocketmq.grpc.client import Sender
@@ -78,6 +87,7 @@ class Publisher:
         Raises:
             TargetMissing: There is no such topic.
             TargetFull: The broker accepts no messages now.
+            MessageRefused: The message is above a limit of the broker or the proxy, or has an illegal property.
             PublishFailed: The result is unknown.
             ValueError: A new message is over the limits.
         """
@@ -155,11 +165,13 @@ class Publisher:
                 f"Expected the topic {topic!r} to accept a message, got a refusal ({error}): see the broker's log; "
                 "its disk may be full, or it has too many requests."
             )
-        if is_too_large(error):
-            return NotPublished(
-                f"Expected the topic {topic!r} to accept a message, got: {error}: raise the limits of proxy and broker "
-                "(maxMessageSize, maxUserPropertySize) to their defaults or above."
+        if (id_ := refused_message(error)) is not None:
+            remedy = (
+                "raise the limits of proxy and broker (maxMessageSize, maxUserPropertySize) to their defaults or above"
+                if is_too_large(error)
+                else "correct the sender"
             )
+            return MessageRefused(f"Expected the topic {topic!r} to accept a message, got: {error}: {remedy}.", id=id_)
         if is_refused_handle(error):
             return NotPublished(
                 f"Expected the topic {topic!r} to accept a message, got: {error}: see the broker's log."

@@ -253,7 +253,7 @@ DONE = f"""
 INTERRUPTED = f"""
     UPDATE steadyworker_jobs SET state = 'interrupted', {_NOBODY}, {_COUNTERS} WHERE {_MINE} AND state = 'running'
 """
-MOVING = f"UPDATE steadyworker_jobs SET {_MOVING} WHERE {_MINE} AND state = 'running'"
+MOVING = f"UPDATE steadyworker_jobs SET {_MOVING} WHERE {_MINE} AND state IN ('running', 'moving')"
 MOVED = f"""
     UPDATE steadyworker_jobs SET
         state = CASE target WHEN 'dead' THEN 'dead' ELSE 'moved' END, {_NOBODY},

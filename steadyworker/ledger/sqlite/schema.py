@@ -216,7 +216,7 @@ DONE = f"""
     WHERE {_MINE} AND state = 'running'
 """
 INTERRUPTED = f"UPDATE jobs SET state = 'interrupted', {_NOBODY}, {_COUNTERS} WHERE {_MINE} AND state = 'running'"
-MOVING = f"UPDATE jobs SET {_MOVING} WHERE {_MINE} AND state = 'running'"
+MOVING = f"UPDATE jobs SET {_MOVING} WHERE {_MINE} AND state IN ('running', 'moving')"
 MOVED = f"""
     UPDATE jobs SET
         state = iif(target = 'dead', 'dead', 'moved'), {_NOBODY},

@@ -159,11 +159,12 @@ class ConsumePromises(AdapterBench):
         assert not any(isinstance(signal, Lost) for signal in tape.signals)
 
     def test_capabilities_are_the_same_before_and_after_start(self, adapter: Adapter) -> None:
-        """Capabilities describe the broker, not a connection; its levels, and how it counts consumers, can be known late."""
+        """Capabilities describe the broker, not a connection; its levels, consumer counts and rejections can be known late."""
         before = adapter.capabilities
         self.started(adapter)
-        after = replace(adapter.capabilities, levels=before.levels)
-        assert before == replace(after, counts_holders=before.counts_holders, most_consumers=before.most_consumers)
+        after = adapter.capabilities
+        late = ("levels", "counts_holders", "most_consumers", "rejects")
+        assert before == replace(after, **{name: getattr(before, name) for name in late})
 
     def test_consumers_are_counted(self, open_adapter: Open) -> None:
         """An adapter with a prefetch above 0 is counted; an adapter that only publishes, or that has stopped, is not."""

@@ -64,6 +64,24 @@ class SettlePromises(AdapterBench):
         one.settle(held, Settle.RELEASE)
         assert other.delivery().headers[KEY] == "k-1"
 
+    def test_a_rejected_message_becomes_a_dead_letter_as_it_was(self, adapter: Adapter) -> None:
+        """`Settle.REJECT` needs `Capabilities.rejects`: the broker itself moves the message, with its headers and its body."""
+        tape = self.started(adapter, 1)
+        adapter.publish(message(body=b"payload"))
+        delivery = tape.delivery()
+        if not adapter.capabilities.rejects:
+            adapter.settle(delivery, Settle.ACK)
+            return
+        assert adapter.settle(delivery, Settle.REJECT) in Settled
+        tape.until(lambda: bool(self._letters(adapter)), "the dead letter")
+        assert self._letters(adapter) == [("k-1", b"payload")]
+        tape.stays(deliveries=1)
+
+    @staticmethod
+    def _letters(adapter: Adapter) -> list[tuple[str, bytes]]:
+        with adapter.dead_letters() as dead:
+            return [(letter.headers[KEY], letter.body) for letter in dead]
+
     def test_settling_is_idempotent_within_its_epoch(self, adapter: Adapter) -> None:
         """A second settlement of a delivery changes nothing, even after its message was delivered again."""
         tape = self.started(adapter, 1)

@@ -36,7 +36,8 @@ WRITES: dict[str, Write] = {
     "moving": lambda ledger, token: ledger.moving(token, DEAD_END),
     "moved": lambda ledger, token: ledger.moved(token),
 }
-ALLOWED = {"renew": {State.RUNNING, State.MOVING}, "moved": {State.MOVING}}
+HELD = {State.RUNNING, State.MOVING}
+ALLOWED = {"renew": HELD, "moving": HELD, "moved": {State.MOVING}}
 
 
 class WritePromises(LedgerBench):
@@ -169,6 +170,22 @@ class WritePromises(LedgerBench):
         assert ledger.moving(token, replace(AGAIN, keep_checkpoint=False))
         row = seen(ledger)
         assert (row.checkpoint, row.checkpoint_fence, row.export_state) == (None, None, None)
+
+    def test_a_second_verdict_replaces_the_first(self, ledger: Ledger) -> None:
+        """A retry whose message the broker refuses becomes a dead letter, and keeps its checkpoint."""
+        token = claimed(ledger).token
+        ledger.checkpoint(token, b"17")
+        assert ledger.moving(token, AGAIN)
+        assert ledger.moving(token, DEAD_END)
+        row = seen(ledger)
+        assert (row.state, row.target, row.reason, row.checkpoint) == (
+            State.MOVING,
+            Moving.DEAD,
+            DEAD_END.reason,
+            b"17",
+        )
+        assert ledger.moved(token)
+        assert seen(ledger).state is State.DEAD
 
     def test_moved_goes_where_the_verdict_said(self, ledger: Ledger) -> None:
         """A retry becomes `moved`, and a dead letter becomes `dead`, with the reason."""

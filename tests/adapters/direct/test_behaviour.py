@@ -31,6 +31,7 @@ from steadyworker.adapter import (
 from steadyworker.delivery import KEY
 from steadyworker.errors import (
     ConfigError,
+    MessageRefused,
     NotPublished,
     PublishFailed,
     StaleDelivery,
@@ -324,7 +325,8 @@ def test_a_message_that_the_user_may_not_send_was_not_sent(broker: FakeRocketMQ)
         (2, TargetFull),
         (14, TargetFull),
         (17, TargetMissing),
-        (13, NotPublished),
+        (13, MessageRefused),
+        (3, NotPublished),
         (10, PublishFailed),
         (1, PublishFailed),
     ],

@@ -15,6 +15,7 @@ import pytest
 
 from steadyworker.adapter import Adapter, Lost, QueueSpec, Settings, Unreachable
 from steadyworker.delivery import KEY, OutgoingMessage, Settle, Settled, Target
+from steadyworker.errors import MessageRefused
 from steadyworker.testing.conformance.adapter_fixtures import Tape, message, messages
 from steadyworker_rocketmq.direct.adapter import DirectAdapter
 from tests.adapters.direct.bench import DirectBench, On4, On5
@@ -109,6 +110,14 @@ class Faults(DirectBench):
         tape.stays(deliveries=22)
         assert Counter(each.headers[KEY] for each in tape.deliveries)["k-7"] == 3
         assert self.node.waiting(self.queue, self.queue) == 0
+
+    def test_a_copy_above_the_brokers_limit_is_refused_for_good(self, adapter: Adapter) -> None:
+        """4 MiB by default; the next message is stored."""
+        with pytest.raises(MessageRefused, match="maxMessageSize") as refused:
+            adapter.publish(message(body=bytes(5_000_000)))
+        assert refused.value.id == "rocketmq.message-illegal"
+        adapter.publish(message("k-2"))
+        assert self.started(adapter, 1).delivery().headers[KEY] == "k-2"
 
     @pytest.mark.long
     def test_a_broker_that_is_killed_in_mid_job(self, open_adapter: Open) -> None:

@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError
 import pytest
 
 from steadyworker.adapter import OutgoingMessage, Settings, Settle, Settled, SystemClock, Target, Unreachable
-from steadyworker.errors import NotPublished, PublishFailed
+from steadyworker.errors import MessageRefused, NotPublished, PublishFailed
 from steadyworker_rocketmq.errors import ProxyError
 from steadyworker_rocketmq.grpc.publisher import LONGEST_DELAY
 from steadyworker_rocketmq.messages import Wire
@@ -79,9 +79,35 @@ class TestLimits:
                 raise ProxyError("the total size of user property is too large", TOO_LARGE)
 
             proxy.fail = fail
-            with pytest.raises(NotPublished, match="maxUserPropertySize"):
+            with pytest.raises(MessageRefused, match="maxUserPropertySize"):
                 worker.adapter.publish(work())
         assert proxy.senders == 1
+
+    @pytest.mark.parametrize(
+        ("code", "id_"),
+        [
+            (41301, "rocketmq.body-too-large"),
+            (43101, "rocketmq.properties-too-long"),
+            (40004, ""),
+            (40014, None),
+            (40015, None),
+        ],
+    )
+    def test_only_a_fault_of_the_message_is_a_refusal_for_good(
+        self, proxy: FakeProxy, code: int, id_: str | None
+    ) -> None:
+        """An operator can change the type of a topic, and a proxy learns of a client; a message stays as it is."""
+        with Worker(prefetch=0) as worker:
+
+            def fail(name: str, _topic: str) -> None:
+                if name == "send":
+                    raise ProxyError("a reason", code)
+
+            proxy.fail = fail
+            with pytest.raises(NotPublished) as raised:
+                worker.adapter.publish(work())
+        assert isinstance(raised.value, MessageRefused) is (id_ is not None)
+        assert raised.value.id == (id_ or "")
 
     def test_a_message_that_the_user_may_not_send_was_not_sent(self, proxy: FakeProxy) -> None:
         with Worker(prefetch=0) as worker:
