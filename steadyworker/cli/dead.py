@@ -16,9 +16,10 @@ from steadyworker.cli.output import Column, instant, json_line, table, tries
 from steadyworker.cli.settings import settings
 from steadyworker.cli.targets import worker_or_queue
 from steadyworker.config.resolve import Options
-from steadyworker.deadletters import DeadLetter, DeadLetterQueue, Replayed, unshown_text
+from steadyworker.deadletters import DeadLetterQueue, Replayed
 from steadyworker.errors import LedgerUnavailable, SteadyWorkerError
 from steadyworker.outcome import JobState
+from steadyworker.runner.letters import DeadLetter, unshown_text
 from steadyworker.text.plain_text import printable
 from steadyworker.text.redaction import REDACTED, is_secret_name, redact
 from steadyworker.units import count_text

@@ -6,6 +6,7 @@ The runner: it handles the deliveries of one Worker in one worker process.
 | `runner.py` | the loop: handles one event at a time, and then updates the values that depend on all events, such as the prefetch |
 | `state.py` | the runner's dependencies, and the runs and deliveries that it holds |
 | `envelope.py` | reads the job, the hop and the counters from a delivery's headers |
+| `letters.py` | reads dead letters, and folds the copies of one job's letter into one |
 | `deliveries.py` | decides from the job's row on the action for a delivery, and carries it out |
 | `runs.py` | the life of a run, from its claim to its settlement |
 | `requests.py` | the requests of a running job: to save a checkpoint or an export's state, to commit, to call a service |
