@@ -1,5 +1,5 @@
 """
-A TCP proxy that breaks connections on purpose: cut, close, stall, drop, hold, slow down, delay, slice, refuse.
+A TCP proxy that breaks connections on purpose: cut, close, stall, drop, hold, slow down, delay, slice, scramble, refuse.
 
     with Proxy(vhost.url) as proxy:
         client = connect(proxy.url)         # the same URL, through the proxy
