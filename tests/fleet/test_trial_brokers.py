@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -14,14 +15,16 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.brokers.fixtures import had
 from tests.brokers.install import SUITES, rabbitmq_root
+from tests.brokers.place import OwnBroker, Place
 from tests.brokers.process import free_ports
 from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
 from tests.brokers.rabbitmq_place import RabbitmqPlace
+from tests.brokers.stomp_node import StompNode
 from tests.faults.proxy import Proxy
 from tests.fleet.kit import LIGHT, QUEUE, Fleet, says_all
 from tests.fleet.trials import HELD, JOBS, KEYS, all_once, lose_all, publish_all, set_policy, two_workers
 from tests.support.probes import ready
-from tests.support.stage import eventually
+from tests.support.stage import WorkerProcess, eventually
 
 HEARTBEAT = 3
 FROZEN_FOR = 20.0
@@ -38,6 +41,16 @@ pytestmark = pytest.mark.slow
 def cut(node: Node, vhost: Vhost) -> None:
     """Close all connections of the virtual host."""
     node.ctl("close_all_connections", "-p", vhost.name, "a trial")
+
+
+def says_why(worker: WorkerProcess, text: str) -> str:
+    """Wait until it logs that it is not ready for a cause with this text, and return the cause."""
+
+    def said() -> list[str]:
+        return [line["why"] for line in worker.lines("not_ready") if text in line["why"]]
+
+    causes: list[str] = eventually(said, text, report=worker.said)
+    return causes[0]
 
 
 # --- The way to the broker --------------------------------------------------------------------------------------------
@@ -65,6 +78,23 @@ def test_ipv6(rabbitmq_place: RabbitmqPlace, fleet: Fleet, database: str) -> Non
         fleet.open()
         all_once(fleet)
         assert management.connections
+
+
+@pytest.mark.parametrize("place_kind", ["classic", "artemis"], indirect=True)
+def test_ipv6_of_activemq(place: Place, fleet: Fleet, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with RabbitMQ, which has a management API beside."""
+    with Proxy(place.address(), "::1") as broker, Proxy(database, "::1") as ledger:
+        fleet.urls = {"broker": place.url(through=broker), "ledger": ledger.url}
+        monkeypatch.delenv("STEADYWORKER_NAMESPACE")  # the fixture's, which is for the other address
+        fleet.send_all(JOBS)
+        checked = fleet.command("check", LIGHT)
+        checked.ended(0)
+        workers = two_workers(fleet, fleet.urls["broker"])
+        broker.cut()
+        ledger.cut()
+        lose_all(workers)
+        fleet.open()
+        all_once(fleet)
 
 
 @pytest.mark.parametrize("whose", ["the broker's", "the worker's"])
@@ -98,6 +128,54 @@ def test_a_certificate_that_expires_in_mid_job(
         why = worker.says("not_ready", part="fleet: broker")["why"]
         assert "expired" in why
         assert "renew" in why
+    issue()
+    says_all(workers, "ready_again")
+    fleet.open()
+    all_once(fleet)
+
+
+@pytest.mark.parametrize("place_kind", ["4.x", "classic", "artemis"], indirect=True)
+def test_an_authority_that_is_rotated_in_mid_job(place: Place, own_broker: OwnBroker, fleet: Fleet) -> None:
+    """The worker processes refuse the broker, and say that their file is the old one, until it has the new authority."""
+    assert isinstance(own_broker, Node | StompNode)
+    ours = fleet.folder / "ca.pem"
+    shutil.copy(own_broker.ca_file, ours)
+    fleet.send_all(JOBS)
+    workers = two_workers(fleet, place.url(tls=True).replace(str(own_broker.ca_file), str(ours)))
+    eventually(lambda: len(place.connections()) >= 2, "two connections, as the broker lists them", report=fleet.logs)
+    own_broker.set_authority()
+    place.close_connections()
+    lose_all(workers)
+    for worker in workers:
+        why = says_why(worker, "an untrusted certificate")
+        assert "?cafile=" in why
+    shutil.copy(own_broker.ca_file, ours)
+    says_all(workers, "ready_again")
+    fleet.open()
+    all_once(fleet)
+
+
+def test_an_authority_of_logins_that_is_rotated_in_mid_job(
+    rabbitmq_node: Node, rabbitmq_place: RabbitmqPlace, fleet: Fleet
+) -> None:
+    """A worker process without a password first learns the new authority, and then has a certificate of it."""
+    ours, file = fleet.folder / "ca.pem", fleet.folder / "worker.pem"
+
+    def issue() -> None:
+        made = rabbitmq_node.ca.issue_cert("worker.example", common_name=rabbitmq_place.vhost.user)
+        made.private_key_and_cert_chain_pem.write_to_path(file)
+
+    issue()
+    shutil.copy(rabbitmq_node.ca_file, ours)
+    address = rabbitmq_place.address(tls=True).rpartition("@")[2]
+    fleet.send_all(JOBS)
+    workers = two_workers(fleet, f"amqps://{address}?cafile={ours}&certfile={file}")
+    rabbitmq_node.set_authority()
+    shutil.copy(rabbitmq_node.ca_file, ours)
+    cut(rabbitmq_node, rabbitmq_place.vhost)
+    lose_all(workers)
+    for worker in workers:
+        assert "certfile" in says_why(worker, "UNKNOWN_CA")
     issue()
     says_all(workers, "ready_again")
     fleet.open()

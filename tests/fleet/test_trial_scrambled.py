@@ -35,7 +35,7 @@ def test_bytes_that_arrive_twice_or_in_the_wrong_order(place: Place, fleet: Flee
             wrong, until = proxy.scrambled, time.monotonic() + PATIENCE
             eventually(lambda: proxy.scrambled > wrong or time.monotonic() > until, "a wrong part")  # noqa: B023 - called here
             proxy.cut()
-        assert proxy.scrambled >= TURNS // 2
+        assert proxy.scrambled >= TURNS // 4
         proxy.resume()
         all_once(fleet)
     for worker in workers:
