@@ -14,6 +14,7 @@ from pika.spec import Basic, BasicProperties
 
 from steadyworker.adapter import Delivery, OutgoingMessage
 from steadyworker.errors import BrokerUnavailable, LettersHeld, Unsettled
+from steadyworker_rabbitmq import pika_internals
 from steadyworker_rabbitmq.errors import is_missing, translated
 from steadyworker_rabbitmq.messages import delivery_of, origin_of
 
@@ -34,6 +35,7 @@ _EARLIER = 10
 """How many times a reader looks again for an earlier reader, whose letters the broker can return after that reader has ended."""
 
 _NEXT_WITHIN = 5.0
+"""Seconds without a byte of the broker's after which no further letter comes."""
 
 _Message = tuple[Basic.Deliver | Basic.GetOk | None, BasicProperties | None, bytes | None]
 Connect = Callable[[], AbstractContextManager[BlockingConnection]]
@@ -164,9 +166,12 @@ class RabbitmqDeadLetters:
             )
 
     def _next(self, within: float, *, keep: bool = False) -> _Message | None:
-        """Return the next message that the broker pushes, or None if it pushes none within these seconds."""
-        if not self._arrived:
-            self._channel.connection.process_data_events(time_limit=within)
+        """Return the next message that the broker pushes, or None if nothing arrives for these seconds: a large one arrives in parts."""
+        connection = self._channel.connection
+        before = -1
+        while not self._arrived and (received := pika_internals.received(connection)) != before:
+            before = received
+            connection.process_data_events(time_limit=within)
         if not self._arrived:
             return None
         return self._arrived[0] if keep else self._arrived.popleft()

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from pika import SelectConnection, data, frame, spec
+from pika import BlockingConnection, SelectConnection, data, frame, spec
 from pika.channel import Channel
 
 UNREADABLE = "sw-hop"
@@ -144,6 +144,13 @@ def _last_alert(connected: object) -> ssl.SSLError | None:
         except OSError:
             return None
     return None
+
+
+def received(connection: BlockingConnection) -> int:
+    """Return how many bytes the broker has sent: pika reports a message only when it is whole."""
+    inner: Any = connection
+    count: int = inner._impl.bytes_received  # noqa: SLF001
+    return count
 
 
 def abort(connection: SelectConnection, error: Exception) -> None:

@@ -210,13 +210,14 @@ class Remoting:
         number = ".".join(map(str, (4 + index // 100, index // 10 % 10, index % 10)))
         return number if is_release else f"{number}-SNAPSHOT"
 
-    def behind(self, broker: Broker) -> int:
-        """Return the bytes of this broker's log that its queues do not have yet; 0 from a 4.9.7 that has just started, which refuses."""
+    def runtime(self, broker: Broker) -> Mapping[str, object]:
+        """Return what this broker measures of itself; nothing from a 4.9.7 that has just started, which refuses."""
         reply = self.ask(broker.address, _RUNTIME, allowed=(_SYSTEM_ERROR,))
-        if reply.code != _SUCCESS:
-            return 0
-        runtime = part(reply.table(), "table", dict)
-        behind = part(runtime, "dispatchBehindBytes", str)
+        return part(reply.table(), "table", dict) if reply.code == _SUCCESS else {}
+
+    def behind(self, broker: Broker) -> int:
+        """Return the bytes of this broker's log that its queues do not have yet; 0 if it does not tell."""
+        behind = str(self.runtime(broker).get("dispatchBehindBytes"))
         return int(behind) if behind.isdecimal() else 0
 
     def members(self, group: str, at: Address | None = None) -> list[str]:

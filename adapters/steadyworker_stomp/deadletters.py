@@ -207,6 +207,7 @@ class _Reader:
         self._held: dict[str, str] = {}
         self._young: list[str] = []
         self._free: str | None = None
+        self._soon = _SOON
 
     def begin(self) -> None:
         """
@@ -236,11 +237,12 @@ class _Reader:
             LettersHeld: Another consumer has some of the letters, or took some.
         """
         while True:
-            found = self._arrival(_SOON) or self._late() or self._given_back()
+            found = self._arrival(self._soon) or self._late() or self._given_back()
             if found is None:
                 if not self._end():
                     self._release(self._young)
                     return None
+                self._soon = min(4 * self._soon, _NEXT_WITHIN)  # it was on its way, and comes again
             elif self._is_young(found):  # a letter of higher priority overtakes older ones
                 self._young.append(found[0]["ack"])
                 if not self._old_ones():
@@ -305,12 +307,18 @@ class _Reader:
             self._visited.wait(request)
 
     def _arrival(self, within: float, browser: str = "") -> Received | None:
-        """Return the next letter, and hold it; None if none arrives in time, or the browser is at its end."""
+        """Return the next letter, and hold it; None after these seconds without a byte (a large one takes long), or at the browser's end."""
         if self._free is None:
             self._free = next(self._numbers)
             self._connection.listen(self._destination, self._free, self._subscribed, ack="client-individual")
-        deadline = self._clock.monotonic() + within
-        while (found := self._visited.next(max(0.0, deadline - self._clock.monotonic()))) is not None:
+        began = self._clock.monotonic()
+        while True:
+            left = max(began, self._connection.heard_at) + within - self._clock.monotonic()
+            found = self._visited.next(max(0.0, left))
+            if found is None and left > 0:
+                continue  # bytes may have arrived meanwhile
+            if found is None:
+                break
             headers, body = found
             number = headers.get("subscription", "")
             if number == self._free:

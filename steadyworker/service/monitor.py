@@ -37,6 +37,9 @@ _EXTEND_BY = 10.0
 _STARTS_WITHIN = 5.0
 """Seconds that a start takes on a busy machine: connections, queues, and the processes of the slots."""
 
+_LASTS = 10.0
+"""Seconds after which another cause of the same reason is logged; a broker that starts again shows several for some seconds each."""
+
 
 class Monitor:
     """
@@ -48,6 +51,7 @@ class Monitor:
     3. `look` collects the evidence.
        `look` feeds systemd's watchdog only while every part turns.
        `look` logs each reason why the process is not ready once, and also the end of that reason.
+       If another cause has taken its place for `_LASTS` seconds, `look` logs the reason again: a person may have to act.
        `look` sends STOPPING=1 when the stop begins.
     4. `end` stops the health server.
     """
@@ -68,7 +72,10 @@ class Monitor:
         self._assembly: Assembly | None = None
         self._watchdog: Watchdog | None = None
         self._unready: dict[str, str] = {"worker": "starting"}
-        self._told: set[str] = set()
+        self._told: dict[str, str] = {}
+        """The id that explains each reason, as it was logged last."""
+        self._changed: dict[str, tuple[str, float]] = {}
+        """Another id, which explains the reason since that time."""
         self._started_at = -_STARTS_WITHIN
         self._since_start: set[str] | None = None
         self._stopping = False
@@ -151,12 +158,25 @@ class Monitor:
         since_start = unready.keys() if self._since_start is None else self._since_start & unready.keys()
         self._since_start = set(since_start)
         starting = self._since_start if now - self._started_at < _STARTS_WITHIN else set()
-        for part in (unready.keys() & before.keys()) - self._told - starting:
-            self._told.add(part)
-            self._log.warning("not_ready", part=part, why=unready[part], **explained(explain[part]))
-        for part in self._told - unready.keys():
-            self._told.remove(part)
+        for part in (unready.keys() & before.keys()) - starting:
+            if part not in self._told or self._lasts(part, explain[part], now):
+                self._told[part] = explain[part]
+                self._log.warning("not_ready", part=part, why=unready[part], **explained(explain[part]))
+        for part in self._told.keys() - unready.keys():
+            del self._told[part]
+            self._changed.pop(part, None)
             self._log.info("ready_again", part=part)
+
+    def _lasts(self, part: str, cause: str, now: float) -> bool:
+        """Return whether another cause than the logged one has lasted."""
+        if cause == self._told[part]:
+            self._changed.pop(part, None)
+            return False
+        seen, since = self._changed.get(part, ("", now))
+        if seen != cause:
+            self._changed[part] = (cause, now)
+            return False
+        return now - since >= _LASTS
 
     def _stops(self) -> None:
         if not self._stopping:

@@ -27,6 +27,7 @@ from steadyworker.names import normal_key
 from steadyworker_rabbitmq import RabbitmqAdapter
 from steadyworker_rabbitmq import deadletters as reader
 from tests.brokers.rabbitmq import Vhost
+from tests.faults.proxy import Proxy
 from tests.support.stage import Processes, WorkerProcess
 
 FAILS, FAILS_TOO = "tests.support.jobs:Fails", "tests.support.jobs:FailsToo"
@@ -250,6 +251,18 @@ def test_a_letter_that_vanishes_while_it_is_read_is_told(
     ):
         list(letters)
     adapter.stop(5)
+
+
+def test_a_letter_that_takes_long_to_arrive_is_no_vanished_one(vhost: Vhost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A letter of 512 MiB takes longer than the broker may be silent; here, a slow network makes a small one as long."""
+    monkeypatch.setattr(reader, "_NEXT_WITHIN", 0.5)
+    with Proxy(vhost.url) as proxy:
+        adapter = RabbitmqAdapter(f"{proxy.url}?management=off", QueueSpec("a", DEAD), SETTINGS)
+        adapter.publish(OutgoingMessage(Target.DEAD, bytes(1_000_000), {KEY: "k"}))
+        proxy.slow(400_000, "down")
+        with adapter.dead_letters() as letters:
+            assert [len(letter.body) for letter in letters] == [1_000_000]
+        adapter.stop(5)
 
 
 def test_more_letters_than_a_consumer_may_hold_are_read_in_order(vhost: Vhost, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import re
 import secrets
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from steadyworker.adapter import Adapter, QueueSpec, Settings
+from steadyworker.clock import SystemClock
 from steadyworker.errors import BrokerUnavailable, ConfigError, Finding
 from steadyworker_rocketmq.checks import brokers
 from steadyworker_rocketmq.checks.versions import version_findings, version_of
@@ -263,6 +265,28 @@ def test_a_broker_that_refuses_every_receive_of_a_proxy(case: Case) -> None:
     with case.node.set("timerWheelEnable", "false"):
         finding = only(case.found(), "error", "refuses every receive of a proxy")
     assert "timerWheelEnable" in finding.remedy
+
+
+class Shifted(SystemClock):
+    """The clock of a machine that is hours ahead, or behind."""
+
+    def __init__(self, seconds: float) -> None:
+        self.wall = lambda: time.time() + seconds
+
+
+@pytest.mark.parametrize(("seconds", "apart"), [(18_000, "behind"), (-18_000, "ahead of")])
+def test_a_broker_whose_clock_differs(case: Case, seconds: float, apart: str) -> None:
+    """It matters to the delays of a proxy only, and a healthy broker above has none."""
+    case.make()
+    eventually(lambda: not case.is_grpc or case.found(clock=Shifted(seconds)), "a broker that tells its clock")
+    found = case.found(clock=Shifted(seconds))
+    if not case.is_grpc:
+        assert found == []
+        return
+    finding = only(found, "warning", f"s {apart} the clock of this machine")
+    (told,) = re.findall(r"is (\d+) s", finding.what)
+    assert 17_990 <= int(told) <= 18_010
+    assert "NTP" in finding.remedy
 
 
 @DIRECT

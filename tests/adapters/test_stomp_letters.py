@@ -20,6 +20,7 @@ from steadyworker_stomp import StompAdapter
 from steadyworker_stomp import deadletters as reader
 from tests.brokers.stomp_broker import StompBroker
 from tests.brokers.stomp_client import StompClient
+from tests.faults.proxy import Proxy
 
 Eventually = Callable[..., Any]
 Open = Callable[..., StompAdapter]
@@ -68,6 +69,19 @@ def keys_in(adapter: StompAdapter) -> list[str]:
 
 def numbered(count: int) -> list[str]:
     return [f"k-{number}" for number in range(count)]
+
+
+def test_a_letter_that_takes_long_to_arrive_is_no_vanished_one(
+    stomp_broker: StompBroker, dead: str, open_adapter: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large letter takes longer than the broker may be silent; here, a slow network makes a smaller one as long."""
+    bury(stomp_broker, dead, ["k"], bytes(1_000_000))
+    for name in ("_NEXT_WITHIN", "_QUIET"):
+        monkeypatch.setattr(reader, name, 0.5)
+    with Proxy(stomp_broker.url) as proxy:
+        adapter = open_adapter(proxy.url)
+        proxy.slow(400_000, "down")
+        assert keys_in(adapter) == ["k"]
 
 
 def move(broker: StompBroker, queue: str, keys: list[str]) -> None:

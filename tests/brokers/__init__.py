@@ -19,7 +19,7 @@ A test asks for a fixture; nothing is installed or started before one does:
         assert stomp_broker.depth(queue) == 1       # also delivering, consumers, dead, purge
 
     def test_a_lost_broker(stomp_node: StompNode, queue: str) -> None:
-        stomp_node.kill()                           # also stop, freeze and thaw, close_connections, set_certificate
+        stomp_node.kill()                           # also stop, freeze and thaw, close_connections, set_certificate, set_authority
         stomp_node.start()
 
     def test_a_claim(database: str) -> None:

@@ -321,6 +321,12 @@ class Node(RabbitMQ):
         self._write_certificate(not_after)
         self.eval("ssl:clear_pem_cache()")
 
+    def set_authority(self) -> None:
+        """Give it a new authority, which signs its certificate and those of its clients, for the TLS connections to come."""
+        self.ca = trustme.CA()
+        self.ca.cert_pem.write_to_path(self.ca_file)
+        self.set_certificate()
+
     @contextmanager
     def plugin(self, name: str) -> Iterator[None]:
         """Have this plugin for a while; as `rabbitmq-plugins` does it, without the Erlang machine that does it."""

@@ -56,9 +56,10 @@ OPENED = (
 )
 """What RocketMQ reaches into; without the last one, 4.9.7 does not start again with its store."""
 
+IPV4 = "-Djava.net.preferIPv4Stack=true"
 SMALL = (
     *("-Xms32m", "-Xmx192m", "-XX:MaxDirectMemorySize=1g", "-XX:+UseSerialGC"),
-    *("-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Djava.net.preferIPv4Stack=true"),
+    *("-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", IPV4),
     *("-XX:+UnlockDiagnosticVMOptions", "-XX:-BytecodeVerificationRemote"),
     "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.98",
 )
@@ -231,6 +232,7 @@ class RocketMQNode(RocketMQ):
         delay_levels: str | None = None,
         login: bool = False,
         auto_create: bool = True,
+        host: str = "127.0.0.1",
     ) -> None:
         """
         Make one ready to start; raises MissingError when it cannot be brought here.
@@ -240,13 +242,14 @@ class RocketMQNode(RocketMQ):
             delay_levels: The broker's `messageDelayLevel`; None for the 18 levels as they are shipped.
             login: Every request needs the login that is in the URLs.
             auto_create: A first message makes its topic, and a first consumer its group, as is shipped.
+            host: The loopback address of all parts, of IPv4 or IPv6.
         """
         self._program = rocketmq_program(self.LINE)
         self._guard = Guard(f"rocketmq-{self.LINE}")
         self.folder = self._guard.folder
         self.log = self.folder / "broker.log"
-        vip = _ports_in_a_row(4)
-        server, self.broker_address = HostPort("127.0.0.1", vip + 1), HostPort("127.0.0.1", vip + 2)
+        vip = ports_in_a_row(4)
+        server, self.broker_address = HostPort(host, vip + 1), HostPort(host, vip + 2)
         self.password = secrets.token_hex(8) if login else ""
         super().__init__(address(server, f"{USER}:{self.password}@" if login else ""))
         conf = self.folder / "conf"
@@ -353,6 +356,8 @@ class RocketMQNode(RocketMQ):
     def part(self, name: str, main: str, *arguments: str, ready: Callable[[], bool]) -> Server:
         """Return a process of the node, ready to start; its log is `NAME.log` in the folder."""
         command = [str(java()), *SMALL, *OPENED]
+        if ":" in self.broker_address.host:
+            command.remove(IPV4)
         command += [f"-D{key}={self.folder}" for key in ("rocketmq.home.dir", "user.home", "java.io.tmpdir")]
         command += ["-cp", f"{self._program / 'lib'}/*", main, *arguments]
         environment = {"LANG": "C.UTF-8", "ROCKETMQ_HOME": str(self.folder), "RMQ_PROXY_HOME": str(self.folder)}
@@ -365,7 +370,7 @@ class RocketMQNode(RocketMQ):
             "brokerId": 0,
             "namesrvAddr": self.name_servers[0],
             "listenPort": self.broker_address.port,
-            **dict.fromkeys(("bindAddress", "brokerIP1", "brokerIP2"), "127.0.0.1"),
+            **dict.fromkeys(("bindAddress", "brokerIP1", "brokerIP2"), self.broker_address.host),
             **dict.fromkeys(("autoCreateTopicEnable", "autoCreateSubscriptionGroup"), str(auto_create).lower()),
             "defaultTopicQueueNums": 4,
             "storePathRootDir": self.folder / "store",
@@ -415,11 +420,18 @@ class RocketMQ4(RocketMQNode):
 
     LINE = "4"
 
-    def __init__(self, *, delay_levels: str | None = None, login: bool = False, auto_create: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        delay_levels: str | None = None,
+        login: bool = False,
+        auto_create: bool = True,
+        host: str = "127.0.0.1",
+    ) -> None:
         def address(server: HostPort, user: str) -> Address:
             return Address(url=f"rocketmq://{user}{server}", other_url=f"rocketmq://{user}{server}")
 
-        super().__init__(address, delay_levels=delay_levels, login=login, auto_create=auto_create)
+        super().__init__(address, delay_levels=delay_levels, login=login, auto_create=auto_create, host=host)
 
     def _broker_settings(self, delay_levels: str | None, *, auto_create: bool) -> dict[str, object]:
         settings = super()._broker_settings(delay_levels, auto_create=auto_create)
@@ -574,7 +586,7 @@ class RocketMQ5(RocketMQNode):
         return self._succeeds(replies)
 
 
-def _ports_in_a_row(count: int) -> int:
+def ports_in_a_row(count: int) -> int:
     """Return the first of so many free ports in a row: a broker also takes the port 2 below its own, and the next one."""
     found: set[int] = set()
     while True:

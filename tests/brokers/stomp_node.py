@@ -149,6 +149,11 @@ class StompNode(StompBroker):
             self.stop()
             self.start()
 
+    def set_authority(self) -> None:
+        """Give it a new authority, which signs its certificate and those of its clients; a node that runs is restarted for it."""
+        self.ca = trustme.CA()
+        self.set_certificate()
+
     def change_password(self, password: str) -> None:
         """Give every login another password until `heal`, and restart for it; `url` keeps the first one."""
         self._changed = password

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from random import Random
 from typing import Any, Literal, TypeAlias
 
 Direction: TypeAlias = Literal["up", "down"]
@@ -32,6 +33,8 @@ class Fault:
     """Seconds that each byte is on its way; as many are on their way as the source sends."""
     slice: int = CHUNK
     """Bytes of one write."""
+    scrambled: tuple[int, int] | None = None
+    """A seed, and which part of what is read at once arrives twice, or with its halves in the wrong order: one in so many."""
 
 
 class Faults(ABC):
@@ -81,6 +84,10 @@ class Faults(ABC):
         """Write so many bytes at a time, each in a packet of its own (both directions when none is named)."""
         self.change(directions or BOTH, slice=count)
 
+    def scramble(self, seed: int, one_in: int, *directions: Direction) -> None:
+        """Let one part in so many arrive twice, or with its halves in the wrong order, as TCP never does (drawn by the seed)."""
+        self.change(directions or BOTH, scrambled=(seed, one_in))
+
 
 class Pipe:
     """
@@ -89,9 +96,11 @@ class Pipe:
     At most one chunk waits between source and sink, so that back pressure passes through; with a delay, many are on their way.
     """
 
-    def __init__(self, source: socket.socket, sink: socket.socket, fault: Fault) -> None:
+    def __init__(self, source: socket.socket, sink: socket.socket, fault: Fault, name: str = "") -> None:
         self.source, self.sink, self.fault = source, sink, fault
-        self.passed = 0
+        self.passed = self.scrambled = 0
+        self._name = name
+        self._drawn: Random | None = None
         self.stop_at: int | None = None
         """`passed` at which `action` is due."""
         self.action: Callable[[Link], None] = Link.cut
@@ -127,7 +136,18 @@ class Pipe:
         if self.fault.drop:
             self._waiting.clear()
         elif data:
-            self._waiting.append((self._arrives, data))
+            self._waiting.append((self._arrives, self._scrambled(data)))
+
+    def _scrambled(self, data: bytes) -> bytes:
+        if self.fault.scrambled is None:
+            return data
+        seed, one_in = self.fault.scrambled
+        self._drawn = self._drawn or Random(f"{seed} {self._name}")
+        if self._drawn.randrange(one_in):
+            return data
+        self.scrambled += 1
+        half = len(data) // 2
+        return data * 2 if self._drawn.randrange(2) else data[half:] + data[:half]
 
     def write(self, now: float) -> None:
         """Pass on one slice, or the end; raises OSError when the sink is gone."""
@@ -180,8 +200,8 @@ class Link(Faults):
             with suppress(OSError):  # not for the socket pair of a silent server
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.pipes: dict[Direction, Pipe] = {
-            "up": Pipe(client, server, faults["up"]),
-            "down": Pipe(server, client, faults["down"]),
+            "up": Pipe(client, server, faults["up"], f"{number} up"),
+            "down": Pipe(server, client, faults["down"], f"{number} down"),
         }
         self._do, self._forget = do, forget
 

@@ -1,5 +1,5 @@
 """
-A TCP proxy that breaks connections on purpose: cut, close, stall, drop, hold, slow down, delay, slice, refuse.
+A TCP proxy that breaks connections on purpose: cut, close, stall, drop, hold, slow down, delay, slice, scramble, refuse.
 
     with Proxy(vhost.url) as proxy:
         client = connect(proxy.url)         # the same URL, through the proxy
@@ -55,6 +55,7 @@ class Proxy(Faults):
         self.links: tuple[Link, ...] = ()
         """The open ones, oldest first."""
         self._gone: dict[Direction, int] = {"up": 0, "down": 0}
+        self._scrambled = 0
         self._faults: dict[Direction, Fault] = {"up": Fault(), "down": Fault()}
         self._after: dict[Direction, tuple[int, Callable[[Link], None]]] = {}
         self._mute = False
@@ -157,6 +158,11 @@ class Proxy(Faults):
         """Bytes that went out in this direction, over all connections ever."""
         return self._gone[direction] + sum(link.passed(direction) for link in self.links)
 
+    @property
+    def scrambled(self) -> int:
+        """How many parts arrived twice or in the wrong order, over all connections ever."""
+        return self._scrambled + sum(pipe.scrambled for link in self.links for pipe in link.pipes.values())
+
     def wait_connections(self, count: int, within: float = WITHIN) -> None:
         """Return when so many connections have been accepted, ever."""
         self.wait(lambda: self.connections >= count, lambda: f"{count} connections, not {self.connections}", within)
@@ -248,6 +254,7 @@ class Proxy(Faults):
             if not link.open:
                 for direction in BOTH:
                     self._gone[direction] += link.passed(direction)
+                    self._scrambled += link.pipes[direction].scrambled
         self.links = tuple(link for link in self.links if link.open)
 
     def _obey(self) -> None:

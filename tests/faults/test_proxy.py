@@ -300,3 +300,21 @@ def test_the_url_leads_through_the_proxy_and_keeps_the_login() -> None:
 def test_a_wait_says_what_did_not_happen(proxy: Proxy) -> None:
     with pytest.raises(TimeoutError, match=r"within 0\.01 s: 2 connections, not 0"):
         proxy.wait_connections(2, within=0.01)
+
+
+def test_parts_arrive_twice_or_in_the_wrong_order_as_their_seed_draws() -> None:
+    def arrived(seed: int) -> list[bytes]:
+        with ExitStack() as stack:
+            ends = Ends(stack)
+            ends.proxy.scramble(seed, 3, "up")
+            client, server = ends.pair()
+            parts = []
+            for _ in range(60):
+                client.sendall(b"ab")
+                parts.append(server.recv(4))
+            server.sendall(b"cd")
+            assert client.recv(4) == b"cd", "the other direction is as it was"
+            return parts
+
+    assert arrived(1) == arrived(1) != arrived(2)
+    assert {*arrived(1)} == {b"ab", b"ba", b"abab"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -14,15 +15,16 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.brokers.fixtures import had
 from tests.brokers.install import SUITES, rabbitmq_root
+from tests.brokers.place import OwnBroker, Place
 from tests.brokers.process import free_ports
 from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
 from tests.brokers.rabbitmq_place import RabbitmqPlace
-from tests.brokers.trio import Trio
+from tests.brokers.stomp_node import StompNode
 from tests.faults.proxy import Proxy
 from tests.fleet.kit import LIGHT, QUEUE, Fleet, says_all
-from tests.fleet.trials import HELD, JOBS, KEYS, all_done, all_once, lose_all, publish_all, set_policy, two_workers
+from tests.fleet.trials import HELD, JOBS, KEYS, all_once, lose_all, publish_all, set_policy, two_workers
 from tests.support.probes import ready
-from tests.support.stage import eventually
+from tests.support.stage import WorkerProcess, eventually
 
 HEARTBEAT = 3
 FROZEN_FOR = 20.0
@@ -39,6 +41,16 @@ pytestmark = pytest.mark.slow
 def cut(node: Node, vhost: Vhost) -> None:
     """Close all connections of the virtual host."""
     node.ctl("close_all_connections", "-p", vhost.name, "a trial")
+
+
+def says_why(worker: WorkerProcess, text: str) -> str:
+    """Wait until it logs that it is not ready for a cause with this text, and return the cause."""
+
+    def said() -> list[str]:
+        return [line["why"] for line in worker.lines("not_ready") if text in line["why"]]
+
+    causes: list[str] = eventually(said, text, report=worker.said)
+    return causes[0]
 
 
 # --- The way to the broker --------------------------------------------------------------------------------------------
@@ -66,6 +78,23 @@ def test_ipv6(rabbitmq_place: RabbitmqPlace, fleet: Fleet, database: str) -> Non
         fleet.open()
         all_once(fleet)
         assert management.connections
+
+
+@pytest.mark.parametrize("place_kind", ["classic", "artemis"], indirect=True)
+def test_ipv6_of_activemq(place: Place, fleet: Fleet, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with RabbitMQ, which has a management API beside."""
+    with Proxy(place.address(), "::1") as broker, Proxy(database, "::1") as ledger:
+        fleet.urls = {"broker": place.url(through=broker), "ledger": ledger.url}
+        monkeypatch.delenv("STEADYWORKER_NAMESPACE")  # the fixture's, which is for the other address
+        fleet.send_all(JOBS)
+        checked = fleet.command("check", LIGHT)
+        checked.ended(0)
+        workers = two_workers(fleet, fleet.urls["broker"])
+        broker.cut()
+        ledger.cut()
+        lose_all(workers)
+        fleet.open()
+        all_once(fleet)
 
 
 @pytest.mark.parametrize("whose", ["the broker's", "the worker's"])
@@ -105,117 +134,52 @@ def test_a_certificate_that_expires_in_mid_job(
     all_once(fleet)
 
 
-# --- A cluster of three nodes -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("place_kind", ["4.x", "classic", "artemis"], indirect=True)
+def test_an_authority_that_is_rotated_in_mid_job(place: Place, own_broker: OwnBroker, fleet: Fleet) -> None:
+    """The worker processes refuse the broker, and say that their file is the old one, until it has the new authority."""
+    assert isinstance(own_broker, Node | StompNode)
+    ours = fleet.folder / "ca.pem"
+    shutil.copy(own_broker.ca_file, ours)
+    fleet.send_all(JOBS)
+    workers = two_workers(fleet, place.url(tls=True).replace(str(own_broker.ca_file), str(ours)))
+    eventually(lambda: len(place.connections()) >= 2, "two connections, as the broker lists them", report=fleet.logs)
+    own_broker.set_authority()
+    place.close_connections()
+    lose_all(workers)
+    for worker in workers:
+        why = says_why(worker, "an untrusted certificate")
+        assert "?cafile=" in why
+    shutil.copy(own_broker.ca_file, ours)
+    says_all(workers, "ready_again")
+    fleet.open()
+    all_once(fleet)
 
 
-@pytest.fixture
-def cluster_place(trio: Trio) -> RabbitmqPlace:
-    """A place at the first node of a cluster; it goes with the nodes."""
-    return RabbitmqPlace(trio.nodes[0])
-
-
-@pytest.fixture
-def spread(
-    trio: Trio, cluster_place: RabbitmqPlace, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Fleet]:
-    """A fleet on a cluster, each of whose connections goes to a node that is drawn."""
-    monkeypatch.setenv("STEADYWORKER_DELAYS", "1,2,5,10")
-    made = Fleet(tmp_path, cluster_place, database)
-    made.urls["broker"] = f"{trio.url(cluster_place.vhost)}?heartbeat={HEARTBEAT}&management=off"
-    yield made
-    made.close()
-
-
-def test_a_cluster_without_a_name_is_refused(trio: Trio, spread: Fleet) -> None:
-    """Each node tells its own name: the ledger would know the jobs under three names, and run them again under another one."""
-    trio.nodes[0].management("DELETE", "global-parameters/cluster_name")
-    refused = spread.worker(LIGHT)
-    refused.ended(78)
-    (remedy,) = [line["remedy"] for line in refused.lines("startup_refused")]
-    name = remedy.split(";")[0].removeprefix("rabbitmqctl set_cluster_name ")
-    trio.nodes[1].ctl("set_cluster_name", name)
-    spread.send_all(JOBS)
-    spread.open()
-    for _ in range(3):
-        spread.worker(LIGHT, concurrency=3)
-    all_once(spread)
-
-
-def test_the_leader_of_the_queue_is_killed_and_comes_back(
-    trio: Trio, cluster_place: RabbitmqPlace, spread: Fleet
+def test_an_authority_of_logins_that_is_rotated_in_mid_job(
+    rabbitmq_node: Node, rabbitmq_place: RabbitmqPlace, fleet: Fleet
 ) -> None:
-    spread.send_all(JOBS)
-    two_workers(spread, spread.urls["broker"])
-    leader = trio.leader(cluster_place.vhost, QUEUE)
-    leader.kill()
-    assert trio.leader(cluster_place.vhost, QUEUE) is not leader
-    spread.open()
-    spread.notes("ends", len(JOBS), 120)
-    leader.start()
-    all_once(spread)
+    """A worker process without a password first learns the new authority, and then has a certificate of it."""
+    ours, file = fleet.folder / "ca.pem", fleet.folder / "worker.pem"
 
+    def issue() -> None:
+        made = rabbitmq_node.ca.issue_cert("worker.example", common_name=rabbitmq_place.vhost.user)
+        made.private_key_and_cert_chain_pem.write_to_path(file)
 
-@pytest.mark.parametrize("frozen", ["the leader", "the majority"])
-def test_nodes_that_are_frozen_for_a_while(
-    trio: Trio, cluster_place: RabbitmqPlace, spread: Fleet, frozen: str
-) -> None:
-    """The majority goes on without its leader; a minority waits until the others come back."""
-    spread.send_all(JOBS)
-    workers = two_workers(spread, spread.urls["broker"])
-    leader = trio.leader(cluster_place.vhost, QUEUE)
-    nodes = [leader] if frozen == "the leader" else [node for node in trio.nodes if node is not leader]
-    for node in nodes:
-        node.freeze()
-    spread.open()
-    time.sleep(FROZEN_FOR)
-    for node in nodes:
-        node.thaw()
-    # Not by the management API: long after its leader was frozen, it shows the queue as it was before (4.3.6).
-    all_done(spread)
+    issue()
+    shutil.copy(rabbitmq_node.ca_file, ours)
+    address = rabbitmq_place.address(tls=True).rpartition("@")[2]
+    fleet.send_all(JOBS)
+    workers = two_workers(fleet, f"amqps://{address}?cafile={ours}&certfile={file}")
+    rabbitmq_node.set_authority()
+    shutil.copy(rabbitmq_node.ca_file, ours)
+    cut(rabbitmq_node, rabbitmq_place.vhost)
+    lose_all(workers)
     for worker in workers:
-        worker.terminate()
-    for worker in workers:
-        worker.ended(0)
-    eventually(lambda: not spread.left(), "empty queues, with what the worker processes held", report=spread.logs)
-    assert sorted(spread.lines("starts")) == [f"{key} 1" for key in KEYS]
-
-
-@contextmanager
-def partition(alone: Node, others: list[Node]) -> Iterator[None]:
-    """Cut a node off from the others, which run, and whose clients reach all: neither side has the other's cookie meanwhile."""
-    sides = [(alone, other) for other in others] + [(other, alone) for other in others]
-
-    for number, (node, peer) in enumerate(sides):  # another one on each side, as two equal ones would fit
-        node.eval(f"erlang:set_cookie('{peer.name}', wrong{number})")
-    for node, peer in sides:
-        node.eval(f"erlang:disconnect_node('{peer.name}')")
-    try:
-        yield
-    finally:
-        for node, peer in sides:
-            node.eval(f"erlang:set_cookie('{peer.name}', erlang:get_cookie())")
-        for node, peer in sides:
-            node.eval(f"net_kernel:connect_node('{peer.name}')")
-
-
-def test_a_leader_that_is_cut_off_from_the_other_nodes(trio: Trio, cluster_place: RabbitmqPlace, spread: Fleet) -> None:
-    """The majority elects another leader; what the minority holds waits until the partition ends."""
-    spread.send_all(JOBS)
-    workers = two_workers(spread, spread.urls["broker"])
-    leader = trio.leader(cluster_place.vhost, QUEUE)
-    others = [node for node in trio.nodes if node is not leader]
-    with partition(leader, others):
-        assert leader.eval("nodes()") == "[]"
-        spread.open()
-        time.sleep(FROZEN_FOR)
-        assert leader.eval("nodes()") == "[]"
-    # Not by the management API, which long after shows the queue as it was before.
-    all_done(spread)
-    for worker in workers:
-        worker.terminate()
-    for worker in workers:
-        worker.ended(0)
-    assert sorted(spread.lines("starts")) == [f"{key} 1" for key in KEYS]
+        assert "certfile" in says_why(worker, "UNKNOWN_CA")
+    issue()
+    says_all(workers, "ready_again")
+    fleet.open()
+    all_once(fleet)
 
 
 # --- An upgrade of the broker -----------------------------------------------------------------------------------------

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from steadyworker.ledger.base import State
 from tests.brokers.rabbitmq_place import RabbitmqPlace
 from tests.faults.proxy import Proxy
 from tests.fleet.kit import LIGHT, QUEUE, SOON, Fleet
@@ -134,3 +137,51 @@ def test_a_delivery_limit_by_policy_that_is_too_low_and_unseen(rabbitmq_place: R
         all_done(fleet)
         fleet.command("dead", "replay", QUEUE, "--all").ended(0)
         all_once(fleet)
+
+
+@pytest.mark.parametrize("letters", [DEAD_LETTERS, {}], ids=["with dead letters", "without"])
+def test_the_21st_lost_delivery_at_the_limit_of_20(
+    rabbitmq_place: RabbitmqPlace, fleet: Fleet, letters: dict[str, object]
+) -> None:
+    """
+    A queue that somebody else has made has RabbitMQ 4's own limit: the 21st lost delivery takes the message away.
+
+    The run goes on, and its job ends done. A job whose worker process is killed then is still a row of the ledger:
+    with dead letters a replay runs it, and without them, `send --again`.
+    """
+    rabbitmq_place.declare(QUEUE, **{"x-queue-type": "quorum"} | letters)
+    fleet.send_all({"ends": {"gate": "ends"}, "dies": {"gate": "dies"}})
+    checked = fleet.command("check", LIGHT, broker=rabbitmq_place.url(management=True))
+    checked.ended(0 if letters else 78)
+    assert ("becomes a dead letter" if letters else "drops a job of 'fleet'") + " after 20 deliveries" in checked.said()
+    with Proxy(rabbitmq_place.address()) as proxy:
+        worker = fleet.worker(LIGHT, broker=rabbitmq_place.url(through=proxy), concurrency=2, script=SOON).started()
+        fleet.notes("starts", 2)
+        for turn in range(1, 21):
+            proxy.cut()
+            worker.says("adopted", 2 * turn)
+        proxy.cut()
+        worker.says("delivery_lost", 2 * 21)
+        dead = 2 if letters else 0
+        eventually(lambda: sum(rabbitmq_place.ready().values()) == dead, f"{dead} messages", report=fleet.logs)
+        fleet.open("ends")
+        assert fleet.notes("ends", 1) == ["ends"]
+        fleet.reaches(QUEUE, State.DONE, "ends")
+        worker.says("job_settled", key="ends", outcome="done", settled="unknown")
+        worker.kill()
+    fleet.open("dies")
+    second = fleet.worker(LIGHT, script=SOON).started()
+    jobs = fleet.command("jobs", "--json")
+    jobs.ended(0)
+    assert [(job["key"], job["state"]) for job in map(json.loads, jobs.said().splitlines())] == [
+        ("dies", "running"),
+        ("ends", "done"),
+    ]
+    if letters:
+        fleet.command("dead", "replay", QUEUE, "--all").ended(0)
+    else:
+        fleet.command("send", QUEUE, "{}", "--key", "dies", "--again").ended(0)
+    second.says("job_settled", key="dies", outcome="done", settled="confirmed")
+    fleet.empties()
+    assert fleet.lines("starts") == ["ends 1", "dies 1", "dies 1"], "each again only where its process was killed"
+    assert fleet.lines("ends") == ["ends", "dies"]

@@ -217,14 +217,15 @@ def test_evidence_of_more_than_thirty_seconds_ago_fails_livez() -> None:
         assert monitor.state() == {"alive": False, "ready": False}
 
 
-def monitored(changes: dict[int, set[str]]) -> list[tuple[int, str, str]]:
+def monitored(changes: dict[int, set[str]], causes: dict[int, str] | None = None) -> list[tuple[int, str, str]]:
     """Look once a second at a runner that is not ready for these reasons; return the second, the event and the reason of each line."""
     clock, told = FakeClock(), list[tuple[int, str, str]]()
     unready: set[str] = changes[0]
+    cause = ""
     runner = DeadRunner()
     extra: Any = runner
     extra.not_ready = lambda: dict.fromkeys(unready, "why")
-    extra.explain = lambda _: ""
+    extra.explain = lambda _: cause
     extra.last_turn = None
     assembly = cast(Assembly, SimpleNamespace(runners=[runner], keeper=SimpleNamespace(last_turn=clock.monotonic())))
     monitor = Monitor(clock, Times().scaled(1000), None, {})
@@ -236,9 +237,32 @@ def monitored(changes: dict[int, set[str]]) -> list[tuple[int, str, str]]:
     monitor.begin(assembly)
     for second in range(max(changes) + 1):
         unready = changes.get(second, unready)
+        cause = (causes or {}).get(second, cause)
         monitor.look(assembly, Stage.RUNNING)
         clock.advance(1)
     return told
+
+
+def test_another_cause_of_the_same_reason_is_logged_once_it_lasts() -> None:
+    """A broker that starts again refuses connections first, and then the certificate: only the second one needs a person."""
+    causes = {
+        0: "network.connection-refused",
+        20: "tls.untrusted",
+        22: "network.connection-refused",
+        24: "tls.untrusted",
+    }
+    told = monitored({0: {"broker"}, 60: set()}, causes)
+    assert told == [
+        (5, "not_ready", "exports: broker"),
+        (34, "not_ready", "exports: broker"),
+        (60, "ready_again", "exports: broker"),
+    ]
+
+
+def test_causes_that_alternate_are_one_line() -> None:
+    """Two hosts of one cluster can fail in two ways."""
+    causes = {second: ("network.connection-refused", "network.silent")[second % 2] for second in range(60)}
+    assert monitored({0: {"broker"}, 59: {"broker"}}, causes) == [(5, "not_ready", "exports: broker")]
 
 
 def test_a_start_that_takes_some_seconds_is_no_warning() -> None:

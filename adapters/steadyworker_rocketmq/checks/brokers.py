@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 from steadyworker.adapter import Settings
@@ -20,6 +21,9 @@ HALF, UNDECIDED = "RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
 _DECIDER = "CID_RMQ_SYS_TRANS"
 """The group whose place in the half topic the broker moves behind decided transactions."""
 
+SAME_TIME = 30.0
+"""Seconds by which two clocks may differ; a broker tells its own in whole seconds, and may take some to reply."""
+
 MANY_UNDECIDED = 1000
 """Undecided transactions above which a producer, or its checker, does not decide; a busy producer has some at any time."""
 
@@ -28,6 +32,8 @@ def broker_findings(remoting: Remoting, broker: Broker, url: BrokerUrl, settings
     """Yield the findings of one broker; raises what `Remoting` raises."""
     yield from version_findings(remoting.version(broker), url.driver, broker.name)
     yield from setting_findings(remoting.settings(broker), broker.name, url, settings)
+    if url.driver == "grpc":
+        yield from clock_findings(remoting.runtime(broker), broker.name, settings.clock.wall())
     try:
         yield from _transactions(remoting, broker)
     except RemotingError as error:
@@ -73,6 +79,28 @@ def setting_findings(found: Mapping[str, str], broker: str, url: BrokerUrl, sett
             "remove timerWheelEnable from broker.conf, and restart the broker.",
             id="rocketmq.timer-wheel-off",
         )
+
+
+def clock_findings(runtime: Mapping[str, object], broker: str, now: float) -> Iterator[Finding]:
+    """
+    Yield a warning if the broker's clock differs from ours: a proxy takes the time of a delayed message, and no delay.
+
+    A broker tells its clock as the time of its start, `bootTimestamp`, and the time since, `runtime` (5.4.0).
+    """
+    booted = str(runtime.get("bootTimestamp"))
+    since = re.fullmatch(r"\[ (\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds \]", str(runtime.get("runtime")))
+    if since is None or not booted.isdecimal():
+        return
+    days, hours, minutes, seconds = map(int, since.groups())
+    ahead = int(booted) / 1000 + ((days * 24 + hours) * 60 + minutes) * 60 + seconds - now
+    if abs(ahead) > SAME_TIME:
+        apart = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'}"
+        what = (
+            f"The clock of broker {broker} is {apart} the clock of this machine, "
+            "so retries and delayed jobs begin early or late by as much."
+        )
+        remedy = "set both clocks right, and keep them right with NTP."
+        yield Finding("warning", what, remedy, id="rocketmq.clocks-differ")
 
 
 def _transactions(remoting: Remoting, broker: Broker) -> Iterator[Finding]:
