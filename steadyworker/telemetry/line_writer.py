@@ -68,7 +68,7 @@ class LineWriter:
         self._thread: threading.Thread | None = None
 
     def write(self, line: bytes) -> None:
-        """Write the line at once, or put it behind the lines that wait, or count it as lost; wait for nobody, and raise nothing."""
+        """Write the line at once, or put it behind the lines that wait, or count it as lost; never wait, and raise nothing."""
         if self._pid != os.getpid():
             self._begin()
         with self._changed:

@@ -81,13 +81,13 @@ def test_100_000_headers(rabbitmq_place: RabbitmqPlace, fleet: Fleet) -> None:
     body = {
         "properties": {"message_id": "wide", "delivery_mode": 2, "headers": headers},
         "routing_key": QUEUE,
-        "payload": "{}",
+        "payload": json.dumps({"delays": [1.0]}),
         "payload_encoding": "string",
     }
     vhost = rabbitmq_place.vhost.name
     assert rabbitmq_place.rabbitmq.management("POST", f"exchanges/{vhost}/amq.default/publish", body)["routed"]
     fleet.reaches(QUEUE, State.DONE, "wide", 120)
-    others_go_on(fleet, worker, "wide 1")
+    others_go_on(fleet, worker, "wide 1", "wide 2")
     fleet.empties()
 
 
