@@ -12,9 +12,9 @@ from steadyworker.adapter import Capabilities
 from steadyworker.clock import Times
 from steadyworker.errors import BrokerUnavailable, LedgerUnavailable
 from steadyworker.ledger.base import OwnerSeen
-from steadyworker.ledger.lease import QUIET, Keeper
+from steadyworker.ledger.lease import QUIET, Keeper, registered_name
 from steadyworker.ledger.memory import MemoryLedger
-from steadyworker.runner.consumer_audit import LOOK_EVERY, AuditResult, ConsumerAudit, registered_name
+from steadyworker.runner.consumer_audit import LOOK_EVERY, AuditResult, ConsumerAudit
 from steadyworker.testing.clock import FakeClock
 
 NAME = registered_name("cluster/vhost", "exports")

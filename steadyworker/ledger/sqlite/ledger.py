@@ -18,7 +18,7 @@ from typing import Any
 from typing_extensions import override
 
 from steadyworker.clock import Clock, Times
-from steadyworker.errors import ConfigError, Finding
+from steadyworker.errors import ConfigError, Finding, NoLedger
 from steadyworker.ledger import owners as proof
 from steadyworker.ledger import retention
 from steadyworker.ledger.base import (
@@ -37,6 +37,7 @@ from steadyworker.ledger.base import (
     Wanted,
     counters_values,
     mine_values,
+    missing,
     permit,
     pk_values,
     seen_values,
@@ -44,7 +45,7 @@ from steadyworker.ledger.base import (
 )
 from steadyworker.ledger.sqlite import schema as sql
 from steadyworker.ledger.sqlite.file import LedgerFile
-from steadyworker.ledger.sqlite.place import place_findings
+from steadyworker.ledger.sqlite.place import creation_findings, place_findings
 from steadyworker.ledger.sqlite.rows import new_row, progress_of, row_of, storable, verdict_values
 from steadyworker.outcome import Counters
 from steadyworker.system.private import access_findings
@@ -64,10 +65,12 @@ class SqliteLedger(Ledger):
         times: The lease, the margin, and the limit for one call.
         worker: The name of the worker process that claims through this ledger, for people.
         is_dead: Returns whether an owner is proven dead; by default, whether its lock in `owners_dir` is free.
+        create: True if the first call creates the ledger when there is none; only a worker process does this.
 
     Raises:
         ConfigError: `synchronous` is unknown.
             At the first call also: the file is not a ledger, has another schema, or cannot be written.
+        NoLedger: At the first call: there is no ledger, and `create` is False.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class SqliteLedger(Ledger):
         times: Times,
         worker: str = "",
         is_dead: Callable[[str], bool] | None = None,
+        create: bool = True,
     ) -> None:
         if synchronous not in {"normal", "full"}:
             raise ConfigError(
@@ -86,7 +90,7 @@ class SqliteLedger(Ledger):
                 id="config.ledger-url",
             )
         self._path = path.absolute()
-        self._file = LedgerFile(self._path, synchronous, times.call_timeout, clock, self.owners_dir)
+        self._file = LedgerFile(self._path, synchronous, times.call_timeout, clock, self.owners_dir, create=create)
         self._clock = clock
         self._times = times
         self._worker = storable(worker)
@@ -113,6 +117,8 @@ class SqliteLedger(Ledger):
         found = []
         try:
             self.ledger_id()
+        except NoLedger as error:
+            found += [missing(error), *creation_findings(self._path)]
         except ConfigError as error:
             found.append(
                 Finding(
