@@ -48,6 +48,7 @@ from steadyworker.ledger.base import (
     wanted_values,
 )
 from steadyworker.ledger.postgres import schema as sql
+from steadyworker.ledger.postgres.clocks import clock_findings
 from steadyworker.ledger.postgres.rows import progress_of, row_of, storable, tokens_values, verdict_values
 from steadyworker.ledger.postgres.session import Identity, Session
 from steadyworker.ledger.postgres.url import Target, target_of
@@ -101,6 +102,7 @@ class PostgresLedger(Ledger):
         self._worker = storable(worker)
         self._lease = {"lease": times.lease, "margin": times.margin}
         self._call = times.call_timeout
+        self._clock = clock
         self._identity = Identity()
         self._record = Session(target, self._identity, times.call_timeout, clock, create=create)
         self._renewals = Session(target, self._identity, times.call_timeout, clock, create=create)
@@ -152,7 +154,7 @@ class PostgresLedger(Ledger):
                     id="ledger.not-durable",
                 )
             )
-        return found
+        return [*found, *clock_findings(self._target, self._clock)]
 
     @override
     def bind(self, namespace: str, queue: str, identity: str) -> str:

@@ -95,6 +95,7 @@ class SqliteLedger(Ledger):
         self._times = times
         self._worker = storable(worker)
         self._boot = proof.boot_id()
+        self._offset = clock.wall() - clock.boottime()
         self._is_dead = is_dead or self._lock_is_free
 
     @property
@@ -178,7 +179,7 @@ class SqliteLedger(Ledger):
 
     @override
     def claim(self, claim: Claimed) -> Row | None:
-        now = self._clock.wall()
+        now = self._started_now()
         said = {"hop": claim.hop, "body_sha256": claim.body_sha256, "now": now, "worker": self._worker}
         values = counters_values(claim.counters) | said
         if claim.seen is not None:
@@ -203,12 +204,14 @@ class SqliteLedger(Ledger):
 
     @override
     def renew(self, tokens: Sequence[Token]) -> Sequence[Renewal]:
-        lease = self._lease()
+        step = self._step()
+        lease = self._lease() | {"step": step}
         answers = []
         with self._file.transaction() as db:
             for token in tokens:
                 found = db.execute(sql.RENEW, mine_values(token) | lease).fetchall()
                 answers.append(Renewal(granted=bool(found), cancel_reason=found[0][0] if found else None))
+        self._offset += step
         return answers
 
     @override
@@ -227,7 +230,8 @@ class SqliteLedger(Ledger):
 
     @override
     def done(self, token: Token) -> bool:
-        return self._write(sql.DONE, token, {"now": self._clock.wall(), "keep_done": retention.DONE})
+        values = {"now": self._clock.wall(), "step": self._step(), "keep_done": retention.DONE}
+        return self._write(sql.DONE, token, values)
 
     @override
     def interrupted(self, token: Token, counters: Counters) -> bool:
@@ -240,7 +244,7 @@ class SqliteLedger(Ledger):
     @override
     def moved(self, token: Token) -> bool:
         keep = {"keep_dead": retention.DEAD, "keep_moved": retention.MOVED}
-        return self._write(sql.MOVED, token, keep | {"now": self._clock.wall()})
+        return self._write(sql.MOVED, token, keep | {"now": self._clock.wall(), "step": self._step()})
 
     @override
     def settled(self, token: Token, known: bool) -> None:
@@ -345,6 +349,18 @@ class SqliteLedger(Ledger):
         with self._file.writing() as db:
             found = db.execute(statement, values | self._lease() | self._drawn(owner)).fetchall()
         return row_of(found[0], self._clock, self._times, self._boot, _lives) if found else None
+
+    def _step(self) -> float:
+        """
+        Return the seconds by which the wall clock was set since the last renewal.
+
+        A renewal moves the start of its runs by these seconds, so that a step of the clock does not change how long they have run.
+        """
+        return self._clock.wall() - self._clock.boottime() - self._offset
+
+    def _started_now(self) -> float:
+        """Return the wall clock without a step since the last renewal, because the next renewal adds that step."""
+        return self._clock.boottime() + self._offset
 
     def _drawn(self, owner: str) -> Values:
         return {"owner": owner, "wall_ms": int(self._clock.wall() * 1000)}
