@@ -48,7 +48,8 @@ def is_a_name(command: str) -> bool:
 
 def parsed(command: str) -> None:
     """Parse the command as the shell and the real command line do; raises click.UsageError."""
-    group, context, arguments = verbs, click.Context(verbs), shlex.split(command, comments=True)[1:]
+    group: click.Group = verbs
+    context, arguments = click.Context(verbs), shlex.split(command, comments=True)[1:]
     while True:
         name, sub, arguments = group.resolve_command(context, arguments)
         assert sub is not None

@@ -146,6 +146,7 @@ def test_how_long_a_run_has_taken_survives_a_step_of_the_wall_clock(
             clock.step_wall(step)
         assert ledger.done(row.token)
         ended = seen(ledger)
+        assert ended.ended_at is not None
         assert ended.ended_at == pytest.approx(clock.wall())
         assert ended.started_at is not None
         assert ended.ended_at - ended.started_at == pytest.approx(20)

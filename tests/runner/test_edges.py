@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from steadyworker.adapter import Capabilities, Connected, Delays, Delivered, Lost
-from steadyworker.delivery import ATTEMPTS, HOP, KEY, LOSSES, Delivery, Redelivered, Settle, Settled, Target
+from steadyworker.delivery import ATTEMPTS, HOP, KEY, LOSSES, UID, Delivery, Redelivered, Settle, Settled, Target
 from steadyworker.events import DuplicateAcked, Event, Fenced
 from steadyworker.ledger.base import JobId, Moving, Renewal, Row, State, Verdict
 from steadyworker.outcome import Counters, Done, Failed, Interrupted
@@ -25,6 +25,11 @@ def row_of(bench: Bench, key: str = "k") -> Row:
     row = bench.real.read(JobId(NAMESPACE, QUEUE, key))
     assert row is not None
     return row
+
+
+def notes(bench: Bench, call: str, fences: list[int]) -> None:
+    """Let the first slot note the fence of each such call."""
+    setattr(bench.slots[0], call, lambda fence, *_, **__: fences.append(fence))
 
 
 def renewed(bench: Bench, reply: Renewal, key: str = "k", began: float | None = None) -> None:
@@ -81,12 +86,12 @@ def test_a_cancelled_run_whose_handler_has_returned_is_done() -> None:
 def test_a_second_cancel_changes_nothing() -> None:
     bench = Bench()
     bench.deliver("k")
-    told: list[str] = []
-    bench.slots[0].interrupt = lambda _fence, reason, *, hard: told.append(reason)  # type: ignore[method-assign]
+    told: list[int] = []
+    notes(bench, "interrupt", told)
     uid = row_of(bench).uid
     bench.say(Cancelled({uid: "first"}), Cancelled({uid: "second"}))
     (run,) = bench.runner.state.by_fence.values()
-    assert (told, run.cancel_reason) == (["cancelled"], "first")
+    assert (told, run.cancel_reason) == ([run.token.fence], "first")
 
 
 def test_an_outcome_that_waited_for_the_ledger_is_not_recorded_by_a_run_without_trust() -> None:
@@ -185,7 +190,7 @@ def test_a_run_without_a_renewal_is_stopped_when_its_lease_is_over_and_no_earlie
     bench = Bench(stop_on_ledger_loss=True, hurry=lambda: hurried.append(None))
     bench.deliver("k")
     killed: list[int] = []
-    bench.slots[0].kill = lambda fence, _outcome: killed.append(fence)  # type: ignore[method-assign]
+    notes(bench, "kill", killed)
     hurried.clear()
     bench.clock.advance(55)
     bench.say(LedgerLost("away"))
@@ -208,7 +213,7 @@ def test_a_run_whose_row_stays_locked_is_stopped_when_its_lease_is_over() -> Non
     bench = Bench(stop_on_ledger_loss=True)
     bench.deliver("k")
     killed: list[int] = []
-    bench.slots[0].kill = lambda fence, _outcome: killed.append(fence)  # type: ignore[method-assign]
+    notes(bench, "kill", killed)
     bench.clock.advance(55)
     renewed(bench, LOCKED)
     assert killed == []
@@ -236,7 +241,8 @@ def test_a_letter_of_a_job_that_is_done_is_a_duplicate_and_no_replay() -> None:
     bench = Bench()
     bench.deliver("k")
     bench.ended(0, Done())
-    letter = bench.deliver("k", sw_uid=row_of(bench).uid)
+    letter = Delivery(1, "letter", QUEUE, b"{}", {KEY: "k", UID: row_of(bench).uid}, redelivered=Redelivered.NO)
+    bench.say(Delivered(letter))
     assert bench.slots[0].task is None
     assert bench.adapter.settled[-1] == (letter.id, Settle.ACK)
 
@@ -268,3 +274,29 @@ def test_a_retry_after_a_take_over_carries_the_count_of_losses() -> None:
     bench.ended(0, Failed("odd"))
     (copy,) = bench.adapter.published
     assert (copy.headers[LOSSES], copy.headers[ATTEMPTS]) == ("1", "1")
+
+
+def test_an_exports_state_is_there_for_the_next_run() -> None:
+    bench = Bench()
+    bench.deliver("k")
+    bench.say(Asked(0, row_of(bench).fence, 1, "export_state", b"row 7"))
+    bench.ended(0, Interrupted())
+    bench.deliver("k")
+    task = bench.slots[0].task
+    assert task is not None
+    assert task.export_state == b"row 7"
+
+
+def test_a_plan_that_has_lost_its_unkeyed_message_settles_no_other_one() -> None:
+    """The other message would be acknowledged without a job."""
+    pending: list[Callable[[], None]] = []
+    bench = Bench(submit=pending.append)
+    bench.deliver(None, b'"one"')
+    bench.say(Lost(1, "cut"), Connected(2))
+    for number, body in enumerate([b'"other"', b'"one"']):
+        bench.say(Delivered(Delivery(2, f"again-{number}", QUEUE, body, redelivered=Redelivered.YES)))
+    while pending:
+        pending.pop(0)()
+        bench.runner.drain_inbox()
+    assert sorted(copy.body for copy in bench.adapter.published) == [b'"one"', b'"other"']
+    assert sorted(id_ for id_, how in bench.adapter.settled if how is Settle.ACK) == ["again-0", "again-1"]
