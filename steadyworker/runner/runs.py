@@ -272,7 +272,9 @@ class Runs:
     def drop(self, run: Run, write: str) -> None:
         """End a run whose write the ledger refused; its delivery goes through the decision table again."""
         self._refused.append((run, write))
-        self.explain_refusals()
+        lost = self.explain_refusals()
+        explain = "ledger.unreachable" if self._refused else "ledger.lost-history" if lost else ""
+        self._deps.emit(Fenced(**report.about(run.token, self._deps.clock), write=write, lost=lost, explain=explain))
         delivery, run.delivery = run.delivery, None
         if run.slot is not None:
             run.phase = Phase.DROPPED
@@ -285,25 +287,25 @@ class Runs:
         if delivery is not None:
             self._state.reconsider(delivery)
 
-    def explain_refusals(self) -> None:
+    def explain_refusals(self) -> str:
         """
-        Emit the event for each refused write, with its cause; while the ledger is away, the events wait.
+        Read why the ledger refused writes, and return what it has lost; while the ledger is away, its refusals wait.
 
-        If the ledger refused the write because it has gone back in time, this is an error, and no take-over.
+        If the ledger refused a write because it has gone back in time, this is an error, and no take-over.
         """
+        lost = ""
         while self._refused and not self._state.ledger_away:
             run, write = self._refused[0]
             try:
                 lost = report.lost_history(run, self._deps.ledger.read(run.token.id), write)
             except LedgerUnavailable as error:
                 self.ledger_lost(str(error))  # so that no delivery is decided before
-                return
+                return ""
             del self._refused[0]
-            about = report.about(run.token, self._deps.clock)
-            self._deps.emit(Fenced(**about, write=write, lost=lost, explain="ledger.lost-history" if lost else ""))
             if lost:
                 self._unrecorded.add(run.token.id)
                 self.history_lost(run.token, lost)
+        return lost
 
     def history_lost(self, token: Token, lost: str) -> None:
         """Log that the ledger has gone back in time: once for all jobs that show it at about the same time."""
