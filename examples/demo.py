@@ -51,7 +51,9 @@ def main(broker: str = EMBEDDED) -> int:
     clear()
     no_java = missing_java()
     stories = [story for story in STORIES if not (story.needs_java and no_java)]
-    ledger = open_ledger(config.load({"ledger": LEDGER}, ENVIRON, OUT))
+    ledger = open_ledger(
+        config.load({"ledger": LEDGER}, ENVIRON, OUT), create=True
+    )  # it is read before the worker starts
     with closing(ledger), Screen() as screen, Watched(screen, ledger, environ, OUT / "worker.log") as worker:
         screen.chapter(f"Making {demo_data.PAYMENTS:,} payments")
         demo_data.make_payments(PAYMENTS)

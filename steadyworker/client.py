@@ -147,6 +147,7 @@ class Client:
                 Send the job again with the same key.
             BadPayload: The payload is not of the Worker's payload type, or is too large.
             ConfigError: The Worker, the queue's name, or a setting is not valid.
+                With `again` also: no worker process has created the ledger (NoLedger), or the queue's consumers use another one.
             LedgerUnavailable: `again` was given, and the ledger did not respond; nothing was sent.
             ValueError, TypeError: A key, a header or the delay is not valid.
         """
@@ -230,6 +231,7 @@ class Client:
         The record begins at the job's first delivery, and the ledger deletes it some time after the job's end.
 
         Raises:
+            ConfigError: No worker process has created the ledger (NoLedger), or the queue's consumers use another one.
             BrokerUnavailable: The broker, whose identity is the ledger's namespace, did not respond.
             LedgerUnavailable: The ledger did not respond.
             ValueError, TypeError: The key is not valid.
@@ -276,6 +278,7 @@ class Client:
 
         Raises:
             UnknownQueue: Neither the broker nor the ledger has a queue of this name; nothing was recorded.
+            ConfigError: No worker process has created the ledger (NoLedger), or the queue's consumers use another one.
             BrokerUnavailable: The broker, whose identity is the ledger's namespace, did not respond.
             LedgerUnavailable: The ledger did not respond.
             ValueError, TypeError: The key is not valid.

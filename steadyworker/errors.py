@@ -8,6 +8,7 @@ Every exception that SteadyWorker raises or handles.
     └── Exception
         └── SteadyWorkerError
             ├── ConfigError          a wrong setting, a failed check or a refused login: exit code 78, with findings
+            │   └── NoLedger         no worker process has created the ledger that the settings name
             ├── UnknownQueue         neither the broker nor the ledger has a queue of this name
             ├── SendError            the broker did not confirm the message: send it again with the same key
             ├── BadPayload           the payload does not decode: becomes the dead letter's reason
@@ -94,6 +95,17 @@ class ConfigError(SteadyWorkerError):
     def __init__(self, message: str, findings: Sequence[Finding] = (), *, id: str = "") -> None:
         super().__init__(message, id=id or (findings[0].id if findings else ""))
         self.findings = tuple(findings)
+
+
+class NoLedger(ConfigError):
+    """A ledger that does not exist; only a worker process creates one, so this process knows nothing about any job."""
+
+    def __init__(self, url: str, got: str) -> None:
+        super().__init__(
+            f"Expected the ledger {url}, which a worker process creates at its start, got {got}: "
+            "set --ledger to the ledger of the workers, or start a worker first.",
+            id="ledger.missing",
+        )
 
 
 class UnknownQueue(SteadyWorkerError):

@@ -127,9 +127,16 @@ class TakenOver(Event, frozen=True, kw_only=True):
 
 
 class Fenced(Event, frozen=True, kw_only=True):
-    """A write that the ledger refused, because a later run has the job; the worker process ended the refused run."""
+    """
+    A write that the ledger refused; the worker process ended the refused run.
+
+    `lost` says what the ledger has lost, if it went back in time; it is empty if a later run has the job.
+    If the ledger did not say why it refused the write, `explain` is `ledger.unreachable`.
+    """
 
     write: str
+    lost: str = ""
+    explain: str = ""
 
 
 class Checkpointed(Event, frozen=True, kw_only=True):

@@ -12,9 +12,9 @@ from steadyworker.adapter import Capabilities, Uncounted
 from steadyworker.clock import Times
 from steadyworker.errors import BrokerUnavailable, LedgerUnavailable
 from steadyworker.ledger.base import OwnerSeen
-from steadyworker.ledger.lease import QUIET, Keeper
+from steadyworker.ledger.lease import QUIET, Keeper, registered_name
 from steadyworker.ledger.memory import MemoryLedger
-from steadyworker.runner.consumer_audit import LOOK_EVERY, AuditResult, ConsumerAudit, registered_name
+from steadyworker.runner.consumer_audit import LOOK_EVERY, AuditResult, ConsumerAudit
 from steadyworker.testing.clock import FakeClock
 
 NAME = registered_name("cluster/vhost", "exports")
@@ -454,3 +454,14 @@ def test_a_ledger_that_all_hosts_share_needs_no_number(watched: Watched) -> None
     assert watched.looks(10) == [(True, False)] * 10
     watched.broker.count = 0
     assert watched.looks(1) == [(False, False)]
+
+
+def test_a_surplus_is_tolerated_from_the_start_again_after_an_outage(watched: Watched) -> None:
+    """Right after an outage the broker still counts consumers that are gone."""
+    watched.broker.count = 2
+    tolerated = int((HEARTBEATS + 60) / LOOK_EVERY) + 1
+    assert watched.looks(tolerated) == [(False, False)] * tolerated
+    watched.broker.away = True
+    assert watched.looks(1) == [(False, False)]
+    watched.broker.away = False
+    assert watched.looks(tolerated + 1) == [(False, False)] * tolerated + [(True, False)]

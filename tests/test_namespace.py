@@ -14,8 +14,8 @@ from steadyworker.backends.opening import former_identity, namespace_of
 from steadyworker.clock import Times
 from steadyworker.config.resolve import Options
 from steadyworker.errors import ConfigError
+from steadyworker.ledger.lease import registered_name
 from steadyworker.ledger.memory import MemoryLedger
-from steadyworker.runner.consumer_audit import registered_name
 from steadyworker.testing.clock import FakeClock
 from steadyworker_rabbitmq import RabbitmqAdapter
 

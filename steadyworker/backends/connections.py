@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from steadyworker.adapter import Adapter
+from steadyworker.adapter import Adapter, Uncounted
 from steadyworker.backends.opening import namespace_of, open_adapter_for, open_ledger
 from steadyworker.config.resolve import Options
 from steadyworker.errors import ConfigError, UnknownQueue
 from steadyworker.ledger.base import JobId, Ledger
+from steadyworker.ledger.lease import QUIET, registered_name
 from steadyworker.names import QUEUE_NAME
 from steadyworker.spec import WorkerSpec, payload_type, spec_of
+from steadyworker.units import count_text
 from steadyworker.worker import WORKER, Worker
 
 _CLOSE_WITHIN = 5.0
@@ -72,6 +74,7 @@ class Connections:
     Two threads can look up the same namespace at the same time; both get the same result.
 
     Raises ConfigError for a URL that names no broker or ledger.
+    No method creates a ledger; the methods that ask it raise NoLedger if it does not exist.
     Each method can raise BrokerUnavailable or LedgerUnavailable.
     """
 
@@ -80,6 +83,7 @@ class Connections:
         self._lock = threading.Lock()
         self._adapters: dict[str, Adapter] = {}
         self._namespaces: dict[str, str] = {}
+        self._shared: set[str] = set()
         self._ledger: Ledger | None = None
 
     def adapter(self, line: Line) -> Adapter:
@@ -106,18 +110,41 @@ class Connections:
         """
         Return the namespace of this queue's jobs; the first call asks the broker for its identity.
 
-        Raises UnknownQueue if `knows` returns False; then the ledger records nothing.
+        Raises:
+            UnknownQueue: `knows` returned False; then the ledger records nothing.
+            NoLedger: No worker process has created the ledger.
+            ConfigError: The queue has consumers, and the ledger knows none of them; or as `namespace_of` raises it.
         """
-        if (known := self._namespaces.get(line.queue)) is not None:
-            return known
-        if not self.knows(line):
-            near = difflib.get_close_matches(line.queue, self._seen_queues(line))
-            remedy = f"did you mean {' or '.join(near)}?" if near else "correct it, or name the Worker."
-            raise UnknownQueue(
-                f"Expected the name of a queue that the broker or the ledger has, got {line.queue!r}: {remedy}"
+        if (known := self._namespaces.get(line.queue)) is None:
+            if not self.knows(line):
+                near = difflib.get_close_matches(line.queue, self._seen_queues(line))
+                remedy = f"did you mean {' or '.join(near)}?" if near else "correct it, or name the Worker."
+                raise UnknownQueue(
+                    f"Expected the name of a queue that the broker or the ledger has, got {line.queue!r}: {remedy}"
+                )
+            found = namespace_of(self.adapter(line), self._options, self.ledger(), line.queue)
+            known = self._namespaces.setdefault(line.queue, found)
+        if line.queue not in self._shared:
+            self._share(line, known)
+        return known
+
+    def _share(self, line: Line, namespace: str) -> None:
+        """
+        Check that the queue's consumers use this ledger, as far as the broker counts them; the ledger must know one of them.
+
+        An owner that is not proven dead counts, even if it has not registered for hours: it can be frozen or cut off.
+        """
+        name = registered_name(namespace, line.queue)
+        registered = {of for seen in self.ledger().owners() if not seen.dead for of in seen.queues}
+        if registered & {name, f"{name}{QUIET}"}:
+            self._shared.add(line.queue)
+        elif not isinstance(consumers := self.adapter(line).consumers(), Uncounted) and consumers:
+            raise ConfigError(
+                f"Expected the ledger of the workers of queue {line.queue!r}, got {self.ledger().url}: the queue has "
+                f"{count_text(consumers, 'consumer')}, and this ledger knows none under the namespace {namespace!r}. "
+                "Set --ledger and --namespace as the workers have them.",
+                id="ledger.of-others",
             )
-        found = namespace_of(self.adapter(line), self._options, self.ledger(), line.queue)
-        return self._namespaces.setdefault(line.queue, found)
 
     def last_round(self, line: Line, key: str) -> int | None:
         """Return the last round of this key in the ledger, or None if the ledger has none; raises UnknownQueue."""

@@ -17,7 +17,7 @@ from steadyworker.adapter import Adapter, QueueSpec, Renamable, Settings
 from steadyworker.backends import registry
 from steadyworker.clock import Clock, SystemClock, Times
 from steadyworker.config.resolve import Options
-from steadyworker.errors import ConfigError, Finding
+from steadyworker.errors import ConfigError, Finding, NoLedger
 from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.lease import QUIET
 from steadyworker.ledger.memory import MemoryLedger
@@ -33,20 +33,27 @@ _LIVES = 90.0
 """Seconds after its last registration for which an owner counts as living: the sum of lease and margin."""
 
 
-def open_ledger(options: Options, clock: Clock | None = None, times: Times | None = None, worker: str = "") -> Ledger:
+def open_ledger(
+    options: Options, clock: Clock | None = None, times: Times | None = None, worker: str = "", *, create: bool = False
+) -> Ledger:
     """
     Open the ledger that `--ledger` names.
 
     The URL is `sqlite:PATH`, `sqlite:PATH?synchronous=full`, `postgresql://…`, or `memory:` for tests.
+    Only a worker process may `create` the ledger: another process would then ask a ledger that knows no job.
+    Without `create`, the calls of a ledger that does not exist raise NoLedger.
 
+    Raises NoLedger for `memory:` without `create`, because each process has its own.
     Raises ConfigError if the URL names no ledger, if its path is unfit for a ledger, or if an extra is not installed.
     """
     clock, times = clock or SystemClock(), times or Times()
     scheme, _, rest = options.ledger.partition(":")
     if scheme == "memory":
+        if not create:
+            raise NoLedger("memory:", "one that is always empty, because each process has its own")
         return MemoryLedger(clock, times, worker)
     if scheme in ("postgresql", "postgres"):
-        return _postgres_ledger(options, clock, times, worker)
+        return _postgres_ledger(options, clock, times, worker, create=create)
     if scheme != "sqlite":
         msg = f"Expected a ledger URL of {_LEDGERS}, got the scheme {scheme!r}: set --ledger."
         raise ConfigError(msg, id="config.ledger-url")
@@ -56,10 +63,11 @@ def open_ledger(options: Options, clock: Clock | None = None, times: Times | Non
     if wanted or not place or synchronous not in ("normal", "full"):
         msg = f"Expected sqlite:PATH or sqlite:PATH?synchronous=full, got {options.ledger!r}: set --ledger."
         raise ConfigError(msg, id="config.ledger-url")
-    return SqliteLedger(sqlite_path(place), synchronous=synchronous, clock=clock, times=times, worker=worker)
+    path = sqlite_path(place)
+    return SqliteLedger(path, synchronous=synchronous, clock=clock, times=times, worker=worker, create=create)
 
 
-def _postgres_ledger(options: Options, clock: Clock, times: Times, worker: str) -> Ledger:
+def _postgres_ledger(options: Options, clock: Clock, times: Times, worker: str, *, create: bool) -> Ledger:
     try:
         from steadyworker.ledger.postgres.ledger import PostgresLedger
     except ImportError as error:
@@ -73,6 +81,7 @@ def _postgres_ledger(options: Options, clock: Clock, times: Times, worker: str) 
         clock=clock,
         times=times,
         worker=worker,
+        create=create,
     )
 
 

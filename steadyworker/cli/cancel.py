@@ -11,6 +11,7 @@ from steadyworker.config.resolve import Options
 from steadyworker.ledger import retention
 from steadyworker.outcome import JobState
 from steadyworker.text.plain_text import printable
+from steadyworker.text.redaction import redact
 
 KEPT = round(retention.CANCEL_MARK / retention.DAY)
 
@@ -38,6 +39,7 @@ def command(ctx: click.Context, options: Options, *, target: str, key: str, reas
     A key that the ledger does not know can be cancelled too, for messages that arrive within 14 days.
     Every cancelled job becomes a dead letter.
     Exit code 1 means that the job had already ended, or that there is no such queue.
+    Exit code 78 means that the queue's workers use another ledger, so that nothing was cancelled.
     """
     to = worker_or_queue(target)
     with Client.configured(options) as client:
@@ -49,8 +51,8 @@ def command(ctx: click.Context, options: Options, *, target: str, key: str, reas
     match before:
         case None:
             click.echo(
-                f"{key} is not in the ledger yet: the cancel is recorded, and a message with this key will not run "
-                f"if it arrives within {KEPT} days."
+                f"{key} is not in the ledger {redact(options.ledger)} yet: the cancel is recorded there, and a message "
+                f"with this key will not run if it arrives within {KEPT} days."
             )
         case JobState.DONE | JobState.CANCELLED | JobState.DEAD:
             click.echo(f"{key} is already {before}: nothing was cancelled.", err=True)

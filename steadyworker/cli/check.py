@@ -56,7 +56,7 @@ def command(
     Run the checks that `run` makes before the first message: names, delays, limits, broker, ledger, platform.
 
     The command also shows every setting, and where its value comes from.
-    It consumes no message.
+    It consumes no message, and creates no ledger.
     Each finding has a remedy; a note is not a problem.
     `steadyworker explain --id ID` tells more about a finding.
     Exit code 78 means that `run` would not start, because a finding is an error.
@@ -76,7 +76,7 @@ def command(
 
 @contextmanager
 def _planned(targets: Sequence[str], options: Options) -> Iterator[assemble.Plan]:
-    plan = assemble.plan([find_worker(target) for target in targets], options)
+    plan = assemble.plan([find_worker(target) for target in targets], options, create=False)
     try:
         yield plan
     finally:

@@ -197,7 +197,7 @@ OPTIONS: tuple[Option, ...] = (
         "on_ledger_loss",
         _choice("stop", "finish"),
         None,
-        "`stop` ends a run whose lease expires, `finish` lets the run finish [default: stop with a postgresql:// ledger, else finish].",
+        "`stop` ends a run whose lease expires, `finish` lets it go on; its next checkpoint waits for the ledger [default: stop with a postgresql:// ledger, else finish].",
     ),
     Option(
         "topology",

@@ -32,7 +32,8 @@ class Remedies:
         if entry is None or entry.speaks_for_itself:
             return ""
         texts = {name: value for name, value in line.items() if isinstance(value, str)}
-        remedy = entry.filled(entry.remedies[0] if entry.worker is None else entry.worker, texts)
+        groups = texts | {"message": texts.get("key", "")}  # an entry's texts call the job's key `message`
+        remedy = entry.filled(entry.remedies[0] if entry.worker is None else entry.worker, groups)
         return "" if any(remedy.rstrip(".") in text for text in texts.values()) else remedy
 
     def _entry(self, id: str) -> Entry | None:

@@ -124,13 +124,13 @@ class Report:
 
     def entry(self, entry: Entry) -> None:
         """Show an entry of the catalogue, without any log."""
-        self._line(Text(entry.title, _STYLES[entry.severity]))
+        self._line(Text(_unfilled(entry, entry.title), _STYLES[entry.severity]))
         self._line(Text(f"{entry.id}, {entry.severity}", "dim"))
         self._line()
         self._part("What", self._wrapped(_unfilled(entry, entry.what)))
-        self._part("Why", self._wrapped(entry.why))
+        self._part("Why", self._wrapped(_unfilled(entry, entry.why)))
         self._part("What to do", self._numbered(_unfilled(entry, remedy) for remedy in entry.remedies))
-        self._part("Make sure", self._commands(entry.verify))
+        self._part("Make sure", self._commands(_unfilled(entry, line) for line in entry.verify))
         self._part("Read on", ([Text(link, "blue")] for link in entry.read))
         self._part("Follows", ([Text(each)] for each in entry.follows))
         self._part("Known from", (line for source in entry.sources for line in self._wrapped(source)))
@@ -363,17 +363,17 @@ def entry_data(entry: Entry) -> dict[str, Any]:
     """Return an entry of the catalogue as `--json` prints it."""
     return {
         "kind": "entry",
-        **{name: getattr(entry, name) for name in ("id", "title", "severity", "why")},
-        "what": _unfilled(entry, entry.what),
-        "remedies": [_unfilled(entry, remedy) for remedy in entry.remedies],
-        **{name: list(getattr(entry, name)) for name in ("verify", "read", "sources", "follows")},
+        **{name: getattr(entry, name) for name in ("id", "severity")},
+        **{name: _unfilled(entry, getattr(entry, name)) for name in ("title", "what", "why")},
+        **{name: [_unfilled(entry, text) for text in getattr(entry, name)] for name in ("remedies", "verify")},
+        **{name: list(getattr(entry, name)) for name in ("read", "sources", "follows")},
         "samples": [{"from": sample.origin, "how": sample.how, "text": sample.text} for sample in entry.samples],
     }
 
 
 def _unfilled(entry: Entry, text: str) -> str:
-    """Return a text of an entry without any record: with its places, or without those that only our own line fills."""
-    return entry.filled(text, {}) if entry.speaks_for_itself else text
+    """Return a text of an entry without any record: each place has its default, or its name in angle brackets."""
+    return entry.filled(text, {})
 
 
 def _safe_groups(groups: Mapping[str, str]) -> dict[str, str]:

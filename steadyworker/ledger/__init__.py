@@ -95,9 +95,15 @@ A lease that has ended can still be renewed, if no other process has taken the j
 A run is trusted for 50 s, counted from the *start* of its claim or of its last granted renewal.
 After this time, its checkpoints, export commits and outcome wait until the ledger grants a renewal.
 When the lease has been over for 30 s (the margin), other processes may take the job over.
-Only the ledger's clock judges this: the server's clock in PostgreSQL, CLOCK_BOOTTIME with the boot's id in SQLite.
+Only the ledger's clock judges this: the server's wall clock in PostgreSQL, CLOCK_BOOTTIME with the boot's id in SQLite.
+PostgreSQL has no other clock: if its wall clock jumps forward, or a fail-over leads to a server whose clock is ahead, leases end too early.
+Another process can then take over a job that runs; the fence still refuses every write of the older run.
+If the clock jumps back, leases and waits for retries take that much longer.
+So let each server's clock follow NTP, which corrects small differences without a jump; `check` compares the clocks of all hosts in the ledger's URL.
 When the ledger refuses a write or a renewal, the runner drops the run and kills its child.
 The run's delivery, if it is still valid, goes through the decision table again.
+While the ledger is away, a job goes on until its next request that writes: a checkpoint, an export's state or an export's commit.
+This request waits until the ledger is back, and the job waits in its call; a job without such a request goes on to its end, and its outcome waits.
 If the lease ends during a ledger outage, the option `on_ledger_loss` decides: kill the run (`stop`), or let it run on (`finish`).
 The default is `finish` for a ledger of one host, and `stop` for all others.
 

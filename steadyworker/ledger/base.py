@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from steadyworker.errors import Finding
+from steadyworker.errors import Finding, NoLedger
 from steadyworker.outcome import CANCELLED, SNOOZED, Counters, JobState
 
 
@@ -381,6 +381,12 @@ class Ledger(Protocol):
     def close(self) -> None:
         """Close files and connections; may be called twice."""
         ...
+
+
+def missing(error: NoLedger) -> Finding:
+    """Return the note of `check` on a ledger that the first worker process will create."""
+    remedy = "start a worker; or, if workers of these queues run already, set --ledger to their ledger."
+    return Finding("note", str(error), remedy, id="ledger.missing")
 
 
 def permit(found: Sequence[Sequence[Any]]) -> Renewal:

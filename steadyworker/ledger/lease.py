@@ -29,6 +29,11 @@ QUIET = " (quiet)"
 """The suffix of a registered queue's name while its owner lives, but consumes no messages from the queue."""
 
 
+def registered_name(namespace: str, queue: str) -> str:
+    """Return the name under which owners register a queue; it has the namespace, because two brokers can have equal queue names."""
+    return f"{namespace}/{queue}"
+
+
 class Holder(Protocol):
     """A holder of leases: a runner."""
 

@@ -64,11 +64,6 @@ If the audit counted an owner that no longer consumes, a foreign consumer could 
 """
 
 
-def registered_name(namespace: str, queue: str) -> str:
-    """Return the name under which owners register a queue; it has the namespace, because two brokers can have equal queue names."""
-    return f"{namespace}/{queue}"
-
-
 def registered(ledger: Ledger, name: str, *, but: str = "", dead_for: float | None = None) -> int:
     """
     Return how many consumers the owners that live and consume a queue can be, without the owner `but`.
@@ -102,7 +97,7 @@ class ConsumerAudit:
     Compares the consumers of one queue with the owners in the ledger; used by one thread.
 
     Args:
-        name: The queue's `registered_name`.
+        name: The queue's `ledger.lease.registered_name`.
         owner: The owner id of this worker process.
         adapter: Counts the consumers of the queue; each worker process is at most `most_consumers` of them.
         ledger: Lists the living owners.

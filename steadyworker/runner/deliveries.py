@@ -298,8 +298,7 @@ class Deliveries:
         if claimed is None:
             return False
         if row is not None and envelope.hop > row.hop + 1:
-            hops = {"hop": envelope.hop, "known": row.hop, "explain": "ledger.lost-history"}
-            self._log.warning("ledger_lost_history", key=envelope.id.key, queue=envelope.id.queue, **hops)
+            self._runs.history_lost(claimed.token, f"the hops between {row.hop} and {envelope.hop} of the job")
         if self._obeys and (names := not_obeyed(envelope.delivery.headers)):
             self._obeys = False  # one line is enough
             about = {"key": envelope.id.key, "queue": envelope.id.queue, "headers": names}

@@ -7,7 +7,7 @@ from typing import Any
 from steadyworker.clock import Clock
 from steadyworker.errors import MessageRefused
 from steadyworker.events import JobSettled
-from steadyworker.ledger.base import Moving, Row, Token, Verdict
+from steadyworker.ledger.base import Moving, Row, State, Token, Verdict
 from steadyworker.outcome import SNOOZED, Crashed, Done, Failed, Interrupted, Outcome, Rejected, Snoozed
 from steadyworker.runner.settlement_plan import RecordInterrupted, SettlementPlan
 from steadyworker.runner.state import Run
@@ -80,6 +80,37 @@ def settled(run: Run, plan: SettlementPlan, clock: Clock) -> JobSettled:
         settled=plan.settled.value if plan.settled is not None else "unknown",
         seconds=round(clock.monotonic() - run.started, 6),
     )
+
+
+def lost_history(run: Run, row: Row | None, write: str) -> str:
+    """
+    Return what the ledger has lost, as its present row shows after it refused this write; empty if a later run has the job.
+
+    A ledger keeps the row of a job that runs, and a later claim draws a greater fence.
+    So a missing row, another row, or a smaller fence shows that the ledger has gone back in time.
+    """
+    if row is None:
+        return "the job's record"
+    if row.uid != run.token.uid:
+        return "the job's record, and another run has begun the job as a new one"
+    if row.fence < run.token.fence:
+        return f"the start of this run; its last run of the job is {row.fence}"
+    if write == "confirm" and row.token == run.token and row.state is State.RUNNING:
+        return "the outcome of this run"
+    return ""
+
+
+def history_lost(token: Token, lost: str) -> None:
+    """Log that the ledger has gone back in time, with all that follows for the operator."""
+    remedy = (
+        "Find out what set the ledger back: a stand-by that was promoted without the last commits, or a backup that was restored. "
+        "Every job that ran since then is unknown to it: a job that was done runs again if its message comes again, "
+        "a job that runs now starts again, and an accepted cancel is lost; cancel again, and look for effects that happened twice. "
+        "Let commits wait for the stand-by (synchronous_commit), so that a fail-over loses none."
+    )
+    about = {"key": token.id.key, "queue": token.id.queue, "fence": token.fence}
+    log = get_logger("steadyworker.runner")
+    log.error("ledger_lost_history", **about, lost=lost, remedy=remedy, explain="ledger.lost-history")
 
 
 def row_locked(token: Token) -> None:

@@ -53,9 +53,7 @@ class Requests:
             run.waiting.append(asked)
 
     def go_on(self, run: Run) -> None:
-        """Serve the requests that waited, if the run is trusted again."""
-        if not self._state.trusted(run):
-            return
+        """Serve the requests that waited; while the run is not trusted, they wait again."""
         waiting, run.waiting = run.waiting, []
         for asked in waiting:
             self.asked(asked)

@@ -325,6 +325,7 @@ class Runner:
 
     def _go_on(self) -> None:
         """Continue everything that waited for the ledger, or for a run to be trusted again."""
+        self.runs.explain_refusals()
         for run in list(self.state.by_fence.values()):
             if run.phase is Phase.ENDED:
                 self.runs.settle(run)

@@ -21,7 +21,7 @@ from steadyworker.adapter import Lost
 from steadyworker.delivery import Delivery, Settle, Settled, Target
 from steadyworker.errors import LedgerUnavailable, MessageRefused, PublishFailed
 from steadyworker.events import DeliveryLost, Fenced, JobEnded, JobStarted, TakenOver
-from steadyworker.ledger.base import Progress, Row
+from steadyworker.ledger.base import JobId, Progress, Row, Token
 from steadyworker.outcome import CANCELLED, Done, Failed, Interrupted, Outcome, Rejected
 from steadyworker.retry import draw
 from steadyworker.runner import report
@@ -58,6 +58,10 @@ If a run fails for one of these reasons while a request of its job waits, it end
 """
 
 
+_SAME_LOSS = 60.0
+"""Seconds without another job that shows that the ledger has gone back in time, after which such a job is a new error."""
+
+
 class Runs:
     """
     The runs of one Worker in this process.
@@ -72,6 +76,9 @@ class Runs:
         self._deps = deps
         self._state = state
         self._timers = timers
+        self._refused: list[tuple[Run, str]] = []
+        self._unrecorded: set[JobId] = set()
+        self._quiet_until = 0.0
         self._waits = Waits(deps.spec)
         self._settler = Settler(deps.ledger, deps.adapter, deps.submit, post)
 
@@ -110,7 +117,9 @@ class Runs:
             self.ended(run, Rejected(reason))
             return
         slot.run(task_of(row, envelope, self._deps.spec))
-        attempt, why = row.counters.attempts + 1, report.why(before, lost=lost)
+        attempt = row.counters.attempts + 1
+        why = "after a lost record" if row.id in self._unrecorded else report.why(before, lost=lost)
+        self._unrecorded.discard(row.id)
         self._deps.emit(JobStarted(**about, attempt=attempt, why=why, redelivered_because=because))
 
     def finish(self, row: Row, envelope: Envelope, began: float) -> None:
@@ -333,7 +342,10 @@ class Runs:
 
     def drop(self, run: Run, write: str) -> None:
         """End a run whose write the ledger refused; its delivery goes through the decision table again."""
-        self._deps.emit(Fenced(**report.about(run.token, self._deps.clock), write=write))
+        self._refused.append((run, write))
+        lost = self.explain_refusals()
+        explain = "ledger.unreachable" if self._refused else "ledger.lost-history" if lost else ""
+        self._deps.emit(Fenced(**report.about(run.token, self._deps.clock), write=write, lost=lost, explain=explain))
         delivery, run.delivery = run.delivery, None
         if run.slot is not None:
             run.phase = Phase.DROPPED
@@ -345,6 +357,33 @@ class Runs:
             self._state.by_fence.pop(run.token.fence, None)
         if delivery is not None:
             self._state.reconsider(delivery)
+
+    def explain_refusals(self) -> str:
+        """
+        Read why the ledger refused writes, and return what it has lost; while the ledger is away, its refusals wait.
+
+        If the ledger refused a write because it has gone back in time, this is an error, and no take-over.
+        """
+        lost = ""
+        while self._refused and not self._state.ledger_away:
+            run, write = self._refused[0]
+            try:
+                lost = report.lost_history(run, self._deps.ledger.read(run.token.id), write)
+            except LedgerUnavailable as error:
+                self.ledger_lost(str(error))  # so that no delivery is decided before
+                return ""
+            del self._refused[0]
+            if lost:
+                self._unrecorded.add(run.token.id)
+                self.history_lost(run.token, lost)
+        return lost
+
+    def history_lost(self, token: Token, lost: str) -> None:
+        """Log that the ledger has gone back in time: once for all jobs that show it at about the same time."""
+        now = self._deps.clock.monotonic()
+        if now >= self._quiet_until:
+            report.history_lost(token, lost)
+        self._quiet_until = now + _SAME_LOSS
 
     def ledger_lost(self, cause: str) -> None:
         """Note that the ledger did not respond, and end the runs that must not go on without a lease."""

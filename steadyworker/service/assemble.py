@@ -24,9 +24,9 @@ from steadyworker.exports.folders import StageFolders
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import SparkSettings
 from steadyworker.ledger.base import Ledger
-from steadyworker.ledger.lease import Keeper
+from steadyworker.ledger.lease import Keeper, registered_name
 from steadyworker.ledger.owners import OwnerLock, new_owner_id
-from steadyworker.runner.consumer_audit import AuditThread, ConsumerAudit, registered_name
+from steadyworker.runner.consumer_audit import AuditThread, ConsumerAudit
 from steadyworker.runner.runner import Runner
 from steadyworker.runner.state import Deps, Quota
 from steadyworker.service.broker_recheck import BrokerRecheck
@@ -151,12 +151,21 @@ def specs_of(
 
 
 def plan(
-    workers: Sequence[type[Worker[Any, Any]]], options: Options, times: Times | None = None, *, inline: bool = False
+    workers: Sequence[type[Worker[Any, Any]]],
+    options: Options,
+    times: Times | None = None,
+    *,
+    inline: bool = False,
+    create: bool = True,
 ) -> Plan:
-    """Open the ledger and the adapters, without a connection to any broker; with `inline`, jobs run in this process."""
+    """
+    Open the ledger and the adapters, without a connection to any broker.
+
+    With `inline`, jobs run in this process; without `create`, a ledger that does not exist stays missing.
+    """
     specs = specs_of(workers, options, _INLINE if inline else {})
     clock, times = SystemClock(), times or Times()
-    ledger = open_ledger(options, clock, times, socket.gethostname())
+    ledger = open_ledger(options, clock, times, socket.gethostname(), create=create)
     return Plan(options, specs, ledger, [open_adapter_for(spec, options) for spec in specs], clock, times)
 
 

@@ -21,10 +21,11 @@ from contextlib import suppress
 from steadyworker.adapter import Adapter, Capabilities, Uncounted
 from steadyworker.backends.opening import name_findings
 from steadyworker.config.resolve import Options
-from steadyworker.errors import BrokerUnavailable, Finding, LedgerUnavailable, by_level
+from steadyworker.errors import BrokerUnavailable, Finding, LedgerUnavailable, NoLedger, by_level
 from steadyworker.ledger.base import Ledger
+from steadyworker.ledger.lease import registered_name
 from steadyworker.names import NAMESPACE
-from steadyworker.runner.consumer_audit import registered, registered_name
+from steadyworker.runner.consumer_audit import registered
 from steadyworker.spec import WorkerSpec, misspelt
 from steadyworker.system.host import Host, look
 from steadyworker.text.redaction import redact
@@ -235,6 +236,6 @@ def _broker(spec: WorkerSpec, adapter: Adapter) -> Sequence[Finding]:
 
 
 def _name(spec: WorkerSpec, options: Options, adapter: Adapter, ledger: Ledger) -> Iterator[Finding]:
-    """Check the broker's name in this ledger; an unreachable broker or ledger has its own finding."""
-    with suppress(BrokerUnavailable, LedgerUnavailable):
+    """Check the broker's name in this ledger; a broker or ledger that is missing or unreachable has its own finding."""
+    with suppress(BrokerUnavailable, LedgerUnavailable, NoLedger):
         yield from name_findings(adapter, options, ledger, spec.queue)

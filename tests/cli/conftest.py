@@ -8,6 +8,7 @@ import pytest
 
 from steadyworker.config.resolve import load
 from tests.cli.kit import APP, Queues, Shell
+from tests.support.ledgers import make_ledger
 
 
 @pytest.fixture
@@ -18,4 +19,7 @@ def shell(tmp_path: Path) -> Shell:
 
 @pytest.fixture
 def queues(shell: Shell) -> Queues:
-    return Queues(load({"state_dir": str(shell.state)}, {}, shell.folder))
+    """The state as a first worker process has left it, with a ledger."""
+    options = load({"state_dir": str(shell.state)}, {}, shell.folder)
+    make_ledger(options)
+    return Queues(options)

@@ -30,7 +30,7 @@ def test_list_as_json_takes_nothing_away(shell: Shell, queues: Queues) -> None:
         assert (record["attempts"], record["losses"]) == (5, 1)
 
 
-def test_an_empty_queue_says_so(shell: Shell) -> None:
+def test_an_empty_queue_says_so(shell: Shell, queues: Queues) -> None:
     said = shell("dead", "list", "app:Exports")
     assert (said.code, said.out) == (0, "")
     assert "No dead letters" in said.err

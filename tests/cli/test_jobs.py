@@ -31,7 +31,7 @@ def progress(done: float, total: float) -> Callable[[Ledger, Row], object]:
     return lambda ledger, row: ledger.progress(row.token, Progress(done, total, "pages", time.time()))
 
 
-def test_without_jobs_says_where_it_looked(shell: Shell) -> None:
+def test_without_jobs_says_where_it_looked(shell: Shell, queues: Queues) -> None:
     said = shell("jobs")
     assert (said.code, said.out) == (0, "")
     assert "ledger.db" in said.err

@@ -238,7 +238,7 @@ def test_check_warns_of_state_that_others_can_read_and_changes_nothing(shell: Sh
     assert broker.stat().st_mode & 0o777 == 0o644
 
 
-def test_a_job_that_is_cancelled_in_advance_never_runs(town: Shell) -> None:
+def test_a_job_that_is_cancelled_in_advance_never_runs(town: Shell, queues: Queues) -> None:
     assert town("cancel", "app:Exports", "k-1", "--reason", "wrong month").code == 0
     town("send", "app:Exports", '{"merchant": "m-17"}', "--key", "k-1")
     assert town("run", "app:Exports", "--idle-exit", "2").code == 0

@@ -121,7 +121,7 @@ class TestCancel:
     def test_of_an_unknown_job_is_in_advance(self, shell: Shell, queues: Queues) -> None:
         said = shell("cancel", "app:Exports", "k-1", "--reason", "wrong month")
         assert said.code == 0
-        assert "not in the ledger yet" in said.out
+        assert f"not in the ledger sqlite:{shell.state}/ledger.db yet" in said.out
 
     def test_of_an_unknown_key_says_how_long_it_counts(self, shell: Shell, queues: Queues) -> None:
         queues.job("k-1")

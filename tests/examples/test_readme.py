@@ -231,7 +231,7 @@ def test_the_events_of_the_log_are_events() -> None:
     code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "steadyworker" / "runner").glob("*.py"))
     of_runner = {name: level for level, name in re.findall(r"\.(info|warning|error)\(\s*\"(\w+)\"", code)}
     levels = of_runner | {name: logging.getLevelName(level).lower() for name, level in LINES.values()}
-    assert len(named) == 11
+    assert len(named) == 12
     assert {name: level for name, level in named if levels.get(name) != level} == {}
 
 

@@ -9,7 +9,8 @@ from typing import Any, cast
 from steadyworker.clock import SystemClock, Times
 from steadyworker.errors import LedgerUnavailable
 from steadyworker.ledger.base import JobId, Ledger, Renewal, Token
-from steadyworker.ledger.lease import Keeper
+from steadyworker.ledger.lease import QUIET, Keeper
+from steadyworker.testing.clock import FakeClock
 from tests.conftest import Eventually
 
 
@@ -151,3 +152,59 @@ def test_marks_are_read_between_renewals_and_a_look_that_fails_brings_the_next_r
     assert ledger.calls[:second] == ["renew"] + ["look"] * (second - 1)
     assert second > 2
     assert ledger.calls[ledger.calls.index("failed look") + 1] == "renew"
+
+
+class Slow(Granting):
+    """A ledger whose replies take 30 s, and that notes the queues of each registration."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+        self.registered: list[Sequence[str]] = []
+
+    def renew(self, tokens: Sequence[Token]) -> Sequence[Renewal]:
+        self.clock.advance(30)
+        return super().renew(tokens)
+
+    def register(self, *said: Any) -> None:
+        self.registered.append(said[2])
+
+
+def test_a_renewal_counts_from_its_start_however_late_the_reply_is() -> None:
+    class Noting(Impatient):
+        def renewed(self, began: float, answers: Sequence[tuple[Token, Renewal]]) -> None:
+            self.turns.append(began)
+
+    clock, holder = FakeClock(), Noting()
+    keeper = Keeper(cast(Ledger, Slow(clock)), "me", "host", [], [holder], clock, Times())
+    before = clock.boottime()
+    keeper.turn()
+    assert (holder.turns, clock.boottime()) == ([before], before + 30)
+
+
+def test_an_owner_that_has_left_a_queue_but_holds_a_delivery_registers_as_its_consumer() -> None:
+    """The broker counts it, too."""
+    clock, held = FakeClock(), {"exports"}
+    ledger = Slow(clock)
+    keeper = Keeper(
+        cast(Ledger, ledger), "me", "host", ["exports"], [], clock, Times(), holds=lambda queue: queue in held
+    )
+    keeper.left("exports", left=True)
+    keeper.turn()
+    held.clear()
+    keeper.turn()
+    assert ledger.registered == [["exports"], [f"exports{QUIET}"]]
+
+
+def test_an_owner_that_leaves_a_queue_registers_so_soon(eventually: Eventually) -> None:
+    ledger = Slow(FakeClock())
+    keeper = Keeper(cast(Ledger, ledger), "me", "host", ["exports"], [], SystemClock(), Times().scaled(0.01))
+    keeper.turn()
+    thread = threading.Thread(target=keeper.run)
+    thread.start()
+    try:
+        keeper.left("exports", left=True)
+        eventually(lambda: len(ledger.registered) == 2)
+    finally:
+        keeper.end()
+        thread.join()
+    assert ledger.registered == [["exports"], [f"exports{QUIET}"]]

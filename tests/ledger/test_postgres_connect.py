@@ -207,3 +207,28 @@ class TestTls:
         claim(trusting)
         (finding,) = trusting.findings()
         assert "TLS does not verify" in finding.what
+
+
+SHIFTED = """
+    CREATE SCHEMA shifted;
+    CREATE FUNCTION shifted.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS
+        'SELECT pg_catalog.clock_timestamp() + CASE WHEN pg_is_in_recovery() THEN interval ''1 minute'' ELSE interval ''0'' END'
+"""
+"""A clock that is ahead at the stand-by only; both servers of the test are on one machine, so that their real clocks agree."""
+
+
+def test_check_compares_the_clocks_of_primary_and_standby(pair: tuple[Cluster, Cluster], opened: Open) -> None:
+    primary, standby = pair
+    url = primary.add_database()
+    both = url.replace(f":{primary.port}/", f":{primary.port},127.0.0.1:{standby.port}/")
+    assert opened(both).findings() == []
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute(SHIFTED)
+        name = sql.Identifier(urlsplit(url).path.removeprefix("/"))
+        admin.execute(sql.SQL("ALTER DATABASE {} SET search_path = public, shifted, pg_catalog").format(name))
+    (finding,) = opened(both).findings()
+    assert (finding.level, finding.id) == ("warning", "ledger.clocks")
+    assert f"got 127.0.0.1:{standby.port} 60 s ahead of 127.0.0.1:{primary.port}" in finding.what
+    assert opened(url).findings() == [], "one host has one clock"
+    standby.kill()
+    assert opened(both).findings() == [], "a host that does not respond is left out"

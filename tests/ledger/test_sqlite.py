@@ -122,3 +122,31 @@ def settled(ledger: Ledger, job: JobId) -> str:
     row = ledger.read(job)
     assert row is not None
     return row.settled
+
+
+@pytest.mark.parametrize("step", [7200.0, -7200.0], ids=["forward", "back"])
+@pytest.mark.parametrize("when", ["before the claim", "before a renewal", "before the end"])
+def test_how_long_a_run_has_taken_survives_a_step_of_the_wall_clock(
+    tmp_path: Path, clock: FakeClock, step: float, when: str
+) -> None:
+    with closing(SqliteLedger(tmp_path / "ledger.db", clock=clock, times=Times())) as ledger:
+        ledger.renew([])
+        if when == "before the claim":
+            clock.step_wall(step)
+        row = claimed(ledger)
+        clock.advance(10)
+        if when == "before a renewal":
+            clock.step_wall(step)
+        ledger.renew([row.token])
+        running = seen(ledger)
+        assert running.started_at is not None
+        assert clock.wall() - running.started_at == pytest.approx(10)
+        clock.advance(10)
+        if when == "before the end":
+            clock.step_wall(step)
+        assert ledger.done(row.token)
+        ended = seen(ledger)
+        assert ended.ended_at is not None
+        assert ended.ended_at == pytest.approx(clock.wall())
+        assert ended.started_at is not None
+        assert ended.ended_at - ended.started_at == pytest.approx(20)

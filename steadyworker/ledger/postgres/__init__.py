@@ -6,5 +6,6 @@ The ledger of a fleet: a PostgreSQL database.
 | `ledger.py` | `PostgresLedger`, which implements `steadyworker.ledger.base.Ledger` |
 | `session.py` | the connections, and the translation of their errors |
 | `url.py` | from the URL to libpq's parameters |
+| `clocks.py` | the comparison of the clocks of all hosts in the URL |
 | `rows.py`, `schema.py` | the conversion between jobs and rows; tables and statements |
 """

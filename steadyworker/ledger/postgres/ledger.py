@@ -22,7 +22,7 @@ from psycopg.errors import LockNotAvailable
 from typing_extensions import override
 
 from steadyworker.clock import Clock, Times
-from steadyworker.errors import ConfigError, Finding, LedgerUnavailable
+from steadyworker.errors import ConfigError, Finding, LedgerUnavailable, NoLedger
 from steadyworker.ledger import owners as proof
 from steadyworker.ledger import retention
 from steadyworker.ledger.base import (
@@ -41,12 +41,14 @@ from steadyworker.ledger.base import (
     Wanted,
     counters_values,
     mine_values,
+    missing,
     permit,
     pk_values,
     seen_values,
     wanted_values,
 )
 from steadyworker.ledger.postgres import schema as sql
+from steadyworker.ledger.postgres.clocks import clock_findings
 from steadyworker.ledger.postgres.rows import progress_of, row_of, storable, tokens_values, verdict_values
 from steadyworker.ledger.postgres.session import Identity, Session
 from steadyworker.ledger.postgres.url import Target, target_of
@@ -73,10 +75,12 @@ class PostgresLedger(Ledger):
         times: The lease, the margin, and the limit for one call.
         worker: The name of the worker process that claims through this ledger, for people.
         is_dead: Returns whether an owner is proven dead; by default, whether its lock in `owners_dir` is free.
+        create: True if the first call creates the tables when there are none; only a worker process does this.
 
     Raises:
         ConfigError: libpq cannot read the URL.
             At the first call also: the server refuses the login, the tables have another version, or rights are missing.
+        NoLedger: At the first call: the database has no ledger, and `create` is False.
     """
 
     def __init__(
@@ -88,6 +92,7 @@ class PostgresLedger(Ledger):
         times: Times,
         worker: str = "",
         is_dead: Callable[[str], bool] | None = None,
+        create: bool = True,
     ) -> None:
         def target() -> Target:
             return target_of(url(), times.call_timeout)
@@ -97,9 +102,10 @@ class PostgresLedger(Ledger):
         self._worker = storable(worker)
         self._lease = {"lease": times.lease, "margin": times.margin}
         self._call = times.call_timeout
+        self._clock = clock
         self._identity = Identity()
-        self._record = Session(target, self._identity, times.call_timeout, clock)
-        self._renewals = Session(target, self._identity, times.call_timeout, clock)
+        self._record = Session(target, self._identity, times.call_timeout, clock, create=create)
+        self._renewals = Session(target, self._identity, times.call_timeout, clock, create=create)
         self._is_dead = is_dead or self._lock_is_free
 
     @property
@@ -126,6 +132,8 @@ class PostgresLedger(Ledger):
             )
         try:
             ((synchronous, fsync),) = self._ask(sql.DURABILITY, {})
+        except NoLedger as error:
+            return [*found, missing(error)]
         except ConfigError as error:
             return [
                 *found,
@@ -146,7 +154,7 @@ class PostgresLedger(Ledger):
                     id="ledger.not-durable",
                 )
             )
-        return found
+        return [*found, *clock_findings(self._target, self._clock)]
 
     @override
     def bind(self, namespace: str, queue: str, identity: str) -> str:

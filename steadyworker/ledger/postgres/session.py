@@ -38,7 +38,7 @@ from tenacity import wait_random_exponential
 from typing_extensions import override
 
 from steadyworker.clock import Clock
-from steadyworker.errors import ConfigError, LedgerUnavailable
+from steadyworker.errors import ConfigError, LedgerUnavailable, NoLedger
 from steadyworker.ledger.postgres import schema as sql
 from steadyworker.ledger.postgres.url import Target
 from steadyworker.retry import draw
@@ -149,18 +149,23 @@ class Session:
         identity: The id that the ledger must have; the session that opens first sets it.
         call: The limit in seconds for one call, for connecting, and for the wait for another thread's call.
         clock: Measures the waits.
+        create: True if a session creates the ledger in a database without one.
 
     Raises:
-        ConfigError: Before the first success: a fault that no retry can mend, such as a refused login, another schema, or no rights.
+        NoLedger: Before the first success: the database has no ledger, and `create` is False.
+        ConfigError: Before the first success: another fault that no retry can mend, such as a refused login, another schema, or no rights.
         LedgerUnavailable: Every other fault, and every fault after the first success.
     """
 
-    def __init__(self, target: Callable[[], Target], identity: Identity, call: float, clock: Clock) -> None:
+    def __init__(
+        self, target: Callable[[], Target], identity: Identity, call: float, clock: Clock, *, create: bool = True
+    ) -> None:
         self._target = target
         self._at = target()
         self._identity = identity
         self._call = call
         self._clock = clock
+        self._create = create
         self._lock = Lock()
         self._connection: Connection | None = None
         self._back_off = wait_random_exponential(multiplier=call / 32, max=call * _LONGEST_BACK_OFF)
@@ -207,6 +212,8 @@ class Session:
             raise LedgerUnavailable(self._why)
         try:
             self._connection = self._connect()
+        except NoLedger:
+            raise
         except (psycopg.Error, ConfigError, LedgerUnavailable) as error:
             cause = self._translated(error) if isinstance(error, psycopg.Error) else self._unfit(str(error))
             self._why = str(cause)
@@ -248,6 +255,8 @@ class Session:
         if not is_there:
             if self._identity.ledger_id is not None:
                 raise self._unfit(self._another("a database without a ledger"))
+            if not self._create:
+                raise NoLedger(self._at.shown, "a database without a ledger")
             if schema is None:
                 raise errors.InvalidSchemaName("no schema of the search_path exists")
             with suppress(errors.DuplicateTable):  # another process has created them

@@ -23,7 +23,7 @@ from urllib.parse import quote
 from typing_extensions import override
 
 from steadyworker.clock import Clock
-from steadyworker.errors import ConfigError, LedgerUnavailable
+from steadyworker.errors import ConfigError, LedgerUnavailable, NoLedger
 from steadyworker.ledger.sqlite import schema as sql
 from steadyworker.system.private import make_private_file, make_private_folder
 
@@ -76,19 +76,24 @@ class LedgerFile:
         call: The limit in seconds for a call's wait for another process or thread.
         clock: Measures the waits.
         marker: A folder that is created right after the file: a folder without its file shows that the file was removed.
+        create: True if the first call creates a ledger when there is none.
 
     Raises:
         ConfigError: At the first call: a fault that no retry can mend (not a ledger, another schema, not writable).
+        NoLedger: There is no ledger, and `create` is False.
         LedgerUnavailable: Every other fault, and every fault after the first success.
     """
 
-    def __init__(self, path: Path, synchronous: str, call: float, clock: Clock, marker: Path) -> None:
+    def __init__(
+        self, path: Path, synchronous: str, call: float, clock: Clock, marker: Path, *, create: bool = True
+    ) -> None:
         self.path = path.absolute()
         self._name = str(self.path)
         self._synchronous = synchronous
         self._call = call
         self._clock = clock
         self._marker = marker
+        self._create = create
         self._lock = Lock()
         self._connection: sqlite3.Connection | None = None
         self._level = ""
@@ -204,6 +209,8 @@ class LedgerFile:
                 f"Expected the ledger {self.path}, but {got}: put it back; or, to begin with an empty ledger, "
                 f"stop every process that uses it, and remove {self._marker.name} beside it."
             )
+        if not self._create and (seen is None or not seen.st_size):
+            raise NoLedger(f"sqlite:{self.path}", "no such file" if seen is None else "an empty file")
         connection = self._connect()
         try:
             self._prepare(connection)
@@ -249,8 +256,8 @@ class LedgerFile:
                 f"Expected SQLite 3.37 or newer, got {sqlite3.sqlite_version}: use a Python that has a newer SQLite.",
                 id="ledger.unusable",
             )
-        mode = "rw" if self._was_open else "rwc"
-        if not self._was_open:
+        may_create = self._create and not self._was_open
+        if may_create:
             try:
                 make_private_folder(self.path.parent)
             except OSError as error:
@@ -262,7 +269,7 @@ class LedgerFile:
             with suppress(OSError):  # SQLite then reports the cause
                 make_private_file(self.path)
         return sqlite3.connect(
-            f"file:{quote(str(self.path))}?mode={mode}",
+            f"file:{quote(str(self.path))}?mode={'rwc' if may_create else 'rw'}",
             uri=True,
             timeout=self._call,
             isolation_level=None,  # transactions begin and end only by statements of this file
@@ -272,7 +279,7 @@ class LedgerFile:
     def _prepare(self, connection: sqlite3.Connection) -> None:
         """Create the tables in an empty file; raise for a file that is no ledger, has another schema, or cannot be written."""
         if connection.execute("PRAGMA application_id").fetchone()[0] != sql.APPLICATION_ID:
-            self._create(connection)
+            self._fill(connection)
         schema = connection.execute("SELECT schema FROM meta").fetchone()[0]
         if schema != sql.SCHEMA_VERSION:
             raise self._unfit(
@@ -284,7 +291,9 @@ class LedgerFile:
         connection.execute(f"PRAGMA wal_autocheckpoint = {_WAL_PAGES}")
         connection.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT}")
 
-    def _create(self, connection: sqlite3.Connection) -> None:
+    def _fill(self, connection: sqlite3.Connection) -> None:
+        if not self._create and not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+            raise NoLedger(f"sqlite:{self.path}", "a database without tables")
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # has an effect only in an empty file
         self._into_wal(connection)
         connection.execute("BEGIN IMMEDIATE")

@@ -18,7 +18,7 @@ from typing import Any
 from typing_extensions import override
 
 from steadyworker.clock import Clock, Times
-from steadyworker.errors import ConfigError, Finding
+from steadyworker.errors import ConfigError, Finding, NoLedger
 from steadyworker.ledger import owners as proof
 from steadyworker.ledger import retention
 from steadyworker.ledger.base import (
@@ -37,6 +37,7 @@ from steadyworker.ledger.base import (
     Wanted,
     counters_values,
     mine_values,
+    missing,
     permit,
     pk_values,
     seen_values,
@@ -44,7 +45,7 @@ from steadyworker.ledger.base import (
 )
 from steadyworker.ledger.sqlite import schema as sql
 from steadyworker.ledger.sqlite.file import LedgerFile
-from steadyworker.ledger.sqlite.place import place_findings
+from steadyworker.ledger.sqlite.place import creation_findings, place_findings
 from steadyworker.ledger.sqlite.rows import new_row, progress_of, row_of, storable, verdict_values
 from steadyworker.outcome import Counters
 from steadyworker.system.private import access_findings
@@ -64,10 +65,12 @@ class SqliteLedger(Ledger):
         times: The lease, the margin, and the limit for one call.
         worker: The name of the worker process that claims through this ledger, for people.
         is_dead: Returns whether an owner is proven dead; by default, whether its lock in `owners_dir` is free.
+        create: True if the first call creates the ledger when there is none; only a worker process does this.
 
     Raises:
         ConfigError: `synchronous` is unknown.
             At the first call also: the file is not a ledger, has another schema, or cannot be written.
+        NoLedger: At the first call: there is no ledger, and `create` is False.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class SqliteLedger(Ledger):
         times: Times,
         worker: str = "",
         is_dead: Callable[[str], bool] | None = None,
+        create: bool = True,
     ) -> None:
         if synchronous not in {"normal", "full"}:
             raise ConfigError(
@@ -86,11 +90,12 @@ class SqliteLedger(Ledger):
                 id="config.ledger-url",
             )
         self._path = path.absolute()
-        self._file = LedgerFile(self._path, synchronous, times.call_timeout, clock, self.owners_dir)
+        self._file = LedgerFile(self._path, synchronous, times.call_timeout, clock, self.owners_dir, create=create)
         self._clock = clock
         self._times = times
         self._worker = storable(worker)
         self._boot = proof.boot_id()
+        self._offset = clock.wall() - clock.boottime()
         self._is_dead = is_dead or self._lock_is_free
 
     @property
@@ -113,6 +118,8 @@ class SqliteLedger(Ledger):
         found = []
         try:
             self.ledger_id()
+        except NoLedger as error:
+            found += [missing(error), *creation_findings(self._path)]
         except ConfigError as error:
             found.append(
                 Finding(
@@ -172,7 +179,7 @@ class SqliteLedger(Ledger):
 
     @override
     def claim(self, claim: Claimed) -> Row | None:
-        now = self._clock.wall()
+        now = self._started_now()
         said = {"hop": claim.hop, "body_sha256": claim.body_sha256, "now": now, "worker": self._worker}
         values = counters_values(claim.counters) | said
         if claim.seen is not None:
@@ -197,12 +204,14 @@ class SqliteLedger(Ledger):
 
     @override
     def renew(self, tokens: Sequence[Token]) -> Sequence[Renewal]:
-        lease = self._lease()
+        step = self._step()
+        lease = self._lease() | {"step": step}
         answers = []
         with self._file.transaction() as db:
             for token in tokens:
                 found = db.execute(sql.RENEW, mine_values(token) | lease).fetchall()
                 answers.append(Renewal(granted=bool(found), cancel_reason=found[0][0] if found else None))
+        self._offset += step
         return answers
 
     @override
@@ -221,7 +230,8 @@ class SqliteLedger(Ledger):
 
     @override
     def done(self, token: Token) -> bool:
-        return self._write(sql.DONE, token, {"now": self._clock.wall(), "keep_done": retention.DONE})
+        values = {"now": self._clock.wall(), "step": self._step(), "keep_done": retention.DONE}
+        return self._write(sql.DONE, token, values)
 
     @override
     def interrupted(self, token: Token, counters: Counters) -> bool:
@@ -234,7 +244,7 @@ class SqliteLedger(Ledger):
     @override
     def moved(self, token: Token) -> bool:
         keep = {"keep_dead": retention.DEAD, "keep_moved": retention.MOVED}
-        return self._write(sql.MOVED, token, keep | {"now": self._clock.wall()})
+        return self._write(sql.MOVED, token, keep | {"now": self._clock.wall(), "step": self._step()})
 
     @override
     def settled(self, token: Token, known: bool) -> None:
@@ -339,6 +349,18 @@ class SqliteLedger(Ledger):
         with self._file.writing() as db:
             found = db.execute(statement, values | self._lease() | self._drawn(owner)).fetchall()
         return row_of(found[0], self._clock, self._times, self._boot, _lives) if found else None
+
+    def _step(self) -> float:
+        """
+        Return the seconds by which the wall clock was set since the last renewal.
+
+        A renewal moves the start of its runs by these seconds, so that a step of the clock does not change how long they have run.
+        """
+        return self._clock.wall() - self._clock.boottime() - self._offset
+
+    def _started_now(self) -> float:
+        """Return the wall clock without a step since the last renewal, because the next renewal adds that step."""
+        return self._clock.boottime() + self._offset
 
     def _drawn(self, owner: str) -> Values:
         return {"owner": owner, "wall_ms": int(self._clock.wall() * 1000)}

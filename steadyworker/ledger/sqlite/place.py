@@ -1,7 +1,8 @@
-"""The check of a SQLite ledger's place: it must be a local disk with free space."""
+"""The check of a SQLite ledger's place: it must be a local disk with free space, where this user may create files."""
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,15 @@ from steadyworker.errors import Finding
 from steadyworker.system.mounts import mounted, network_file_system
 
 _ROOM = 64 << 20
+
+
+def creation_findings(path: Path) -> list[Finding]:
+    """Return the fault of the place in which a worker process will create the ledger: this user cannot write there."""
+    folder = next(parent for parent in path.parents if parent.exists())
+    if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK):
+        return []
+    what = f"Expected to create the ledger {path}, got {folder}, where this user cannot create files."
+    return [Finding("error", what, "make it a writable directory, or name another file.", id="ledger.unusable")]
 
 
 def place_findings(where: Path) -> list[Finding]:

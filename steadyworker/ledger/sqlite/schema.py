@@ -3,6 +3,7 @@ The SQLite ledger's tables and statements.
 
 There are two kinds of times.
 Times that decide when a job may run (`lease_until`, `due`) are readings of CLOCK_BOOTTIME, stored with the boot's id.
+The start of a run is a wall time, too; the owner's renewals move it with each step of the clock.
 Times that people read, or that decide when a row is removed (`…_at`, `not_before`, `keep_until`) are readings of the wall clock.
 """
 # ruff: noqa: S608 - the statements are put together from this file's own constants, once, at import
@@ -197,7 +198,7 @@ CLAIM_SEEN = f"""
 TAKE = f"UPDATE jobs SET {_OWN} WHERE {_SEEN} AND state = 'moving' RETURNING {_COLUMNS}"
 LOSE = f"UPDATE jobs SET {_OWN}, {_MOVING} WHERE {_SEEN} AND state = 'running' RETURNING {_COLUMNS}"
 RENEW = f"""
-    UPDATE jobs SET lease_boot = :boot, lease_until = :lease_until
+    UPDATE jobs SET lease_boot = :boot, lease_until = :lease_until, started_at = started_at + :step
     WHERE {_MINE} AND state IN ('running', 'moving') RETURNING cancel_reason
 """
 MAY_COMMIT = f"""
@@ -212,7 +213,7 @@ EXPORT_STATE = f"UPDATE jobs SET export_state = :value WHERE {_MINE} AND state =
 DONE = f"""
     UPDATE jobs SET
         state = 'done', {_NOBODY}, reason = '', error_class = '', error_text = '',
-        ended_at = :now, keep_until = :now + :keep_done
+        ended_at = :now, started_at = started_at + :step, keep_until = :now + :keep_done
     WHERE {_MINE} AND state = 'running'
 """
 INTERRUPTED = f"UPDATE jobs SET state = 'interrupted', {_NOBODY}, {_COUNTERS} WHERE {_MINE} AND state = 'running'"
@@ -220,7 +221,7 @@ MOVING = f"UPDATE jobs SET {_MOVING} WHERE {_MINE} AND state IN ('running', 'mov
 MOVED = f"""
     UPDATE jobs SET
         state = iif(target = 'dead', 'dead', 'moved'), {_NOBODY},
-        ended_at = iif(target = 'dead', :now, NULL),
+        ended_at = iif(target = 'dead', :now, NULL), started_at = started_at + :step,
         keep_until = iif(target = 'dead', :now + :keep_dead, max(:now, not_before) + :keep_moved)
     WHERE {_MINE} AND state = 'moving'
 """

@@ -1,0 +1,56 @@
+"""
+The comparison of the clocks of all hosts that the ledger's URL lists, for `check`.
+
+Leases end by the wall clock of the server, and a fail-over changes the server.
+If the new server's clock is ahead, leases end too early, and other processes take over jobs that still run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from steadyworker.clock import Clock
+from steadyworker.errors import Finding
+from steadyworker.ledger.postgres.url import Target
+
+_APART = 5.0
+"""Seconds between two clocks that are a finding; a server that follows NTP is milliseconds off, and the margin of a lease is 30 s."""
+
+_NOW = "SELECT extract(epoch FROM clock_timestamp())::float8"
+
+
+def clock_findings(target: Target, clock: Clock) -> list[Finding]:
+    """Return the finding if the clocks of two hosts of the ledger are too far apart; a host that does not respond is left out."""
+    ahead = dict(_ahead(target, clock))
+    if len(ahead) < 2:  # noqa: PLR2004 - two clocks can differ
+        return []
+    first, last = min(ahead, key=ahead.__getitem__), max(ahead, key=ahead.__getitem__)
+    apart = ahead[last] - ahead[first]
+    if apart <= _APART:
+        return []
+    what = (
+        f"Expected the clocks of the ledger's servers to agree, got {last} {apart:.0f} s ahead of {first}: "
+        "after a fail-over to it, leases end that much too early, and jobs that run are taken over."
+    )
+    return [
+        Finding("warning", what, "let both servers follow NTP, and set the clock that is wrong.", id="ledger.clocks")
+    ]
+
+
+def _ahead(target: Target, clock: Clock) -> Iterator[tuple[str, float]]:
+    """Yield each host of a URL with several hosts, and by how many seconds its clock is ahead of this machine's."""
+    known = {name: str(value) for name, value in conninfo_to_dict(target.conninfo).items()}
+    hosts, ports = known.get("host", "").split(","), known.get("port", "").split(",")
+    if len(hosts) < 2:  # noqa: PLR2004 - one host has one clock
+        return
+    ports = ports * len(hosts) if len(ports) == 1 else ports
+    for host, port in zip(hosts, ports, strict=False):
+        one = known | {"host": host, "port": port, "target_session_attrs": "any"}
+        with suppress(psycopg.Error), psycopg.connect(make_conninfo(**one), autocommit=True) as connection:
+            before = clock.wall()
+            ((now,),) = connection.execute(_NOW).fetchall()
+            yield f"{host}:{port}", now - (before + clock.wall()) / 2

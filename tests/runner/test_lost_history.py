@@ -1,0 +1,120 @@
+"""A ledger that goes back in time is one error with its consequences, and never a take-over."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from typing import Any
+
+import pytest
+
+from steadyworker.events import Fenced, JobStarted, TakenOver
+from steadyworker.ledger.base import JobId, Row, State
+from steadyworker.runner.report import lost_history
+from steadyworker.testing.harness import Harness
+from steadyworker.testing.plugin import MakeHarness
+from tests.runner.kit import Gate, counted, events, raises, worker
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[Any]:
+    """The error lines that tell of it."""
+    found = [record for record in caplog.records if "ledger_lost_history" in str(record.msg)]
+    assert all(record.levelno == logging.ERROR for record in found)
+    return [record.msg for record in found]
+
+
+def goes_back(h: Harness, to: dict[JobId, Any]) -> None:
+    h.ledger._jobs = copy.deepcopy(to)
+
+
+def test_jobs_whose_records_are_gone_are_one_error_and_start_again(
+    harness: MakeHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = Gate()
+    exports = worker(gate, concurrency=2)
+    h = harness(exports)
+    keys = [h.send(exports, {}), h.send(exports, {})]
+    for key in keys:
+        h.wait(key, until="started")
+    gate.reached.wait(10)
+
+    goes_back(h, {})
+    while len([event for event in h.events if isinstance(event, Fenced)]) < 2:
+        h.advance(1)
+    gate.open()
+    for key in keys:
+        row = h.wait(key)
+        assert row is not None
+        assert row.state is State.DONE
+        (fenced,) = events(h, key, Fenced)
+        assert (fenced.write, fenced.lost, fenced.explain) == ("renew", "the job's record", "ledger.lost-history")
+        assert [event.why for event in events(h, key, JobStarted)] == ["new", "after a lost record"]
+        assert counted(h, key) == (0, 0, 0, 0)
+    (line,) = lines(caplog)
+    assert line["lost"] == "the job's record"
+    assert "a job that was done runs again if its message comes again" in line["remedy"]
+
+
+def test_a_record_of_an_earlier_run_is_no_later_run(harness: MakeHarness, caplog: pytest.LogCaptureFixture) -> None:
+    gate = Gate()
+    exports = worker(raises(ValueError("odd")), gate)
+    h = harness(exports)
+    key = h.send(exports, {})
+    earlier = h.wait(key, until="moved")
+    before = copy.deepcopy(h.ledger._jobs)
+    h.wait(key, until=gate.reached.is_set)
+
+    goes_back(h, before)
+    while not events(h, key, Fenced):
+        h.advance(1)
+    gate.open()
+    row = h.wait(key)
+
+    assert row is not None
+    assert row.state is State.DONE
+    assert earlier is not None
+    (fenced,) = events(h, key, Fenced)
+    assert fenced.lost == f"the start of this run; its last run of the job is {earlier.fence}"
+    assert len(lines(caplog)) == 1
+    assert counted(h, key) == (1, 0, 0, 0)
+
+
+def test_a_take_over_is_no_loss(harness: MakeHarness, caplog: pytest.LogCaptureFixture) -> None:
+    gate = Gate()
+    exports = worker(gate)
+    h = harness(exports)
+    key = h.send(exports, {})
+    h.wait(key, until=gate.reached.is_set)
+    h.expire_lease(key)
+    gate.open()
+    h.wait(key)
+    assert len(events(h, key, TakenOver)) == 1
+    assert [(event.lost, event.explain) for event in events(h, key, Fenced)] == [("", "")]
+    assert lines(caplog) == []
+
+
+def test_each_way_in_which_a_refused_run_meets_an_older_ledger(harness: MakeHarness) -> None:
+    gate = Gate()
+    exports = worker(gate)
+    h = harness(exports)
+    key = h.send(exports, {})
+    h.wait(key, until=gate.reached.is_set)
+    (run,) = h.processes[0].runners[0].state.by_fence.values()
+    row = h.job(key)
+    assert row is not None
+
+    def lost(write: str, **changed: Any) -> str:
+        return lost_history(run, Row(**{name: getattr(row, name) for name in Row.__struct_fields__} | changed), write)
+
+    assert lost_history(run, None, "renew") == "the job's record"
+    assert lost("renew", uid="another", fence=row.fence + 1).startswith("the job's record, and another run")
+    assert lost("confirm") == "the outcome of this run"
+    assert lost("renew", fence=row.fence + 1, owner="another") == ""
+    assert lost("record", state=State.DONE, owner=None) == ""
+    gate.open()
+    h.wait(key)
+
+
+@pytest.fixture(autouse=True)
+def _level(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
