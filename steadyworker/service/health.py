@@ -69,29 +69,28 @@ class HealthServer:
         place = self._socket.getsockname()
         self.address = f"[{place[0]}]:{place[1]}" if ":" in place[0] else f"{place[0]}:{place[1]}"
         """The address on which the server listens, as `host:port`."""
-        self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(
-            lambda _loop, _context: None
-        )  # of clients, or of a process without descriptors
-        self._thread = threading.Thread(target=self._run, name="health", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Start to serve probes."""
-        self._loop.run_until_complete(
-            self._loop.create_server(lambda: _Connection(self, self._loop), sock=self._socket)
-        )
+        self._loop = loop = asyncio.new_event_loop()
+        loop.set_exception_handler(lambda _loop, _context: None)  # of clients, or of a process without descriptors
+        loop.run_until_complete(loop.create_server(lambda: _Connection(self, loop), sock=self._socket))
+        self._thread = threading.Thread(target=self._run, args=(loop,), name="health", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Stop listening; it can be called twice, and before `start`."""
-        if self._thread.is_alive():
+        if self._loop is not None and self._thread is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
-        self._loop.close()
+            self._loop.close()
+            self._loop = self._thread = None
         self._socket.close()
 
-    def _run(self) -> None:
-        self._loop.run_forever()
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.run_forever()
         for connection in list(self.connections):
             connection.drop()
 

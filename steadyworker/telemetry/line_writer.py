@@ -111,13 +111,17 @@ class LineWriter:
 
     def _run(self) -> None:
         """Write the lines that wait; only this thread waits for the reader."""
+        writable = select.poll()
+        writable.register(self._descriptor, select.POLLOUT)
         while True:
             with self._changed:
                 self._changed.wait_for(self._waits)
-                # The number comes before the lines that still wait, so that a reader learns of the gap first.
+            writable.poll()
+            with self._changed:
+                # The number comes before the lines that still wait, so that a reader that returns learns of the gap first.
                 number = self._unreported
-                line = self._report(number) if number else self._backlog[0]
-            self._send(line)
+                line = b"" if number else self._backlog[0]
+            self._send(line or self._report(number), writable)
             with self._changed:
                 if number:
                     self._unreported -= number
@@ -126,16 +130,15 @@ class LineWriter:
                     self._size -= len(line)
                 self._changed.notify_all()
 
-    def _send(self, line: bytes) -> None:
+    def _send(self, line: bytes, writable: select.poll) -> None:
         """Write the whole line, however long that takes."""
         send = self._at_once or partial(os.write, self._descriptor)
-        ready = select.poll()
-        ready.register(self._descriptor, select.POLLOUT)
         while line:
             try:
-                ready.poll()
                 line = line[send(line) :]
-            except OSError:  # what can be written is written a little later
+            except BlockingIOError:
+                writable.poll()
+            except OSError:  # what cannot be written now is written a little later
                 time.sleep(_AGAIN_AFTER)
 
 

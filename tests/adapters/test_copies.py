@@ -45,7 +45,8 @@ def by_stomp(message: OutgoingMessage, dialect: Dialect) -> Delivery:
     headers, body = stomp.frame_of(message, dialect)
     assert stomp.fits(headers)
     headers = {name: text for name, text in headers.items() if name != "AMQ_SCHEDULED_DELAY"}
-    return stomp.delivery_of(1, QUEUE, dialect, {**headers, "ack": "1", "message-id": "consumer,1"}, body)
+    length = {"content-length": str(len(body))}  # stomp.py adds it, and the broker keeps it
+    return stomp.delivery_of(1, QUEUE, dialect, {**headers, **length, "ack": "1", "message-id": "consumer,1"}, body)
 
 
 def by_rocketmq(message: OutgoingMessage) -> Delivery:
