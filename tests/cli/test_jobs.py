@@ -7,11 +7,14 @@ import os
 import pty
 import select
 import signal
+import sqlite3
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
+from pathlib import Path
 from typing import Self
 
 import pytest
@@ -23,6 +26,7 @@ from steadyworker.ledger.base import JobId, Ledger, Moving, Progress, Row, State
 from steadyworker.outcome import Counters
 from steadyworker.text.plain_text import printable
 from tests.cli.kit import Queues, Shell
+from tests.support.stage import eventually
 
 ROW = Row(JobId("n", "exports", "k-1"), "uid", State.MOVED)
 
@@ -183,6 +187,25 @@ def test_watch_shows_progress_as_it_happens_and_ends_with_ctrl_c(shell: Shell, q
         queues.progress(row, Progress(7, 10, "pages", time.time()))
         terminal.until("7/10")
         assert terminal.end() == 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/syscall").exists(), reason="only Linux shows what a process waits in")
+def test_a_watch_whose_terminal_is_held_holds_nothing_of_the_ledger(shell: Shell, queues: Queues) -> None:
+    """Ctrl-S: its write waits for hours, and the ledger's log would grow as long as it read."""
+    row = queues.job("k-1", progress(3, 10))
+    with Terminal(shell, "jobs", "--watch") as terminal:
+        terminal.until("3/10")
+        pid = terminal.process.pid
+        held = os.open(f"/proc/{pid}/fd/1", os.O_WRONLY | os.O_NOCTTY)
+        termios.tcflow(held, termios.TCOOFF)
+        eventually(lambda: Path(f"/proc/{pid}/syscall").read_text().startswith("1 "), "it waits in its write(2)")
+        queues.progress(row, Progress(7, 10, "pages", time.time()))
+        with closing(sqlite3.connect(queues.options.ledger.removeprefix("sqlite:"))) as ledger:
+            busy, _, _ = ledger.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        assert busy == 0, "no reader"
+        os.close(held)
+        terminal.process.terminate()
+        assert terminal.process.wait(10) == -signal.SIGTERM
 
 
 def test_no_color_is_respected_on_a_terminal(shell: Shell, queues: Queues) -> None:
