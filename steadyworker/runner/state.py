@@ -211,7 +211,7 @@ class RunnerState:
             sure |= {run.plan for run in runs if run.plan is not None and run.plan.publishing}
         return sure | {*tuple(self.parked)}
 
-    def under_way(self, *, besides: Container[SettlementPlan]) -> bool:
+    def under_way(self, *, besides: Container[SettlementPlan | None]) -> bool:
         """Return whether there is any run or plan, besides these plans and their runs; any thread may call this."""
         runs = any(run.plan not in besides for run in tuple(self.by_fence.values()))
         return runs or any(plan not in besides for plan in tuple(self.passing))

@@ -149,6 +149,7 @@ def test_a_copy_of_any_message_is_its_originals_job(
     row = ledger.claim(Claimed(first.id, None, "owner", 0, first.body_sha256, Counters()))
     assert row is not None
     envelope, hop = first, 0
+    delivery = first.delivery
     for step in [*steps, dead]:
         message = step(envelope, row)
         hop += step in (retried, snoozed)

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import pika
 import pytest
+from pika.exceptions import ChannelClosedByBroker
 
 from steadyworker import Client
 from steadyworker.adapter import OutgoingMessage, QueueSpec, Settings, Target
@@ -66,14 +67,14 @@ def test_the_broker_moves_a_message_above_its_limit_to_the_dead_letters_by_itsel
     channel.confirm_delivery()
     channel.basic_publish("", "work", LARGE, pika.BasicProperties(delivery_mode=2))
     with limited(rabbitmq_node), closing(pika.BlockingConnection(pika.URLParameters(vhost.url))) as connection:
-        later = connection.channel()
+        later: Any = connection.channel()
         method, _, _ = later.basic_get("work")
         later.basic_reject(method.delivery_tag, requeue=False)
         eventually(lambda: later.queue_declare("dead", passive=True).method.message_count == 1)
         _, properties, body = later.basic_get("dead", auto_ack=True)
         assert (body, properties.headers["x-death"][0]["reason"]) == (LARGE, "rejected")
         later.basic_publish("", "dead", LARGE)
-        with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="larger than configured max size"):
+        with pytest.raises(ChannelClosedByBroker, match="larger than configured max size"):
             later.queue_declare("dead", passive=True)
 
 

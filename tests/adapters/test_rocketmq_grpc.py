@@ -375,8 +375,10 @@ class TestLife(GrpcBench):
     def test_a_sender_whose_proxy_goes_away_prints_nothing(self, goodbye: list[str]) -> None:
         """Not the library's tracebacks, and not what asyncio prints of the library's tasks when the process ends."""
         command = [sys.executable, "-c", SENDER, self.proxy.url, self.queue, *goodbye]
-        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        with subprocess.Popen(command, text=True, **pipes) as sender:  # type: ignore[call-overload]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, text=True, stdin=pipe, stdout=pipe, stderr=pipe) as sender:
+            assert sender.stdout is not None
+            assert sender.stderr is not None
             assert sender.stdout.readline() == "sent\n", sender.stderr.read()
             self.proxy.refuse()
             self.proxy.cut()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from typing import Any
 
 import grpc  # type: ignore[import-untyped]
 import pytest
-from rocketmq.grpc_protocol import definition_pb2 as definition  # type: ignore[import-untyped]
-from rocketmq.grpc_protocol import service_pb2 as service
+from rocketmq.grpc_protocol import definition_pb2, service_pb2  # type: ignore[import-untyped]
 
 from steadyworker.adapter import Adapter, QueueSpec, Settings, Unreachable
 from steadyworker.errors import BrokerUnavailable, PublishFailed
@@ -97,8 +97,10 @@ def test_a_name_server_that_is_away_is_named_and_no_proxy_is_blamed_for_it(drive
 @contextmanager
 def leading_proxy(port: int) -> Iterator[int]:
     """A proxy that leads its clients to another port, as one does behind a port that a container maps."""
+    definition: Any = definition_pb2  # their names are made when they are imported
+    service: Any = service_pb2
 
-    def route(request: service.QueryRouteRequest, _: grpc.ServicerContext) -> service.QueryRouteResponse:
+    def route(request: Any, _: grpc.ServicerContext) -> Any:
         queue = definition.MessageQueue(topic=request.topic, permission=definition.Permission.READ_WRITE)
         queue.accept_message_types.append(definition.MessageType.NORMAL)
         queue.broker.name = "broker-a"
