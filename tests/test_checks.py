@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from steadyworker.adapter import Capabilities, QueueSpec, Uncounted
 from steadyworker.config.resolve import Options, load
-from steadyworker.errors import BrokerUnavailable, Finding, LedgerUnavailable
+from steadyworker.errors import BrokerUnavailable, Finding, LedgerUnavailable, NoLedger
 from steadyworker.ledger.base import OwnerSeen
 from steadyworker.service import checks
 from steadyworker.spec import WorkerSpec, spec_of
@@ -198,6 +198,17 @@ def test_a_consumer_that_the_ledger_does_not_list_is_a_warning(
     only(warned, "warning", says, "--ledger-reach host")
     assert warned[0].id == "steadyworker.foreign-consumers"
     assert found(settings=options(ledger=ledger, ledger_reach="host"), adapter=broker, ledger=Ledger(seen=seen)) == []
+
+
+def test_a_consumer_beside_a_ledger_that_no_worker_has_created_is_a_warning() -> None:
+    """The first deployment beside consumers of another program, or a forgotten --ledger."""
+
+    class Missing(Ledger):
+        def owners(self) -> Sequence[OwnerSeen]:
+            raise NoLedger("sqlite:/l.db", "no such file")
+
+    warned = found(adapter=Broker(NETWORK, count=2), ledger=cast(Any, Missing()))
+    only(warned, "warning", "has 2 consumers, but this ledger lists 0", "--ledger-reach host")
 
 
 def test_a_broker_that_does_not_respond_has_not_refused_to_count() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -52,6 +53,18 @@ def test_what_does_not_fit_is_counted_once_and_the_count_comes_first() -> None:
     lines.write(b"line 0010\n")
     assert read(reader, b"line 0010\n") == ["line", "0010"]
     assert lines.lost == 7
+
+
+def test_a_line_that_was_cut_is_whole_before_the_count() -> None:
+    """The reader stands still in the middle of a traceback: JSON lines around the gap can still be read."""
+    reader, writer = os.pipe()
+    size = fcntl.fcntl(writer, fcntl.F_GETPIPE_SZ)
+    lines = LineWriter(writer, report, most=30)
+    lines.write(b"x" * (size + 10) + b"\n")
+    for number in range(10):
+        lines.write(b"line %04d\n" % number)
+    text = read(reader, b"line 0000\n")
+    assert text == ["x" * (size + 10), "lost", "9", "line", "0000"]
 
 
 def test_the_mode_of_the_shared_descriptor_is_left_alone() -> None:

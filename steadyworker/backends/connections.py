@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from steadyworker.adapter import Adapter, Uncounted
-from steadyworker.backends.opening import namespace_of, open_adapter_for, open_ledger
+from steadyworker.backends.opening import LIVES, namespace_of, open_adapter_for, open_ledger
 from steadyworker.config.resolve import Options
 from steadyworker.errors import ConfigError, UnknownQueue
 from steadyworker.ledger.base import JobId, Ledger
@@ -133,9 +133,13 @@ class Connections:
         Check that the queue's consumers use this ledger, as far as the broker counts them; the ledger must know one of them.
 
         An owner that is not proven dead counts, even if it has not registered for hours: it can be frozen or cut off.
+        An owner that has just died counts, too, if the broker takes a while to notice that.
         """
         name = registered_name(namespace, line.queue)
-        registered = {of for seen in self.ledger().owners() if not seen.dead for of in seen.queues}
+        late = self.adapter(line).capabilities.forgets_consumers_within
+        within = LIVES + late if late else 0.0
+        owners = (seen for seen in self.ledger().owners() if not seen.dead or seen.seen_ago < within)
+        registered = {of for seen in owners for of in seen.queues}
         if registered & {name, f"{name}{QUIET}"}:
             self._shared.add(line.queue)
         elif not isinstance(consumers := self.adapter(line).consumers(), Uncounted) and consumers:

@@ -29,7 +29,7 @@ _LEDGERS = "sqlite:PATH, postgresql://… or memory:"
 _LIST = re.compile(r",|:\d+$")
 """Tells a namespace that is a list of addresses from any other name."""
 
-_LIVES = 90.0
+LIVES = 90.0
 """Seconds after its last registration for which an owner counts as living: the sum of lease and margin."""
 
 
@@ -185,7 +185,7 @@ def former_identity(adapter: Adapter, options: Options, ledger: Ledger, queue_na
     if not isinstance(adapter, Renamable) or (namespace is not None and adapter.capabilities.reports_name):
         return None
     end = f"/{queue_name}"
-    living = (seen for seen in ledger.owners() if not seen.dead and seen.seen_ago <= _LIVES)
+    living = (seen for seen in ledger.owners() if not seen.dead and seen.seen_ago <= LIVES)
     registered = {name.removesuffix(QUIET) for seen in living for name in seen.queues}
     names = {name.removesuffix(end) for name in registered if name.endswith(end)}
     if namespace is not None and _is_listed(adapter, namespace):

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from steadyworker.delivery import (
     ATTEMPTS,
     CRASHES,
+    DEAD_HEADERS,
     ERROR_CLASS,
     ERROR_TEXT,
     FIRST_FAILED_AT,
@@ -165,8 +166,15 @@ def message_for(envelope: Envelope, hop: int, verdict: Verdict, uid: str, worker
 
 
 def deferred(envelope: Envelope, uid: str, delay: float) -> OutgoingMessage:
-    """Return a copy of the message that comes later, with the same hop."""
-    headers = {**envelope.delivery.headers, **_names(envelope.id, envelope.hop, uid)}
+    """
+    Return a copy of the message that comes later, with the same hop.
+
+    Only the copy of a dead letter has the headers of one: with them and the uid, a copy counts as a letter that an operator moved.
+    """
+    theirs = envelope.delivery.headers
+    if not envelope.letter:
+        theirs = {name: text for name, text in theirs.items() if name not in DEAD_HEADERS}
+    headers = {**theirs, **_names(envelope.id, envelope.hop, uid)}
     return OutgoingMessage(Target.LATER, envelope.delivery.body, headers, delay)
 
 

@@ -183,7 +183,10 @@ def _foreign(spec: WorkerSpec, options: Options, adapter: Adapter, ledger: Ledge
     if not consumers:
         return
     name = registered_name(options.namespace or adapter.identity(), spec.queue)
-    known = registered(ledger, name, dead_for=adapter.capabilities.forgets_consumers_within)
+    try:
+        known = registered(ledger, name, dead_for=adapter.capabilities.forgets_consumers_within)
+    except NoLedger:  # it has a finding of its own
+        known = 0
     if consumers > known:
         what = f"Queue {spec.queue!r} has {count_text(consumers, 'consumer')}, but this ledger lists {known}: a consumer outside it may run the same jobs."
         remedy = (

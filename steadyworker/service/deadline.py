@@ -8,14 +8,12 @@ Nothing is lost: the children die with this process, and other worker processes 
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 
 from steadyworker.clock import Clock
-from steadyworker.lifecycle import EX_TERMINATED
 
 _GRACE = 1.0
 """Seconds after the budget's end that the main thread gets, for example after the whole process stood still."""
@@ -25,10 +23,10 @@ class Deadline:
     """
     The thread that ends the process; `begin` starts the budget of `within` seconds, and `met` ends the thread.
 
-    `leave` ends the process with an exit code.
+    `leave` ends the process.
     """
 
-    def __init__(self, within: float, clock: Clock, leave: Callable[[int], object] = os._exit) -> None:
+    def __init__(self, within: float, clock: Clock, leave: Callable[[], object]) -> None:
         self._within = within
         self._clock = clock
         self._leave = leave
@@ -54,7 +52,7 @@ class Deadline:
         for within in (self._within, _GRACE):
             if self._over(within):
                 return
-        self._leave(EX_TERMINATED)
+        self._leave()
 
     def _over(self, within: float) -> bool:
         """Wait these seconds; return whether the stop is over by then."""

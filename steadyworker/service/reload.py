@@ -16,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from steadyworker.system.leaving import flush_logs
+
 _EVERY = 0.3
 _SKIPPED = frozenset({"node_modules", "__pycache__", "site-packages"})
 
@@ -36,6 +38,7 @@ class Reload:
 
     def execute_again(self) -> NoReturn:
         """Replace this process by a new one with the same command line."""
+        flush_logs()
         sys.stdout.flush()
         sys.stderr.flush()
         os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - no shell is wanted

@@ -19,6 +19,7 @@ A worker process from its start to its exit code: signals, the one stop budget, 
 
 from __future__ import annotations
 
+import os
 import queue
 import random
 import signal
@@ -113,7 +114,7 @@ class Service:
         self._log = get_logger("steadyworker.service")
         self._words: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._budget: Budget | None = None
-        self._deadline = Deadline(options.stop_within, clock)
+        self._deadline = Deadline(options.stop_within, clock, lambda: os._exit(self._code or EX_TERMINATED))
         self._killing = False
         self._signals = 0
         self._code = EX_OK

@@ -25,7 +25,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 
 MOST_BYTES = 4 << 20
@@ -65,6 +64,7 @@ class LineWriter:
         self._backlog: deque[bytes] = deque()
         self._size = 0
         self._unreported = 0
+        self._cut = False
         self._thread: threading.Thread | None = None
 
     def write(self, line: bytes) -> None:
@@ -73,9 +73,10 @@ class LineWriter:
             self._begin()
         with self._changed:
             if not self._waits():
-                line = self._rest_of(line)
-                if not line:
+                rest = self._rest_of(line)
+                if not rest:
                     return
+                self._cut, line = rest != line, rest
             if self._backlog and self._size + len(line) > self._most:
                 self.lost += 1
                 self._unreported += 1
@@ -103,10 +104,12 @@ class LineWriter:
     def _wake(self) -> None:
         """Wake the thread, or start it; the caller holds the lock."""
         if self._thread is None:
-            thread = threading.Thread(target=self._run, name="steadyworker-log", daemon=True)
-            with suppress(RuntimeError):  # the system allows no further thread: the next line tries again
-                thread.start()
-                self._thread = thread
+            # Set before the start: a signal handler that logs can come here once more.
+            self._thread = threading.Thread(target=self._run, name="steadyworker-log", daemon=True)
+            try:
+                self._thread.start()
+            except RuntimeError:  # the system allows no further thread: the next line tries again
+                self._thread = None
         self._changed.notify_all()
 
     def _run(self) -> None:
@@ -119,7 +122,8 @@ class LineWriter:
             writable.poll()
             with self._changed:
                 # The number comes before the lines that still wait, so that a reader that returns learns of the gap first.
-                number = self._unreported
+                number = 0 if self._cut else self._unreported
+                self._cut = False
                 line = b"" if number else self._backlog[0]
             self._send(line or self._report(number), writable)
             with self._changed:

@@ -19,6 +19,7 @@ from steadyworker.errors import ConfigError, NoLedger
 from steadyworker.ledger.base import State
 from steadyworker.ledger.lease import QUIET, registered_name
 from steadyworker.ledger.owners import OwnerLock, new_owner_id
+from steadyworker_sqlite import SqliteAdapter
 from tests.brokers.place import Place
 from tests.cli.kit import Shell
 from tests.support.ledgers import make_ledger
@@ -118,6 +119,20 @@ def test_an_owner_that_is_proven_dead_is_no_consumer(options: Options, consumed:
         lock.release()
         with pytest.raises(ConfigError, match="this ledger knows none under the namespace"):
             client.cancel("exports", "k")
+
+
+def test_an_owner_that_has_just_died_is_still_a_consumer_where_the_broker_notices_late(
+    options: Options, consumed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator who cancels right after a crash has the right ledger."""
+    make_ledger(options)
+    late = replace(open_adapter_for("exports", options).capabilities, forgets_consumers_within=120.0)
+    with closing(open_ledger(options)) as ledger, Client.configured(options) as client:
+        lock = OwnerLock(options.state_dir / "ledger.db.owners", new_owner_id())
+        ledger.register(lock.owner, "host", [registered_name(consumed, "exports")])
+        lock.release()
+        monkeypatch.setattr(SqliteAdapter, "capabilities", late)
+        assert client.cancel("exports", "k") is None
 
 
 def test_the_consumers_at_any_broker_are_counted(place: Place, options: Options, tmp_path: Path) -> None:

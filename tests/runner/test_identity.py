@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from steadyworker.adapter import QueueSpec
+from steadyworker.adapter import Delivery, QueueSpec, Redelivered
 from steadyworker.deadletters import DeadLetterQueue
 from steadyworker.delivery import HOP, KEY, QUEUE, REASON, ROUND, UID, WORKER
 from steadyworker.errors import Reject
 from steadyworker.events import DeliveryDeferred
 from steadyworker.ledger.base import Row, State
+from steadyworker.runner.envelope import Envelope, identify
+from steadyworker.runner.planning import deferred
 from steadyworker.testing.harness import Harness, Until
 from steadyworker.testing.plugin import MakeHarness
 from steadyworker.testing.worker_process import NAMESPACE
@@ -130,6 +133,25 @@ def test_a_rejected_message_keeps_its_key_though_its_copy_has_another_id(harness
     for letter in h.dead:
         letter.message_id = "another"
     assert [(each.key, each.is_conflict) for each in letters_of(h).letters()] == [("message-1", True)]
+
+
+def test_a_deferred_copy_is_no_dead_letter_whatever_its_original_had() -> None:
+    """A rejected message that an operator moves back has headers of a letter, and the copy has the uid of its job."""
+    headers = {KEY: "k", QUEUE: EXPORTS, REASON: "key-conflict", WORKER: "host", "order": "7"}
+    moved = identify(delivery_of(headers), NAMESPACE, None)
+    assert isinstance(moved, Envelope)
+    copy = identify(delivery_of(deferred(moved, "u", 30.0).headers), NAMESPACE, None)
+    assert isinstance(copy, Envelope)
+    assert (moved.letter, copy.letter, copy.uid, copy.delivery.headers["order"]) == (False, False, "u", "7")
+    letter = identify(delivery_of({**headers, UID: "u"}), NAMESPACE, None)
+    assert isinstance(letter, Envelope)
+    again = identify(delivery_of(deferred(letter, "u", 30.0).headers), NAMESPACE, None)
+    assert isinstance(again, Envelope)
+    assert (letter.letter, again.letter) == (True, True), "a letter that waits is still one"
+
+
+def delivery_of(headers: Mapping[str, str]) -> Delivery:
+    return Delivery(1, "1", EXPORTS, b"{}", dict(headers), "id", Redelivered.NO)
 
 
 def test_a_deferred_copy_names_its_job_and_carries_the_proof(harness: MakeHarness) -> None:

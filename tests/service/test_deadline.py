@@ -9,8 +9,8 @@ from steadyworker.service.deadline import Deadline
 
 
 def test_a_stop_that_is_over_in_time_ends_nothing() -> None:
-    left: queue.SimpleQueue[int] = queue.SimpleQueue()
-    deadline = Deadline(0.05, SystemClock(), left.put)
+    left: queue.SimpleQueue[str] = queue.SimpleQueue()
+    deadline = Deadline(0.05, SystemClock(), lambda: left.put("left"))
     deadline.begin()
     deadline.begin()
     deadline.met()
@@ -19,17 +19,17 @@ def test_a_stop_that_is_over_in_time_ends_nothing() -> None:
 
 
 def test_a_process_that_never_stops_is_never_ended() -> None:
-    left: queue.SimpleQueue[int] = queue.SimpleQueue()
-    deadline = Deadline(0, SystemClock(), left.put)
+    left: queue.SimpleQueue[str] = queue.SimpleQueue()
+    deadline = Deadline(0, SystemClock(), lambda: left.put("left"))
     deadline.met()
     deadline._run()
     assert left.empty()
 
 
 def test_the_process_is_ended_when_the_budget_is_over_however_often_the_stop_begins() -> None:
-    left: queue.SimpleQueue[int] = queue.SimpleQueue()
-    deadline = Deadline(0.05, SystemClock(), left.put)
+    left: queue.SimpleQueue[str] = queue.SimpleQueue()
+    deadline = Deadline(0.05, SystemClock(), lambda: left.put("left"))
     deadline.start()
     for _ in range(3):
         deadline.begin()
-    assert left.get(timeout=10) == 143
+    assert left.get(timeout=10) == "left"
