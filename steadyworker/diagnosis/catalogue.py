@@ -33,7 +33,7 @@ GROUPS = frozenset(
     {
         *("connection", "peer", "channel", "queue", "message", "user", "vhost", "host", "port", "code", "text"),
         *("size", "max", "type", "seconds", "version", "id", "exchange", "topic", "group", "client", "bytes", "name"),
-        *("what", "remedy", "part", "limit"),  # of our own lines
+        *("what", "remedy", "part", "limit", "lines"),  # of our own lines
     }
 )
 """The names of groups that mean the same in every entry; an entry may have others for its own texts."""

@@ -127,11 +127,14 @@ class IoThread:
 
     def _start(self) -> None:
         """Start the thread; the caller holds the lock."""
+        thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         try:
-            loop = self._new_loop()
-            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self.loop = loop
-            thread.start()
+            self.loop = loop = self._new_loop()
+            try:
+                thread.start()
+            except RuntimeError:
+                loop.close()
+                raise
         except (OSError, RuntimeError) as error:  # RLIMIT_NOFILE, or pids.max of the cgroup
             raise BrokerUnavailable(
                 f"Expected to start a thread for the broker's connections, got: {error}: "

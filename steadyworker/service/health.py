@@ -93,6 +93,7 @@ class HealthServer:
         loop.run_forever()
         for connection in list(self.connections):
             connection.drop()
+        loop.run_until_complete(asyncio.sleep(0))  # a dropped connection is closed in the loop's next turn
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -58,7 +58,14 @@ def bury(broker: StompBroker, dead: str, keys: list[str], body: bytes = b"{}") -
     with broker.client() as client:
         for key in keys:
             to = client._to(dead, "destination")
-            headers = {**to, "content-length": str(len(body)), "persistent": "true", KEY: key, "sw-uid": key}
+            headers = {
+                **to,
+                "content-length": str(len(body)),
+                "persistent": "true",
+                KEY: key,
+                "sw-uid": key,
+                "sw-worker": "h",
+            }
             client.send_frame("SEND", headers, body, receipt=key == keys[-1])
 
 

@@ -258,6 +258,7 @@ def at_activemq(stomp_broker: StompBroker, tmp_path: Path) -> Iterator[Processes
     stomp_broker.remove_queues("typed")
 
 
+@pytest.mark.xdist_group("typed")  # one queue of one broker
 def test_whatever_is_sent_over_stomp_ends_done_or_dead(at_activemq: Processes, stomp_broker: StompBroker) -> None:
     process = at_activemq.worker(TYPED, ledger_reach="host").started()
     numbers = itertools.count(1)
@@ -283,6 +284,7 @@ def test_whatever_is_sent_over_stomp_ends_done_or_dead(at_activemq: Processes, s
     assert len(letters(at_activemq)) == dead()
 
 
+@pytest.mark.xdist_group("typed")  # one queue of one broker
 def test_check_reports_a_consumer_that_is_not_in_the_ledger(at_activemq: Processes, stomp_broker: StompBroker) -> None:
     """As a worker process does some minutes after its start; our own worker process is in the ledger."""
 
@@ -304,6 +306,7 @@ def test_check_reports_a_consumer_that_is_not_in_the_ledger(at_activemq: Process
         )
 
 
+@pytest.mark.xdist_group("typed")  # one queue of one broker
 def test_a_jms_map_keeps_its_content_and_the_next_job_runs(at_activemq: Processes, stomp_broker: StompBroker) -> None:
     """The line and the counter say so; the job behind it runs; the content is where only the broker has it; nothing is a copy."""
     process = at_activemq.worker(TYPED, ledger_reach="host").started()
