@@ -157,7 +157,7 @@ class Connected:
     """
     The start of a new epoch; all deliveries of earlier epochs are lost.
 
-    With the epoch of before, after Unreachable, it is the return of a connection: its deliveries still hold.
+    With the epoch of before, after Unreachable, it is the end of that state: the deliveries still hold.
     """
 
     epoch: int
@@ -201,7 +201,7 @@ class Unblocked:
 @dataclass(frozen=True, slots=True)
 class Unreachable:
     """
-    A failed attempt to reach the broker; the adapter keeps trying.
+    A failed attempt to reach the broker, or another reason why the adapter cannot serve the queue; the adapter keeps trying.
 
     `final` is True if no retry can help: the broker refused the credentials, virtual host, certificate or protocol.
     `explain` is as in `Lost`.

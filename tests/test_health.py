@@ -170,3 +170,22 @@ def test_metrics_are_not_there_unless_somebody_counts(probed: Probed) -> None:
     response, body = probed.ask("GET", "/metrics")
     assert response.status == 404
     assert "steadyworker[metrics]" in body
+
+
+def test_metrics_that_fail_are_said() -> None:
+    def failing(accept: str) -> tuple[str, bytes]:
+        raise ZeroDivisionError(f"CANARY {accept}")
+
+    probed = Probed(failing)
+    probed.server.start()
+    response, body = probed.ask("GET", "/metrics")
+    assert (response.status, body) == (500, "no metrics: ZeroDivisionError\n")
+    assert probed.ask("GET", "/livez")[0].status == 200
+    probed.server.stop()
+
+
+def test_stop_ends_the_connections_that_are_open(probed: Probed) -> None:
+    with socket.create_connection(probed.place, timeout=10) as client:
+        assert probed.ask("GET", "/livez")[0].status == 200  # so the server has accepted the one before it
+        probed.server.stop()
+        assert ended(client)

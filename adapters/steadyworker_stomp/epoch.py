@@ -13,6 +13,8 @@ A NACK would not do: Classic moves the message to its dead-letter queue, and Art
 **A message whose content did not arrive** is rejected, because an acknowledgement would destroy the only copy.
 On Classic, a NACK moves it unchanged.
 Artemis offers nothing like it to a consumer, so the subscription keeps the message, and another subscription takes its place.
+With `MOST_KEPT` such messages, the epoch takes no more of any kind, and says so by Unreachable.
+When the prefetch has been 0 for `KEEPS_FOR` seconds, the epoch gives them back, and says Connected.
 
 **An acknowledgement** is confirmed by the broker's receipt.
 It is sent once, on the connection of its delivery: Artemis closes a connection with any other acknowledgement.
@@ -26,9 +28,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 
-from steadyworker.adapter import Clock, Delivered, Lost, QueueSpec, Settle, Settled, Sink
+from steadyworker.adapter import Clock, Connected, Delivered, Lost, QueueSpec, Settle, Settled, Sink, Unreachable
 from steadyworker.errors import BrokerUnavailable
-from steadyworker.network.iothread import IoThread
+from steadyworker.network.iothread import IoThread, Timer
 from steadyworker.network.owed import Owed
 from steadyworker.network.settlement import Settlement, stale, unsettled
 from steadyworker_stomp.connection import ManagedConnection, when_done
@@ -38,6 +40,16 @@ from steadyworker_stomp.stomp_internals import Connection
 
 Window = Callable[[], int]
 Then = Callable[[], None]
+
+MOST_KEPT = 16
+"""Rejected messages that an epoch keeps and still takes others; each has a subscription of its own."""
+
+KEEPS_FOR = 5.0
+"""
+Seconds at a prefetch of 0 after which an adapter is no longer a consumer.
+
+The runner often pauses for one turn; after a release, the broker would deliver the same messages again.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -93,24 +105,30 @@ class Epoch:
         self._subscriptions: dict[str, _Subscription] = {}
         self._holders: dict[str, _Subscription] = {}
         self._settling: dict[str, list[Settlement]] = {}
+        self._giving_back: Timer | None = None
+        self._full = False
 
     def useful(self, after: float) -> bool:
         """Return whether the epoch has settled a delivery, or has lasted `after` seconds."""
         return self._settled_any or self._clock.monotonic() - self._began >= after
 
     def adjust(self) -> None:
-        """Add subscriptions, or end those that hold no delivery, as the prefetch requires."""
+        """Add subscriptions, or end those that hold no delivery, as the prefetch and the number of kept messages require."""
         if self._over:
             return
-        wanted = self._window()
+        window = self._window()
+        wanted = window if len(self._kept) < MOST_KEPT else 0
         for subscription in [each for each in self._subscriptions.values() if each.held is None]:
             if self._taking > wanted:
                 self._unsubscribe(subscription)
         while self._taking < wanted:
             self._subscribe()
-        if not wanted:  # an adapter with prefetch 0 is no consumer
-            for subscription in [each for each in self._subscriptions.values() if each.kept]:
-                self._unsubscribe(subscription)
+        if self._giving_back is not None and window:
+            self._giving_back.cancel()
+            self._giving_back = None
+        if self._giving_back is None and self._kept and not window:
+            self._giving_back = self._io.after(KEEPS_FOR, self._give_back)
+        self._tell_full()
 
     def settle(self, settlement: Settlement) -> None:
         """Send the acknowledgement, or end the subscription, if this was not done before."""
@@ -155,7 +173,38 @@ class Epoch:
     @property
     def _taking(self) -> int:
         """The number of subscriptions that the prefetch counts."""
-        return sum(not each.kept for each in self._subscriptions.values())
+        return len(self._subscriptions) - len(self._kept)
+
+    @property
+    def _kept(self) -> list[_Subscription]:
+        """The subscriptions that keep a rejected message."""
+        return [each for each in self._subscriptions.values() if each.kept]
+
+    def _give_back(self) -> None:
+        """Let other consumers have the kept messages, because this adapter takes none for now."""
+        self._giving_back = None
+        if not self._over:
+            for subscription in self._kept:
+                self._unsubscribe(subscription)
+            self._tell_full()
+
+    def _tell_full(self) -> None:
+        """Tell once that the epoch keeps too many messages to take others, and once that it no longer does."""
+        full = len(self._kept) >= MOST_KEPT
+        if full == self._full:
+            return
+        self._full = full
+        if not full:
+            self._sink(Connected(self.number))
+            return
+        self._sink(
+            Unreachable(
+                f"Expected text or bytes in the queue {self._spec.queue!r}, got {len(self._kept)} messages whose content "
+                f"{self._dialect.broker} does not send over STOMP; this process keeps them, and takes no more: let the sender send "
+                "text or bytes, stop this process, and remove or move these messages with a JMS client or the broker's console.",
+                explain="steadyworker.unshown",
+            )
+        )
 
     def _settle(self, holder: _Subscription, settlement: Settlement, confirmed: Then) -> None:
         id_, how = settlement.delivery.id, settlement.how
@@ -203,6 +252,8 @@ class Epoch:
 
     def _end(self, cause: str) -> None:
         self._over = True
+        if self._giving_back is not None:
+            self._giving_back.cancel()
         self._owed.forgive()
         self._holders.clear()
         self._subscriptions.clear()

@@ -34,7 +34,8 @@ Placeholders in the arguments:
   {file}            the path of a file that holds the body
   {key}             the job's key
 Without a placeholder for the body, the program reads the body from standard input.
-A value that begins with - makes its message a dead letter if it begins an argument, except after --.
+A value that begins with - makes its message a dead letter if it begins an argument, except directly after --.
+Other placeholders may stand between: -- {payload.from} {payload.to}, but not -- PROGRAM {payload}, as behind env or kubectl.
 \b
 Environment: SW_JOB_KEY, SW_QUEUE, SW_ATTEMPT, SW_FENCE, SW_DEADLINE, SW_REDELIVERED, SW_CHECKPOINT, SW_META (a JSON file)
 Descriptor 3: a line `progress [DONE [TOTAL [NOTE]]]` or `checkpoint JSON`

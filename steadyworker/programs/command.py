@@ -11,6 +11,7 @@ The command line of the jobs, with its placeholders, and its way from `steadywor
 
 No shell reads the command line: a payload stays one argument, or a part of one, whatever characters it has.
 No payload becomes an option: an argument that begins with a placeholder must not begin with `-`, except after `--`.
+Between this `--` and the argument, only placeholders may stand: another word can be a program, as in `env -- pg_dump {payload}`.
 The operator can allow it (`--allow-options`).
 A body reaches the program on standard input if the command has no placeholder for the body.
 """
@@ -79,7 +80,7 @@ class Command(msgspec.Struct, frozen=True):
             if self._is_made_an_option(place, argument):
                 raise BadPayload(
                     f"$: expected a value that does not begin with - for {template!r}, because the program could read it "
-                    "as an option: write -- before it if the program knows that, or allow it by --allow-options"
+                    "as an option: write -- directly before it if the program knows that, or allow it by --allow-options"
                 )
             if "\0" in argument:
                 raise BadPayload(f"$: expected no NUL for {template!r}, because no argument can hold one: use {FILE}")
@@ -93,7 +94,16 @@ class Command(msgspec.Struct, frozen=True):
     def _is_made_an_option(self, place: int, argument: str) -> bool:
         """Return whether a value gives this argument its `-`, and the program may read it as an option."""
         given = argument.startswith("-") and not self.arguments[place].startswith("-")
-        return given and not self.allow_options and "--" not in self.arguments[1:place]
+        return given and not self.allow_options and not self._ends_options(place)
+
+    def _ends_options(self, place: int) -> bool:
+        """
+        Return whether a `--` stands before this argument, with only placeholders between them.
+
+        A `--` before another word can belong to a wrapper, and that word can be a program with options of its own.
+        """
+        words = (word for word in reversed(self.arguments[1:place]) if not _PLACEHOLDER.fullmatch(word))
+        return next(words, None) == "--"
 
 
 class _Values:

@@ -5,6 +5,7 @@ Serves `/livez`, `/readyz` and `/metrics` over HTTP.
 `/readyz` returns 200 while the process takes messages, else 503.
 Each 503 has its reasons in the body: as text, or as JSON if the request accepts JSON and no text.
 `/metrics` returns the page of `steadyworker.telemetry.metrics`, or 404 if the caller passes no page.
+If the page or the snapshot fails, the response is 500 with the error's class.
 
 One thread serves all connections, and waits for none of them, so slow clients do not delay a probe.
 A client has 1 s to send the head of its request, of at most 8 KiB, and 5 s to read the response.
@@ -93,7 +94,7 @@ class HealthServer:
         loop.run_forever()
         for connection in list(self.connections):
             connection.drop()
-        loop.run_until_complete(asyncio.sleep(0))  # a dropped connection is closed in the loop's next turn
+        loop.run_until_complete(asyncio.sleep(0))  # the loop closes the socket of a dropped connection in its next turn
 
 
 def _listening(host: str, port: int) -> socket.socket:
@@ -202,9 +203,13 @@ class _Probe(BaseHTTPRequestHandler):
             self._say(
                 HTTPStatus.NOT_FOUND, ("no metrics: install prometheus-client (pip install 'steadyworker[metrics]')",)
             )
-        else:
+            return
+        try:
             content_type, body = self._ours.metrics(self.headers.get("Accept", ""))
-            self._send(HTTPStatus.OK, content_type, body)
+        except Exception as error:  # noqa: BLE001 - the client gets any error, and the server continues
+            self._say(HTTPStatus.INTERNAL_SERVER_ERROR, (f"no metrics: {type(error).__name__}",))
+            return
+        self._send(HTTPStatus.OK, content_type, body)
 
     def _say(self, status: HTTPStatus, reasons: tuple[str, ...]) -> None:
         accepts = self.headers.get("Accept", "") if hasattr(self, "headers") else ""

@@ -31,7 +31,7 @@ _NAMES = (
     rf"|(?<![a-z0-9])(?!(?:{_PLAIN_KEYS})[_-])[a-z0-9]{{1,30}}[_-]key|credentials?|token|session[_-]?id)"
 )
 # These are secrets only before `=`, or as a name in quotes: `auth: ok` has none.
-_SHORT_NAMES = r"(?<![a-z0-9])(?:pass|pw|sig|auth)"
+_SHORT_NAMES = r"(?<![a-z0-9])(?:pass|pw|sig(?:nature)?|auth)"
 # The value ends at the closing quote; without a closing quote, as in a cut text, it ends with the line.
 _QUOTED = rf"""(?P<quote> \\{{0,9}}["'])
     (?P<value> (?: (?!(?P=quote)) (?:\\.|.) ){{0,{LONGEST_VALUE}}} ) (?P=quote)?"""
@@ -62,7 +62,7 @@ _PEM = re.compile(
 # The header lines of a STOMP frame, as they are sent or as a client's debug log shows them (`\n` escaped, quoted).
 _FRAME = re.compile(r"((?:^|\\n|[\"'])(?:login|passcode):)(?:(?!\\[nr])[^\n\"'])+", re.IGNORECASE | re.MULTILINE)
 _AUTHORIZATION = re.compile(
-    r"""((?:authorization|cookie) \\{0,9}["']? \s{0,9} [=:] \s{0,9} (?:b(?=["']))? \\{0,9}["']?)  # name, and = or :
+    r"""((?:authorization|cookie|(?<![a-z0-9])x-auth) \\{0,9}["']? \s{0,9} [=:] \s{0,9} (?:b(?=["']))? \\{0,9}["']?)  # name, and = or :
         (?:(?!\\[nr])[^\n"',}])+
     """,
     re.IGNORECASE | re.VERBOSE,
@@ -75,24 +75,39 @@ _TOKEN = re.compile(r"(?<![\w-])eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{5,}")  # JSON W
 _CALL = re.compile(r"(\b(?:AMQP\w{0,30}Connection|PDO)(?:(?:->|::)\w{1,40})?\((?=[^)\n]))[^\n]+")
 _PARAMETERS = re.compile(r'(amqp_params_\w{1,20},<<"[^"\n]{0,200}">>,(?:\{\w{1,20},)?<<")[^"\n]*')  # Erlang's client
 _ORACLE = re.compile(r"(jdbc:oracle:\w{1,10}:[^/\s@:]{1,100}/)\S{1,200}(?=@)", re.IGNORECASE)
-# The beginnings that GitHub, GitLab, Stripe and Slack give their tokens, so that they can be found.
+# The beginnings that GitHub, GitLab, Stripe, Slack, npm and SendGrid give their tokens, so that they can be found.
+# AKIA… of Amazon is not among them: it is a name of a secret key, and who looks for a leak needs it.
 _KNOWN_TOKEN = re.compile(
-    r"(?<![a-z0-9])(gh[oprsu]_|github_pat_|glpat-|[rs]k_(?:live|test)_|xox[a-z]-)[a-z0-9_-]{8,}", re.IGNORECASE
+    r"""(?<![a-z0-9]) ( gh[oprsu]_ | github_pat_ | glpat- | [rs]k_(?:live|test)_ | xox[a-z]-
+                        | npm_ (?=[a-z0-9]{30}) | (?-i:SG) \. (?=[\w-]{16,64}\.[\w-]{16}) )
+        [a-z0-9_-]{8,} (?: \.[a-z0-9_-]{16,} )?
+    """,
+    re.IGNORECASE | re.VERBOSE,
 )
-# `curl -u user:password`, `mysql -ppassword` and `sshpass -p password`, in one text or as a list.
-_NEXT = r"""(?: ["']? \s{0,3} ,? \s{1,3} ["']? )"""
+# `curl -u user:password`, `mysql -ppassword`, `redis-cli -a password` and the like, in one text or as a list.
+# MySQL reads the word in `-p word` as a database; who writes it so can mean a password.
+_NEXT = r"""(?: ["'] \s{0,3} ,? \s{0,3} (?=["']) | \s{1,3} )"""
+_ATTACHED = r"""(?! \\{0,9} ["'] [\s,:;)\]}] )"""  # a quote that ends the option, and begins no value
 _COMMAND = re.compile(
-    rf"""( \bcurl\b [^\n]{{0,200}}? [\s"'] (?: -u {_NEXT}? | --(?:proxy-)?user (?: = | {_NEXT}) ) ["']? [^\s:"']{{1,100}} :
-         | \b(?:mysql|mariadb)\w{{0,10}}\b [^\n]{{0,200}}? [\s"'] -p (?=[^\s"'])
-         | \bsshpass\b [^\n]{{0,50}}? [\s"'] -p {_NEXT}? )
-        [^\s"']+
+    rf"""( \b(?: (?P<curl>curl) | (?P<redis>redis-cli) | (?:mysql|mariadb|mongo|rabbitmqadmin|sshpass)\w{{0,10}} )\b
+          [^\n]{{0,200}}? (?: \s | (?P<around>["']) )
+          (?(curl) (?: -[a-zA-Z]{{0,10}}?[uU] {_NEXT}? | --(?:proxy-)?user (?: = | {_NEXT}) )
+           | (?(redis) (?: -a (?: {_NEXT} | {_ATTACHED} ) | --pass {_NEXT} )
+              | -p (?: {_NEXT} (?! [-<>|&;] | ["'] - | \d{{1,5}}:\d )  # no option, and no port of `docker run -p`
+                 | {_ATTACHED} ) ))
+          (?P<quote> \\{{0,9}}["'])? (?(curl) [^\s:"']{{1,100}} : )
+        )
+        (?(quote) (?: (?!(?P=quote)) (?:\\.|.) ){{1,{LONGEST_VALUE}}}
+         | (?(around) (?: (?!(?P=around)) . ){{1,{LONGEST_VALUE}}} | (?: \\\s | [^\s"'] )+ ))
     """,
     re.VERBOSE,
 )
 # `user:password@host` without a scheme; an address of e-mail can stand behind the names in the second line.
+# A number behind the name of a thing, as in `order:42@eu`, is no password; behind another name it can be one.
 _LOGIN = re.compile(
-    r"""(?<![\w/.@:+-])(?!(?:mailto|from|to|cc|bcc|e?mail|e-mail|sender|author|contact|user|node|sip|client_?id|\w{1,40}[_-]id):)
-        ([a-z][\w.+-]{0,60}:)[^\s:@/"'<>]{1,100}(?=@[\w\[(])
+    rf"""(?<![\w/.@:+-])(?!(?:mailto|from|to|cc|bcc|e?mail|e-mail|sender|author|contact|node|sip|client_?id|\w{{1,40}}[_-]id):)
+        (?! (?:{_PLAIN_KEYS}):\d{{1,20}}@ )
+        ([a-z][\w.+-]{{0,60}}:)[^\s:/"'<>]{{1,100}}(?=@[\w\[(])
     """,
     re.IGNORECASE | re.VERBOSE,
 )
@@ -107,11 +122,12 @@ _PUNCTUATION = 3  # characters; a text this short without a letter or digit is n
 _PREFIX = 2  # characters: b, rb
 _PORT_DIGITS = 5
 _MARKS = frozenset(":@")
-_SECRET_NAME = re.compile(rf"{_NAMES}$|{_SHORT_NAMES}$|authorization$|cookie$", re.IGNORECASE)
+_SECRET_NAME = re.compile(rf"{_NAMES}$|{_SHORT_NAMES}$|authorization$|cookie$|(?<![a-z0-9])x-auth$", re.IGNORECASE)
 # Each pattern matches only a text that contains one of these hints; most log texts contain none, and need no search.
 _HINTS = (
     *("@", "pass", "pw", "login:", "secret", "credential", "token", "cookie", "sig", "auth", "session", "curl"),
     *("mysql", "mariadb", "ghp_", "github_pat_", "glpat-", "k_live_", "k_test_", "xox", "_key", "-key"),
+    *("npm_", "sg.", "redis-cli", "mongo", "rabbitmqadmin"),
     *(f"gh{kind}_" for kind in "orsu"),
     *("bearer", "basic", "private key-----", "eyj", "amqp_params", "jdbc:oracle"),
     *("connection(", "connection->", "connection::", "pdo(", "pdo->", "pdo::", "\x00", r"\0", r"\x00", r"\u0000"),

@@ -137,9 +137,30 @@ def test_a_rejected_message_stays_in_the_queue_and_the_others_pass_it(
     eventually(lambda: stomp_broker.consumers(queue) == 0)
     assert kinds(stomp_broker, queue) == [MAP] * 3
     worker.adapter.prefetch(1)
-    unshown(worker, 6)
+    assert unshown(worker, 6).message_id in {each.message_id for each in worker.deliveries[:3]}
     worker.adapter.stop(10)
     assert kinds(stomp_broker, queue) == [MAP] * 3
+
+
+@ARTEMIS_ONLY
+def test_16_rejected_messages_are_kept_and_no_more_until_the_prefetch_is_0(
+    stomp_broker: StompBroker, queue: str, worker: Worker, eventually: Eventually
+) -> None:
+    """The others stay for other consumers; the broker counts one consumer until the prefetch has been 0 for a while."""
+    for _ in range(18):
+        managed(stomp_broker, queue, MAP, map_of(1))
+    worker.start()
+    for number in range(1, 17):
+        assert worker.adapter.settle(unshown(worker, number), Settle.REJECT) is Settled.SENT
+    assert "got 16 messages whose content Artemis does not send over STOMP" in worker.unreachable().cause
+    eventually(lambda: stomp_broker.counts(queue).delivering == 16)
+    assert kinds(stomp_broker, queue) == [MAP] * 2
+    assert worker.adapter.consumers() == 1
+    worker.adapter.prefetch(0)
+    worker.connected(2)
+    eventually(lambda: worker.adapter.consumers() == 0)
+    assert kinds(stomp_broker, queue) == [MAP] * 18
+    assert len(worker.deliveries) == 16
 
 
 @ARTEMIS_ONLY

@@ -77,6 +77,24 @@ def test_a_payload_is_no_option(argument: str, value: str) -> None:
     assert allowed.filled(OPTION, "k-1", "/dev/fd/7") == ["program", value]
 
 
+@pytest.mark.parametrize(
+    "wrapper",
+    [
+        ("kubectl", "exec", "pod", "--", "pg_dump"),
+        ("env", "A=b", "--", "pg_dump"),
+        ("timeout", "-s", "INT", "--", "60", "pg_dump"),
+        ("nice", "--", "pg_dump", "{key}"),
+        ("nice", "--", "{key}", "pg_dump", "{key}"),
+        ("nice", "--", "pg_dump-{key}"),
+    ],
+)
+def test_the_mark_of_a_wrapper_ends_no_options_of_the_program_behind_it(wrapper: tuple[str, ...]) -> None:
+    """Behind the program itself, `--` counts, also with another placeholder between them."""
+    with pytest.raises(BadPayload, match="write -- directly before it"):
+        filled(*wrapper, "{payload.name}", body=OPTION)
+    assert filled(*wrapper, "--", "{payload.name}", "{payload.n}", body=OPTION)[-2:] == ["--file=/elsewhere", "-5"]
+
+
 def test_the_body_itself_is_no_option() -> None:
     with pytest.raises(BadPayload, match="does not begin with -"):
         filled("program", "{payload}", body=b"--file=/elsewhere")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from steadyworker.adapter import QueueSpec
+from steadyworker.adapter import Delivered, QueueSpec
 from steadyworker.deadletters import DeadLetterQueue
 from steadyworker.delivery import DEAD_HEADERS, HOP, KEY, REASON, ROUND, Delivery, OutgoingMessage, Target
 from steadyworker.errors import Reject, Snooze
@@ -144,6 +144,21 @@ def test_a_message_that_was_rejected_unread_is_no_replay(harness: MakeHarness) -
 
     assert [(row.id.round, row.state, row.conflicts) for row in all_settled(h)] == [(0, State.DONE, 2)]
     assert [letter.headers[REASON] for letter in h.dead] == ["key-conflict"]
+
+
+def test_a_message_without_its_content_is_told_once_however_often_it_comes(harness: MakeHarness) -> None:
+    """A broker that cannot move it delivers it again after each pause; another message is told, too."""
+    h = harness(worker(nothing))
+    (runner,) = h.start().runners
+    h.wait("the broker", until=lambda: not h.not_ready)
+    for number, message in enumerate(["m-1", "m-1", "m-2", "m-1", None, None]):
+        runner.post(
+            Delivered(Delivery(1, f"{number}", QUEUE, b"", message_id=message, unshown="expected text or bytes"))
+        )
+    assert runner.drain_inbox() >= 6
+    told = [event for event in h.events if isinstance(event, DeliveryRejected)]
+    assert [event.reason for event in told] == ["unshown: expected text or bytes"] * 4
+    assert [event.key for event in told] == ["m-1", "m-2", "", ""]
 
 
 def test_a_worker_may_reject_what_has_no_key(harness: MakeHarness) -> None:
