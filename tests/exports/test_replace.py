@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from steadyworker import Job, Worker
-from steadyworker.errors import ExportRejected, Interrupt, TargetExists
+from steadyworker.errors import ExportError, ExportRejected, Interrupt, TargetExists
 from steadyworker.exports import RowExport, verify
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.stage import manifest_path
@@ -95,6 +95,12 @@ def test_a_kill_leaves_the_old_file_or_the_new_one_and_the_next_run_finishes(
     assert done.returncode == -signal.SIGKILL
     assert (out.read_bytes() == old) == (point == "link-1")
     assert ("uid-2" in manifest.read_text()) == (point == "word")
+    if point in ("link-2", "link-3"):  # the new file beside the old manifest, until a run comes
+        says = rf"{out} differs from its manifest: expected {len(old)} bytes, got {out.stat().st_size}\."
+        with pytest.raises(ExportError, match=says):
+            verify(out)
+    else:
+        assert verify(out).uid == ("uid-2" if point == "word" else "uid-1")
     source = Payments(3)
     services = later(tmp_path)
     services.fence = 2
