@@ -227,7 +227,7 @@ class Job(Generic[P, C]):
             format: `Csv()`, `JsonLines()` or `Parquet()`; the file's name decides the default.
             totals: The columns to sum during the export, as a mapping of column to "sum".
             by: The columns by which the totals are grouped; at most 10,000 groups.
-            if_exists: `replace-own` replaces the file of an earlier job with the same key, if that file is unchanged.
+            if_exists: `replace-own` replaces the file of an earlier job with the same queue and key, if that file is unchanged.
                 A reader can see the new file beside the old manifest for a moment.
                 `fail` replaces nothing.
 
@@ -292,6 +292,14 @@ class _JobServices:
     @property
     def key(self) -> str:
         return self._task.key
+
+    @property
+    def queue(self) -> str:
+        return self._task.queue
+
+    @property
+    def namespace(self) -> str:
+        return self._task.namespace
 
     def progress(self, done: float | None, total: float | None, note: str = "") -> None:
         # Checked here, so that the handler's own line raises the error: no later step may refuse these values.

@@ -41,6 +41,7 @@ class Task(Struct, frozen=True, kw_only=True):
     key: str
     round: int = 0
     queue: str
+    namespace: str = ""
     uid: str
     fence: int
     attempt: int

@@ -34,6 +34,16 @@ class Services(Protocol):
         """The job's key."""
         ...
 
+    @property
+    def queue(self) -> str:
+        """The queue of the job's message."""
+        ...
+
+    @property
+    def namespace(self) -> str:
+        """The ledger's name for the broker of the queue."""
+        ...
+
     def progress(self, done: float | None, total: float | None, note: str = "") -> None:
         """Report progress; call it for real progress only, never by a timer."""
         ...

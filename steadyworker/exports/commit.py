@@ -20,7 +20,7 @@ The commit protocol: it leaves one whole file or none, whichever process dies an
   This does no harm, because the file is complete and belongs to the same job.
 - A run removes its stage when its file is published, or when its job is cancelled.
   A worker process later removes the stages of killed runs (`folders.py`).
-- With `if_exists="replace-own"`, a file of an earlier job with the same key is replaced, if its manifest still fits.
+- With `if_exists="replace-own"`, a file of an earlier job with the same queue and key is replaced, if its manifest still fits.
   The data and then the manifest are renamed over the old ones; a reader between the two sees a file that does not fit its manifest.
 - A network file system can report "exists" for a `link` that succeeded; the inode shows that the run made the file.
 """
@@ -75,7 +75,7 @@ def publish(
         to: A local path.
         write: Writes `stage.data`, fsyncs it and returns its manifest.
             It is called only if this job has no file at the target and no complete stage.
-        if_exists: `replace-own` to replace the file of an earlier job with the same key; `fail` to replace nothing.
+        if_exists: `replace-own` to replace the file of an earlier job with the same queue and key; `fail` to replace nothing.
 
     Raises:
         TargetExists: The target has a file that this job did not make, and may not replace.
@@ -103,7 +103,7 @@ def publish(
         if interrupt.reason == "cancelled":
             # An interrupt can come between the two links; without its manifest, the file would belong to no job.
             with suppress(TargetExists):
-                _finish_own(target, services)
+                _finish_own(target, services, replace=replace)
             remove_stages(target, services.uid)
         raise
 
@@ -143,7 +143,7 @@ def look(target: Target, services: Services, *, replace: bool = False) -> Manife
     """
     earlier = replace and _is_earlier(target, services)
     if os.path.lexists(target.path) and not earlier:
-        manifest = _finish(target, services)
+        manifest = _finish(target, services, replace=replace)
         remove_stages(target, services.uid)
         return manifest
     if not earlier and os.path.lexists(target.manifest) and not _is_of(_manifest_at(target.manifest), services.uid):
@@ -185,14 +185,14 @@ def commit(target: Target, services: Services, stage: StagingDir, *, replace: bo
             f"Expected a file system with hard links under {target.folder}, got {error.strerror!r}: "
             f"export to another folder. The finished file is at {stage.data}."
         ) from error
-    manifest = _finish(target, services)
+    manifest = _finish(target, services, replace=replace)
     # `look` must not save this state: by then the export state can hold the position of the job's next file.
     services.save_export_state(msgspec.json.encode({"committed": target.path.name, "sha256": manifest.sha256}))
     remove_stages(target, services.uid)
     return manifest
 
 
-def _finish(target: Target, services: Services) -> Manifest:
+def _finish(target: Target, services: Services, *, replace: bool) -> Manifest:
     """
     Return the manifest of this job's file at the target; link the manifest first if it is missing.
 
@@ -201,7 +201,7 @@ def _finish(target: Target, services: Services) -> Manifest:
     """
     if target.path.is_symlink() or not target.path.is_file():
         raise TargetExists(f"target exists: {target.path} is not a regular file. Remove it, or export to another name.")
-    if (manifest := _finish_own(target, services)) is not None:
+    if (manifest := _finish_own(target, services, replace=replace)) is not None:
         return manifest
     manifest = _manifest_at(target.manifest)
     if manifest is None or manifest.uid != services.uid:
@@ -209,7 +209,7 @@ def _finish(target: Target, services: Services) -> Manifest:
         raise TargetExists(
             f"target exists: {target.path} {made}; this job, {_job(services)}, did not make it. "
             "Put job.name into the file's name, or move the existing file away"
-            + (', or pass if_exists="replace-own".' if manifest and manifest.key == services.key else ".")
+            + (', or pass if_exists="replace-own".' if manifest and _same_key(manifest, services) else ".")
         )
     size = target.path.stat().st_size
     if size != manifest.bytes:
@@ -220,21 +220,23 @@ def _finish(target: Target, services: Services) -> Manifest:
     return manifest
 
 
-def _finish_own(target: Target, services: Services) -> Manifest | None:
+def _finish_own(target: Target, services: Services, *, replace: bool) -> Manifest | None:
     """Link the manifest of the file that one of this job's stages has linked to the target; None without such a file."""
     for stage in stages(target, services.uid):
         manifest = stage.read()
         if manifest is not None and target.path.exists() and stage.data.samefile(target.path):
-            _link_manifest(stage, target, services)
+            _link_manifest(stage, target, services, replace=replace)
             sync_folder(target.folder)
             return manifest
     return None
 
 
 def _is_earlier(target: Target, services: Services) -> bool:
-    """Return whether the target has the file of an earlier job with this job's key, as that job has made it."""
+    """Return whether the target has the file of an earlier job with this job's queue and key, as that job has made it."""
     manifest = _manifest_at(target.manifest)
-    if manifest is None or manifest.uid == services.uid or manifest.key != services.key or target.path.is_symlink():
+    if manifest is None or manifest.uid == services.uid or not _same_key(manifest, services):
+        return False
+    if target.path.is_symlink():
         return False
     try:
         own = any(stage.read() and stage.data.samefile(target.path) for stage in stages(target, services.uid))
@@ -251,15 +253,15 @@ def _link_over(stage: StagingDir, source: Path, to: Path) -> None:
     again.replace(to)
 
 
-def _link_manifest(stage: StagingDir, target: Target, services: Services) -> None:
-    """Link the manifest next to the target; replace a manifest of this job or of its key, whose file is gone."""
+def _link_manifest(stage: StagingDir, target: Target, services: Services, *, replace: bool) -> None:
+    """Link the manifest next to the target; replace a manifest of this job, or of one whose file this job may replace."""
     try:
         os.link(stage.manifest, target.manifest)
     except FileExistsError:
         if stage.manifest.samefile(target.manifest):
             return
         found = _manifest_at(target.manifest)
-        if found is None or (services.uid != found.uid and services.key != found.key):
+        if found is None or not (found.uid == services.uid or (replace and _same_key(found, services))):
             raise TargetExists(
                 f"target exists: {target.manifest} belongs to another job. Remove it: the next run finishes the export."
             ) from None
@@ -274,9 +276,15 @@ def _manifest_at(path: Path) -> Manifest | None:
         return None
 
 
+def _same_key(manifest: Manifest, services: Services) -> bool:
+    """Return whether a job with this job's key in the same queue has made the file."""
+    made = manifest.namespace, manifest.queue, manifest.key
+    return made == (services.namespace, services.queue, services.key)
+
+
 def _is_of(manifest: Manifest | None, uid: str) -> bool:
     return manifest is not None and manifest.uid == uid
 
 
 def _job(named: Manifest | Services) -> str:
-    return f"job {named.uid} of key {named.key!r}"
+    return f"job {named.uid} of key {named.key!r}" + (f" in queue {named.queue!r}" if named.queue else "")

@@ -50,6 +50,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         uid: The uid of the job that made the file.
             The ledger generates a uid for each new row, so a later job with the same key has another uid.
         key: The job's key.
+        queue: The queue of the job's message; keys are unique only within a queue of a namespace.
+        namespace: The ledger's name for the queue's broker; it and `queue` are empty in a manifest of an earlier version.
         fence: The fence of the run that wrote the file's bytes; perhaps a later run of the job published the file.
         name: The file's name when it was made.
         query: The query, or the description of the rows' source.
@@ -69,6 +71,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     schema: int = SCHEMA
     uid: str
     key: str
+    queue: str = ""
+    namespace: str = ""
     fence: int
     name: str
     query: str

@@ -274,6 +274,8 @@ class _Run:
         return Manifest(
             uid=self._services.uid,
             key=self._services.key,
+            queue=self._services.queue,
+            namespace=self._services.namespace,
             fence=self._stage.fence,
             name=self._target.path.name,
             query=export.description or getattr(export.rows, "__qualname__", type(export.rows).__name__),

@@ -53,6 +53,7 @@ def task_of(row: Row, envelope: Envelope, spec: WorkerSpec) -> Task:
     return Task(
         key=row.id.key,
         queue=row.id.queue,
+        namespace=row.id.namespace,
         round=row.id.round,
         uid=row.uid,
         fence=row.fence,

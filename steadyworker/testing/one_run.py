@@ -93,6 +93,7 @@ def run_one(
     task = Task(
         key=key,
         queue=getattr(cls, "queue", "test"),
+        namespace="test",
         uid=f"test-{key}",
         fence=1,
         attempt=attempt,

@@ -10,7 +10,6 @@ A table has the medians of the rounds.
 from __future__ import annotations
 
 import os
-import queue
 import shutil
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import SimpleQueue
 from statistics import median
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -70,7 +70,9 @@ class Alone:
     uid: str
     fence: int = 1
     key: str = "bench"
-    _said: queue.SimpleQueue[Mapping[str, Any]] = field(default_factory=queue.SimpleQueue)
+    queue: str = "bench"
+    namespace: str = "bench"
+    _said: SimpleQueue[Mapping[str, Any]] = field(default_factory=SimpleQueue)
 
     def progress(self, done: float | None, total: float | None, note: str = "") -> None:
         """Nobody looks."""

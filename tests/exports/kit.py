@@ -41,6 +41,8 @@ class FakeServices:
     uid: str = "uid-1"
     fence: int = 1
     key: str = "payments-17"
+    queue: str = "daily"
+    namespace: str = "test"
     gone: frozenset[str] = frozenset()
     on_progress: Callable[[float | None], None] = lambda _: None
     on_check: Callable[[], None] = nothing

@@ -283,7 +283,7 @@ def our_file_changed(out: Path) -> None:
         (anothers_manifest, "without its file"),
         (
             another_jobs_file,
-            "was made by job uid-2 of key 'payments-17'; this job, job uid-1 of key 'payments-17', did not make it. Put job.name into the file's name",
+            "was made by job uid-2 of key 'payments-17'; this job, job uid-1 of key 'payments-17' in queue 'daily', did not make it. Put job.name into the file's name",
         ),
         (our_file_changed, "was changed after this job made it"),
     ],

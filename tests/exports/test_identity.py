@@ -49,13 +49,15 @@ def test_a_new_job_with_the_key_of_one_that_is_forgotten_is_not_answered_with_it
     first = stage.reaches("named", State.DONE)
     before = known(file)
     assert before[2].uid == first.uid
+    assert (before[2].namespace, before[2].queue, before[2].key) == (first.id.namespace, "named", "job")
     stage.empties("named")
     purge(stage)
     stage.send("named", {"rows": rows})
     second = stage.reaches("named", State.DEAD)
     assert second.uid != first.uid
     assert second.reason.startswith(
-        f"target exists: {file} was made by job {first.uid} of key 'job'; this job, job {second.uid} of key 'job', did not make it."
+        f"target exists: {file} was made by job {first.uid} of key 'job' in queue 'named'; "
+        f"this job, job {second.uid} of key 'job' in queue 'named', did not make it."
     )
     assert known(file) == before
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from steadyworker.errors import ExportRejected
 from steadyworker.exports import check_files
+from steadyworker.exports.spark.inputs import of_text
 from steadyworker.exports.spark.tables import Files, source_of
 
 LAKES = {"delta": "_delta_log/00000000000000000000.json", "hudi": ".hoodie/hoodie.properties"}
@@ -61,3 +64,26 @@ def test_a_folder_of_files_is_none_of_them(tmp_path: Path) -> None:
     assert source_of("payments", folder / "data").path == str(folder / "data")
     check_files(folder)
     check_files(folder / "none.parquet")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_setting_of_the_session_is_put_back_although_the_plan_cannot_be_explained(*, fails: bool) -> None:
+    """The session of a Spark Connect job, of straw."""
+    settings = {"spark.sql.maxMetadataStringLength": "77"}
+    seen: list[str] = []
+
+    def explained(mode: str) -> str:
+        seen.append(settings["spark.sql.maxMetadataStringLength"])
+        if fails:
+            raise ConnectionError(mode)
+        return "Location: InMemoryFileIndex [file:/lake/t]"
+
+    conf = SimpleNamespace(get=settings.get, set=settings.__setitem__)
+    frame: Any = SimpleNamespace(sparkSession=SimpleNamespace(conf=conf), _explain_string=explained)
+    if fails:
+        with pytest.raises(ConnectionError):
+            of_text(frame)
+    else:
+        assert of_text(frame).paths == ["/lake/t"]
+    assert seen == [str(1 << 20)]
+    assert settings == {"spark.sql.maxMetadataStringLength": "77"}

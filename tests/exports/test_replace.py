@@ -7,11 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from steadyworker import Job, Worker
-from steadyworker.errors import ExportRejected, Interrupt, TargetExists
+from steadyworker.errors import ExportError, ExportRejected, Interrupt, TargetExists
 from steadyworker.exports import RowExport, verify
+from steadyworker.exports.manifest import Manifest
+from steadyworker.exports.stage import manifest_path
 from steadyworker.outcome import Done
 from steadyworker.testing import run_one
 from tests.exports.kit import BY, TOTALS, FakeServices, Payments
@@ -51,10 +54,21 @@ def test_nothing_is_replaced_unless_it_was_asked_for_and_the_remedy_is_named(tmp
     assert verify(out) == before
 
 
-@pytest.mark.parametrize("what", ["another key", "changed", "no manifest", "link", "folder"])
+@pytest.mark.parametrize(
+    "what",
+    ["another key", "another queue", "another broker", "an old manifest", "changed", "no manifest", "link", "folder"],
+)
 def test_what_no_earlier_job_of_this_key_has_made_is_not_replaced(tmp_path: Path, out: Path, what: str) -> None:
-    services = later(tmp_path, key="payments-18" if what == "another key" else "payments-17")
+    others = {
+        "another key": {"key": "payments-18"},
+        "another queue": {"queue": "monthly"},
+        "another broker": {"namespace": "elsewhere"},
+    }
+    services = later(tmp_path, **others.get(what, {}))
     match what:
+        case "an old manifest":  # of a version that recorded neither
+            manifest = Manifest.load(manifest_path(out))
+            manifest_path(out).write_bytes(msgspec.structs.replace(manifest, namespace="", queue="").dump())
         case "changed":
             out.write_text(out.read_text() + "a line of the accountant's\n")
         case "no manifest":
@@ -81,6 +95,12 @@ def test_a_kill_leaves_the_old_file_or_the_new_one_and_the_next_run_finishes(
     assert done.returncode == -signal.SIGKILL
     assert (out.read_bytes() == old) == (point == "link-1")
     assert ("uid-2" in manifest.read_text()) == (point == "word")
+    if point in ("link-2", "link-3"):  # the new file beside the old manifest, until a run comes
+        says = rf"{out} differs from its manifest: expected {len(old)} bytes, got {out.stat().st_size}\."
+        with pytest.raises(ExportError, match=says):
+            verify(out)
+    else:
+        assert verify(out).uid == ("uid-2" if point == "word" else "uid-1")
     source = Payments(3)
     services = later(tmp_path)
     services.fence = 2
@@ -89,6 +109,28 @@ def test_a_kill_leaves_the_old_file_or_the_new_one_and_the_next_run_finishes(
     assert source.starts == []
     assert verify(out) == made
     assert (made.uid, made.rows) == ("uid-2", 3)
+
+
+@pytest.mark.parametrize(("if_exists", "uid"), [("fail", "uid-1"), ("replace-own", "uid-2")])
+def test_only_who_may_replace_a_file_replaces_its_manifest(tmp_path: Path, out: Path, if_exists: str, uid: str) -> None:
+    """The manifest, without its file, comes back after this run has looked, and before it links its own."""
+    services = later(tmp_path)
+    before = verify(out)
+    out.unlink()
+    kept = manifest_path(out).rename(out.with_name("kept.json"))
+
+    def back() -> None:
+        kept.rename(manifest_path(out))
+
+    services.on_leave = back
+    if if_exists == "fail":
+        with pytest.raises(TargetExists, match=r"manifest\.json belongs to another job\. Remove it"):
+            Payments(3).export().write(services, out, if_exists=if_exists)
+    else:
+        Payments(3).export().write(services, out, if_exists=if_exists)
+    found = Manifest.load(manifest_path(out))
+    assert found.uid == uid
+    assert (found == before) == (uid == "uid-1")
 
 
 def test_a_job_that_may_not_commit_leaves_the_earlier_file(tmp_path: Path, out: Path) -> None:

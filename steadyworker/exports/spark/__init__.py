@@ -5,7 +5,7 @@ Heavy exports: a job runs `SparkExport`, and the Spark host runs Spark for this 
 
     job's child                     worker process                  Spark host (own session, own folder)
     ───────────                     ──────────────                  ────────────────────────────────────
-    SparkExport.write ── plan ────→ SparkService ── Run ──────────→ Engine: read, query, sort, write parts
+    SparkExport.write ── plan ────→ SparkService ── Run ──────────→ Engine: read, query, sort, count, write parts
       Join ←── started, progress, part, done ─────────────────────── Tasks: complete tasks, and their parts
       publish (commit.py)             starts, watches, replaces it    JVM: all of Spark, or the driver of a cluster,
                                                                       or no JVM with a Spark Connect server

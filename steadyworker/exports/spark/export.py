@@ -2,6 +2,7 @@
 `SparkExport`: the plan of an export for Spark, and the work on it in the job's own process (the child).
 
 The child sends the plan, receives an event for each complete part, and joins, hashes, counts and sums the parts.
+It compares its row count with Spark's, if Spark reports one (`query.py`).
 It publishes the file like any other export (`commit.py`).
 This module does not import Spark.
 """
@@ -253,9 +254,16 @@ class _Run:
     def _finish(self, done: Done, said: Mapping[str, Any]) -> Manifest:
         join = self._joined()
         join.finish(done.parts)
+        if done.rows not in (None, join.rows):
+            raise ExportError(
+                f"Expected {done.rows} rows, as Spark counted them, got {join.rows} in the parts, so nothing was published: "
+                f"see what removes or hides files under {self._stage.path}; the next run repeats the export."
+            )
         return Manifest(
             uid=self._services.uid,
             key=self._services.key,
+            queue=self._services.queue,
+            namespace=self._services.namespace,
             fence=self._stage.fence,
             name=self._target.path.name,
             query=self._export.text,

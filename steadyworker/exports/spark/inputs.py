@@ -107,8 +107,10 @@ def of_text(result: DataFrame) -> Inputs:
     conf = result.sparkSession.conf
     before = conf.get(_LENGTH)
     conf.set(_LENGTH, str(1 << 20))
-    text = frame._explain_string(mode="formatted")  # noqa: SLF001 - `explain` only prints it
-    conf.set(_LENGTH, before or "100")
+    try:
+        text = frame._explain_string(mode="formatted")  # noqa: SLF001 - `explain` only prints it
+    finally:
+        conf.set(_LENGTH, before or "100")
     found = [_plain(path) for match in _LOCATION.finditer(text) for path in match[1].split(", ")]
     return Inputs([*dict.fromkeys(_few(found))], [])
 

@@ -115,11 +115,14 @@ class Join:
         Join the remaining parts of all tasks, and return when the file is durable.
 
         Raises:
-            Replaced: A part has another size than when it was joined.
+            Replaced: A part has another size than when it was joined, or a reported part is missing.
         """
         there = {index: (Path(path), size) for index, path, size in parts}
         for index, size in self._sizes.items():
             _expect(index, size, there.get(index, (None, 0))[1])
+        for index, (part, size) in self._waiting.items():
+            if part is not None and index not in there:
+                _expect(index, size, 0)
         for index, (path, size) in sorted(there.items()):
             if index >= self._next:
                 self._append(index, path, size)

@@ -239,11 +239,13 @@ class Done(msgspec.Struct, frozen=True, tag="done", tag_field="type"):
     Attributes:
         parts: The index, path and size in bytes of every part, in order.
         snapshot: A description of the snapshots that Spark has read, or None.
+        rows: The number of rows that Spark counted on the way to its writer, or None if Spark did not report it.
     """
 
     job: str
     parts: tuple[tuple[int, str, int], ...]
     snapshot: str | None = None
+    rows: int | None = None
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed", tag_field="type"):

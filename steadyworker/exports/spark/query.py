@@ -3,8 +3,10 @@ The work of one export in a Spark session, for every engine.
 
 Spark reads the tables, runs the query and sorts the result, and writes parts without a header.
 The child counts and sums the rows in the parts (`join.py`, `groups.py`).
-Spark's own observed metrics are unfit for this: no decimal of Spark's holds a sum of more than 38 digits.
-They are also computed on Spark's listener bus, and a listener that fails there leaves its caller waiting without end (Spark 4.1).
+Spark counts the rows too, on their way to the writer (`observe`), so that the child notices a part that is missing.
+Spark's observed sums are unfit for the manifest: no decimal of Spark's holds a sum of more than 38 digits.
+Spark's listener bus computes what is observed, and a listener that fails there leaves its caller waiting without end (Spark 4.1).
+So the count has a time limit, and without a count, nothing but the reports of single parts shows that a part is missing.
 Only this export writes to the folder of the parts.
 Hadoop's committer uses algorithm version 2, so that a part appears when its task commits.
 This is safe, because the child joins no part of an incomplete task, and publishes no file of a failed job.
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +24,8 @@ from typing import Any, NamedTuple
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import DecimalType, StructType
 
 from steadyworker.errors import ExportError, ExportRejected
@@ -38,11 +42,13 @@ from steadyworker.exports.spark.tasks import parts_in
 from steadyworker.text.plain_text import plain_text
 
 _UNKNOWN = 1 << 50
+_ROWS = "rows"
 _RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?)(?: SQLSTATE: P0001)?")  # the message of `raise_error`
 # Not supported, too many rows of a subquery, wrong data (division by zero, overflow, a bad cast), wrong names or syntax, `raise_error`.
 _FINAL = frozenset({"0A", "21", "22", "42", "P0"})
 _PASSING = frozenset({"42K03", "42501"})  # a path that does not exist yet, a right that can still be granted
 _FEWEST, _MOST = 32, 4000
+_COUNTED = 20.0  # seconds for the events that lead to Spark's count; Spark drops events if its queue of them is full
 FEW = PIECE * _FEWEST
 """The largest size of a result, in bytes, at which the exact size does not matter."""
 
@@ -138,13 +144,36 @@ def write(
         rows = result.coalesce(1).sortWithinPartitions(*map(sorting, order))
     else:
         rows = ordered(result, order, size, pieces)
+    counted = Observation()
+    # After the sort, because before it, Spark's sampling of the ranges would count every row twice.
+    rows = rows.observe(counted, F.count(F.lit(1)).alias(_ROWS))
     if plan.lines.form == "parquet":
         storable(rows).write.options(**WRITE).parquet(f"file://{plan.parts}")
     else:
         written(rows, plan.lines).write.options(**WRITE).text(f"file://{plan.parts}")
+    count = _count(counted)
     parts = _shared(Path(plan.parts))
     snapshots = [said for said in (databases.snapshot if databases else None, reads.snapshot()) if said]
-    return Done(run.job, parts, "; ".join(snapshots) or None)
+    return Done(run.job, parts, "; ".join(snapshots) or None, count)
+
+
+def _count(counted: Observation) -> int | None:
+    """
+    Return the number of rows that Spark has passed to its writer.
+
+    Return None if Spark does not say it in time.
+    A Spark Connect server itself waits only 0.1 s for the count (`Observation.getOrEmpty`, Spark 4.1).
+    """
+    said: list[int] = []
+
+    def ask() -> None:
+        with suppress(Exception):  # the count is unknown: Spark's own job has succeeded
+            said.append(int(counted.get[_ROWS]))
+
+    thread = threading.Thread(target=ask, name="count", daemon=True)
+    thread.start()
+    thread.join(_COUNTED)
+    return said[0] if said else None
 
 
 def _shared(folder: Path) -> tuple[tuple[int, str, int], ...]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import queue
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pyarrow as pa
@@ -38,6 +38,8 @@ class LiveServices:
     uid: str = "uid-1"
     fence: int = 1
     key: str = "payments-17"
+    queue: str = "exports"
+    namespace: str = "test"
     on_event: Callable[[Mapping[str, Any]], None] = lambda _: None
     on_check: Callable[[], None] = lambda: None
     interrupt_at_once: bool = False
@@ -46,7 +48,7 @@ class LiveServices:
     events: list[Mapping[str, Any]] = field(default_factory=list)
     beats: list[tuple[float | None, float | None]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    _said: queue.SimpleQueue[Mapping[str, Any]] = field(default_factory=queue.SimpleQueue)
+    _said: SimpleQueue[Mapping[str, Any]] = field(default_factory=SimpleQueue)
 
     def progress(self, done: float | None, total: float | None, note: str = "") -> None:
         self.beats.append((done, total))

@@ -32,7 +32,12 @@ from tests.exports.spark.test_spark_export import (  # noqa: F401 - collected he
     test_one_column_tells_null_from_nothing_and_groups_count_both,
     test_the_file_is_sorted_and_whole_and_equals_what_the_light_path_writes,
 )
-from tests.exports.spark.test_spark_older import exported, lake_is_refused, never_succeeds  # noqa: F401 - a fixture
+from tests.exports.spark.test_spark_older import (
+    a_missing_part_is_noticed,
+    exported,  # noqa: F401 - a fixture
+    lake_is_refused,
+    never_succeeds,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400), pytest.mark.xdist_group("spark servers")]
 
@@ -80,6 +85,10 @@ def test_a_lake_is_refused_and_so_is_what_can_never_succeed(
 ) -> None:
     lake_is_refused(warm, exported, tmp_path)
     never_succeeds(warm, exported, tmp_path)
+
+
+def test_a_part_that_is_missing_in_the_listing_is_noticed_here_too(warm: SparkService, tmp_path: Path) -> None:
+    a_missing_part_is_noticed(warm, tmp_path)
 
 
 def test_an_executor_that_is_killed_costs_nothing_but_time(

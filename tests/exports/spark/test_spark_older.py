@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,46 @@ def test_a_sum_of_more_than_38_digits_is_exact(lane: SparkService, tmp_path: Pat
     assert total.sums == {"d": "789999999999999999999.999999999999999992", "id": "28"}
 
 
+@dataclass
+class Stale(LiveServices):
+    """A directory listing in which one part is missing, by its place among the parts; none is reported while Spark writes."""
+
+    missing: int = 0
+    parts: int = 0
+
+    def call(self, service: str, request: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        for event in super().call(service, request):
+            if event["type"] == "done":
+                parts = list(event["parts"])
+                self.parts = len(parts)
+                del parts[self.missing]
+                yield {**event, "parts": parts}
+            elif event["type"] != "part":
+                yield event
+
+
+def a_missing_part_is_noticed(service: SparkService, folder: Path) -> None:
+    """Wherever it is missing, nothing is published."""
+    query = "SELECT id * 7919 % 200003 AS id, md5(CAST(id AS STRING)) AS text FROM range(200000)"
+    export = SparkExport(query, tables={}, order_by=("id",))
+    for number, missing in enumerate((1, -1)):
+        services, out = Stale(service, missing=missing), folder / f"out-{number}.csv"
+        with pytest.raises(ExportError, match=r"Expected 200000 rows, as Spark counted them, got 1\d{5} in the parts"):
+            export.write(services, out)
+        assert services.parts > 2
+        assert not out.exists()
+
+
+@pytest.mark.parametrize("lane", LANES, indirect=True)
+def test_a_part_that_is_missing_in_the_listing_is_noticed(lane: SparkService, tmp_path: Path) -> None:
+    a_missing_part_is_noticed(lane, tmp_path)
+
+
 FRAMES = """
+from pyspark.sql import Observation
+from pyspark.sql import functions as F
+
+
 def plain(spark, tables, params):
     return spark.read.parquet(params["path"])
 
@@ -59,6 +99,10 @@ def cached(spark, tables, params):
     frame = spark.read.parquet(params["path"]).cache()
     frame.count()
     return frame
+
+
+def observed(spark, tables, params):
+    return plain(spark, tables, params).observe(Observation(), F.sum("d"))
 
 
 def delta(spark, tables, params):
@@ -130,6 +174,20 @@ def test_a_lake_that_a_function_reads_is_refused(
         with pytest.raises(ExportRejected, match=said):
             exported(lane, Build(f"lake_readers:{name}"), path=str(lake))
         assert exported(lane, Build(f"lake_readers:{name}"), path=str(beside)).rows == 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lane", BUILDING, indirect=True)
+def test_an_export_ends_without_spark_s_count_if_a_function_observes_what_spark_cannot_sum(
+    lane: SparkService, readers: None, tmp_path: Path
+) -> None:
+    """One observation that fails takes all others with it: in 4.1 without a word, so that nobody may wait for it without end."""
+    table = pa.table({"id": range(len(AMOUNTS)), "d": pa.array(AMOUNTS, pa.decimal128(38, 18))})
+    pq.write_table(table, tmp_path / "t.parquet")
+    services, params = LiveServices(lane), {"path": str(tmp_path / "t.parquet")}
+    export = SparkExport(Build("lake_readers:observed"), tables={}, order_by=("id",), params=params)
+    assert export.write(services, tmp_path / "out.csv").rows == 8
+    assert (services.events[-1]["rows"], services.events[-1]["submissions"]) == (None, 1)
 
 
 @pytest.mark.xdist_group("spark older")

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import os
 import random
+import threading
 from collections.abc import Iterable
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -18,6 +19,7 @@ import pytest
 from steadyworker.errors import ConfigError, ExportError, ExportRejected
 from steadyworker.exports.formats import Csv
 from steadyworker.exports.manifest import Total
+from steadyworker.exports.spark import query
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.groups import Groups
 from steadyworker.exports.spark.hosts import Call, Host
@@ -65,6 +67,34 @@ def test_a_part_that_changed_after_it_was_joined_is_found(tmp_path: Path) -> Non
             join.offer(*offered)
             with pytest.raises(ExportError, match="part 0 to have"):
                 join.finish(there)
+
+
+def test_a_part_that_was_reported_and_is_missing_at_the_end_is_found(tmp_path: Path) -> None:
+    """It was not joined yet, because one before it was not there."""
+    parts = [part(tmp_path, index, f"{index}\n") for index in range(3)]
+    for missing in (1, 2):
+        with Join(tmp_path / f"data-{missing}", b"", lambda: None, lambda _: None) as join:
+            join.offer(*parts[missing])
+            with pytest.raises(ExportError, match=f"part {missing} to have 2 bytes, as when its task ended, got 0"):
+                join.finish([one for one in parts if one[0] != missing])
+
+
+class Silent:
+    """An observation that is never told of, as when a listener of Spark's has failed."""
+
+    @property
+    def get(self) -> dict[str, Any]:
+        threading.Event().wait()
+        return {}
+
+
+def test_a_count_that_never_comes_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query, "_COUNTED", 0.05)
+    silent: Any = Silent()
+    assert query._count(silent) is None
+    for told, count in ({"rows": 17}, 17), ({}, None):
+        observed: Any = SimpleNamespace(get=told)
+        assert query._count(observed) == count
 
 
 def test_rows_are_counted_however_the_bytes_are_cut() -> None:
