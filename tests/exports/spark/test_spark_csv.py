@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from steadyworker.errors import ExportError
+from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.tables import Files
@@ -48,7 +48,7 @@ def test_a_broken_line_is_found_whatever_the_query_asks_for(warm: SparkService, 
     table = Files(tmp_path / "t.csv", schema="id BIGINT, amount DECIMAL(12,2), note STRING")
     for broken in ("2,5.00", "2,5.00,x,y", '2,5.00,"a\n3"'):
         (tmp_path / "t.csv").write_text(f"id,amount,note\n1,4.00,n\n{broken}\n")
-        with pytest.raises(ExportError, match=r"\(job\)"):
+        with pytest.raises(ExportRejected, match=r"\(rejected\)"):
             lines(warm, table, tmp_path / "out.csv", "SELECT id, amount FROM t")
     (tmp_path / "t.csv").write_text('id,note,city,amount\n7,"",", Berlin",5.00\n8,"",",,x",6.00\n')
     found = lines(warm, Files(tmp_path / "t.csv"), tmp_path / "out.csv", "SELECT id, city, amount FROM t")
