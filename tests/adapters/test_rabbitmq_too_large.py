@@ -19,6 +19,8 @@ from steadyworker.errors import MessageRefused, NotPublished
 from steadyworker.ledger.base import State
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker_rabbitmq import RabbitmqAdapter
+from steadyworker_rabbitmq.checks.probe import Broker
+from steadyworker_rabbitmq.errors import QueueUnavailable
 from steadyworker_rabbitmq.publisher import _Outgoing
 from tests.brokers.rabbitmq import Node, Vhost
 from tests.support.jobs import Fails
@@ -248,3 +250,22 @@ def test_check_warns_of_a_limit_below_what_the_queue_may_hold(
         assert found(1_000) == ""
         assert f"refuses bodies above {LIMIT} bytes" in found(30_000)
         assert "Its messages (1) have 200" in found(1_000, api)  # 4.x counts the properties, too
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_the_check_sends_little_to_find_the_limit(vhost: Vhost, monkeypatch: pytest.MonkeyPatch, answers: bool) -> None:
+    """Each start of a worker process checks; a limit that is not found in time is no missing permission."""
+    sent: list[int] = []
+
+    def published(broker: Broker, body: bytes) -> None:
+        sent.append(len(body))
+        if body and not answers:
+            raise QueueUnavailable("no answer within 10 s", id="rabbitmq.unanswered")
+
+    monkeypatch.setattr(Broker, "_publish", published)
+    spec, settings = QueueSpec("work", "work.dead"), Settings(delays=(1,), max_body=128 << 20)
+    adapter = RabbitmqAdapter(f"{vhost.url}?management=off", spec, settings)
+    found = [each for each in adapter.findings(spec) if "check could not find out" in each.what]
+    assert sent == [0, (16 << 20) + 1]
+    assert [each.id for each in found] == ([] if answers else ["rabbitmq.unanswered"])
+    assert all("accepts a body of 16777217 bytes" in each.what for each in found)
