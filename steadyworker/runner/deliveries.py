@@ -83,6 +83,7 @@ class Deliveries:
         self._epoch = -1
         self._asks_again = False
         self._obeys = True
+        self._told: set[tuple[int, str]] = set()
         self._log = get_logger("steadyworker.runner")
 
     # --- which deliveries are valid --------------------------------------------------------------------------------
@@ -132,6 +133,10 @@ class Deliveries:
             return False
         self._state.parked[plan] = str(error)
         self._unkeyed.plans.pop(plan, None)
+        self._told &= self._state.valid.keys()
+        if (delivery := plan.delivery) is not None and (name := (delivery.epoch, delivery.id)) not in self._told:
+            self._told.add(name)
+            report.refused(delivery.queue, plan.message.headers.get(KEY, ""), error, report.HELD)
 
         def decide_again() -> None:
             del self._state.parked[plan]

@@ -131,14 +131,17 @@ def row_locked(token: Token) -> None:
     log.warning("lease_not_renewed", **about, remedy=remedy, explain="ledger.row-locked")
 
 
-def refused(queue: str, key: str, error: MessageRefused, *, parked: bool) -> None:
+MOVED = "it becomes a dead letter; if the broker refuses its dead letter, too, the broker is told to move the message itself"
+PARKED = (
+    "it becomes a dead letter; if the broker refuses its dead letter, too, "
+    "this worker process keeps the message, goes on with other jobs, and tries again every 10 minutes"
+)
+HELD = "another run may have its job; this worker process keeps the message, goes on with other jobs, and decides again later"
+
+
+def refused(queue: str, key: str, error: MessageRefused, fate: str) -> None:
     """Report a message whose copies the broker never accepts; `key` is empty for a message without a job."""
     log = get_logger("steadyworker.runner")
-    fate = (
-        "this worker process keeps the message, goes on with other jobs, and tries again every 10 minutes"
-        if parked
-        else "the broker itself moves the message to the dead-letter queue"
-    )
     log.error("message_refused", key=key, queue=queue, why=str(error), fate=fate, **explained(error.id))
 
 

@@ -254,7 +254,7 @@ class Runs:
         recorded = verdict == plan.record
         if not told and not (run is not None and recorded):
             key = run.token.id.key if run is not None else ""
-            report.refused(self._deps.spec.queue, key, error, parked=not rejects)
+            report.refused(self._deps.spec.queue, key, error, report.MOVED if rejects else report.PARKED)
         if run is None and rejects:
             plan.steps, plan.at, plan.how = (Step.SETTLE,), 0, Settle.REJECT
             self._settler.carry_out(plan, None)
