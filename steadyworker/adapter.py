@@ -97,7 +97,7 @@ class Capabilities:
         holds_dead_letters: A reader holds the dead letters, so that no other reader gets them.
             If False, two readers can read the same letters, as of a log; a letter that both replay is still one job.
         rejects: `settle` accepts `Settle.REJECT`: the broker itself moves the message to the Worker's dead-letter queue.
-            The broker moves even a message that it would no longer accept from a sender.
+            The broker moves even a message that it would no longer accept from a sender, and loses none that it cannot move.
         max_body: The largest body in bytes that the broker accepts, or None.
         loses_unacked: True if un-acked messages are delivered again as soon as the connection is lost.
             If False, deliveries outlive their connection: after Unreachable, Connected has the epoch of before.

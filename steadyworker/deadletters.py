@@ -17,6 +17,7 @@ A letter that names no work queue counts as a letter of the caller's queue.
 from __future__ import annotations
 
 import difflib
+import hashlib
 import random
 import threading
 import uuid
@@ -121,10 +122,15 @@ class DeadLetterQueue:
         """Return the ledger's row of the letter's job, or None if the ledger has none."""
         return self._ledger.read(self._id(letter))
 
-    def parked(self) -> list[Row]:
-        """Return the rows of dead jobs whose messages are still in the work queue, because the broker refuses their dead letters."""
+    def parked(self, letters: Iterable[DeadLetter] = ()) -> list[Row]:
+        """
+        Return the rows of dead jobs whose messages are still in the work queue, because the broker refuses their dead letters.
+
+        A job that has one of these `letters` is not among them: the broker has moved its message.
+        """
+        moved = {self._id(letter) for letter in letters}
         moving = self._ledger.jobs(Wanted(self._namespace, self._queue, (State.MOVING,)))
-        return [row for row, _ in moving if row.target is Moving.DEAD]
+        return [row for row, _ in moving if row.target is Moving.DEAD and row.id not in moved]
 
     def replay(
         self,
@@ -142,7 +148,7 @@ class DeadLetterQueue:
         Replay it again: the second message has the same key and round, so the job still runs once.
         Three kinds of letter are special:
 
-        - A letter that the *broker* put here, while its job in the ledger is unfinished, done or absent.
+        - A letter that the *broker* put here, while its job in the ledger is unfinished, done or absent, and not to become dead.
           This letter goes back unchanged, in the same round, so that a run that is still under way adopts it.
         - A key conflict: a letter whose payload is not that of the job with its key.
           It must not start from that job's checkpoint, so it gets a new key, made from the old key and the letter's body.
@@ -255,10 +261,25 @@ class DeadLetterQueue:
         if letter.is_conflict:  # the row under this key is another job's
             return
         row = self._ledger.read(self._id(letter))
-        if row is not None and row.state is State.DEAD:
+        if row is not None and self._is_dead(row, letter):
             # `forget` keeps a row with a checkpoint for the next round; a dropped job has no next round.
             self._ledger.clear_checkpoint(row.id)
             self._ledger.forget(row.id)
+
+    def _is_dead(self, row: Row, letter: DeadLetter) -> bool:
+        """
+        Return whether the job of this row, which has this letter, is dead.
+
+        A worker process that was killed or disconnected while the broker moved its message could not record the move.
+        Then the letter is the proof of the move, so this call records it, unless the process still has its lease to do so.
+        """
+        if row.state is not State.MOVING or row.target is not Moving.DEAD:
+            return row.state is State.DEAD
+        if letter.body and hashlib.sha256(letter.body).digest() != row.body_sha256:
+            return False  # a message of another sender with the same key; this job's message is still in the work queue
+        if row.lease_over and (taken := self._ledger.take(row, f"dead-letters-{uuid.uuid4().hex}")) is not None:
+            self._ledger.moved(taken.token)
+        return True
 
     def _again(self, letter: DeadLetter) -> tuple[OutgoingMessage, Replayed]:
         """Return the message that a replay publishes, and its description for the caller."""
@@ -268,7 +289,7 @@ class DeadLetterQueue:
             return self._fresh(letter, normal_key(f"{letter.key}.{mark(letter, self._key_header)}"), 0)
         if not letter.ours:
             row = self._ledger.read(self._id(letter))
-            if row is None or row.state is not State.DEAD:
+            if row is None or not self._is_dead(row, letter):
                 message = OutgoingMessage(
                     Target.WORK, letter.body, {**letter.headers, KEY: letter.key}, message_id=letter.key
                 )

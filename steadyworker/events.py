@@ -131,7 +131,7 @@ class Fenced(Event, frozen=True, kw_only=True):
     """
     A write that the ledger refused; the worker process ended the refused run.
 
-    `lost` says what the ledger has lost, if it went back in time; it is empty if a later run has the job.
+    `lost` says what the ledger has lost, if it went back in time; it is empty if a later run has or had the job.
     If the ledger did not say why it refused the write, `explain` is `ledger.unreachable`.
     """
 

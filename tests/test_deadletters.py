@@ -313,6 +313,31 @@ class TestWhatTheBrokerPutThere:
         (replayed,) = bench.queue.replay()
         assert replayed.round == 1
 
+    @pytest.mark.parametrize("lease_over", [True, False])
+    @pytest.mark.parametrize("way", ["replay", "drop"])
+    def test_is_the_proof_of_a_move_that_its_worker_could_not_record(
+        self, bench: Bench, way: str, lease_over: bool
+    ) -> None:
+        """The worker was killed after its rejection; another message with this key proves nothing."""
+        row = bench.run("k-1")
+        assert bench.ledger.moving(row.token, Verdict(Moving.DEAD, "exhausted", Counters(attempts=1)))
+        if lease_over:
+            bench.clock.advance(3600)
+        bench.adapter.publish(OutgoingMessage(Target.DEAD, b"[]", {}, message_id="k-1"))
+        assert bench.queue.replay()[0].round == 0
+        assert bench.row("k-1").state is State.MOVING
+
+        self.foreign(bench)
+        assert [parked.id.key for parked in bench.queue.parked()] == ["k-1"]
+        assert bench.queue.parked(bench.queue.letters(bodies=False)) == []
+        if way == "replay":
+            (replayed,) = bench.queue.replay()
+            assert replayed.round == 1
+            assert bench.row("k-1").state is (State.DEAD if lease_over else State.MOVING)
+        else:
+            bench.queue.drop()
+            assert (bench.ledger.read(bench.job("k-1")) is None) is lease_over
+
     def test_a_retry_copy_that_it_gave_up_is_not_ours(self, bench: Bench) -> None:
         again = Verdict(Moving.RETRY, "ValueError", Counters(attempts=1), 5.0)
         message = message_for(enveloped(bench.job("k-1"), BODY), 0, again, "", "")

@@ -29,7 +29,7 @@ class Prepared:
         delivery_timeout: Seconds after which the broker takes a delivery back from such a consumer; None for never.
         longer_timeout: The command that makes the delivery timeout long enough for a job.
         counts_holders: True unless the work queue is classic: other queues count a cancelled consumer that holds a delivery.
-        rejects: True if the work queue is known to move rejected messages to the Worker's dead-letter queue.
+        rejects: True if the work queue is known to move rejected messages to the Worker's dead-letter queue, and to lose none.
         continues_consumers: True if a consumer with the tag of a cancelled one continues that one (`limits.continues_consumers`).
     """
 
@@ -78,12 +78,18 @@ def prepare(connection: pika.BlockingConnection, topology: Topology, management:
 
 def _moves_to(work: QueueState) -> str | None:
     """
-    Return the queue to which the broker moves rejected messages; None if it is not known, or if an exchange decides it.
+    Return the queue to which the broker moves rejected messages without a loss; None if it is not known, or if an exchange decides it.
 
     Only the queue's own arguments count: an operator can remove a policy at any time, and the next rejected message would be lost.
+    Only the strategy `at-least-once`, which needs `reject-publish`, keeps a message until its target has it; a classic queue refuses it.
+    Without it, the broker drops a message that the target refuses: a full queue, or one whose node is down.
+    Source: https://www.rabbitmq.com/docs/quorum-queues#dead-lettering, and seen on 3.10.8 and 4.3.6.
     """
     own = work.arguments or {}
-    target = own.get("x-dead-letter-routing-key") if own.get("x-dead-letter-exchange") == "" else None
+    safe = {"x-dead-letter-exchange": "", "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
+    if any(own.get(name) != value for name, value in safe.items()):
+        return None
+    target = own.get("x-dead-letter-routing-key")
     return target if isinstance(target, str) else None
 
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import struct
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -146,13 +147,14 @@ def size_of(properties: BasicProperties) -> int:
     Return the size in bytes of the header frame for these properties.
 
     Raises:
-        ValueError: AMQP cannot encode the properties: a name is longer than 255 bytes, or a text has a lone surrogate.
+        ValueError: AMQP cannot encode the properties: a name is longer than 255 bytes, a text has a lone surrogate, or a number is too large.
     """
     try:
         return sum(map(len, properties.encode())) + _OVERHEAD
-    except AMQPError as error:
+    except (AMQPError, struct.error, OverflowError, TypeError, AssertionError) as error:  # all are seen from pika 1.4
         raise ValueError(
-            f"Expected header names of at most {_SHORT_STRING} bytes, got: {error}: shorten them."
+            f"Expected header names of at most {_SHORT_STRING} bytes, and values that AMQP has types for, got: {error}: "
+            "shorten them."
         ) from error
 
 

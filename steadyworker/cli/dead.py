@@ -70,7 +70,7 @@ def list_(options: Options, *, target: str, as_json: bool) -> None:
     """List dead letters, oldest first."""
     with _opened(target, options) as queue:
         letters = [_with_facts(queue, letter) for letter in queue.letters(bodies=False)]
-        _tell_parked(queue)
+        _tell_parked(queue, letters)
     _left_alone(queue)
     if as_json:
         for letter in letters:
@@ -209,10 +209,10 @@ def _with_facts(queue: DeadLetterQueue, letter: DeadLetter) -> DeadLetter:
     )
 
 
-def _tell_parked(queue: DeadLetterQueue) -> None:
+def _tell_parked(queue: DeadLetterQueue, letters: Sequence[DeadLetter]) -> None:
     """Print the dead jobs whose messages are not in the dead-letter queue."""
     with suppress(LedgerUnavailable):
-        for row in queue.parked():
+        for row in queue.parked(letters):
             told = f"{printable(row.id.key)} is dead, but its message is still in the work queue: {redact(row.reason)}"
             click.echo(printable(told), err=True)
 

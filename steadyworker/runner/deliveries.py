@@ -13,7 +13,6 @@ After each change for which a held delivery could wait, the runner takes all hel
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import replace
 
 from msgspec import structs
@@ -64,9 +63,6 @@ from steadyworker.text.plain_text import as_unicode
 _TRIES = 20
 """How many times in a row the runner decides about a delivery whose claim was refused; after that, it holds the delivery for a while."""
 
-_MOST_UNSHOWN = 1000
-"""The number of messages without content whose ids the runner remembers, so that it reports each once."""
-
 
 class Deliveries:
     """
@@ -87,7 +83,7 @@ class Deliveries:
         self._epoch = -1
         self._asks_again = False
         self._obeys = True
-        self._unshown: deque[str] = deque(maxlen=_MOST_UNSHOWN)
+        self._once = report.Once()
         self._log = get_logger("steadyworker.runner")
 
     # --- which deliveries are valid --------------------------------------------------------------------------------
@@ -137,6 +133,8 @@ class Deliveries:
             return False
         self._state.parked[plan] = str(error)
         self._unkeyed.plans.pop(plan, None)
+        if (delivery := plan.delivery) is not None and self._once.is_first((delivery.epoch, delivery.id)):
+            report.refused(delivery.queue, plan.message.headers.get(KEY, ""), error, report.HELD)
 
         def decide_again() -> None:
             del self._state.parked[plan]
@@ -395,7 +393,8 @@ class Deliveries:
         """
         given = key_of(delivery, self._deps.spec.key_header)
         key = normal_key(as_unicode(given)) if given else ""
-        if not self._told_before(delivery):
+        # A broker that cannot move an unshown message delivers it again after each pause.
+        if delivery.unshown is None or self._once.is_first(delivery.message_id or delivery.id):
             self._deps.emit(
                 DeliveryRejected(
                     key=key,
@@ -414,15 +413,6 @@ class Deliveries:
         if key:  # the broker gives the copy another message id
             ours[KEY] = key
         self._runs.carry_out(planning.pass_on(delivery, OutgoingMessage(Target.DEAD, delivery.body, theirs | ours)))
-
-    def _told_before(self, delivery: Delivery) -> bool:
-        """Return whether an event told of this unshown message; a broker that cannot move it delivers it again after each pause."""
-        if delivery.unshown is None or delivery.message_id is None:
-            return False
-        before = delivery.message_id in self._unshown
-        if not before:
-            self._unshown.append(delivery.message_id)
-        return before
 
     def _hold(self, delivery: Delivery, ask_again_in: float | None = None) -> None:
         """Keep a delivery for later; after a stop has begun, give it back, because this process begins no more runs."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Hashable
 from typing import Any
 
 from steadyworker.clock import Clock
@@ -14,6 +16,21 @@ from steadyworker.runner.state import Run
 from steadyworker.telemetry.logs import explained, get_logger
 
 _MANY_INTERRUPTIONS = 10
+_MOST_REMEMBERED = 1000
+
+
+class Once:
+    """The last things that were reported, so that what comes again and again is reported once."""
+
+    def __init__(self) -> None:
+        self._seen: deque[Hashable] = deque(maxlen=_MOST_REMEMBERED)
+
+    def is_first(self, what: Hashable) -> bool:
+        """Return whether this was not reported yet, and remember it."""
+        first = what not in self._seen
+        if first:
+            self._seen.append(what)
+        return first
 
 
 def about(token: Token, clock: Clock) -> dict[str, Any]:
@@ -82,22 +99,32 @@ def settled(run: Run, plan: SettlementPlan, clock: Clock) -> JobSettled:
     )
 
 
-def lost_history(run: Run, row: Row | None, write: str) -> str:
+def lost_history(run: Run, row: Row | None, write: str, *, held: bool) -> str:
     """
-    Return what the ledger has lost, as its present row shows after it refused this write; empty if a later run has the job.
+    Return what the ledger has lost, as its present row shows after it refused this write; empty if a later run has or had the job.
 
+    `held` is false if the run's lease and the margin could be over at the refusal, so that another run could have begun and ended.
     A ledger keeps the row of a job that runs, and a later claim draws a greater fence.
-    So a missing row, another row, or a smaller fence shows that the ledger has gone back in time.
+    So a smaller fence shows that the ledger has gone back in time, and while the lease is held, so does a missing or another row.
     """
-    if row is None:
-        return "the job's record"
-    if row.uid != run.token.uid:
-        return "the job's record, and another run has begun the job as a new one"
-    if row.fence < run.token.fence:
+    if row is not None and row.fence < run.token.fence and row.uid == run.token.uid:
         return f"the start of this run; its last run of the job is {row.fence}"
+    if row is None or row.uid != run.token.uid:
+        if not held and (row is None or row.fence > run.token.fence):
+            _record_removed(run.token)
+            return ""
+        again = "" if row is None else ", and another run has begun the job as a new one"
+        return f"the job's record{again}"
     if write == "confirm" and row.token == run.token and row.state is State.RUNNING:
         return "the outcome of this run"
     return ""
+
+
+def _record_removed(token: Token) -> None:
+    """Log that a frozen run lost its job to another run, whose record an operator or the ledger has removed since."""
+    about = {"key": token.id.key, "queue": token.id.queue, "fence": token.fence}
+    why = "the lease was over, another run took the job over, and the job's record has been removed since"
+    get_logger("steadyworker.runner").info("job_record_removed", **about, why=why)
 
 
 def history_lost(token: Token, lost: str) -> None:
@@ -121,14 +148,17 @@ def row_locked(token: Token) -> None:
     log.warning("lease_not_renewed", **about, remedy=remedy, explain="ledger.row-locked")
 
 
-def refused(queue: str, key: str, error: MessageRefused, *, parked: bool) -> None:
+MOVED = "it becomes a dead letter; if the broker refuses its dead letter, too, the broker is told to move the message itself"
+PARKED = (
+    "it becomes a dead letter; if the broker refuses its dead letter, too, "
+    "this worker process keeps the message, goes on with other jobs, and tries again every 10 minutes"
+)
+HELD = "another run may have its job; this worker process keeps the message, goes on with other jobs, and decides again later"
+
+
+def refused(queue: str, key: str, error: MessageRefused, fate: str) -> None:
     """Report a message whose copies the broker never accepts; `key` is empty for a message without a job."""
     log = get_logger("steadyworker.runner")
-    fate = (
-        "this worker process keeps the message, goes on with other jobs, and tries again every 10 minutes"
-        if parked
-        else "the broker itself moves the message to the dead-letter queue"
-    )
     log.error("message_refused", key=key, queue=queue, why=str(error), fate=fate, **explained(error.id))
 
 

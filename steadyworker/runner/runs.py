@@ -76,7 +76,7 @@ class Runs:
         self._deps = deps
         self._state = state
         self._timers = timers
-        self._refused: list[tuple[Run, str]] = []
+        self._refused: list[tuple[Run, str, bool]] = []
         self._unrecorded: set[JobId] = set()
         self._quiet_until = 0.0
         self._waits = Waits(deps.spec)
@@ -254,7 +254,7 @@ class Runs:
         recorded = verdict == plan.record
         if not told and not (run is not None and recorded):
             key = run.token.id.key if run is not None else ""
-            report.refused(self._deps.spec.queue, key, error, parked=not rejects)
+            report.refused(self._deps.spec.queue, key, error, report.MOVED if rejects else report.PARKED)
         if run is None and rejects:
             plan.steps, plan.at, plan.how = (Step.SETTLE,), 0, Settle.REJECT
             self._settler.carry_out(plan, None)
@@ -342,12 +342,8 @@ class Runs:
 
     def drop(self, run: Run, write: str) -> None:
         """End a run whose write the ledger refused; its delivery goes through the decision table again."""
-        self._refused.append((run, write))
-        lost = self.explain_refusals()
-        explain = "ledger.unreachable" if self._refused else "ledger.lost-history" if lost else ""
-        self._deps.emit(Fenced(**report.about(run.token, self._deps.clock), write=write, lost=lost, explain=explain))
         delivery, run.delivery = run.delivery, None
-        if run.slot is not None:
+        if run.slot is not None:  # first, because the ledger can take long to say why
             run.phase = Phase.DROPPED
             run.slot.kill(run.token.fence, Interrupted())
             waiting, run.waiting = run.waiting, []
@@ -355,6 +351,12 @@ class Runs:
                 run.slot.reply(asked.fence, asked.id, None, refused="fenced")
         else:
             self._state.by_fence.pop(run.token.fence, None)
+        times, now = self._deps.times, self._deps.clock.boottime()
+        held = now < run.trusted_until - times.trust_for + times.lease + times.margin
+        self._refused.append((run, write, held))
+        lost = self.explain_refusals()
+        explain = "ledger.unreachable" if self._refused else "ledger.lost-history" if lost else ""
+        self._deps.emit(Fenced(**report.about(run.token, self._deps.clock), write=write, lost=lost, explain=explain))
         if delivery is not None:
             self._state.reconsider(delivery)
 
@@ -366,9 +368,9 @@ class Runs:
         """
         lost = ""
         while self._refused and not self._state.ledger_away:
-            run, write = self._refused[0]
+            run, write, held = self._refused[0]
             try:
-                lost = report.lost_history(run, self._deps.ledger.read(run.token.id), write)
+                lost = report.lost_history(run, self._deps.ledger.read(run.token.id), write, held=held)
             except LedgerUnavailable as error:
                 self.ledger_lost(str(error))  # so that no delivery is decided before
                 return ""

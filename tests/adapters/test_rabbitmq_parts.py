@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import random
 import socket
 import ssl
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pika import exceptions
 from pika.adapters.utils import connection_workflow
@@ -171,6 +173,29 @@ def test_headers_that_grew_too_large_for_a_frame_travel_behind_the_body_with_the
 def test_what_amqp_cannot_say_is_refused(headers: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"255 bytes|surrogates"):
         size_of(properties_of(OutgoingMessage(Target.WORK, b"", headers), "m", 0))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.integers(1 << 63, 1 << 200) | st.text(max_size=9),
+    lambda each: st.lists(each, max_size=3) | st.dictionaries(st.text(max_size=9), each, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.dictionaries(st.text(max_size=9) | st.just("time") | st.just("decimal"), JSON, max_size=4))
+@example({"n": 1 << 63})
+@example({"n": [{"table": {"n": -(1 << 64)}}]})
+@example({"n": {"decimal": "NaN"}})
+@example({"n": {"decimal": "1e400"}})
+@example({"n": {"time": -9}})
+def test_a_copy_of_any_message_from_behind_is_sent_or_refused_for_good(moved: dict[str, Any]) -> None:
+    """Any other error is tried again without end."""
+    before = received(BasicProperties(headers={"sw-behind": "2"}), b"{}" + json.dumps(moved).encode())
+    copy = properties_of(OutgoingMessage(Target.LATER, before.body, before.headers), "m", 0)
+    with suppress(ValueError):
+        size_of(copy)
+        sent, _ = carried(copy, before.body, 8192)
+        assert size_of(sent) <= 8192
 
 
 @given(st.dictionaries(st.text(max_size=20), st.text(max_size=40), max_size=5))

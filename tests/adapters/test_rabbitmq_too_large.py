@@ -19,6 +19,8 @@ from steadyworker.errors import MessageRefused, NotPublished
 from steadyworker.ledger.base import State
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker_rabbitmq import RabbitmqAdapter
+from steadyworker_rabbitmq.checks.probe import Broker
+from steadyworker_rabbitmq.errors import QueueUnavailable
 from steadyworker_rabbitmq.publisher import _Outgoing
 from tests.brokers.rabbitmq import Node, Vhost
 from tests.support.jobs import Fails
@@ -28,6 +30,8 @@ Eventually = Callable[..., Any]
 
 LIMIT = 20_000
 LARGE = b'{"pad": "' + b"x" * LIMIT + b'"}'
+FORWARDS = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "work.dead"}
+SAFE = {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
 
 
 @contextmanager
@@ -57,9 +61,7 @@ def test_the_broker_moves_a_message_above_its_limit_to_the_dead_letters_by_itsel
     rabbitmq_node: Node, vhost: Vhost, channel: Any, kind: str, eventually: Eventually
 ) -> None:
     """The limit is one of publishing only; so a rejected message keeps its body."""
-    safe = (
-        {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"} if kind == "at-least-once" else {}
-    )
+    safe = SAFE if kind == "at-least-once" else {}
     arguments = {"x-queue-type": "classic" if kind == "classic" else "quorum", **safe}
     channel.queue_declare("dead", durable=True, arguments={"x-queue-type": arguments["x-queue-type"]})
     forwarding = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
@@ -148,6 +150,32 @@ def test_where_the_queue_moves_nothing_the_worker_process_keeps_it_and_says_so(
     eventually(lambda: channel.queue_declare("shared.dead", passive=True).method.message_count == 2)
 
 
+@pytest.mark.parametrize("at_least_once", [True, False], ids=["at least once", "at most once"])
+def test_a_full_dead_letter_queue_loses_no_message(
+    rabbitmq_node: Node, vhost: Vhost, place: Processes, channel: Any, eventually: Eventually, at_least_once: bool
+) -> None:
+    """At least once, the broker keeps what it could not move; at most once, it would drop it, so the worker process keeps it."""
+    full = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    channel.queue_declare("shared.dead", durable=True, arguments=full)
+    channel.basic_publish("", "shared.dead", b"{}")
+    forwards = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "shared.dead"}
+    arguments = {"x-queue-type": "quorum", **forwards, **(SAFE if at_least_once else {})}
+    channel.queue_declare("fails", durable=True, arguments=arguments)
+    publish(channel, LARGE)
+    with limited(rabbitmq_node):
+        worker = place.worker("tests.support.jobs:Fails", ledger_reach="host").started()
+        place.reaches("fails", State.DEAD if at_least_once else State.MOVING, "m-1")
+        worker.says("message_refused")
+        worker.terminate()
+        worker.ended(0)
+
+    def kept() -> bool:
+        told = rabbitmq_node.management("GET", f"queues/{vhost.name}/fails")
+        return (told.get("messages"), told.get("messages_dlx")) == (1, int(at_least_once))
+
+    eventually(kept)
+
+
 def test_only_the_large_one_of_several_messages_in_flight_is_refused(rabbitmq_node: Node, vhost: Vhost) -> None:
     """Those behind it were certainly not read, and those before it may have been accepted."""
     adapter = RabbitmqAdapter(f"{vhost.url}?management=off", QueueSpec("work", "work.dead"), Settings(delays=(1,)))
@@ -176,19 +204,21 @@ def test_only_the_large_one_of_several_messages_in_flight_is_refused(rabbitmq_no
 
 
 @pytest.mark.parametrize(
-    ("forwards", "rejects"),
+    ("arguments", "rejects"),
     [
-        ({"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "work.dead"}, True),
-        ({}, False),
-        ({"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "other"}, False),
+        (FORWARDS | SAFE, True),
+        (FORWARDS, False),
+        (FORWARDS | {"x-dead-letter-strategy": "at-least-once"}, False),
+        (SAFE, False),
+        (FORWARDS | SAFE | {"x-dead-letter-routing-key": "other"}, False),
     ],
-    ids=["to the dead-letter queue", "nowhere", "elsewhere"],
+    ids=["to the dead-letter queue", "at most once", "without overflow", "nowhere", "elsewhere"],
 )
 def test_an_adapter_rejects_only_where_the_queue_moves_messages_to_its_dead_letters(
-    vhost: Vhost, channel: Any, forwards: dict[str, str], rejects: bool
+    vhost: Vhost, channel: Any, arguments: dict[str, str], rejects: bool
 ) -> None:
-    """A queue that its operator made: elsewhere, a rejected message would be lost."""
-    channel.queue_declare("work", durable=True, arguments={"x-queue-type": "quorum", **forwards})
+    """A queue that its operator made: elsewhere, a rejected message would be lost, or is lost if the dead-letter queue refuses it."""
+    channel.queue_declare("work", durable=True, arguments={"x-queue-type": "quorum", **arguments})
     adapter = RabbitmqAdapter(f"{vhost.url}?management=off", QueueSpec("work", "work.dead"), Settings(delays=(1,)))
     try:
         assert not adapter.capabilities.rejects
@@ -220,3 +250,22 @@ def test_check_warns_of_a_limit_below_what_the_queue_may_hold(
         assert found(1_000) == ""
         assert f"refuses bodies above {LIMIT} bytes" in found(30_000)
         assert "Its messages (1) have 200" in found(1_000, api)  # 4.x counts the properties, too
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_the_check_sends_little_to_find_the_limit(vhost: Vhost, monkeypatch: pytest.MonkeyPatch, answers: bool) -> None:
+    """Each start of a worker process checks; a limit that is not found in time is no missing permission."""
+    sent: list[int] = []
+
+    def published(broker: Broker, body: bytes) -> None:
+        sent.append(len(body))
+        if body and not answers:
+            raise QueueUnavailable("no answer within 10 s", id="rabbitmq.unanswered")
+
+    monkeypatch.setattr(Broker, "_publish", published)
+    spec, settings = QueueSpec("work", "work.dead"), Settings(delays=(1,), max_body=128 << 20)
+    adapter = RabbitmqAdapter(f"{vhost.url}?management=off", spec, settings)
+    found = [each for each in adapter.findings(spec) if "check could not find out" in each.what]
+    assert sent == [0, (16 << 20) + 1]
+    assert [each.id for each in found] == ([] if answers else ["rabbitmq.unanswered"])
+    assert all("accepts a body of 16777217 bytes" in each.what for each in found)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 
 import pytest
 
 from steadyworker.adapter import OutgoingMessage, Target
 from steadyworker.backends.connections import Connections, Line
+from steadyworker.ledger.base import Claimed, JobId, Moving, Verdict
+from steadyworker.outcome import Counters
 from tests.cli.kit import Queues, Shell
 
 EXPORTS = Line("exports", "exports", None, object)
@@ -125,6 +128,20 @@ def test_what_the_broker_put_there_is_said_to_be_its_own(shell: Shell, queues: Q
     (record,) = shell("dead", "list", "app:Exports", "--json").records
     assert (record["key"], record["by_broker"], record["headers"]) == ("m-1", True, {"x-why": "expired"})
     assert "put here by the broker" in shell("dead", "list", "app:Exports").out
+
+
+def test_a_job_whose_letter_is_there_is_not_said_to_be_in_the_work_queue(shell: Shell, queues: Queues) -> None:
+    queues.dead("k-1")  # binds the queue to its broker
+    with Connections(queues.options) as links:
+        ledger, id_ = links.ledger(), JobId(links.namespace(EXPORTS), "exports", "m-1", 0)
+        row = ledger.claim(Claimed(id_, None, "owner", 0, sha256(b"{}").digest(), Counters()))
+        assert row is not None
+        assert ledger.moving(row.token, Verdict(Moving.DEAD, "exhausted", Counters(attempts=1)))
+        assert "m-1 is dead, but its message is still in the work queue" in shell("dead", "list", "app:Exports").err
+        links.adapter(EXPORTS).publish(OutgoingMessage(Target.DEAD, b"{}", {}, message_id="m-1"))
+    listed = shell("dead", "list", "app:Exports")
+    assert "m-1" in listed.out
+    assert "still in the work queue" not in listed.err
 
 
 def test_letters_of_another_worker_are_counted_and_left_alone(shell: Shell, queues: Queues) -> None:

@@ -11,6 +11,7 @@ import pytest
 from steadyworker.events import Fenced, JobStarted, TakenOver
 from steadyworker.ledger.base import JobId, Row, State
 from steadyworker.runner.report import lost_history
+from steadyworker.runner.state import Phase
 from steadyworker.testing.harness import Harness
 from steadyworker.testing.plugin import MakeHarness
 from tests.runner.kit import Gate, counted, events, raises, worker
@@ -93,6 +94,38 @@ def test_a_take_over_is_no_loss(harness: MakeHarness, caplog: pytest.LogCaptureF
     assert lines(caplog) == []
 
 
+def test_a_job_that_was_taken_over_ended_and_forgotten_while_its_owner_was_frozen_is_no_loss(
+    harness: MakeHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The record is missing, but the ledger has not gone back in time; its slow reply does not keep the run alive."""
+    caplog.set_level(logging.INFO)
+    gate = Gate()
+    exports = worker(gate)
+    h = harness(exports)
+    key = h.send(exports, {})
+    h.wait(key, until=gate.reached.is_set)
+    (run,) = h.processes[0].runners[0].state.by_fence.values()
+    phases: list[tuple[Phase, bool]] = []
+    read = h.ledger.read
+
+    def watched(id: JobId) -> Row | None:
+        phases.append((run.phase, bool(run.waiting)))
+        return read(id)
+
+    run.trusted_until -= 3600  # as after a long freeze
+    goes_back(h, {})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(h.ledger, "read", watched)
+        while not events(h, key, Fenced):
+            h.advance(1)
+    gate.open()
+    assert phases[0] == (Phase.DROPPED, False)
+    (fenced,) = events(h, key, Fenced)
+    assert (fenced.lost, fenced.explain) == ("", "")
+    assert lines(caplog) == []
+    assert caplog.text.count("job_record_removed") == 1
+
+
 def test_each_way_in_which_a_refused_run_meets_an_older_ledger(harness: MakeHarness) -> None:
     gate = Gate()
     exports = worker(gate)
@@ -103,10 +136,15 @@ def test_each_way_in_which_a_refused_run_meets_an_older_ledger(harness: MakeHarn
     row = h.job(key)
     assert row is not None
 
-    def lost(write: str, **changed: Any) -> str:
-        return lost_history(run, Row(**{name: getattr(row, name) for name in Row.__struct_fields__} | changed), write)
+    def lost(write: str, *, held: bool = True, **changed: Any) -> str:
+        seen = Row(**{name: getattr(row, name) for name in Row.__struct_fields__} | changed)
+        return lost_history(run, seen, write, held=held)
 
-    assert lost_history(run, None, "renew") == "the job's record"
+    assert lost_history(run, None, "renew", held=True) == "the job's record"
+    assert lost_history(run, None, "renew", held=False) == ""
+    assert lost("renew", held=False, uid="another", fence=row.fence + 1) == ""
+    assert lost("renew", held=False, uid="another", fence=row.fence - 1).startswith("the job's record, and another run")
+    assert lost("renew", held=False, fence=row.fence - 1).startswith("the start of this run")
     assert lost("renew", uid="another", fence=row.fence + 1).startswith("the job's record, and another run")
     assert lost("confirm") == "the outcome of this run"
     assert lost("renew", fence=row.fence + 1, owner="another") == ""

@@ -182,7 +182,9 @@ def test_a_message_without_a_job_is_moved_or_kept(harness: MakeHarness, exports:
     assert h.not_ready == {}
 
 
-def test_a_copy_for_later_of_a_job_that_another_runs_is_held(harness: MakeHarness) -> None:
+def test_a_copy_for_later_of_a_job_that_another_runs_is_held(
+    harness: MakeHarness, caplog: pytest.LogCaptureFixture
+) -> None:
     """It must not become a dead letter, because its job may be done soon; and it stops no other job."""
     gate = Gate()
     exports = worker(gate, nothing)
@@ -198,6 +200,10 @@ def test_a_copy_for_later_of_a_job_that_another_runs_is_held(harness: MakeHarnes
     small = h.send(exports, {})
     h.wait(small)
     assert len(events(h, key, DeliveryDeferred)) == 1
+    h.advance(100)
+    assert len(events(h, key, DeliveryDeferred)) > 1
+    (line,) = told(caplog)
+    assert (line["key"], line["fate"].partition(";")[0]) == (key, "another run may have its job")
     gate.open()
     h.wait(key, until="done")
     h.advance(100)

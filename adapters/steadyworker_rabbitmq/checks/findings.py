@@ -22,8 +22,15 @@ from steadyworker_rabbitmq.topology import Role, Topology, Wanted
 
 _RARE_HEARTBEAT = 300
 _HASTY_HEARTBEAT = 5
-_LARGEST_PROBE = 134_217_728
-"""The largest body in bytes with which the check looks for the broker's limit: the default limit of RabbitMQ 3."""
+_LARGEST_BODY = 134_217_728
+"""The largest body in bytes that the work queue is taken to hold: the default limit of RabbitMQ 3."""
+
+_LARGEST_PROBE = (16 << 20) + 1
+"""
+The largest body in bytes with which the check looks for the broker's limit, because each start of a worker process sends it.
+
+It is one byte above the default limit of RabbitMQ 4, so that the check finds this limit.
+"""
 
 _ROLES: dict[Role, str] = {"work": "work queue", "retry": "retry queue", "dead": "dead-letter queue"}
 
@@ -219,12 +226,22 @@ def _message_limit(broker: Broker, topology: Topology, work: QueueState | None) 
 
     The queue may hold what SteadyWorker sends, and what a sender sent while the limit was higher.
     The statistics show only the bytes of all messages: more bytes than SteadyWorker sends at most are from another sender.
+    A limit above 16 MiB, which an operator has set, is not found.
     """
     largest, held = topology.max_body, ""
     if work is not None and work.message_bytes > work.messages * largest:
-        largest = min(work.message_bytes, _LARGEST_PROBE)
+        largest = min(work.message_bytes, _LARGEST_BODY)
         held = f" Its messages ({work.messages}) have {work.message_bytes} bytes in all."
-    if (limit := broker.limit_below(largest)) is not None:
+    probe = min(largest, _LARGEST_PROBE)
+    try:
+        limit = broker.limit_below(probe)
+    except QueueUnavailable as error:
+        if broker.alarm:
+            raise
+        what = f"The check could not find out whether the broker accepts a body of {probe} bytes: {error}"
+        yield Finding("warning", what, "check again when the broker answers faster.", id=error.id)
+        return
+    if limit is not None:
         what = (
             f"The broker refuses bodies above {limit} bytes (max_message_size), but queue {topology.work!r} may hold larger ones."
             f"{held} Such a job cannot be retried: after a failure it becomes a dead letter, or waits in its queue."
