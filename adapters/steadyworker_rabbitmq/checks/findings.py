@@ -239,7 +239,9 @@ def _message_limit(broker: Broker, topology: Topology, work: QueueState | None) 
         if broker.alarm:
             raise
         what = f"The check could not find out whether the broker accepts a body of {probe} bytes: {error}"
-        yield Finding("warning", what, "check again when the broker answers faster.", id=error.id)
+        yield Finding(
+            "warning", what, "check again when the broker answers faster.", id=error.id or "rabbitmq.unanswered"
+        )
         return
     if limit is not None:
         what = (
