@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from threading import Barrier
 from typing import Any
 
@@ -364,7 +365,8 @@ def test_a_reader_that_works_on_a_letter_for_long_keeps_its_connection(
         (letter,) = letters
         with StompClient(stomp_broker.url, headers={"heart-beat": "1000,0"}) as silent:
             if stomp_broker.is_artemis:
-                silent.expect("ERROR")
+                with suppress(EOFError):  # on a busy machine, it closes before it has sent the ERROR
+                    silent.expect("ERROR")
             with pytest.raises(EOFError):
                 silent.receive()
         letters.drop(letter)
