@@ -122,12 +122,24 @@ class Row(Struct, frozen=True):
                 return JobState(state.value)
 
 
+class KeptMessage(Struct, frozen=True):
+    """
+    A job's message, as the ledger keeps it until the job is done: the body, and all other facts of the delivery as JSON.
+
+    `steadyworker.ledger.kept` makes it of a delivery, and a delivery of it.
+    """
+
+    body: bytes
+    facts: bytes
+
+
 class Claimed(Struct, frozen=True):
     """
     The values that a claim writes, besides a new fence.
 
     `seen` is the row from which the runner decided, or None if the job had no row.
     The ledger refuses the claim if the row has changed since the runner read it.
+    `message` is kept with the row, unless the row has a message already.
     """
 
     id: JobId
@@ -136,6 +148,7 @@ class Claimed(Struct, frozen=True):
     hop: int
     body_sha256: bytes
     counters: Counters
+    message: KeptMessage | None = None
 
 
 class Verdict(Struct, frozen=True):
@@ -196,6 +209,34 @@ class Wanted(Struct, frozen=True):
 
 EVERY_ROW = Wanted()
 
+REPLAYED = "replayed"
+"""The reason of a `moved` row that waits for the first message of a replay."""
+
+
+class Hindrance(StrEnum):
+    """
+    Why no worker process takes an orphan by itself.
+
+    NO_MESSAGE: The ledger has not kept the job's message, so there is nothing to run.
+    OLD_RECORD: Since the row's last claim, the ledger went back in time, or its queue had no owner for `retention.ABSENCE`.
+        Another ledger may have done the job meanwhile.
+    """
+
+    NO_MESSAGE = "no message"
+    OLD_RECORD = "old record"
+
+
+class Orphan(Struct, frozen=True):
+    """
+    An unfinished job of which no message came when one had to come: its row, and the seconds since then.
+
+    `hindrance` is the reason for which no worker process takes the job by itself; None if a worker process may take it.
+    """
+
+    row: Row
+    unseen_for: float
+    hindrance: Hindrance | None = None
+
 
 class OwnerSeen(Struct, frozen=True):
     """A registered worker process: its owner id, its host, its queues, its last registration, and whether it is proven dead."""
@@ -231,8 +272,13 @@ class Ledger(Protocol):
         """Return the queues that are bound in this namespace."""
         ...
 
-    def register(self, owner: str, host: str, queues: Sequence[str]) -> None:
-        """Record that this owner lives and consumes these queues, in order and with repetitions; called at each renewal."""
+    def register(self, owner: str, host: str, queues: Sequence[str]) -> bool:
+        """
+        Record that this owner lives and consumes these queues, in order and with repetitions; called at each renewal.
+
+        Return False if the ledger went back in time: it has lost the last registration, or it is a restored copy.
+        After that, and after an hour without any owner of a queue, no older row of the queue is an orphan that runs by itself.
+        """
         ...
 
     def unregister(self, owner: str) -> None:
@@ -247,9 +293,42 @@ class Ledger(Protocol):
         """Return the job's present row, or None."""
         ...
 
+    def message(self, id: JobId) -> KeptMessage | None:
+        """Return the job's message, or None if the ledger has not kept it."""
+        ...
+
+    def orphans(
+        self, namespace: str, queue: str, after: float, limit: int, *, stranded: bool = False
+    ) -> Sequence[Orphan]:
+        """
+        Return unfinished jobs of which no message came for more than `after` seconds after one had to come, the longest first.
+
+        A message of a `running` or `moving` job must come when lease and margin are over.
+        One of an `interrupted` job must come at once, one of a `moved` job when `moved` said, and after `deferred` as that said.
+        With `stranded`, return only the orphans with a hindrance, and else only those without one; at most `limit` of them.
+        A job that moves to a dead letter needs no message to become `dead`, so the lack of one does not hinder it.
+        A ledger that no longer has this process's last registration returns none, because it went back in time.
+        """
+        ...
+
+    def deferred(self, id: JobId, delay: float) -> None:
+        """Record that a message of this unfinished job comes in `delay` seconds, so that the job is no orphan before."""
+        ...
+
+    def replay(self, id: JobId, message: KeptMessage, body_sha256: bytes) -> bool:
+        """
+        Insert the row of a dead job's next round: `moved`, due now, with this message; return False if the round has a row.
+
+        The row's hop is -1, so the round's first message, with hop 0, is the retry for which a `moved` row waits.
+        The row copies the checkpoint of the round before it.
+        """
+        ...
+
     def claim(self, claim: Claimed) -> Row | None:
         """
         Begin a run: draw a fence, set the owner, keep checkpoint and export_state; return None if the claim is refused.
+
+        The ledger keeps the claim's message in the same transaction.
 
         The first claim of a round above 0 copies the checkpoint from the row of the round before it.
         The new fence is greater than every fence that this ledger gave before the call, and the lease begins now.
@@ -295,7 +374,7 @@ class Ledger(Protocol):
         ...
 
     def done(self, token: Token) -> bool:
-        """Change `running` to `done`."""
+        """Change `running` to `done`, and delete the job's message."""
         ...
 
     def interrupted(self, token: Token, counters: Counters) -> bool:
@@ -310,8 +389,12 @@ class Ledger(Protocol):
         """
         ...
 
-    def moved(self, token: Token) -> bool:
-        """Change `moving` to `moved` or, for the target `dead`, to `dead`, because the broker has confirmed the message."""
+    def moved(self, token: Token, wake_in: float = 0.0) -> bool:
+        """
+        Change `moving` to `moved` or, for the target `dead`, to `dead`, because the broker has confirmed the message.
+
+        The retry comes in `wake_in` seconds at the latest, as far as the broker delivers in time.
+        """
         ...
 
     def settled(self, token: Token, known: bool) -> None:  # noqa: FBT001 - a flag of the Protocol
