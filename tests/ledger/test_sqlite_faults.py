@@ -72,15 +72,21 @@ class TestAtTheFirstCall:
         with closing(sqlite3.connect(path)) as db:
             assert db.execute("PRAGMA journal_mode").fetchone() == ("delete",), "it is left as it was"
 
-    @pytest.mark.parametrize("schema", [1, 2, 99], ids=["the first", "the one before", "a newer one"])
-    def test_another_schema(self, path: Path, schema: int) -> None:
+    @pytest.mark.parametrize(
+        ("schema", "text"),
+        [
+            (1, "schema 6 to 7 at {path}, got 1: finish its jobs with the version of SteadyWorker that made it"),
+            (5, "schema 6 to 7 at {path}, got 5: finish its jobs with the version of SteadyWorker that made it"),
+            (99, "schema 7 at {path}, got 99, of SteadyWorker 7.1: install SteadyWorker 7.1 or newer here"),
+        ],
+        ids=["the first", "an old one", "a newer one"],
+    )
+    def test_another_schema(self, path: Path, schema: int, text: str) -> None:
         with closing(opened(path)) as ledger:
             claim(ledger)
         with closing(sqlite3.connect(path)) as db, db:
-            db.execute("UPDATE meta SET schema = ?", [schema])
-        self.refused(
-            path, f"schema 6 at {path}, got {schema}: finish its jobs with the version of SteadyWorker that made it"
-        )
+            db.execute("UPDATE meta SET schema = ?, made_by = '7.1'", [schema])
+        self.refused(path, text.format(path=path))
 
     def test_a_damaged_ledger(self, path: Path) -> None:
         with closing(opened(path)) as ledger:

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
+from importlib.metadata import version
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
@@ -101,6 +102,12 @@ class LedgerFile:
         self._inode: tuple[int, int] | None = None
         self._was_open = False
         self._closed = False
+
+    @property
+    def inode(self) -> int:
+        """The inode of the open file: a copy of the ledger that an operator puts in its place has another."""
+        assert self._inode is not None, "the file is open"
+        return self._inode[1]
 
     def connection(self, synchronous: str | None = None) -> AbstractContextManager[sqlite3.Connection]:
         """
@@ -280,12 +287,8 @@ class LedgerFile:
         """Create the tables in an empty file; raise for a file that is no ledger, has another schema, or cannot be written."""
         if connection.execute("PRAGMA application_id").fetchone()[0] != sql.APPLICATION_ID:
             self._fill(connection)
-        schema = connection.execute("SELECT schema FROM meta").fetchone()[0]
-        if schema != sql.SCHEMA_VERSION:
-            raise self._unfit(
-                f"Expected a ledger of schema {sql.SCHEMA_VERSION} at {self.path}, got {schema}: "
-                "finish its jobs with the version of SteadyWorker that made it, or name another file."
-            )
+        if connection.execute(sql.SCHEMA).fetchone()[0] != sql.SCHEMA_VERSION:
+            self._migrate(connection)
         connection.execute("BEGIN IMMEDIATE")  # fails if the file cannot be written
         connection.execute("COMMIT")
         connection.execute(f"PRAGMA wal_autocheckpoint = {_WAL_PAGES}")
@@ -304,8 +307,39 @@ class LedgerFile:
                 )
             for statement in sql.CREATE:
                 connection.execute(statement)
-            connection.execute("INSERT INTO meta VALUES (1, ?, ?, 1)", (secrets.token_hex(16), sql.SCHEMA_VERSION))
+            values = (secrets.token_hex(16), sql.SCHEMA_VERSION, version("steadyworker"))
+            connection.execute(
+                "INSERT INTO meta (one, ledger_id, schema, next_fence, made_by) VALUES (1, ?, ?, 1, ?)", values
+            )
             connection.execute(f"PRAGMA application_id = {sql.APPLICATION_ID}")
+        connection.execute("COMMIT")
+
+    def _migrate(self, connection: sqlite3.Connection) -> None:
+        """Bring the tables to this version, in one transaction; raise ConfigError if that is impossible, or not for this process."""
+        ours = version("steadyworker")
+        connection.execute("BEGIN IMMEDIATE")  # waits for another process that does the same
+        found = (schema,) = connection.execute(sql.SCHEMA).fetchone()
+        if schema > sql.SCHEMA_VERSION:
+            (made_by,) = connection.execute(sql.MADE_BY).fetchone()
+            raise self._unfit(
+                f"Expected a ledger of schema {sql.SCHEMA_VERSION} at {self.path}, got {schema}, of SteadyWorker {made_by}: "
+                f"install SteadyWorker {made_by} or newer here; this is {ours}."
+            )
+        if schema in sql.MIGRATIONS and not self._create:
+            raise self._unfit(
+                f"Expected a ledger of schema {sql.SCHEMA_VERSION} at {self.path}, got {schema}: "
+                f"start a worker of SteadyWorker {ours}, which migrates the ledger in place."
+            )
+        while schema in sql.MIGRATIONS:
+            for statement in sql.MIGRATIONS[schema]:
+                connection.execute(statement)
+            schema += 1
+        if schema != sql.SCHEMA_VERSION:
+            raise self._unfit(
+                f"Expected a ledger of schema {min(sql.MIGRATIONS)} to {sql.SCHEMA_VERSION} at {self.path}, got {found[0]}: "
+                "finish its jobs with the version of SteadyWorker that made it, or name another file."
+            )
+        connection.execute(sql.MADE, {"schema": schema, "made_by": ours})
         connection.execute("COMMIT")
 
     def _into_wal(self, connection: sqlite3.Connection) -> None:

@@ -5,13 +5,19 @@ There are two kinds of times.
 Times that decide when a job may run (`lease_until`, `due`) are readings of CLOCK_BOOTTIME, stored with the boot's id.
 The start of a run is a wall time, too; the owner's renewals move it with each step of the clock.
 Times that people read, or that decide when a row is removed (`…_at`, `not_before`, `keep_until`) are readings of the wall clock.
+`wake_at`, too, is a wall time: it only finds the jobs whose message may be lost, and `due` decides whether a retry may run.
+
+Processes of an older version work on while a newer one migrates the file.
+So a migration only adds tables, and columns with a default; and no statement inserts into a table without naming its columns.
 """
 # ruff: noqa: S608 - the statements are put together from this file's own constants, once, at import
 
 from __future__ import annotations
 
-SCHEMA_VERSION = 6
-"""The version of the tables, raised with every change; the code refuses a ledger of any other version."""
+from collections.abc import Mapping
+
+SCHEMA_VERSION = 7
+"""The version of the tables, raised with every change; a worker process brings a ledger of an earlier version to this one."""
 
 APPLICATION_ID = 0x53574C47
 """`SWLG` in the file's header: distinguishes a ledger from any other SQLite database."""
@@ -41,13 +47,56 @@ _CAN_BE_LATE = "iif(owner IS NOT NULL OR state = 'moved', 1, NULL)"
 
 An index on this expression, which leaves out NULL, finds such rows in the order of their numbers.
 """
+_MESSAGES = (
+    # The number is that of the job's row.
+    "CREATE TABLE messages (number INTEGER PRIMARY KEY, body BLOB NOT NULL, facts BLOB NOT NULL) STRICT",
+    """
+    CREATE TRIGGER message_goes_with_its_job AFTER DELETE ON jobs BEGIN
+        DELETE FROM messages WHERE number = old.rowid;
+    END
+    """,
+    """
+    CREATE TRIGGER message_goes_when_its_job_is_done AFTER UPDATE OF state ON jobs WHEN new.state = 'done' BEGIN
+        DELETE FROM messages WHERE number = old.rowid;
+    END
+    """,
+    "CREATE INDEX jobs_to_wake ON jobs (namespace, queue, wake_at) WHERE owner IS NULL AND wake_at IS NOT NULL",
+    # One row for each queue, under the name by which owners register it.
+    """
+    CREATE TABLE attended (
+        name TEXT PRIMARY KEY,
+        seen_at REAL NOT NULL,
+        trusted_from INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID
+    """,
+    "CREATE TABLE beats (owner TEXT PRIMARY KEY, beat INTEGER NOT NULL) STRICT, WITHOUT ROWID",
+    """
+    CREATE TRIGGER beat_goes_with_its_owner AFTER DELETE ON owners BEGIN
+        DELETE FROM beats WHERE owner = old.owner;
+    END
+    """,
+)
+MIGRATIONS: Mapping[int, tuple[str, ...]] = {
+    6: (
+        "ALTER TABLE meta ADD COLUMN made_by TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE meta ADD COLUMN incarnation INTEGER",
+        "ALTER TABLE jobs ADD COLUMN wake_at REAL",
+        "UPDATE jobs SET wake_at = not_before WHERE state = 'moved'",
+        "UPDATE jobs SET wake_at = strftime('%s', 'now') WHERE state = 'interrupted' AND fence > 0",
+        *_MESSAGES,
+    ),
+}
+"""For each earlier version, the statements that bring a ledger of this version to the next one."""
+
 CREATE = (
     """
     CREATE TABLE meta (
         one INTEGER PRIMARY KEY CHECK (one = 1),
         ledger_id TEXT NOT NULL,
         schema INTEGER NOT NULL,
-        next_fence INTEGER NOT NULL
+        next_fence INTEGER NOT NULL,
+        made_by TEXT NOT NULL DEFAULT '',
+        incarnation INTEGER
     ) STRICT
     """,
     f"""
@@ -88,6 +137,7 @@ CREATE = (
         first_failed_at REAL,
         ended_at REAL,
         worker TEXT NOT NULL DEFAULT '',
+        wake_at REAL,
         PRIMARY KEY (namespace, queue, key, round)
     ) STRICT
     """,
@@ -134,6 +184,7 @@ CREATE = (
         PRIMARY KEY (namespace, queue)
     ) STRICT, WITHOUT ROWID
     """,
+    *_MESSAGES,
 )
 
 _JOB = "namespace = :namespace AND queue = :queue AND key = :key AND round = :round"
@@ -153,7 +204,7 @@ _CHECKPOINT_OF_ROUND_BEFORE = """(
 )"""
 # A fence that is new, and above every fence of a ledger that was lost; the triggers `fence_is_drawn_…` store the next fence.
 _FENCE = "(SELECT max(next_fence, :wall_ms) FROM meta)"
-_OWN = f"fence = {_FENCE}, owner = :owner, lease_boot = :boot, lease_until = :lease_until"
+_OWN = f"fence = {_FENCE}, owner = :owner, lease_boot = :boot, lease_until = :lease_until, wake_at = NULL"
 _NOBODY = "owner = NULL, lease_boot = NULL, lease_until = NULL"
 _COUNTERS = """
     attempts = :attempts, crashes = :crashes, losses = :losses, interruptions = :interruptions,
@@ -185,6 +236,49 @@ CLAIM_NEW = f"""
         :now, :now, :worker
     ) ON CONFLICT DO NOTHING
 """
+KEEP = "INSERT INTO messages (number, body, facts) VALUES (:number, :body, :facts)"
+KEEP_FIRST = f"""
+    INSERT INTO messages (number, body, facts) SELECT rowid, :body, :facts FROM jobs WHERE {_JOB} ON CONFLICT DO NOTHING
+"""
+MESSAGE = f"SELECT body, facts FROM messages WHERE number = (SELECT rowid FROM jobs WHERE {_JOB})"
+REPLAY = f"""
+    INSERT INTO jobs (
+        rowid, namespace, queue, key, round, uid, body_sha256, state, hop, fence, target, not_before, wake_at, reason,
+        checkpoint, keep_until, created_at
+    ) VALUES (
+        {_FENCE}, :namespace, :queue, :key, :round, :uid, :body_sha256, 'moved', -1, {_FENCE}, 'retry', :now, :now, :reason,
+        {_CHECKPOINT_OF_ROUND_BEFORE}, :now + :keep_moved, :now
+    ) ON CONFLICT DO NOTHING
+"""
+DEFERRED = f"""
+    UPDATE jobs SET wake_at = max(coalesce(wake_at, 0), :wake_at) WHERE {_JOB} AND state NOT IN ('done', 'dead') AND fence > 0
+"""
+# `min` of two ages is the age of the later moment.
+_UNSEEN_FOR = """min(
+    iif(owner IS NULL, 1e18, :boottime - :margin - iif(lease_boot = :boot, lease_until, 0.0)),
+    iif(wake_at IS NULL, 1e18, :now - wake_at)
+)"""
+_HINDRANCE = """CASE
+    WHEN fence < :trusted_from THEN 'old record'
+    WHEN NOT (state = 'moving' AND target = 'dead') AND NOT EXISTS (SELECT 1 FROM messages WHERE number = jobs.rowid)
+        THEN 'no message'
+END"""
+
+
+def _late(index: str, held: str) -> str:
+    return f"""
+        SELECT {_COLUMNS}, {_UNSEEN_FOR} AS unseen_for, {_HINDRANCE} AS hindrance FROM jobs INDEXED BY {index}
+        WHERE namespace = :namespace AND queue = :queue AND {held} AND fence > 0
+    """
+
+
+ORPHANS = f"""
+    SELECT * FROM (
+        {_late("jobs_held", "owner IS NOT NULL")} UNION ALL
+        {_late("jobs_to_wake", "owner IS NULL AND wake_at IS NOT NULL AND wake_at < :now - :after")}
+    ) WHERE unseen_for > :after AND (hindrance IS NOT NULL) = :stranded ORDER BY unseen_for DESC LIMIT :rows
+"""
+TRUSTED_FROM = "SELECT trusted_from FROM attended WHERE name = :name"
 CHECKPOINT_OF = f"SELECT checkpoint FROM jobs WHERE {_JOB}"
 CLAIM_SEEN = f"""
     UPDATE jobs SET
@@ -212,15 +306,18 @@ CHECKPOINT = f"""
 EXPORT_STATE = f"UPDATE jobs SET export_state = :value WHERE {_MINE} AND state = 'running'"
 DONE = f"""
     UPDATE jobs SET
-        state = 'done', {_NOBODY}, reason = '', error_class = '', error_text = '',
+        state = 'done', {_NOBODY}, wake_at = NULL, reason = '', error_class = '', error_text = '',
         ended_at = :now, started_at = started_at + :step, keep_until = :now + :keep_done
     WHERE {_MINE} AND state = 'running'
 """
-INTERRUPTED = f"UPDATE jobs SET state = 'interrupted', {_NOBODY}, {_COUNTERS} WHERE {_MINE} AND state = 'running'"
+INTERRUPTED = f"""
+    UPDATE jobs SET state = 'interrupted', {_NOBODY}, {_COUNTERS}, wake_at = :now WHERE {_MINE} AND state = 'running'
+"""
 MOVING = f"UPDATE jobs SET {_MOVING} WHERE {_MINE} AND state IN ('running', 'moving')"
 MOVED = f"""
     UPDATE jobs SET
         state = iif(target = 'dead', 'dead', 'moved'), {_NOBODY},
+        wake_at = iif(target = 'dead', NULL, :now + :wake_in),
         ended_at = iif(target = 'dead', :now, NULL), started_at = started_at + :step,
         keep_until = iif(target = 'dead', :now + :keep_dead, max(:now, not_before) + :keep_moved)
     WHERE {_MINE} AND state = 'moving'
@@ -250,7 +347,7 @@ CLEAR_CHECKPOINT = f"""
     UPDATE jobs SET checkpoint = NULL, checkpoint_fence = NULL WHERE {_JOB} AND state NOT IN ('running', 'moving')
 """
 PROGRESS = f"""
-    INSERT INTO progress
+    INSERT INTO progress (namespace, queue, key, round, fence, done, total, note, at)
     SELECT namespace, queue, key, round, fence, :done, :total, :note, :at FROM jobs
     WHERE {_JOB} AND uid = :uid AND fence = :fence
     ON CONFLICT DO UPDATE
@@ -290,12 +387,31 @@ HOLDING = """
     WHERE EXISTS (SELECT 1 FROM jobs INDEXED BY jobs_held WHERE owner = asked.value)
 """
 REGISTER = """
-    INSERT INTO owners VALUES (:owner, :host, :boot, :lock_path, :queues, :now)
+    INSERT INTO owners (owner, host, boot_id, lock_path, queues, seen_at)
+    VALUES (:owner, :host, :boot, :lock_path, :queues, :now)
     ON CONFLICT DO UPDATE SET host = excluded.host, queues = excluded.queues, seen_at = excluded.seen_at
+"""
+BEAT = "SELECT beat FROM beats WHERE owner = :owner"
+BEAT_ON = """
+    INSERT INTO beats (owner, beat) VALUES (:owner, :beat) ON CONFLICT DO UPDATE SET beat = excluded.beat
+"""
+INCARNATION = "SELECT incarnation FROM meta"
+SET_INCARNATION = "UPDATE meta SET incarnation = :incarnation"
+_NEXT = "(SELECT next_fence FROM meta)"
+DISTRUST = f"UPDATE attended SET trusted_from = {_NEXT}"
+ATTEND = f"""
+    INSERT INTO attended (name, seen_at, trusted_from) VALUES (:name, :now, {_NEXT})
+    ON CONFLICT DO UPDATE SET
+        trusted_from = iif(:now - seen_at > :absence, excluded.trusted_from, trusted_from), seen_at = excluded.seen_at
 """
 UNREGISTER = "DELETE FROM owners WHERE owner = :owner"
 OWNERS = "SELECT owner, host, queues, seen_at FROM owners WHERE seen_at > :now - :keep_owners"
-BIND = "INSERT INTO bindings VALUES (:namespace, :queue, :identity) ON CONFLICT DO NOTHING"
+BIND = """
+    INSERT INTO bindings (namespace, queue, broker_identity) VALUES (:namespace, :queue, :identity) ON CONFLICT DO NOTHING
+"""
 BOUND = "SELECT broker_identity FROM bindings WHERE namespace = :namespace AND queue = :queue"
 QUEUES = "SELECT queue FROM bindings WHERE namespace = :namespace"
+SCHEMA = "SELECT schema FROM meta"
+MADE_BY = "SELECT made_by FROM meta"
+MADE = "UPDATE meta SET schema = :schema, made_by = :made_by"
 LEDGER_ID = "SELECT ledger_id FROM meta"
