@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,7 +11,7 @@ import pytest
 
 from steadyworker.clock import Times
 from steadyworker.ledger.base import Ledger, Wanted
-from steadyworker.ledger.postgres import schema as sql
+from steadyworker.ledger.postgres import statements as sql
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.conformance import LedgerSuite
 from steadyworker.testing.conformance.ledger_claims import ClaimPromises
@@ -48,6 +48,9 @@ class TestPostgresLedger(OnPostgres, LedgerSuite):
 
     def make_ledger(self, place: Path, clock: FakeClock, times: Times) -> Ledger:
         return self.schemas.ledger(place, clock=clock, times=times)
+
+    def saved(self, ledger: Ledger, place: Path) -> Callable[[], object]:
+        return self.schemas.saved(place)
 
 
 class TestOnTheServersClock(OnPostgres, ClaimPromises):
