@@ -60,10 +60,10 @@ _REGISTER = f"""
     FROM beaten, steadyworker_meta
 """
 _LAST_FENCE = "(SELECT next_fence - 1 FROM steadyworker_meta)"
-# All sessions lock these rows in one order, and the row of `steadyworker_meta` after them.
+# The row of `steadyworker_meta` is locked first, then those of queues, in the order in which a registration locks them.
 _ATTEND = f"""
-    SELECT FROM steadyworker_attended ORDER BY name FOR UPDATE;
     UPDATE steadyworker_meta SET {NEXT_FENCE}, incarnation = {_KNOWN};
+    SELECT FROM steadyworker_attended ORDER BY name FOR UPDATE;
     UPDATE steadyworker_attended SET trusted_from = {_LAST_FENCE} WHERE %(went_back)s;
     INSERT INTO steadyworker_attended AS known (name, seen_at, trusted_from)
     SELECT name, {NOW}, {_LAST_FENCE} FROM unnest(%(names)s::text[]) AS name ORDER BY name
@@ -92,7 +92,9 @@ def _late(which: LiteralString, since: LiteralString) -> LiteralString:
 
 # The clock is read once, in `asked`; a condition that reads it for each row could not use an index.
 # A queue that was never registered has no row in `steadyworker_attended`: all its jobs are old.
-_ORPHANS = f"""
+# The server would expect to read a third of the rows, and compile the query first, for a hundred times as long as it takes.
+ORPHANS = f"""
+    SET LOCAL jit = off;
     WITH asked AS MATERIALIZED (
         SELECT moment, moment - make_interval(secs => %(after)s) AS latest, coalesce(
             (SELECT trusted_from FROM steadyworker_attended WHERE name = %(name)s), 9223372036854775807
@@ -134,7 +136,7 @@ class Trust:
         """Return the rows of orphans, each with the seconds since its message had to come, and its hindrance."""
         name, beat = registered_name(namespace, queue), self._beats.get(self._owner, 0)
         values = values | {"namespace": namespace, "queue": queue, "name": name, "owner": self._owner, "beat": beat}
-        return db.run(_ORPHANS.replace("{now}", _incarnation(db)), values).fetchall()
+        return db.run(ORPHANS.replace("{now}", _incarnation(db)), values).fetchall()
 
 
 def _incarnation(db: Connection) -> LiteralString:
