@@ -7,7 +7,7 @@ If the message comes after all, it finds the job running or ended, as each secon
 
 What makes "no message has come" true
 -------------------------------------
-A message can be late for reasons that are no loss: nobody consumes, the queue is long, the ledger or the broker was away.
+A message can be late without being lost: no worker process consumes, the queue is long, the ledger or the broker was away.
 So a runner takes an orphan only if all of this holds:
 
 1. For `orphan_after`, the runner could consume, the broker was there, and each renewal of its own leases was granted.
@@ -199,7 +199,7 @@ class Orphans:
             self._runs.finish(taken, envelope, began)
 
     def _end_without_letter(self, orphan: Orphan) -> None:
-        """Record that a job is dead whose dead letter nobody can publish, because its message is gone and was not kept."""
+        """Record that a job is dead that cannot have a dead letter, because its message is lost and was not kept."""
         row = orphan.row
         if row.state is not State.MOVING or row.target is not Moving.DEAD:
             return  # it has changed since the question
