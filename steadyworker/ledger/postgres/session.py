@@ -304,7 +304,8 @@ class Session:
 
     def _migrate(self, connection: Connection, found: int) -> None:
         """Bring the tables to this version; raise ConfigError if that is impossible, or not for this process."""
-        if found < sql.OLDEST:
+        statements = sql.migration(found)
+        if statements is None:
             raise self._unfit(
                 f"Expected a ledger of schema {sql.OLDEST} to {sql.SCHEMA_VERSION} at {self._at.shown}, got {found}: "
                 "finish its jobs with the version of SteadyWorker that made it, or name another database in --ledger."
@@ -316,7 +317,7 @@ class Session:
         connection.deadline = self._clock.monotonic() + _MIGRATION
         values = {"found": found, "schema": sql.SCHEMA_VERSION, "made_by": ours}
         try:
-            connection.run(sql.migration(found), values, lock_wait=self._call * _MIGRATION_LOCK, longest=_MIGRATION)
+            connection.run(statements, values, lock_wait=self._call * _MIGRATION_LOCK, longest=_MIGRATION)
         except errors.NotNullViolation:
             return  # another process has migrated it
         except errors.InsufficientPrivilege as error:
