@@ -36,6 +36,9 @@ _TOO_LARGE = (41300, 41301, 43100, 43101)
 _THRESHOLD = "body size exceeds the threshold"
 """What the client library says of a body above the limit that the proxy has told it (5.1.2)."""
 
+_SIZES = "the message is illegal, maybe msg body or properties length not matched"
+"""What a broker says of a message above one of its own limits; a proxy passes it on with its code of any error, 50001 (5.4.0)."""
+
 _ILLEGAL = (40004, 40005, 40006, 40007, 40009, 41302)
 """
 ILLEGAL_MESSAGE_TAG, _KEY, _GROUP, _PROPERTY_KEY and _ID, and MESSAGE_BODY_EMPTY: faults of the message itself.
@@ -86,14 +89,17 @@ def is_busy(error: BaseException) -> bool:
 
 
 def is_too_large(error: BaseException) -> bool:
-    """Return whether the broker refused a message because of its size."""
-    return isinstance(error, ProxyError) and (error.code in _TOO_LARGE or _THRESHOLD in str(error))
+    """Return whether the proxy or the broker refused a message because of its size."""
+    text = str(error)
+    return isinstance(error, ProxyError) and (error.code in _TOO_LARGE or _THRESHOLD in text or _SIZES in text)
 
 
 def refused_message(error: BaseException) -> str | None:
     """Return the id of the entry for a refusal of this message at every try; empty if none explains it; None for other errors."""
     match error:
         case RemotingError(code=code) if code == _MESSAGE_ILLEGAL:
+            return "rocketmq.message-illegal"
+        case ProxyError() if _SIZES in str(error):
             return "rocketmq.message-illegal"
         case ProxyError(code=code) if is_too_large(error):
             return f"rocketmq.{'body-too-large' if code < _TOO_MANY else 'properties-too-long'}"
