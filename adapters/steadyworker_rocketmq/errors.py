@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from steadyworker.errors import MessageRefused
 from steadyworker.network.errors import NO_ANSWER, SEE_LOG, Foreign, Judged, Translator, short
 from steadyworker_rocketmq.remoting import RemotingError
 
@@ -88,12 +89,6 @@ def is_busy(error: BaseException) -> bool:
     return isinstance(error, ProxyError) and error.code == _TOO_MANY
 
 
-def is_too_large(error: BaseException) -> bool:
-    """Return whether the proxy or the broker refused a message because of its size."""
-    text = str(error)
-    return isinstance(error, ProxyError) and (error.code in _TOO_LARGE or _THRESHOLD in text or _SIZES in text)
-
-
 def refused_message(error: BaseException) -> str | None:
     """Return the id of the entry for a refusal of this message at every try; empty if none explains it; None for other errors."""
     match error:
@@ -101,12 +96,25 @@ def refused_message(error: BaseException) -> str | None:
             return "rocketmq.message-illegal"
         case ProxyError() if _SIZES in str(error):
             return "rocketmq.message-illegal"
-        case ProxyError(code=code) if is_too_large(error):
+        case ProxyError(code=code) if code in _TOO_LARGE or _THRESHOLD in str(error):
             return f"rocketmq.{'body-too-large' if code < _TOO_MANY else 'properties-too-long'}"
         case ProxyError(code=code) if code in _ILLEGAL:
             return ""
         case _:
             return None
+
+
+def refusal_of(error: BaseException, topic: str) -> MessageRefused | None:
+    """Return the error for a message that this topic refuses at every try; None if the cause can end."""
+    if (id_ := refused_message(error)) is None:
+        return None
+    remedy = (
+        "raise maxMessageSize of broker and proxy, and the proxy's maxUserPropertySize, to their defaults or above, "
+        "or send a reference to the data; the broker's store.log has the sizes"
+        if id_
+        else "correct the sender"
+    )
+    return MessageRefused(f"Expected the topic {topic!r} to accept a message, got: {error}: {remedy}.", id=id_)
 
 
 def is_early(error: BaseException) -> bool:
