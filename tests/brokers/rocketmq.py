@@ -232,7 +232,7 @@ class RocketMQNode(RocketMQ):
     """
 
     LINE = ""
-    BROKER_JAVA = SMALL
+    BROKER_JAVA: Sequence[str] = SMALL
 
     def __init__(
         self,

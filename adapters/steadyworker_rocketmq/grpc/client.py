@@ -153,9 +153,10 @@ def _led_to(client: Any) -> Hop | None:
     """Return the addresses to which a proxy leads this client; None if they are those of the URL, or are not known."""
     if client is None:
         return None
-    proxy = client.client_configuration.rpc_endpoints
-    told = [str(each) for each in client.route_manager.get_all_endpoints().values() if each != proxy]
-    return of_endpoints(told, str(proxy)) if told else None
+    proxies = str(client.client_configuration.rpc_endpoints)  # addresses, with a comma between two
+    told = {str(each) for each in client.route_manager.get_all_endpoints().values()}
+    away = sorted(each for each in told if not {*each.split(",")} <= {*proxies.split(",")})
+    return of_endpoints(away, proxies) if away else None
 
 
 def _configuration(url: BrokerUrl) -> Any:

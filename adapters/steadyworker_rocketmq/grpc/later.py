@@ -23,7 +23,6 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from steadyworker.adapter import Clock
-from steadyworker.delivery import KEY
 from steadyworker.errors import MessageRefused, PublishFailed
 from steadyworker.network.backoff import Backoff
 from steadyworker_rocketmq.errors import ProxyError, is_early
@@ -189,8 +188,7 @@ class Mover:
             if received.id in self._parked:
                 return
             self._parked.append(received.id)
-        wire = received.wire
-        self._refused(wire.properties.get(KEY) or " ".join(wire.keys) or received.id, cause, fate)
+        self._refused(received.wire.key or received.id, cause, fate)
 
     def _close(self) -> None:
         with self._changed:
