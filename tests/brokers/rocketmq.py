@@ -69,7 +69,7 @@ FAST = tuple(option for option in SMALL if option != "-XX:TieredStopAtLevel=1")
 """
 A Java with its second compiler, for the broker of 5.4.0.
 
-Once a second, that compares all 38 MB of its wheel of timers with the file, byte by byte (`TimerFlushService`).
+Once a second, the broker compares all 38 MB of its wheel of timers with the file, byte by byte (`TimerFlushService`).
 With the first compiler alone, this takes 12 % of a core for as long as the broker runs; with both, 1 %, and the start takes 3 CPU seconds more.
 """
 
