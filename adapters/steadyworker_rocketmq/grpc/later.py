@@ -10,7 +10,8 @@ A message that must wait for longer than a broker can delay one is sent again.
 
 If no copy of a message is ever accepted, the broker moves the message itself to the dead letters of the group, `%DLQ%<group>-later`.
 If it refuses that, too, because the message is above a limit of its own, the message stays in its place.
-It comes again after ten minutes, and after longer and longer, but at least every hour; a broker that cannot deliver it again tries that itself.
+It comes again after ten minutes, and then after longer and longer, up to an hour.
+A broker whose limit is too low for that tries it by itself, at least every two hours (`ckRewriteIntervalsInSeconds` of 5.4's PopReviveService).
 In both cases, other messages are moved meanwhile.
 """
 
@@ -184,7 +185,10 @@ class Mover:
             if not error.code or is_early(error):  # no reply
                 raise
             session.renew(received, min(_PARKED_FOR * received.attempt, _PARKED_MOST))
-            fate = f"the broker does not move it to {dead!r} either ({error}), so it keeps the message, which is tried again every hour or sooner"
+            fate = (
+                f"the broker does not move it to {dead!r} either ({error}), so it keeps the message, "
+                "which is tried again within two hours after that cause has ended"
+            )
             if received.id in self._parked:
                 return
             self._parked.append(received.id)
