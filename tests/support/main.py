@@ -12,11 +12,12 @@ A real worker process for a test, with what the test says in `STAGE` (JSON) done
 | `proof` | false: no owner is ever provably dead, so that its lease has to run out |
 | `adoption` | false: a redelivery is never bound to the run that is under way |
 | `schema` | the number of the ledger's tables that this version knows |
+| `migrates` | true: this is the next version, and its ledgers have one more table |
 | `setup_limit` | seconds that `setup` may take |
 | `turn_limit` | seconds after which a loop that does not turn is stuck |
 
 Nothing of it needs a failpoint in shipped code; without any word this is `steadyworker.run`.
-If the first argument is `check`, it is that command, which heeds `schema` alone.
+If the first argument is `check`, it is that command, which heeds `schema` and `migrates` alone.
 """
 
 from __future__ import annotations
@@ -137,6 +138,13 @@ def main() -> int:
         known = script.pop("schema")
         patch.object(sqlite_schema, "SCHEMA_VERSION", known).start()
         patch.object(postgres_schema, "SCHEMA_VERSION", known).start()
+    if script.pop("migrates", False):
+        for tables, more in (
+            (sqlite_schema, "CREATE TABLE newer (n INTEGER)"),
+            (postgres_schema, "CREATE TABLE newer (n bigint)"),
+        ):
+            patch.dict(tables.MIGRATIONS, {tables.SCHEMA_VERSION: (more,)}).start()
+            patch.object(tables, "SCHEMA_VERSION", tables.SCHEMA_VERSION + 1).start()
     if sys.argv[1] == "check":
         cli.verbs(prog_name="steadyworker")
     workers = [load_worker(target) for target in sys.argv[1:]]
