@@ -70,7 +70,12 @@ class StompAdapter:
 
     @property
     def capabilities(self) -> Capabilities:
-        """The abilities of both brokers: exact delays, and a count of consumers, which a user without the right to it does not get."""
+        """
+        The abilities of both brokers: exact delays, and a count of consumers, which a user without the right to it does not get.
+
+        The adapter does not offer to reject a message (`rejects`), although a NACK moves it on Classic.
+        Classic 6.3 confirms a NACK also of a message that it cannot move, and then has it no longer; nor does it tell over STOMP where to.
+        """
         return Capabilities(
             delays=Delays.EXACT,
             counts_consumers=True,
