@@ -19,6 +19,7 @@ from steadyworker.adapter import (
     Sink,
     Uncounted,
 )
+from steadyworker.network import owed
 from steadyworker.network.errors import Refused
 from steadyworker.network.iothread import IoThread
 from steadyworker.network.loop import PlainLoop
@@ -27,7 +28,7 @@ from steadyworker.network.settlement import OnSettled
 from steadyworker.network.url import unencrypted
 from steadyworker_stomp.checks.census import census, has_queue
 from steadyworker_stomp.checks.findings import find
-from steadyworker_stomp.connection import ASK_WITHIN, visit
+from steadyworker_stomp.connection import visit
 from steadyworker_stomp.consumer import Consumer
 from steadyworker_stomp.deadletters import StompDeadLetters, patient
 from steadyworker_stomp.declare import brief, prepare_at
@@ -126,13 +127,13 @@ class StompAdapter:
     def exists(self) -> bool:
         """Return whether the broker has the queue; True if the user has no right to ask."""
         url = brief(self._url())
-        with visit(url, self._settings.clock, ASK_WITHIN) as visited, translated(visited.place):
+        with visit(url, self._settings.clock, owed.QUESTION_WITHIN) as visited, translated(visited.place):
             return has_queue(visited, self._spec.queue)
 
     def consumers(self) -> int | Uncounted:
         """Return the number of connections that consume the queue; Uncounted if the user has no right to ask."""
         url = brief(self._url())
-        with visit(url, self._settings.clock, ASK_WITHIN) as visited, translated(visited.place):
+        with visit(url, self._settings.clock, owed.QUESTION_WITHIN) as visited, translated(visited.place):
             return census(visited, self._spec.queue)
 
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:

@@ -194,9 +194,6 @@ def when_done(io: IoThread, request: Future[None], then: Callable[[Future[None]]
 
 _PATIENCE = 10.0
 
-ASK_WITHIN = 10.0
-"""Seconds in which the broker must answer a question of a check or a count: people and the next question wait for it."""
-
 
 class Visit:
     """
@@ -296,4 +293,4 @@ def visit(url: BrokerUrl, clock: Clock, within: float = owed.ANSWER_WITHIN) -> I
         visited.close()
 
 
-__all__ = ["ASK_WITHIN", "ManagedConnection", "Received", "Visit", "visit", "when_done"]
+__all__ = ["ManagedConnection", "Received", "Visit", "visit", "when_done"]

@@ -15,13 +15,14 @@ from typing import TypeVar
 
 from steadyworker.adapter import QueueSpec, Settings, Uncounted
 from steadyworker.errors import Finding
+from steadyworker.network import owed
 from steadyworker.network.errors import Silent
 from steadyworker_stomp.checks import probes
 from steadyworker_stomp.checks.artemis import Management, MissingError
 from steadyworker_stomp.checks.census import census, has_queue
 from steadyworker_stomp.checks.risks import QueueState, risks
 from steadyworker_stomp.checks.versions import version_findings
-from steadyworker_stomp.connection import ASK_WITHIN, Visit, visit
+from steadyworker_stomp.connection import Visit, visit
 from steadyworker_stomp.declare import brief, scheduler_finding
 from steadyworker_stomp.dialects import CLASSIC, Dialect, version_of
 from steadyworker_stomp.errors import translated
@@ -95,7 +96,7 @@ class _Check:
 
     def _visit(self, question: Callable[[Visit], Answer]) -> Answer:
         """Return the answer to a question on a connection of its own."""
-        with visit(brief(self._url), self._settings.clock, ASK_WITHIN) as visited, translated(visited.place):
+        with visit(brief(self._url), self._settings.clock, owed.QUESTION_WITHIN) as visited, translated(visited.place):
             return question(visited)
 
     def _common(self, visited: Visit, *, consuming: bool) -> tuple[Dialect, list[Finding]]:

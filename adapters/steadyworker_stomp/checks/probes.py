@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from steadyworker.adapter import Clock
-from steadyworker_stomp.connection import ASK_WITHIN, Visit, visit
+from steadyworker.network import owed
+from steadyworker_stomp.connection import Visit, visit
 from steadyworker_stomp.dialects import CLASSIC
 from steadyworker_stomp.errors import BrokerError, translated
 from steadyworker_stomp.url import BrokerUrl
@@ -31,7 +32,7 @@ _HEADERS = 10_000
 
 def refusal(url: BrokerUrl, clock: Clock, request: Callable[[Visit], None]) -> BrokerError | None:
     """Return the broker's refusal of a request; None if the broker granted it. Raises BrokerUnavailable."""
-    with visit(url, clock, ASK_WITHIN) as visited, translated(visited.place):
+    with visit(url, clock, owed.QUESTION_WITHIN) as visited, translated(visited.place):
         try:
             request(visited)
         except BrokerError as error:
@@ -85,7 +86,7 @@ def accepts(url: BrokerUrl, clock: Clock, size: int) -> bool | None:
 
     Classic closes the connection at once when it has read the frame's headers, so the error can be lost on the way.
     """
-    with visit(url, clock, ASK_WITHIN) as visited, translated(visited.place):
+    with visit(url, clock, owed.QUESTION_WITHIN) as visited, translated(visited.place):
         try:
             visited.wait(visited.connection.send(_TEMPORARY, b" " * (size + _HEADERS), {}))
         except (BrokerError, OSError) as error:
