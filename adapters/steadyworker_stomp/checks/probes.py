@@ -15,12 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from steadyworker.adapter import Clock
-from steadyworker.network import owed
-from steadyworker_stomp.connection import Visit, visit
+from steadyworker_stomp.connection import Visit
 from steadyworker_stomp.dialects import CLASSIC
-from steadyworker_stomp.errors import BrokerError, translated
-from steadyworker_stomp.url import BrokerUrl
+from steadyworker_stomp.errors import BrokerError
 
 _TEMPORARY = "/temp-queue/steadyworker"
 _WITHIN = 5.0
@@ -30,13 +27,12 @@ _HEADERS = 10_000
 """The bytes of headers that a probe adds to the body, because the broker limits the whole frame."""
 
 
-def refusal(url: BrokerUrl, clock: Clock, request: Callable[[Visit], None]) -> BrokerError | None:
-    """Return the broker's refusal of a request; None if the broker granted it. Raises BrokerUnavailable."""
-    with visit(url, clock, owed.QUESTION_WITHIN) as visited, translated(visited.place):
-        try:
-            request(visited)
-        except BrokerError as error:
-            return error
+def refusal(visited: Visit, request: Callable[[Visit], None]) -> BrokerError | None:
+    """Return the broker's refusal of a request; None if the broker granted it."""
+    try:
+        request(visited)
+    except BrokerError as error:
+        return error
     return None
 
 
@@ -80,15 +76,16 @@ def honours_prefetch(visited: Visit) -> bool | None:
     return holders == ["first", "second"]
 
 
-def accepts(url: BrokerUrl, clock: Clock, size: int) -> bool | None:
+def accepts(visited: Visit, size: int) -> bool:
     """
-    Return whether the broker accepts a message with a body of this size; None if the broker does not answer in time.
+    Return whether the broker accepts a message with a body of this size.
 
     Classic closes the connection at once when it has read the frame's headers, so the error can be lost on the way.
     """
-    with visit(url, clock, owed.QUESTION_WITHIN) as visited, translated(visited.place):
-        try:
-            visited.wait(visited.connection.send(_TEMPORARY, b" " * (size + _HEADERS), {}))
-        except (BrokerError, OSError) as error:
-            return None if isinstance(error, TimeoutError) else False
+    try:
+        visited.wait(visited.connection.send(_TEMPORARY, b" " * (size + _HEADERS), {}))
+    except TimeoutError:
+        raise
+    except (BrokerError, OSError):
+        return False
     return True
