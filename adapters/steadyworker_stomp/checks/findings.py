@@ -262,7 +262,7 @@ def _asking(queue: str) -> Callable[[Visit], bool | str]:
 
 def _prefetch_finding(visited: Visit) -> Finding | None:
     """Return an error if Classic, or a proxy before it, sends more messages than we ask for; Artemis has no queue for a probe."""
-    if probes.honours_prefetch(visited) is not False:
+    if probes.honours_prefetch(visited):
         return None
     what = "The broker sends a consumer more messages than it asks for, so jobs wait behind a long job although other workers are free."
     return Finding(

@@ -15,13 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from steadyworker.network.errors import Silent
 from steadyworker_stomp.connection import Visit
 from steadyworker_stomp.dialects import CLASSIC
 from steadyworker_stomp.errors import BrokerError
 
 _TEMPORARY = "/temp-queue/steadyworker"
-_WITHIN = 5.0
-"""Seconds in which a message of a temporary queue comes."""
 
 _HEADERS = 10_000
 """The bytes of headers that a probe adds to the body, because the broker limits the whole frame."""
@@ -53,9 +52,9 @@ def send(visited: Visit, queue: str) -> None:
     visited.wait(visited.connection.transact("ABORT", transaction))
 
 
-def honours_prefetch(visited: Visit) -> bool | None:
+def honours_prefetch(visited: Visit) -> bool:
     """
-    Return whether a subscription gets only one message until its acknowledgement; None if no message comes.
+    Return whether a subscription gets only one message until its acknowledgement; raises Silent if no message comes.
 
     Two messages wait when the first subscription begins.
     If it gets only one, the second message goes to the second subscription.
@@ -66,11 +65,11 @@ def honours_prefetch(visited: Visit) -> bool | None:
     holders: list[str | None] = []
     for number in ("first", "second"):
         visited.wait(connection.subscribe(_TEMPORARY, number, visited.dialect.subscribed))
-        match visited.next(_WITHIN):
+        match visited.next(visited.within):
             case ({**headers}, bytes()):
                 holders.append(headers.get("subscription"))
             case _:
-                return None
+                raise Silent(f"no message of a temporary queue within {visited.within:g} s")
     for number in ("first", "second"):
         visited.wait(connection.unsubscribe(number))
     return holders == ["first", "second"]
