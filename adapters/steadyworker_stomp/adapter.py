@@ -73,7 +73,7 @@ class StompAdapter:
         The abilities of both brokers: exact delays, and a count of consumers, which a user without the right to it does not get.
 
         The adapter does not offer to reject a message (`rejects`), although a NACK moves it on Classic.
-        Classic 6.3 confirms a NACK also of a message that it cannot move, and then has it no longer; nor does it tell over STOMP where to.
+        Classic (5.18, 6.3) confirms a NACK also of a message that it cannot move, and then has it no longer; nor does it tell over STOMP where to.
         """
         return Capabilities(
             delays=Delays.EXACT,

@@ -24,8 +24,6 @@ LIMIT = "wireFormat.maxFrameSize=20000"
 REFUSAL = "The maximum frame size was exceeded"
 QUEUES = ("fails", "shared.dead")
 
-pytestmark = pytest.mark.parametrize("stomp_kind", ["classic"], indirect=True)
-
 
 @pytest.fixture
 def place(stomp_broker: StompBroker, tmp_path: Path) -> Iterator[Processes]:
@@ -42,6 +40,7 @@ def place(stomp_broker: StompBroker, tmp_path: Path) -> Iterator[Processes]:
         stomp_broker.remove_queues(queue)
 
 
+@pytest.mark.parametrize("stomp_kind", ["classic"], indirect=True)
 def test_a_worker_process_keeps_it_runs_the_jobs_behind_it_and_says_so(
     stomp_broker: StompBroker, place: Processes
 ) -> None:
@@ -73,6 +72,7 @@ def test_a_worker_process_keeps_it_runs_the_jobs_behind_it_and_says_so(
     assert [stomp_broker.depth(queue) for queue in QUEUES] == [0, 2]
 
 
+@pytest.mark.parametrize("stomp_kind", ["classic", pytest.param("classic-5.18", marks=pytest.mark.slow)], indirect=True)
 def test_classic_confirms_a_nack_of_a_message_that_it_cannot_move_and_has_it_no_longer(
     stomp_broker: StompBroker, queue: str
 ) -> None:
