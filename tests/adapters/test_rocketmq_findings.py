@@ -131,7 +131,7 @@ def test_how_a_broker_can_lose_the_message_of_a_claimed_job(case: Case) -> None:
         assert [each for each in case.found(usual=True) if FLUSH in each.what] == []
     revival = [each for each in case.found(usual=True) if REVIVAL in each.what]
     assert [(each.level, each.loses) for each in revival] == [("note", "jobs")] * case.is_grpc
-    assert all("(5.4.0)" in each.what and "rocketmq: URL" in each.remedy for each in revival)
+    assert all("(5.4.0)" in each.what and "popConsumerKVServiceEnable=true" in each.remedy for each in revival)
 
 
 def test_a_look_makes_nothing(case: Case) -> None:

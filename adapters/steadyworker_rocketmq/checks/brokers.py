@@ -104,7 +104,10 @@ def revival_findings(version: Version, found: Mapping[str, str], broker: str) ->
         f"Broker {broker} ({'.'.join(map(str, version))}) can lose a message that a killed worker held: if its PopReviveService "
         "is busy for more than 30 s, it records a time instead of the message's place."
     )
-    remedy = "if no message may be lost before its job is claimed either, use a rocketmq: URL, whose driver does not need this service; no release without the defect is known."
+    remedy = (
+        "from 5.3.2 on, set popConsumerKVServiceInit=true and popConsumerKVServiceEnable=true in broker.conf, and restart the broker; "
+        "or use a rocketmq: URL. Both do without that service."
+    )
     yield Finding("note", what, remedy, id="rocketmq.loses-by-revival", loses="jobs")
 
 
