@@ -52,6 +52,9 @@ LONGEST_DELAY = 3650 * 86400.0
 Level = Literal["error", "warning", "note"]
 """The levels of a finding, the most serious one first."""
 
+Loss = Literal["jobs", "letters"]
+"""The messages that a queue can lose: those of jobs, or dead letters."""
+
 InterruptReason = Literal["shutdown", "cancelled", "time-limit", "fenced"]
 
 
@@ -78,12 +81,14 @@ class Finding:
 
     A note is information for the operator, not a problem, and only `check` shows it.
     `id` names the entry of the catalogue that explains the problem (`steadyworker explain --id ID`).
+    `loses` names the messages that the broker can lose by this problem; the checks add what that means for the Worker's jobs.
     """
 
     level: Level
     what: str
     remedy: str
     id: str = field(kw_only=True)
+    loses: Loss | None = field(default=None, kw_only=True)
 
     def __str__(self) -> str:
         return f"{self.what} Remedy: {self.remedy}"
