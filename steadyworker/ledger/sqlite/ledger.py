@@ -19,7 +19,7 @@ from typing import Any
 from typing_extensions import override
 
 from steadyworker.clock import Clock, Times
-from steadyworker.errors import ConfigError, Finding, NoLedger
+from steadyworker.errors import ConfigError, Finding, NoLedger, OlderLedger
 from steadyworker.ledger import owners as proof
 from steadyworker.ledger import retention
 from steadyworker.ledger.base import (
@@ -71,12 +71,13 @@ class SqliteLedger(Ledger):
         times: The lease, the margin, and the limit for one call.
         worker: The name of the worker process that claims through this ledger, for people.
         is_dead: Returns whether an owner is proven dead; by default, whether its lock in `owners_dir` is free.
-        create: True if the first call creates the ledger when there is none; only a worker process does this.
+        create: True if the first call creates the ledger when there is none, or migrates one of an earlier version.
+            Only a worker process does this.
 
     Raises:
         ConfigError: `synchronous` is unknown.
             At the first call also: the file is not a ledger, has another schema, or cannot be written.
-        NoLedger: At the first call: there is no ledger, and `create` is False.
+        NoLedger: At the first call: there is no ledger, or one of an earlier version, and `create` is False.
     """
 
     def __init__(
@@ -103,8 +104,7 @@ class SqliteLedger(Ledger):
         self._boot = proof.boot_id()
         self._offset = clock.wall() - clock.boottime()
         self._is_dead = is_dead or self._lock_is_free
-        self._owner = ""
-        self._beat = 0
+        self._beats: dict[str, int] = {}
 
     @property
     @override
@@ -126,6 +126,8 @@ class SqliteLedger(Ledger):
         found = []
         try:
             self.ledger_id()
+        except OlderLedger as error:
+            found += [missing(error), *access_findings("the ledger", self._path)]
         except NoLedger as error:
             found += [missing(error), *creation_findings(self._path)]
         except ConfigError as error:
@@ -160,10 +162,10 @@ class SqliteLedger(Ledger):
         values = {"owner": owner, "host": host, "lock_path": lock, "queues": json.dumps(list(queues))}
         with self._file.transaction() as db:
             incarnation = self._file.inode
-            beat = self._beat_in(db, owner)
+            beat, confirmed = self._beat_in(db, owner), self._beats.get(owner, 0)
             (made,) = db.execute(sql.INCARNATION).fetchone()
-            whole = beat >= self._beat and made in {None, incarnation}
-            beat = max(beat, self._beat) + 1
+            whole = beat >= confirmed and made in {None, incarnation}
+            beat = max(beat, confirmed) + 1
             db.execute(sql.REGISTER, {**values, "boot": self._boot, "now": now})
             db.execute(sql.BEAT_ON, {"owner": owner, "beat": beat})
             if made != incarnation:
@@ -172,7 +174,7 @@ class SqliteLedger(Ledger):
                 db.execute(sql.DISTRUST)
             for name in {queue.removesuffix(QUIET) for queue in queues}:
                 db.execute(sql.ATTEND, {"name": name, "now": now, "absence": retention.ABSENCE})
-        self._owner, self._beat = owner, beat
+        self._beats[owner] = beat
         return whole
 
     def _beat_in(self, db: sqlite3.Connection, owner: str) -> int:
@@ -184,6 +186,7 @@ class SqliteLedger(Ledger):
     def unregister(self, owner: str) -> None:
         with self._file.connection() as db:
             db.execute(sql.UNREGISTER, {"owner": owner})
+        self._beats.pop(owner, None)
         if not self._holding([owner]):
             proof.remove_own(self.owners_dir, owner)
 
@@ -219,7 +222,7 @@ class SqliteLedger(Ledger):
         values = {"namespace": namespace, "queue": queue, "after": after, "rows": limit, "stranded": stranded}
         values |= {"boot": self._boot, "boottime": self._clock.boottime(), "now": self._clock.wall()}
         with self._file.connection() as db:
-            if self._owner and self._beat_in(db, self._owner) < self._beat:
+            if any(self._beat_in(db, owner) < beat for owner, beat in self._beats.items()):
                 return ()
             trusted = db.execute(sql.TRUSTED_FROM, {"name": registered_name(namespace, queue)}).fetchone()
             values |= {"margin": self._times.margin, "trusted_from": trusted[0] if trusted else sys.maxsize}

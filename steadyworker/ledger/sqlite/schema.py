@@ -7,8 +7,9 @@ The start of a run is a wall time, too; the owner's renewals move it with each s
 Times that people read, or that decide when a row is removed (`…_at`, `not_before`, `keep_until`) are readings of the wall clock.
 `wake_at`, too, is a wall time: it only finds the jobs whose message may be lost, and `due` decides whether a retry may run.
 
-Processes of an older version work on while a newer one migrates the file.
-So a migration only adds tables, and columns with a default; and no statement inserts into a table without naming its columns.
+Processes of the version before work on while a newer one migrates the file, until they open it again.
+So a migration only adds tables, columns with a default, and triggers that write what the older version does not know.
+No statement inserts into a table without naming its columns, so that a later migration can add some.
 """
 # ruff: noqa: S608 - the statements are put together from this file's own constants, once, at import
 
@@ -82,11 +83,22 @@ MIGRATIONS: Mapping[int, tuple[str, ...]] = {
         "ALTER TABLE meta ADD COLUMN incarnation INTEGER",
         "ALTER TABLE jobs ADD COLUMN wake_at REAL",
         "UPDATE jobs SET wake_at = not_before WHERE state = 'moved'",
-        "UPDATE jobs SET wake_at = strftime('%s', 'now') WHERE state = 'interrupted' AND fence > 0",
+        "UPDATE jobs SET wake_at = :now WHERE state = 'interrupted' AND fence > 0",
+        # A process of schema 6 gives up a row and does not write `wake_at`.
+        """
+        CREATE TRIGGER schema_6_gives_up_a_row AFTER UPDATE OF owner ON jobs
+        WHEN new.owner IS NULL AND old.owner IS NOT NULL AND new.wake_at IS old.wake_at
+            AND (new.wake_at IS NOT NULL OR new.state NOT IN ('done', 'dead'))
+        BEGIN
+            UPDATE jobs SET wake_at = CASE new.state
+                WHEN 'moved' THEN new.not_before WHEN 'interrupted' THEN strftime('%s', 'now')
+            END WHERE rowid = new.rowid;
+        END
+        """,
         *_MESSAGES,
     ),
 }
-"""For each earlier version, the statements that bring a ledger of this version to the next one."""
+"""For each earlier version, the statements that bring a ledger of this version to the next one; `:now` is the wall clock."""
 
 CREATE = (
     """
@@ -253,11 +265,6 @@ REPLAY = f"""
 DEFERRED = f"""
     UPDATE jobs SET wake_at = max(coalesce(wake_at, 0), :wake_at) WHERE {_JOB} AND state NOT IN ('done', 'dead') AND fence > 0
 """
-# `min` of two ages is the age of the later moment.
-_UNSEEN_FOR = """min(
-    iif(owner IS NULL, 1e18, :boottime - :margin - iif(lease_boot = :boot, lease_until, 0.0)),
-    iif(wake_at IS NULL, 1e18, :now - wake_at)
-)"""
 _HINDRANCE = """CASE
     WHEN fence < :trusted_from THEN 'old record'
     WHEN NOT (state = 'moving' AND target = 'dead') AND NOT EXISTS (SELECT 1 FROM messages WHERE number = jobs.rowid)
@@ -265,18 +272,22 @@ _HINDRANCE = """CASE
 END"""
 
 
-def _late(index: str, held: str) -> str:
+def _unseen(for_: str, index: str, which: str) -> str:
     return f"""
-        SELECT {_COLUMNS}, {_UNSEEN_FOR} AS unseen_for, {_HINDRANCE} AS hindrance FROM jobs INDEXED BY {index}
-        WHERE namespace = :namespace AND queue = :queue AND {held} AND fence > 0
+        SELECT {_COLUMNS}, {for_} AS unseen_for, {_HINDRANCE} AS hindrance FROM jobs INDEXED BY {index}
+        WHERE {which} AND namespace = :namespace AND queue = :queue AND fence > 0 AND (hindrance IS NOT NULL) = :stranded
     """
 
 
+# `min` of two ages is the age of the later moment.
+_HELD_FOR = "min(:boottime - :margin - iif(lease_boot = :boot, lease_until, 0.0), :now - coalesce(wake_at, 0))"
+# Each part sorts before it reads, so that a hundred thousand late rows cost no more than `:rows` of them.
 ORPHANS = f"""
-    SELECT * FROM (
-        {_late("jobs_held", "owner IS NOT NULL")} UNION ALL
-        {_late("jobs_to_wake", "owner IS NULL AND wake_at IS NOT NULL AND wake_at < :now - :after")}
-    ) WHERE unseen_for > :after AND (hindrance IS NOT NULL) = :stranded ORDER BY unseen_for DESC LIMIT :rows
+    SELECT * FROM ({_unseen(_HELD_FOR, "jobs_held", f"owner IS NOT NULL AND {_HELD_FOR} > :after")})
+    UNION ALL SELECT * FROM (
+        {_unseen(":now - wake_at", "jobs_to_wake", "owner IS NULL AND wake_at IS NOT NULL AND wake_at < :now - :after")}
+        ORDER BY wake_at LIMIT :rows
+    ) ORDER BY unseen_for DESC LIMIT :rows
 """
 TRUSTED_FROM = "SELECT trusted_from FROM attended WHERE name = :name"
 CHECKPOINT_OF = f"SELECT checkpoint FROM jobs WHERE {_JOB}"
@@ -411,6 +422,7 @@ BIND = """
 """
 BOUND = "SELECT broker_identity FROM bindings WHERE namespace = :namespace AND queue = :queue"
 QUEUES = "SELECT queue FROM bindings WHERE namespace = :namespace"
+FILL = "INSERT INTO meta (one, ledger_id, schema, next_fence, made_by) VALUES (1, :ledger_id, :schema, 1, :made_by)"
 SCHEMA = "SELECT schema FROM meta"
 MADE_BY = "SELECT made_by FROM meta"
 MADE = "UPDATE meta SET schema = :schema, made_by = :made_by"
