@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 from steadyworker.ledger.sqlite import schema
+from steadyworker.ledger.sqlite.trust import Trust
 
 SCHEMA_VERSION = 6
 MIGRATIONS: dict[int, tuple[str, ...]] = {}
@@ -263,8 +264,8 @@ FILL = "INSERT INTO meta VALUES (1, :ledger_id, :schema, 1)"
 _NOTHING = "SELECT 1 WHERE 0"
 # That version had no such statements.
 KEEP = KEEP_FIRST = MESSAGE = DEFERRED = REPLAY = ORPHANS = TRUSTED_FROM = _NOTHING
-BEAT = BEAT_ON = SET_INCARNATION = DISTRUST = ATTEND = _NOTHING
-INCARNATION = "SELECT NULL"
+BEAT_ON = LAST_BEAT = DISTRUST = ATTEND = _NOTHING
+BEAT = "SELECT 0, NULL"
 
 
 @contextmanager
@@ -274,4 +275,5 @@ def version_before() -> Iterator[None]:
         for name, value in globals().items():
             if name.isupper() and not name.startswith("_"):
                 stack.enter_context(patch.object(schema, name, value))
+        stack.enter_context(patch.object(Trust, "_wrote"))
         yield

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -48,11 +47,12 @@ from steadyworker.ledger.base import (
     seen_values,
     wanted_values,
 )
-from steadyworker.ledger.lease import QUIET, registered_name
+from steadyworker.ledger.lease import registered_name
 from steadyworker.ledger.sqlite import schema as sql
 from steadyworker.ledger.sqlite.file import LedgerFile
 from steadyworker.ledger.sqlite.place import creation_findings, place_findings
-from steadyworker.ledger.sqlite.rows import new_row, progress_of, row_of, storable, verdict_values
+from steadyworker.ledger.sqlite.rows import kept_values, new_row, progress_of, row_of, storable, verdict_values
+from steadyworker.ledger.sqlite.trust import Trust
 from steadyworker.outcome import Counters
 from steadyworker.system.private import access_findings
 
@@ -104,7 +104,7 @@ class SqliteLedger(Ledger):
         self._boot = proof.boot_id()
         self._offset = clock.wall() - clock.boottime()
         self._is_dead = is_dead or self._lock_is_free
-        self._beats: dict[str, int] = {}
+        self._trust = Trust(self._file, self.owners_dir, clock)
 
     @property
     @override
@@ -157,36 +157,11 @@ class SqliteLedger(Ledger):
 
     @override
     def register(self, owner: str, host: str, queues: Sequence[str]) -> bool:
-        lock = str(proof.lock_path(self.owners_dir, owner))
-        now = self._clock.wall()
-        values = {"owner": owner, "host": host, "lock_path": lock, "queues": json.dumps(list(queues))}
-        with self._file.transaction() as db:
-            incarnation = self._file.inode
-            beat, confirmed = self._beat_in(db, owner), self._beats.get(owner, 0)
-            (made,) = db.execute(sql.INCARNATION).fetchone()
-            whole = beat >= confirmed and made in {None, incarnation}
-            beat = max(beat, confirmed) + 1
-            db.execute(sql.REGISTER, {**values, "boot": self._boot, "now": now})
-            db.execute(sql.BEAT_ON, {"owner": owner, "beat": beat})
-            if made != incarnation:
-                db.execute(sql.SET_INCARNATION, {"incarnation": incarnation})
-            if not whole:
-                db.execute(sql.DISTRUST)
-            for name in {queue.removesuffix(QUIET) for queue in queues}:
-                db.execute(sql.ATTEND, {"name": name, "now": now, "absence": retention.ABSENCE})
-        self._beats[owner] = beat
-        return whole
-
-    def _beat_in(self, db: sqlite3.Connection, owner: str) -> int:
-        """Return the number of this owner's registrations that the ledger has."""
-        found = db.execute(sql.BEAT, {"owner": owner}).fetchone()
-        return int(found[0]) if found else 0
+        return self._trust.register(owner, host, queues)
 
     @override
     def unregister(self, owner: str) -> None:
-        with self._file.connection() as db:
-            db.execute(sql.UNREGISTER, {"owner": owner})
-        self._beats.pop(owner, None)
+        self._trust.unregister(owner)
         if not self._holding([owner]):
             proof.remove_own(self.owners_dir, owner)
 
@@ -222,7 +197,7 @@ class SqliteLedger(Ledger):
         values = {"namespace": namespace, "queue": queue, "after": after, "rows": limit, "stranded": stranded}
         values |= {"boot": self._boot, "boottime": self._clock.boottime(), "now": self._clock.wall()}
         with self._file.connection() as db:
-            if any(self._beat_in(db, owner) < beat for owner, beat in self._beats.items()):
+            if self._trust.lost(db):
                 return ()
             trusted = db.execute(sql.TRUSTED_FROM, {"name": registered_name(namespace, queue)}).fetchone()
             values |= {"margin": self._times.margin, "trusted_from": trusted[0] if trusted else sys.maxsize}
@@ -244,7 +219,7 @@ class SqliteLedger(Ledger):
         with self._file.transaction() as db:
             inserted = db.execute(sql.REPLAY, values)
             if inserted.rowcount == 1:
-                self._keep(db, message, inserted.lastrowid)
+                db.execute(sql.KEEP, kept_values(message) | {"number": inserted.lastrowid})
         return inserted.rowcount == 1
 
     @override
@@ -261,7 +236,7 @@ class SqliteLedger(Ledger):
             if inserted.rowcount != 1:
                 return None
             if claim.message is not None:
-                self._keep(db, claim.message, inserted.lastrowid)
+                db.execute(sql.KEEP, kept_values(claim.message) | {"number": inserted.lastrowid})
             # The first round begins without a checkpoint.
             checkpoint = db.execute(sql.CHECKPOINT_OF, values).fetchone()[0] if claim.id.round else None
         return new_row(claim, uid, inserted.lastrowid or 0, checkpoint, now, self._worker)
@@ -416,16 +391,12 @@ class SqliteLedger(Ledger):
         with self._file.connection(synchronous) as db:
             return db.execute(statement, mine_values(token) | values).rowcount == 1
 
-    def _keep(self, db: sqlite3.Connection, message: KeptMessage, number: int | None) -> None:
-        """Keep the message of the row that has this number and none yet."""
-        db.execute(sql.KEEP, {"number": number, "body": message.body, "facts": message.facts})
-
     def _own(self, statement: str, values: Values, owner: str, message: KeptMessage | None = None) -> Row | None:
         """Run one statement that gives a row to an owner under a new fence; return the row, or None if refused."""
         with self._file.writing() if message is None else self._file.transaction() as db:
             found = db.execute(statement, values | self._lease() | self._drawn(owner)).fetchall()
             if found and message is not None:
-                db.execute(sql.KEEP_FIRST, values | {"body": message.body, "facts": message.facts})
+                db.execute(sql.KEEP_FIRST, values | kept_values(message))
         return row_of(found[0], self._clock, self._times, self._boot, _lives) if found else None
 
     def _step(self) -> float:

@@ -70,17 +70,12 @@ _MESSAGES = (
         trusted_from INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID
     """,
-    "CREATE TABLE beats (owner TEXT PRIMARY KEY, beat INTEGER NOT NULL) STRICT, WITHOUT ROWID",
-    """
-    CREATE TRIGGER beat_goes_with_its_owner AFTER DELETE ON owners BEGIN
-        DELETE FROM beats WHERE owner = old.owner;
-    END
-    """,
 )
 MIGRATIONS: Mapping[int, tuple[str, ...]] = {
     6: (
         "ALTER TABLE meta ADD COLUMN made_by TEXT NOT NULL DEFAULT ''",
         "ALTER TABLE meta ADD COLUMN incarnation INTEGER",
+        "ALTER TABLE meta ADD COLUMN beat INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE jobs ADD COLUMN wake_at REAL",
         "UPDATE jobs SET wake_at = not_before WHERE state = 'moved'",
         "UPDATE jobs SET wake_at = :now WHERE state = 'interrupted' AND fence > 0",
@@ -108,7 +103,8 @@ CREATE = (
         schema INTEGER NOT NULL,
         next_fence INTEGER NOT NULL,
         made_by TEXT NOT NULL DEFAULT '',
-        incarnation INTEGER
+        incarnation INTEGER,
+        beat INTEGER NOT NULL DEFAULT 0
     ) STRICT
     """,
     f"""
@@ -281,7 +277,7 @@ def _unseen(for_: str, index: str, which: str) -> str:
 
 # `min` of two ages is the age of the later moment.
 _HELD_FOR = "min(:boottime - :margin - iif(lease_boot = :boot, lease_until, 0.0), :now - coalesce(wake_at, 0))"
-# Each part sorts before it reads, so that a hundred thousand late rows cost no more than `:rows` of them.
+# The second part reads its index in order and stops after `:rows`, even if a hundred thousand rows are late.
 ORPHANS = f"""
     SELECT * FROM ({_unseen(_HELD_FOR, "jobs_held", f"owner IS NOT NULL AND {_HELD_FOR} > :after")})
     UNION ALL SELECT * FROM (
@@ -402,12 +398,9 @@ REGISTER = """
     VALUES (:owner, :host, :boot, :lock_path, :queues, :now)
     ON CONFLICT DO UPDATE SET host = excluded.host, queues = excluded.queues, seen_at = excluded.seen_at
 """
-BEAT = "SELECT beat FROM beats WHERE owner = :owner"
-BEAT_ON = """
-    INSERT INTO beats (owner, beat) VALUES (:owner, :beat) ON CONFLICT DO UPDATE SET beat = excluded.beat
-"""
-INCARNATION = "SELECT incarnation FROM meta"
-SET_INCARNATION = "UPDATE meta SET incarnation = :incarnation"
+BEAT = "SELECT beat, incarnation FROM meta"
+BEAT_ON = "UPDATE meta SET beat = :beat, incarnation = :incarnation"
+LAST_BEAT = "UPDATE meta SET beat = beat + 1 WHERE beat >= :known RETURNING beat"
 _NEXT = "(SELECT next_fence FROM meta)"
 DISTRUST = f"UPDATE attended SET trusted_from = {_NEXT}"
 ATTEND = f"""
