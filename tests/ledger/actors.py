@@ -111,7 +111,7 @@ class Mortal(sqlite3.Connection):
     left = 0
     began = changed = False
 
-    def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:  # type: ignore[override]
+    def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
         Mortal.changed = Mortal.changed or statement.startswith("ALTER")
         Mortal.began = Mortal.began or statement.startswith("BEGIN")
         if Mortal.began:

@@ -75,7 +75,7 @@ MIGRATIONS: Mapping[int, tuple[str, ...]] = {
     6: (
         "ALTER TABLE meta ADD COLUMN made_by TEXT NOT NULL DEFAULT ''",
         "ALTER TABLE meta ADD COLUMN incarnation INTEGER",
-        "ALTER TABLE meta ADD COLUMN beat INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE meta ADD COLUMN registrations INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE jobs ADD COLUMN wake_at REAL",
         "UPDATE jobs SET wake_at = not_before WHERE state = 'moved'",
         "UPDATE jobs SET wake_at = :now WHERE state = 'interrupted' AND fence > 0",
@@ -104,7 +104,7 @@ CREATE = (
         next_fence INTEGER NOT NULL,
         made_by TEXT NOT NULL DEFAULT '',
         incarnation INTEGER,
-        beat INTEGER NOT NULL DEFAULT 0
+        registrations INTEGER NOT NULL DEFAULT 0
     ) STRICT
     """,
     f"""
@@ -398,9 +398,9 @@ REGISTER = """
     VALUES (:owner, :host, :boot, :lock_path, :queues, :now)
     ON CONFLICT DO UPDATE SET host = excluded.host, queues = excluded.queues, seen_at = excluded.seen_at
 """
-BEAT = "SELECT beat, incarnation FROM meta"
-BEAT_ON = "UPDATE meta SET beat = :beat, incarnation = :incarnation"
-LAST_BEAT = "UPDATE meta SET beat = beat + 1 WHERE beat >= :known RETURNING beat"
+COUNTED = "SELECT registrations, incarnation FROM meta"
+SET_COUNTED = "UPDATE meta SET registrations = :count, incarnation = :incarnation"
+COUNT_END = "UPDATE meta SET registrations = registrations + 1 WHERE registrations >= :known RETURNING registrations"
 _NEXT = "(SELECT next_fence FROM meta)"
 DISTRUST = f"UPDATE attended SET trusted_from = {_NEXT}"
 ATTEND = f"""
