@@ -9,6 +9,7 @@ Every exception that SteadyWorker raises or handles.
         └── SteadyWorkerError
             ├── ConfigError          a wrong setting, a failed check or a refused login: exit code 78, with findings
             │   └── NoLedger         no worker process has created the ledger that the settings name
+            │       └── OlderLedger  no worker process has migrated it to this version
             ├── UnknownQueue         neither the broker nor the ledger has a queue of this name
             ├── SendError            the broker did not confirm the message: send it again with the same key
             ├── BadPayload           the payload does not decode: becomes the dead letter's reason
@@ -110,6 +111,18 @@ class NoLedger(ConfigError):
             f"Expected the ledger {url}, which a worker process creates at its start, got {got}: "
             "set --ledger to the ledger of the workers, or start a worker first.",
             id="ledger.missing",
+        )
+
+
+class OlderLedger(NoLedger):
+    """A ledger of an earlier version; only a worker process migrates one, so this process knows nothing about any job."""
+
+    def __init__(self, url: str, expected: int, got: int, version: str) -> None:
+        ConfigError.__init__(
+            self,
+            f"Expected the ledger {url} to have schema {expected}, got schema {got}, of an earlier version: "
+            f"start a worker of SteadyWorker {version}, which migrates the ledger in place.",
+            id="ledger.older",
         )
 
 

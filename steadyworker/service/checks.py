@@ -22,7 +22,15 @@ from dataclasses import replace
 from steadyworker.adapter import Adapter, Capabilities, Uncounted
 from steadyworker.backends.opening import name_findings
 from steadyworker.config.resolve import Options
-from steadyworker.errors import BrokerUnavailable, Finding, LedgerUnavailable, Loss, NoLedger, by_level
+from steadyworker.errors import (
+    BrokerUnavailable,
+    Finding,
+    LedgerUnavailable,
+    Loss,
+    NoLedger,
+    OlderLedger,
+    by_level,
+)
 from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.lease import registered_name
 from steadyworker.names import NAMESPACE
@@ -204,6 +212,8 @@ def _foreign(spec: WorkerSpec, options: Options, adapter: Adapter, ledger: Ledge
     name = registered_name(options.namespace or adapter.identity(), spec.queue)
     try:
         known = registered(ledger, name, dead_for=adapter.capabilities.forgets_consumers_within)
+    except OlderLedger:  # it lists its consumers after its migration
+        return
     except NoLedger:  # it has a finding of its own
         known = 0
     if consumers > known:
