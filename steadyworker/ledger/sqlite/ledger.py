@@ -154,6 +154,11 @@ class SqliteLedger(Ledger):
             return [str(queue) for (queue,) in db.execute(sql.QUEUES, {"namespace": namespace})]
 
     @override
+    def bindings(self) -> Sequence[tuple[str, str]]:
+        with self._file.connection() as db:
+            return db.execute(sql.BINDINGS).fetchall()
+
+    @override
     def register(self, owner: str, host: str, queues: Sequence[str]) -> bool:
         lock = str(proof.lock_path(self.owners_dir, owner))
         now = self._clock.wall()
