@@ -29,7 +29,8 @@ from steadyworker.delivery import (
     Settle,
     Target,
 )
-from steadyworker.ledger.base import JobId, Moving, Row, Token, Verdict
+from steadyworker.ledger.base import JobId, KeptMessage, Moving, Row, State, Token, Verdict
+from steadyworker.ledger.kept import delivery_of
 from steadyworker.link import Task
 from steadyworker.outcome import Ack, Counters, Crashed, DeadLetter, Failed, Later, Outcome, Release
 from steadyworker.retry import count, decide
@@ -177,6 +178,19 @@ def deferred(envelope: Envelope, uid: str, delay: float) -> OutgoingMessage:
         theirs = {name: text for name, text in theirs.items() if name not in DEAD_HEADERS}
     headers = {**theirs, **_names(envelope.id, envelope.hop, uid)}
     return OutgoingMessage(Target.LATER, envelope.delivery.body, headers, delay)
+
+
+def again(row: Row, kept: KeptMessage) -> OutgoingMessage:
+    """
+    Return the message of an unfinished job, made from what the ledger has kept.
+
+    It has the next hop if the job waits for its retry, and else the row's hop, like a redelivery.
+    """
+    delivery = delivery_of(kept, row.id.queue)
+    hop = row.hop + 1 if row.state is State.MOVED else row.hop
+    envelope = Envelope(delivery, row.id, hop, row.body_sha256 or b"", row.counters, row.uid)
+    headers = _headers(envelope, hop, Verdict(Moving.RETRY, row.reason, row.counters), row.uid)
+    return OutgoingMessage(Target.WORK, delivery.body, headers)
 
 
 def _names(id: JobId, hop: int, uid: str) -> dict[str, str]:
