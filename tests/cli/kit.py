@@ -128,12 +128,13 @@ class Queues:
         body: bytes = BODY,
         *,
         keep: bool = True,
+        round_: int = 0,
     ) -> Row:
         """A run of a job of `exports`, as far as `then` takes it; the ledger keeps its message only with `keep`."""
         with Connections(self.options) as links:
             # Bound as a worker process binds its queue at its start.
             namespace = namespace_of(links.adapter(_EXPORTS), self.options, links.ledger(), "exports")
-            id_ = JobId(namespace, "exports", key)
+            id_ = JobId(namespace, "exports", key, round_)
             digest = hashlib.sha256(body).digest()
             message = KeptMessage(body, b"{}") if keep else None
             row = links.ledger().claim(Claimed(id_, None, "host/boot/1", 0, digest, Counters(), message))
