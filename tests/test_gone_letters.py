@@ -167,7 +167,8 @@ class Read(list[Delivery]):
     def publish(self, message: OutgoingMessage) -> None:
         raise AssertionError(message)
 
-    drop = publish  # type: ignore[assignment]
+    def drop(self, delivery: Delivery) -> None:
+        raise AssertionError(delivery)
 
 
 class TestGone:
