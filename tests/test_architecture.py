@@ -123,7 +123,6 @@ LATE: dict[str, tuple[str, ...]] = {
     "steadyworker/diagnosis/remedies.py": ("steadyworker.diagnosis.catalogue.",),
 }
 BROKERS = re.compile("rabbit|amqp|pika|stomp|activemq|artemis|rocketmq", re.IGNORECASE)
-LONGEST_FILE = 450
 MOST_TOP_FILES = 20
 MOST_FLOORS = 12
 """As many rooms, one upon the other, as a reader can keep in mind."""
@@ -439,12 +438,6 @@ def the_top_folder_is_short(house: House) -> Iterator[str]:
         yield f"steadyworker/ has {len(top)} files beside its folders, more than {MOST_TOP_FILES}: {top}"
 
 
-def files_are_short(house: House) -> Iterator[str]:
-    for file in house.all.values():
-        if (lines := len(file.text.splitlines())) > LONGEST_FILE:
-            yield f"{file.name} has {lines} lines; past {LONGEST_FILE} a file is asking to be two"
-
-
 Rule = Callable[[House], Iterator[str]]
 
 # Each rule beside a small house that breaks it once: a rule that finds nothing there would find nothing anywhere.
@@ -476,7 +469,6 @@ RULES: dict[Rule, dict[str, str]] = {
         "steadyworker/job.py": "from steadyworker.slots.other import X",
     },
     the_top_folder_is_short: {f"steadyworker/file_{number}.py": "" for number in range(MOST_TOP_FILES + 1)},
-    files_are_short: {"steadyworker/job.py": "\n" * (LONGEST_FILE + 1)},
 }
 
 

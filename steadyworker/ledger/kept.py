@@ -12,6 +12,9 @@ from msgspec import Struct
 from steadyworker.delivery import Delivery, Redelivered
 from steadyworker.ledger.base import KeptMessage
 
+OF_THE_LEDGER = -1
+"""The epoch of a delivery that the ledger has made of a kept message; no connection has this epoch."""
+
 
 class _Facts(Struct, frozen=True, omit_defaults=True):
     """The facts of a delivery besides its body; a ledger of a later version can have facts that this version does not know."""
@@ -47,7 +50,7 @@ def delivery_of(message: KeptMessage, queue: str) -> Delivery:
     """Return the kept message as a delivery that no broker has made, so nothing can settle it."""
     facts = _DECODER.decode(message.facts)
     return Delivery(
-        epoch=-1,
+        epoch=OF_THE_LEDGER,
         id="",
         queue=queue,
         body=message.body,

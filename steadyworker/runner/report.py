@@ -127,17 +127,27 @@ def _record_removed(token: Token) -> None:
     get_logger("steadyworker.runner").info("job_record_removed", **about, why=why)
 
 
+_WENT_BACK = (
+    "Find out what set the ledger back: a stand-by that was promoted without the last commits, or a backup that was restored. "
+    "Every job that ran since then is unknown to it: a job that was done runs again if its message comes again, "
+    "a job that runs now starts again, and an accepted cancel is lost; cancel again, and look for effects that happened twice. "
+    "A job of before whose message is lost waits for `steadyworker retry`, because it may be done. "
+    "Let commits wait for the stand-by (synchronous_commit), so that a fail-over loses none."
+)
+
+
 def history_lost(token: Token, lost: str) -> None:
-    """Log that the ledger has gone back in time, with all that follows for the operator."""
-    remedy = (
-        "Find out what set the ledger back: a stand-by that was promoted without the last commits, or a backup that was restored. "
-        "Every job that ran since then is unknown to it: a job that was done runs again if its message comes again, "
-        "a job that runs now starts again, and an accepted cancel is lost; cancel again, and look for effects that happened twice. "
-        "Let commits wait for the stand-by (synchronous_commit), so that a fail-over loses none."
-    )
+    """Log that the ledger has gone back in time, as this job shows, with all that follows for the operator."""
     about = {"key": token.id.key, "queue": token.id.queue, "fence": token.fence}
     log = get_logger("steadyworker.runner")
-    log.error("ledger_lost_history", **about, lost=lost, remedy=remedy, explain="ledger.lost-history")
+    log.error("ledger_lost_history", **about, lost=lost, remedy=_WENT_BACK, explain="ledger.lost-history")
+
+
+def went_back(ledger: str) -> None:
+    """Log that the ledger at this URL has gone back in time, because it has lost the last registration of this process."""
+    lost = "what this worker process wrote last, or it is a restored copy"
+    log = get_logger("steadyworker.runner")
+    log.error("ledger_lost_history", ledger=ledger, lost=lost, remedy=_WENT_BACK, explain="ledger.lost-history")
 
 
 def row_locked(token: Token) -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import socket
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -26,6 +27,7 @@ from steadyworker.exports.spark.settings import SparkSettings
 from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.lease import Keeper, registered_name
 from steadyworker.ledger.owners import OwnerLock, new_owner_id
+from steadyworker.runner import report
 from steadyworker.runner.consumer_audit import AuditThread, ConsumerAudit
 from steadyworker.runner.runner import Runner
 from steadyworker.runner.state import Deps, Quota
@@ -186,6 +188,8 @@ def assemble(
     Raises ConfigError if the namespace is bound to another broker, and BrokerUnavailable if a broker does not respond.
     """
     options, clock, times = plan.options, plan.clock, plan.times
+    if options.orphan_after is not None:
+        times = replace(times, orphan_after=options.orphan_after)
     namespaces = [
         namespace_of(adapter, options, plan.ledger, spec.queue)
         for adapter, spec in zip(plan.adapters, plan.specs, strict=True)
@@ -245,6 +249,7 @@ def assemble(
         quiet=lambda name: by_name[name].quiet,
         holds=lambda name: by_name[name].holds(),
         consumers=lambda name: by_name[name].deps.adapter.capabilities.most_consumers,
+        went_back=partial(report.went_back, plan.ledger.url),
     )
     recheck = BrokerRecheck(
         [(adapter, spec.queue_spec) for adapter, spec in zip(plan.adapters, plan.specs, strict=True)], known

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -27,6 +28,18 @@ def clock() -> FakeClock:
 class TestSqliteLedger(LedgerSuite):
     def make_ledger(self, place: Path, clock: FakeClock, times: Times) -> Ledger:
         return SqliteLedger(place / "ledger.db", clock=clock, times=times)
+
+    def saved(self, ledger: Ledger, place: Path) -> Callable[[], object]:
+        """Into the same file, which the ledger has open: its inode stays."""
+        copy, file = sqlite3.connect(":memory:"), place / "ledger.db"
+        with closing(sqlite3.connect(file)) as source:
+            source.backup(copy)
+
+        def restore() -> None:
+            with closing(copy), closing(sqlite3.connect(file)) as target:
+                copy.backup(target)
+
+        return restore
 
 
 def test_what_is_settled_is_committed_with_the_next_claim_or_at_the_close(tmp_path: Path, clock: FakeClock) -> None:

@@ -118,13 +118,13 @@ def a_refused_run_leaves_its_delivery_alone() -> Any:
 
 
 def my_name_without_my_run_means_wait() -> Any:
-    original = Deliveries._held_by
+    original = Deliveries.held_by
 
     def held_by(self: Deliveries, row: Any) -> HeldBy:
         answer = original(self, row)
         return HeldBy.MINE if answer is HeldBy.LOST else answer
 
-    return replaced(Deliveries, "_held_by", held_by)
+    return replaced(Deliveries, "held_by", held_by)
 
 
 def moved_is_written_before_the_confirm() -> Any:

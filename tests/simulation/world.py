@@ -174,12 +174,12 @@ class SimLedger:
         real = getattr(self._world.ledger, name)
         world, worker = self._world, self._worker
 
-        def call(*arguments: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
             faults, rng = world.faults, world.rng
             if worker.ledger_away or (faults.lost_answer and rng.random() < faults.lost_answer / 2):
                 raise LedgerUnavailable(f"{name}: no answer")
             world.perhaps_struck(worker)
-            answer = real(*arguments)
+            answer = real(*arguments, **options)
             world.observed(name, arguments, answer)
             world.perhaps_struck(worker)
             if faults.lost_answer and rng.random() < faults.lost_answer / 2:
