@@ -35,6 +35,7 @@ def command(options: Options, *, target: str, key: str) -> None:
     This is for a job whose message is lost, and that no worker takes by itself: `steadyworker jobs --overdue` lists such jobs.
     The job continues in the same round, with its counters and its last checkpoint.
     If its first message comes after all, the job still runs once.
+    If the job must not run, because another ledger has done it, cancel it first: then it only becomes a dead letter.
     A job that has ended, that runs, or whose retry is not due is refused with exit code 1.
     """
     line = line_of(worker_or_queue(target), options)

@@ -260,7 +260,7 @@ def _lost(spec: WorkerSpec, options: Options, adapter: Adapter, ledger: Ledger) 
             )
             remedy = (
                 f"`steadyworker jobs --overdue --queue {spec.queue}` names each with its reason; "
-                f"`steadyworker retry {spec.queue} KEY` starts one, and `steadyworker cancel {spec.queue} KEY` ends one."
+                f"`steadyworker retry {spec.queue} KEY` starts one."
             )
             yield Finding("warning", what, remedy, id="check.lost-messages")
 
