@@ -25,7 +25,7 @@ from typing import Protocol, runtime_checkable
 
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.delivery import Delivery, Headers, OutgoingMessage, Redelivered, Settle, Settled, Target
-from steadyworker.errors import Finding, StaleDelivery, Unsettled
+from steadyworker.errors import Finding, MessageRefused, StaleDelivery, Unsettled
 from steadyworker.names import renamed
 
 __all__ = [
@@ -57,6 +57,7 @@ __all__ = [
     "Target",
     "Unblocked",
     "Uncounted",
+    "Undelivered",
     "Unreachable",
     "check_size",
 ]
@@ -216,7 +217,22 @@ class Unreachable:
     explain: str = ""
 
 
-Signal = Connected | Delivered | Lost | Blocked | Unblocked | Unreachable
+@dataclass(frozen=True, slots=True)
+class Undelivered:
+    """
+    A message that the adapter cannot deliver, because the broker never accepts the copy that this needs; others are delivered.
+
+    An adapter sends it once for each message.
+    `key` is the job's key if the message has one, else the message's id.
+    `fate` is a text for people: what becomes of the message.
+    """
+
+    key: str
+    error: MessageRefused
+    fate: str
+
+
+Signal = Connected | Delivered | Lost | Blocked | Unblocked | Unreachable | Undelivered
 Sink = Callable[[Signal], None]
 
 

@@ -5,7 +5,7 @@ The adapter for RocketMQ: one driver for proxies, and one for brokers; `url.py` 
 |---|---|
 | identity of a broker | the hosts of the URL, sorted |
 | queue | a topic, and a consumer group of the same name |
-| dead-letter queue | the topic `<queue>-dead`, and the broker's own `%DLQ%<group>` |
+| dead-letter queue | the topic `<queue>-dead`, and the broker's own `%DLQ%<group>` and `%DLQ%<group>-later` |
 | publish | a send that the broker confirmed |
 | settle `SENT` | the broker's reply to the acknowledgement, which it can forget when it crashes; never `CONFIRMED` |
 | headers | properties; what they cannot express travels in `sw-rocketmq` (`messages.py`) |

@@ -1,7 +1,7 @@
 """
 A reader of the dead letters of one queue; the same for both drivers, because it asks the brokers themselves.
 
-There are two topics: the Worker's own, and the one to which the broker itself moves messages (`%DLQ%` and the group).
+There are three topics: the Worker's own, and those to which the broker itself moves messages (`%DLQ%` and the group).
 A topic is a log, so letters are read and not held, and nothing can be removed.
 `drop` therefore publishes a mark with the letter's place, and a reader leaves out each letter that has one.
 Letters and marks end with the broker's retention, which is 72 h by default.
@@ -65,7 +65,7 @@ class RocketmqDeadLetters:
             self._wait_for_queues()
             self._ends = {
                 topic: [(queue, self._remoting.end(queue, topic)) for queue in self._remoting.route(topic) or []]
-                for topic in (f"%DLQ%{self._names.group}", self._names.dead)
+                for topic in (f"%DLQ%{self._names.group}", f"%DLQ%{self._names.later_group}", self._names.dead)
             }
 
     def __iter__(self) -> Iterator[Delivery]:

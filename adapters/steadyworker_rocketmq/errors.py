@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from steadyworker.errors import MessageRefused
 from steadyworker.network.errors import NO_ANSWER, SEE_LOG, Foreign, Judged, Translator, short
 from steadyworker_rocketmq.remoting import RemotingError
 
@@ -35,6 +36,9 @@ _GROUP_NOT_FOUND = 40403
 _TOO_LARGE = (41300, 41301, 43100, 43101)
 _THRESHOLD = "body size exceeds the threshold"
 """What the client library says of a body above the limit that the proxy has told it (5.1.2)."""
+
+_SIZES = "the message is illegal, maybe msg body or properties length not matched"
+"""What a broker says of a message above one of its own limits; a proxy passes it on with its code of any error, 50001 (5.4.0)."""
 
 _ILLEGAL = (40004, 40005, 40006, 40007, 40009, 41302)
 """
@@ -85,22 +89,32 @@ def is_busy(error: BaseException) -> bool:
     return isinstance(error, ProxyError) and error.code == _TOO_MANY
 
 
-def is_too_large(error: BaseException) -> bool:
-    """Return whether the broker refused a message because of its size."""
-    return isinstance(error, ProxyError) and (error.code in _TOO_LARGE or _THRESHOLD in str(error))
-
-
 def refused_message(error: BaseException) -> str | None:
     """Return the id of the entry for a refusal of this message at every try; empty if none explains it; None for other errors."""
     match error:
         case RemotingError(code=code) if code == _MESSAGE_ILLEGAL:
             return "rocketmq.message-illegal"
-        case ProxyError(code=code) if is_too_large(error):
+        case ProxyError() if _SIZES in str(error):
+            return "rocketmq.message-illegal"
+        case ProxyError(code=code) if code in _TOO_LARGE or _THRESHOLD in str(error):
             return f"rocketmq.{'body-too-large' if code < _TOO_MANY else 'properties-too-long'}"
         case ProxyError(code=code) if code in _ILLEGAL:
             return ""
         case _:
             return None
+
+
+def refusal_of(error: BaseException, topic: str) -> MessageRefused | None:
+    """Return the error for a message that this topic refuses at every try; None if the cause can end."""
+    if (id_ := refused_message(error)) is None:
+        return None
+    remedy = (
+        "raise maxMessageSize of broker and proxy, and the proxy's maxUserPropertySize, to their defaults or above, "
+        "or send a reference to the data; the broker's store.log has the sizes"
+        if id_
+        else "correct the sender"
+    )
+    return MessageRefused(f"Expected the topic {topic!r} to accept a message, got: {error}: {remedy}.", id=id_)
 
 
 def is_early(error: BaseException) -> bool:

@@ -74,6 +74,11 @@ class Wire:
         return id_ if isinstance(id_, str) and id_ else None
 
     @property
+    def key(self) -> str:
+        """The key of the message's job, else its keys; empty if it has none."""
+        return self.properties.get(_JOB_KEY) or " ".join(self.keys)
+
+    @property
     def due(self) -> float:
         """The time (seconds since 1970) before which the message is no work; 0 if there is none."""
         due = _packed(self.properties).get("due")

@@ -151,6 +151,7 @@ class TransactionalPublisher:
         Raises:
             ConfigError: There is no `LocalTransaction` for this topic and tag.
             ValueError: The key is invalid, or the headers are too large.
+            MessageRefused: `run` was not called, and the topic refuses this message at every try, for example because it is too large.
             NotPublished: `run` was not called. Return ROLLBACK from `check` for such a message: the broker may have it.
             PublishFailed: `run` was called, but the broker may not have its decision, and then asks `check`.
         """

@@ -28,7 +28,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from steadyworker.adapter import Blocked, Connected, Delivered, Lost, Signal, Unblocked, Unreachable
+from steadyworker.adapter import Blocked, Connected, Delivered, Lost, Signal, Unblocked, Undelivered, Unreachable
 from steadyworker.ledger.base import Renewal, Token
 from steadyworker.lifecycle import Stage
 from steadyworker.outcome import Interrupted
@@ -182,6 +182,8 @@ class Runner:
                 self._explain["broker alarm"] = event.explain
             case Unblocked():
                 self._blocked = None
+            case Undelivered(key=key, error=error, fate=fate):
+                report.refused(self.deps.spec.queue, key, error, fate)
             case AuditResult():
                 self.audit_result = event
             case Ready(slot=number):

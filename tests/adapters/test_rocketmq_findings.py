@@ -286,6 +286,7 @@ def test_a_broker_whose_clock_differs(case: Case, seconds: float, apart: str) ->
     finding = only(found, "warning", f"s {apart} the clock of this machine")
     (told,) = re.findall(r"is (\d+) s", finding.what)
     assert 17_990 <= int(told) <= 18_010
+    assert ("begin late by as much" in finding.what) is (apart == "behind")
     assert "NTP" in finding.remedy
 
 
@@ -377,6 +378,20 @@ def test_messages_that_wait_where_this_driver_does_not_read(case: Case, retries:
         (queue,) = remoting.route(topic) or []
         remoting.set_consumed(queue, topic, case.queue, 1)
     assert case.found() == []
+    case.node.delete_topic(topic)
+
+
+@DIRECT
+def test_messages_that_wait_in_one_queue_are_not_hidden_by_the_place_in_another_one(case: Case) -> None:
+    """A group keeps its places when a topic is deleted and made again, so a place can be behind a queue's end."""
+    case.make()
+    topic = f"%RETRY%{case.queue}"
+    case.node.make_topic(topic, 2)
+    case.node.send(topic)
+    with case.node.remoting() as remoting:
+        _, second = remoting.route(topic) or []
+        remoting.set_consumed(second, topic, case.queue, 3)
+    only(case.found(), "warning", f"1 messages wait in {topic!r}")
     case.node.delete_topic(topic)
 
 

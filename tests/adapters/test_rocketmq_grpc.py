@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-from steadyworker.adapter import Adapter, Delivery, Lost, QueueSpec, Settings, Uncounted, Unreachable
+from steadyworker.adapter import Adapter, Delivery, Lost, QueueSpec, Settings, Uncounted, Undelivered, Unreachable
 from steadyworker.delivery import KEY, OutgoingMessage, Settle, Settled, Target
 from steadyworker.errors import BrokerUnavailable, ConfigError, MessageRefused
 from steadyworker.testing.conformance.adapter_fixtures import Tape, message
@@ -229,6 +229,51 @@ class TestMessages(GrpcBench):
         assert refused.value.id == "rocketmq.body-too-large"
         adapter.publish(message("k-2"))
         assert self.started(adapter, 1).delivery().headers[KEY] == "k-2"
+
+    def test_a_copy_above_the_limit_of_the_broker_alone_is_refused_for_good(self, adapter: Adapter) -> None:
+        """A proxy passes on what the broker says, with the code of any error."""
+        adapter.publish(message())
+        with (
+            self.node.set("maxMessageSize", "100000"),
+            pytest.raises(MessageRefused, match="maxMessageSize") as refused,
+        ):
+            adapter.publish(message(body=bytes(200_000)))
+        assert refused.value.id == "rocketmq.message-illegal"
+
+    def test_a_delayed_message_whose_copy_no_proxy_accepts_becomes_a_dead_letter(self, adapter: Adapter) -> None:
+        """A client of the brokers has sent 4 MiB and 17 KB of keys, which a proxy does not accept; the broker moves it whole."""
+        adapter.publish(message("first"))
+        body, keys = bytes(4 << 20), "k" * 17_000
+        self.node.send(f"{self.queue}-later", body, {"KEYS": keys})
+        adapter.publish(message("k-2", to=Target.LATER, delay=1))
+        tape = self.started(adapter, 2)
+        (told,) = tape.until(lambda: [each for each in tape.signals if isinstance(each, Undelivered)], "Undelivered")
+        assert told.error.id == "rocketmq.body-too-large"
+        tape.delivery(2)
+        assert [each.headers[KEY] for each in tape.deliveries] == ["first", "k-2"]
+        with adapter.dead_letters() as letters:
+            (letter,) = letters
+        assert (letter.body, letter.headers) == (body, {"KEYS": keys})
+        assert not any(isinstance(signal, Unreachable | Lost) for signal in tape.signals)
+
+    def test_a_delayed_message_above_a_lowered_limit_of_the_broker_is_kept(self, adapter: Adapter) -> None:
+        """The broker does not move it either; the next one is moved, and both are there when the limit is raised."""
+        adapter.publish(message("first"))
+        adapter.publish(message(to=Target.LATER, delay=1, body=bytes(200_000)))
+        later = f"{self.queue}-later"
+        eventually(lambda: self.node.count(later) == 1, "it is due", self.within)
+        adapter.publish(message("k-2", to=Target.LATER, delay=1))
+        with self.node.set("maxMessageSize", "100000"):
+            tape = self.started(adapter, 3)
+            (told,) = tape.until(
+                lambda: [each for each in tape.signals if isinstance(each, Undelivered)], "Undelivered"
+            )
+            assert (told.key, told.error.id) == ("k-1", "rocketmq.message-illegal")
+            assert "keeps the message" in told.fate
+            tape.delivery(2)
+        assert [each.headers[KEY] for each in tape.deliveries] == ["first", "k-2"]
+        assert self.node.count(f"%DLQ%{later}") == 0
+        assert not any(isinstance(signal, Unreachable | Lost) for signal in tape.signals)
 
     def test_a_check_before_the_first_deployment_does_not_delay_the_first_job(
         self, adapter: Adapter, spec: QueueSpec

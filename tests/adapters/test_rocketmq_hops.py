@@ -131,3 +131,16 @@ def test_an_address_to_which_a_proxy_leads_is_named_with_that_proxy() -> None:
         f"Expected a connection to RocketMQ at 127.0.0.1:{port}, the address to which the proxy 127.0.0.1:{first} leads its clients, got: "
     )
     assert "useEndpointPortFromRequest=true" in str(raised.value)
+
+
+def test_a_proxy_of_the_url_to_which_another_one_leads_is_named_as_a_proxy() -> None:
+    """Its address is right, so the settings of the proxy that leads there are not the remedy."""
+    (port,) = free_ports(1)
+    with leading_proxy(port) as first:
+        adapter = GrpcAdapter(f"rocketmq+grpc://127.0.0.1:{first},127.0.0.1:{port}?members=off", SPEC, Settings())
+        with pytest.raises(PublishFailed) as raised:
+            adapter.publish(message())
+        adapter.stop(5.0)
+    assert "Connection refused" in str(raised.value)
+    assert "leads its clients" not in str(raised.value)
+    assert "localServeAddr" not in str(raised.value)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from steadyworker.errors import ConfigError, NotPublished
+from steadyworker.errors import ConfigError, MessageRefused, NotPublished
 from steadyworker_rocketmq.transactions import (
     Decision,
     Handler,
@@ -92,6 +92,21 @@ def test_a_message_is_where_its_decision_says(shop: Shop) -> None:
         eventually(lambda: shop.keys() == ["now"], "the committed message", WITHIN)
     assert shop.ran == ["never", "now"]
     assert shop.node.half(shop.topic) == 2
+    assert shop.asked == []
+
+
+def test_a_message_that_is_refused_for_good_is_reported_so_and_ends_no_other_transaction(shop: Shop) -> None:
+    """It was sent while another one had no decision yet, whose connection must stay."""
+
+    def run(message: TransactionMessage) -> Decision:
+        with pytest.raises(MessageRefused, match="maxMessageSize"):
+            publisher.send(shop.topic, TAG, bytes(5_000_000), key="large")
+        return shop.run(message)
+
+    with shop.open(run) as publisher:
+        assert publisher.send(shop.topic, TAG, b"{}", key="small") is COMMIT
+        eventually(lambda: shop.keys() == ["small"], "the committed message", WITHIN)
+    assert shop.ran == ["small"]
     assert shop.asked == []
 
 

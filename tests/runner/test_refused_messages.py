@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from steadyworker.errors import Snooze
+from steadyworker.adapter import Undelivered
+from steadyworker.errors import MessageRefused, Snooze
 from steadyworker.events import DeliveryDeferred, JobSettled
 from steadyworker.ledger.base import State
 from steadyworker.lifecycle import Stage
@@ -15,6 +16,7 @@ from steadyworker.retry import RetryPolicy
 from steadyworker.testing.harness import Harness
 from steadyworker.testing.plugin import MakeHarness
 from tests.runner.kit import QUEUE, AnyWorker, Gate, events, nothing, worker
+from tests.runner.test_review_runner import Bench
 
 LARGE = {"pad": "x" * 100}
 LIMIT = 50
@@ -233,6 +235,18 @@ def test_a_put_off_job_that_cannot_be_copied_is_a_dead_letter(harness: MakeHarne
     assert row.state is State.DEAD
     assert row.counters.attempts == 0
     assert len(h.dead) == 1
+
+
+def test_a_message_that_the_adapter_cannot_deliver_is_logged_and_stops_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench = Bench()
+    bench.say(Undelivered("k-7", MessageRefused("too large", id="rocketmq.body-too-large"), "it is kept"))
+    (line,) = told(caplog)
+    assert (line["key"], line["queue"], line["fate"]) == ("k-7", bench.runner.deps.spec.queue, "it is kept")
+    assert (line["why"], line["explain"]) == ("too large", "rocketmq.body-too-large")
+    assert bench.runner.not_ready() == {}
+    assert bench.deliver("next") is not None
 
 
 def test_messages_are_logged_at_the_level_of_an_error(

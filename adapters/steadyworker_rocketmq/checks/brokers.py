@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from steadyworker.adapter import Settings
 from steadyworker.errors import Finding, Level
+from steadyworker_rocketmq.checks.topics import waiting_in
 from steadyworker_rocketmq.checks.versions import version_findings
 from steadyworker_rocketmq.errors import is_lacking_right
 from steadyworker_rocketmq.remoting import Broker, Remoting, RemotingError
@@ -94,11 +95,12 @@ def clock_findings(runtime: Mapping[str, object], broker: str, now: float) -> It
     days, hours, minutes, seconds = map(int, since.groups())
     ahead = int(booted) / 1000 + ((days * 24 + hours) * 60 + minutes) * 60 + seconds - now
     if abs(ahead) > SAME_TIME:
-        apart = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'}"
-        what = (
-            f"The clock of broker {broker} is {apart} the clock of this machine, "
-            "so retries and delayed jobs begin early or late by as much."
+        apart, follows = (
+            ("ahead of", "so a worker process gets delayed messages early, and holds each back until its time")
+            if ahead > 0
+            else ("behind", "so retries and delayed jobs begin late by as much")
         )
+        what = f"The clock of broker {broker} is {abs(ahead):.0f} s {apart} the clock of this machine, {follows}."
         remedy = "set both clocks right, and keep them right with NTP."
         yield Finding("warning", what, remedy, id="rocketmq.clocks-differ")
 
@@ -107,8 +109,7 @@ def _transactions(remoting: Remoting, broker: Broker) -> Iterator[Finding]:
     """Yield a warning for transactions that wait for a decision, or got none."""
     undecided = given_up = 0
     for queue in (queue for queue in remoting.route(HALF) or [] if queue.broker == broker):
-        first = remoting.consumed(queue, HALF, _DECIDER)
-        undecided += remoting.end(queue, HALF) - (remoting.first(queue, HALF) if first is None else first)
+        undecided += waiting_in(remoting, queue, HALF, _DECIDER)
     for queue in (queue for queue in remoting.route(UNDECIDED) or [] if queue.broker == broker):
         given_up += remoting.end(queue, UNDECIDED) - remoting.first(queue, UNDECIDED)
     remedy = "see the producers' logs: a transaction checker is missing, raises, or answers UNKNOWN."

@@ -51,14 +51,19 @@ def find(remoting: Remoting, url: BrokerUrl, names: Names, spec: QueueSpec, sett
             id="rocketmq.topic-name",
         )
     if url.driver == "remoting":
-        try:
-            delay_levels(remoting, alive, url)
-        except ConfigError as error:
-            yield from error.findings
+        yield from _asked("The delay levels", str(url), _level_findings(remoting, alive, url))[0]
     if settings.topology != "trust":
         topics = topic_findings(remoting, alive, url, names, spec, settings)
         yield from _asked("The topics", str(url), topics)[0]
         yield from _asked("The consumer groups", str(url), group_findings(remoting, alive, url, names, settings))[0]
+
+
+def _level_findings(remoting: Remoting, brokers: Iterable[Broker], url: BrokerUrl) -> Iterator[Finding]:
+    """Yield an error if the brokers' delay levels differ, or have no meaning."""
+    try:
+        delay_levels(remoting, brokers, url)
+    except ConfigError as error:
+        yield from error.findings
 
 
 def unseen() -> Finding:

@@ -25,6 +25,16 @@ _TOPIC = re.compile(r'"topic"\s*:\s*"([^"]+)"')
 _SHOWN = 5
 
 
+def waiting_in(remoting: Remoting, queue: Queue, topic: str, group: str) -> int:
+    """
+    Return how many messages a broker still has in this queue that the group has not consumed.
+
+    The group's place can be before the first of them, as messages end with the retention, and after the last one: it outlives the topic.
+    """
+    place, first = remoting.consumed(queue, topic, group), remoting.first(queue, topic)
+    return max(0, remoting.end(queue, topic) - max(first, place or 0))
+
+
 def topic_findings(
     remoting: Remoting, brokers: Sequence[Broker], url: BrokerUrl, names: Names, spec: QueueSpec, settings: Settings
 ) -> Iterator[Finding]:
@@ -145,10 +155,8 @@ def _unread(remoting: Remoting, names: Names) -> Iterator[Finding]:
     for topic in (f"%RETRY%{names.group}", *(f"%RETRY%{names.group}{mark}{names.work}" for mark in "_+")):
         waiting = 0
         with suppress(RemotingError):  # a worker needs no right to this topic
-            for queue in remoting.route(topic) or []:
-                place = remoting.consumed(queue, topic, names.group)
-                waiting += remoting.end(queue, topic) - (remoting.first(queue, topic) if place is None else place)
-        if waiting > 0:
+            waiting = sum(waiting_in(remoting, queue, topic, names.group) for queue in remoting.route(topic) or [])
+        if waiting:
             what = f"{waiting} messages wait in {topic!r}, which rocketmq: does not read, so their jobs do not run."
             remedy = (
                 "let the consumers that this group had before read them to the end, and then start the workers again."

@@ -12,7 +12,6 @@ from steadyworker.adapter import OutgoingMessage, Settings, Target, check_size
 from steadyworker.errors import (
     BrokerUnavailable,
     ConfigError,
-    MessageRefused,
     NotPublished,
     PublishFailed,
     TargetFull,
@@ -27,7 +26,7 @@ from steadyworker_rocketmq.direct.producer import (
     is_missing,
     properties_of,
 )
-from steadyworker_rocketmq.errors import is_lacking_right, refused_message, unavailable
+from steadyworker_rocketmq.errors import is_lacking_right, refusal_of, unavailable
 from steadyworker_rocketmq.messages import HEADERS_BYTES, Wire, carried_wire, wire_of
 from steadyworker_rocketmq.names import Names
 from steadyworker_rocketmq.remoting import Queue, Remoting, RemotingError
@@ -115,12 +114,8 @@ class Publisher:
                 f"Expected a message to be safe in the topic {topic!r} at {place}, got: the broker stored it, but {what}: "
                 "see the broker's log. The message can still be lost; if it is sent again, it can come twice."
             )
-        if (id_ := refused_message(error)) is not None:
-            return MessageRefused(
-                f"Expected the topic {topic!r} at {place} to accept a message, got: {error}: raise the broker's maxMessageSize, "
-                "or send a reference to the data; the broker's store.log has the cause.",
-                id=id_,
-            )
+        if (refusal := refusal_of(error, topic)) is not None:
+            return refusal
         if is_certainly_unsent(error) or is_lacking_right(error):
             return NotPublished(str(unavailable(error, place)))
         return PublishFailed(f"{unavailable(error, place)} The topic {topic!r} may have the message all the same.")

@@ -28,7 +28,7 @@ from steadyworker.errors import BrokerUnavailable, NotPublished, PublishFailed
 from steadyworker.network.errors import Foreign, at_hop
 from steadyworker.network.url import Address
 from steadyworker_rocketmq.direct.producer import Producers, properties_of
-from steadyworker_rocketmq.errors import unavailable
+from steadyworker_rocketmq.errors import refusal_of, unavailable
 from steadyworker_rocketmq.frames import Reply
 from steadyworker_rocketmq.hops import of_broker
 from steadyworker_rocketmq.messages import Wire, wire_of_stored
@@ -100,6 +100,8 @@ class DirectTransport:
         except BrokerUnavailable as error:
             raise NotPublished(str(error)) from error
         except Exception as error:
+            if (refusal := refusal_of(error, topic)) is not None:
+                raise refusal from error
             raise NotPublished(f"{unavailable(error, str(self._url))} The local transaction was not run.") from error
         decision = run(half.id)
         if decision in _DECISIONS:

@@ -24,8 +24,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import TypeVar
 
-from steadyworker.adapter import Clock, Connected, QueueSpec, Settings, Unreachable
-from steadyworker.errors import BrokerUnavailable, SteadyWorkerError
+from steadyworker.adapter import Clock, Connected, QueueSpec, Settings, Undelivered, Unreachable
+from steadyworker.errors import BrokerUnavailable, MessageRefused, SteadyWorkerError
 from steadyworker.network import consumer
 from steadyworker.network.backoff import USEFUL_AFTER
 from steadyworker.network.iothread import IoThread, Timer
@@ -356,7 +356,7 @@ class Consumer(consumer.Consumer[Link, Epoch]):
             Epoch.number, self.link, io, publisher, names.work, spec, clock, invisible, self.tell, self._adjust
         )
         self._only = Epoch(self.link, io, url, names, self._held, invisible, clock, lambda: self._window)
-        self._mover = Mover(url, names, publisher, clock, self._mover_said)
+        self._mover = Mover(url, names, publisher, clock, self._mover_said, self._mover_refused)
 
     def fail(self, error: Exception) -> None:
         """End the connection because of an unexpected error; without one, try again."""
@@ -377,6 +377,11 @@ class Consumer(consumer.Consumer[Link, Epoch]):
         """Pass on that delayed messages are not moved, or are moved again (None); called in the mover's thread."""
         with suppress(BrokerUnavailable):  # the adapter was stopped
             self._io.call(lambda: self._moved(error))
+
+    def _mover_refused(self, key: str, error: MessageRefused, fate: str) -> None:
+        """Pass on that a delayed message can never be moved; called in the mover's thread."""
+        with suppress(BrokerUnavailable):  # the adapter was stopped
+            self._io.call(lambda: self.tell(Undelivered(key, error, fate)))
 
     def _moved(self, error: Exception | None) -> None:
         if not self.link.is_open:

@@ -7,17 +7,24 @@ If a worker ends between copy and acknowledgement, the message is moved twice; b
 The broker may deliver a message before its time, because its clock may be ahead of the worker's.
 Such a message stays where it is, invisible until its time: sent again, it would come again at once.
 A message that must wait for longer than a broker can delay one is sent again.
+
+If no copy of a message is ever accepted, the broker moves the message itself to the dead letters of the group, `%DLQ%<group>-later`.
+If it refuses that, too, because the message is above a limit of its own, the message stays in its place.
+It comes again after ten minutes, and then after longer and longer, up to an hour.
+A broker whose limit is too low for that tries it by itself, at least every two hours (`ckRewriteIntervalsInSeconds` of 5.4's PopReviveService).
+In both cases, other messages are moved meanwhile.
 """
 
 from __future__ import annotations
 
 import math
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
 from steadyworker.adapter import Clock
-from steadyworker.errors import PublishFailed
+from steadyworker.errors import MessageRefused, PublishFailed
 from steadyworker.network.backoff import Backoff
 from steadyworker_rocketmq.errors import ProxyError, is_early
 from steadyworker_rocketmq.grpc.client import EARLY_EVERY, EARLY_FOR, Received, Session
@@ -34,6 +41,12 @@ _INVISIBLE = 60
 _EXACT = 1.0
 """A message is due if its time is at most this many seconds from now; a proxy delivers some 0.3 s early (tried with 5.4.0)."""
 
+_PARKED_FOR, _PARKED_MOST = 600, 3600
+"""Seconds for which a message that cannot be moved is invisible after its first delivery, and at most; the n-th delivery has n times the first."""
+
+_REMEMBERED = 1000
+"""The number of messages that cannot be moved, and are remembered, so that each is reported once."""
+
 
 class Mover:
     """
@@ -45,6 +58,7 @@ class Mover:
         publisher: Sends the copies.
         clock: The clock.
         report: Called in the thread with the error of each failed try after the first; with None once messages are moved again.
+        refused: Called in the thread, once for each message that can never be moved: its key or id, the cause, and its fate.
     """
 
     def __init__(
@@ -54,12 +68,15 @@ class Mover:
         publisher: Publisher,
         clock: Clock,
         report: Callable[[Exception | None], None],
+        refused: Callable[[str, MessageRefused, str], None],
     ) -> None:
         self._url = url
         self._names = names
         self._publisher = publisher
         self._clock = clock
         self._report = report
+        self._refused = refused
+        self._parked: deque[str] = deque(maxlen=_REMEMBERED)
         self._failed = 0
         self._changed = threading.Condition()
         self._wanted = False
@@ -150,10 +167,32 @@ class Mover:
                 return None
             else:
                 self._publisher.send(self._names.work, copy)
+        except MessageRefused as error:
+            self._give_up(session, received, error)
+            return None
         except PublishFailed as error:
             return error
         session.ack(received)
         return None
+
+    def _give_up(self, session: Session, received: Received, cause: MessageRefused) -> None:
+        """Let the broker move a message whose copies it never accepts; if it refuses that, keep the message for a while; raises ProxyError."""
+        dead = f"%DLQ%{self._names.later_group}"
+        fate = f"the broker has moved it to the dead letters of its delayed messages, the topic {dead!r}"
+        try:
+            session.forward(received)
+        except ProxyError as error:
+            if not error.code or is_early(error):  # no reply
+                raise
+            session.renew(received, min(_PARKED_FOR * received.attempt, _PARKED_MOST))
+            fate = (
+                f"the broker does not move it to {dead!r} either ({error}), so it keeps the message, "
+                "which is tried again within two hours after that cause has ended"
+            )
+            if received.id in self._parked:
+                return
+            self._parked.append(received.id)
+        self._refused(received.wire.key or received.id, cause, fate)
 
     def _close(self) -> None:
         with self._changed:

@@ -14,7 +14,6 @@ from steadyworker.adapter import OutgoingMessage, Settings, Target, check_size
 from steadyworker.errors import (
     BrokerUnavailable,
     ConfigError,
-    MessageRefused,
     NotPublished,
     PublishFailed,
     TargetFull,
@@ -27,8 +26,7 @@ from steadyworker_rocketmq.errors import (
     is_lacking_right,
     is_missing_topic,
     is_refused_handle,
-    is_too_large,
-    refused_message,
+    refusal_of,
     unavailable,
 )
 from steadyworker_rocketmq.grpc.client import Sender
@@ -165,13 +163,8 @@ class Publisher:
                 f"Expected the topic {topic!r} to accept a message, got a refusal ({error}): see the broker's log; "
                 "its disk may be full, or it has too many requests."
             )
-        if (id_ := refused_message(error)) is not None:
-            remedy = (
-                "raise the limits of proxy and broker (maxMessageSize, maxUserPropertySize) to their defaults or above"
-                if is_too_large(error)
-                else "correct the sender"
-            )
-            return MessageRefused(f"Expected the topic {topic!r} to accept a message, got: {error}: {remedy}.", id=id_)
+        if (refusal := refusal_of(error, topic)) is not None:
+            return refusal
         if is_refused_handle(error):
             return NotPublished(
                 f"Expected the topic {topic!r} to accept a message, got: {error}: see the broker's log."

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from steadyworker.errors import BrokerUnavailable, NotPublished, PublishFailed
-from steadyworker_rocketmq.errors import ProxyError, is_missing_topic, unavailable
+from steadyworker_rocketmq.errors import ProxyError, is_missing_topic, refusal_of, unavailable
 from steadyworker_rocketmq.grpc.client import TransactionSender
 from steadyworker_rocketmq.grpc.senders import Senders
 from steadyworker_rocketmq.messages import Wire
@@ -58,6 +58,8 @@ class GrpcTransport:
         try:
             half = sender.half(topic, wire)
         except ProxyError as error:
+            if (refusal := refusal_of(error, topic)) is not None:
+                raise refusal from error
             self._senders.replace(sender, error)
             raise NotPublished(f"{unavailable(error, self._place)} The local transaction was not run.") from error
         decision = run(half.id)

@@ -166,6 +166,11 @@ class FakeSession:
             self._take(message, time.time() + self._proxy.skew + invisible)
             received.handle = message.handle
 
+    def forward(self, received: Received) -> None:
+        with self._held("forward", received) as message:
+            message.acked = True
+            self._proxy.topics.setdefault(f"%DLQ%{self.group}", []).append(replace(message, acked=False))
+
     def ack(self, received: Received) -> None:
         with self._held("ack", received) as message:
             message.acked = True

@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 import pytest
 
-from steadyworker.adapter import Connected, Lost, Settings, Settle, Settled, Target, Unreachable
+from steadyworker.adapter import Connected, Lost, Settings, Settle, Settled, Target, Undelivered, Unreachable
 from steadyworker.errors import ConfigError, NotPublished, Unsettled
 from steadyworker.network.backoff import Backoff
 from steadyworker_rocketmq.errors import ProxyError
 from steadyworker_rocketmq.grpc import consumer, held, later
 from steadyworker_rocketmq.grpc.later import Mover
-from tests.adapters.proxies.fake import INTERNAL, FakeProxy
+from tests.adapters.proxies.fake import INTERNAL, TOO_LARGE, FakeProxy
 from tests.adapters.proxies.kit import DELAYED, QUEUE, WITHIN, Worker, work
 from tests.support.stage import eventually
 
@@ -117,21 +117,62 @@ class TestMover:
             assert worker.wait(Connected, 2).epoch == 1
             worker.delivery(2)
 
-    def test_one_message_that_cannot_be_moved_does_not_keep_the_others(self, proxy: FakeProxy) -> None:
-        refused: list[str] = []
+    @staticmethod
+    def two_due(worker: Worker, proxy: FakeProxy, refusals: list[tuple[str, str, ProxyError]]) -> None:
+        """Let two messages be due and come in one poll; each refusal is of one call with its name and topic, and then removed."""
 
         def fail(name: str, topic: str) -> None:
-            if (name, topic) == ("send", QUEUE) and not refused:
-                refused.append(topic)
-                raise ProxyError("a limit of this proxy", 43101)
+            for refusal in [*refusals]:
+                if refusal[:2] == (name, topic):
+                    refusals.remove(refusal)
+                    raise refusal[2]
 
+        for key in ("k-1", "k-2"):
+            worker.adapter.publish(work(key, Target.LATER, 0.1))
+        time.sleep(0.2)
+        proxy.fail = fail
+        worker.adapter.prefetch(2)
+
+    def test_one_message_that_cannot_be_moved_does_not_keep_the_others(self, proxy: FakeProxy) -> None:
         with Worker(prefetch=0) as worker:
-            for key in ("k-1", "k-2"):
-                worker.adapter.publish(work(key, Target.LATER, 0.1))
-            time.sleep(0.2)  # both are due, and come in one poll
-            proxy.fail = fail
-            worker.adapter.prefetch(2)
+            self.two_due(worker, proxy, [("send", QUEUE, ProxyError("busy", 42900))])
             assert worker.delivery().headers["sw-job-key"] == "k-2"
+
+    def test_a_message_whose_copy_is_refused_for_good_becomes_a_dead_letter(self, proxy: FakeProxy) -> None:
+        with Worker(prefetch=0) as worker:
+            self.two_due(worker, proxy, [("send", QUEUE, ProxyError("a limit of this proxy", TOO_LARGE))])
+            told = worker.wait(Undelivered)
+            assert (told.key, told.error.id) == ("k-1", "rocketmq.properties-too-long")
+            assert f"'%DLQ%{DELAYED}'" in told.fate
+            assert worker.delivery().headers["sw-job-key"] == "k-2"
+            (letter,) = proxy.waiting(f"%DLQ%{DELAYED}")
+            assert letter.wire.properties["sw-job-key"] == "k-1"
+            eventually(lambda: not proxy.waiting(DELAYED), "both have left the topic", WITHIN)
+            assert not worker.all(Unreachable)
+            assert [session.topic for session in proxy.sessions].count(DELAYED) == 1, "no reconnect"
+
+    def test_a_message_that_the_broker_does_not_move_either_is_kept_and_tried_ever_more_rarely(
+        self, proxy: FakeProxy
+    ) -> None:
+        copy = ("send", QUEUE, ProxyError("a limit of this proxy", TOO_LARGE))
+        move = ("forward", DELAYED, ProxyError("MESSAGE_ILLEGAL", INTERNAL))
+        refusals = [copy, move]
+        with Worker(prefetch=0) as worker:
+            self.two_due(worker, proxy, refusals)
+            other = worker.delivery()
+            assert other.headers["sw-job-key"] == "k-2"
+            assert worker.adapter.settle(other, Settle.ACK) is Settled.SENT
+            assert "keeps the message" in worker.wait(Undelivered).fate
+            for number, minutes in enumerate((10, 20), 1):
+                eventually(lambda: proxy.called("renew", DELAYED) == number, "it is kept", WITHIN)  # noqa: B023
+                (kept,) = proxy.waiting(DELAYED)
+                assert 60 * minutes - 30 < kept.visible_at - time.time() - proxy.skew <= 60 * minutes
+                refusals += [copy, move] if number == 1 else []
+                proxy.skew += 60 * minutes
+            assert worker.delivery(2).headers["sw-job-key"] == "k-1", "the limit was raised"
+            assert not worker.all(Unreachable)
+            assert len(worker.all(Undelivered)) == 1, "it is reported once"
+            assert [session.topic for session in proxy.sessions].count(DELAYED) == 1, "no reconnect"
 
     def test_only_the_io_thread_starts_and_stops_it(self, proxy: FakeProxy, monkeypatch: pytest.MonkeyPatch) -> None:
         """Otherwise the runner's thread could stop it after a reconnect, because of what it read before."""
