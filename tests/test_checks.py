@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 import pytest
 
 from steadyworker.adapter import Capabilities, QueueSpec, Uncounted
 from steadyworker.config.resolve import Options, load
-from steadyworker.errors import BrokerUnavailable, Finding, LedgerUnavailable, Level, Loss, NoLedger
-from steadyworker.ledger.base import OwnerSeen
+from steadyworker.errors import BrokerUnavailable, ConfigError, Finding, LedgerUnavailable, Level, Loss, NoLedger
+from steadyworker.ledger.base import Hindrance, JobId, Orphan, OwnerSeen, Row, State
 from steadyworker.service import checks
 from steadyworker.spec import WorkerSpec, spec_of
 from steadyworker.system.host import Host, Unit, kills_group, look, unit_from
@@ -63,9 +64,15 @@ class Broker:
 class Ledger:
     """As much of a ledger as `check` asks."""
 
-    def __init__(self, found: Sequence[Finding] | Exception = (), seen: Sequence[OwnerSeen] = ()) -> None:
+    def __init__(
+        self,
+        found: Sequence[Finding] | Exception = (),
+        seen: Sequence[OwnerSeen] = (),
+        stranded: Mapping[str, Sequence[Orphan]] = MappingProxyType({}),
+    ) -> None:
         self.found = found
         self.seen = seen
+        self.stranded = stranded
 
     def findings(self) -> Sequence[Finding]:
         if isinstance(self.found, Exception):
@@ -75,6 +82,15 @@ class Ledger:
     def owners(self) -> Sequence[OwnerSeen]:
         self.findings()
         return self.seen
+
+    def orphans(self, namespace: str, queue: str, after: float, limit: int, *, stranded: bool) -> Sequence[Orphan]:
+        self.findings()
+        assert (after, stranded) == (3600.0, True)
+        return self.stranded.get(queue, ())[:limit] if namespace == "cluster/vhost" else ()
+
+    def last_round(self, namespace: str, queue: str, key: str) -> int:
+        assert (namespace, queue) == ("cluster/vhost", "exports")
+        return 0 if key else 1
 
 
 def options(**arguments: Any) -> Options:
@@ -146,8 +162,47 @@ def test_a_loss_of_messages_says_what_it_means_for_a_job_that_is_claimed(
         assert [finding.what for finding in broker if not loses] == ["error.", "warning.", "note."] * (not loses)
 
 
-def test_a_worker_whose_messages_are_not_kept_is_a_note() -> None:
-    only(found(spec(keep_message=False)), "note", "(keep_message = False), so a job is lost", "leave keep_message out")
+def orphan(key: str, unseen_for: float) -> Orphan:
+    row = Row(JobId("cluster/vhost", "exports", key), "uid", State.INTERRUPTED, fence=1)
+    return Orphan(row, unseen_for, Hindrance.OLD_RECORD)
+
+
+def test_jobs_whose_message_is_lost_and_that_no_worker_takes_are_a_warning_for_their_queue() -> None:
+    stranded = [orphan("k-1", 9000.0), orphan("k-2", 4000.0), orphan("", 8000.0)]  # the last was sent again
+    findings = found(spec(), spec(queue="other"), ledger=Ledger(stranded={"exports": stranded}))
+    only(
+        findings,
+        "warning",
+        "Of 2 jobs of queue 'exports' no message came for more than an hour (the longest: 2.5 h)",
+        "",
+    )
+    assert "`steadyworker jobs --overdue --queue exports`" in findings[0].remedy
+    assert "`steadyworker retry exports KEY` starts one" in findings[0].remedy
+    many = found(ledger=Ledger(stranded={"exports": [orphan(f"k-{number}", 4000.0) for number in range(101)]}))
+    assert "Of at least 100 jobs" in many[0].what
+
+
+@pytest.mark.parametrize(
+    "error", [LedgerUnavailable("away"), NoLedger("sqlite:/l.db", "none"), ConfigError("schema 9")]
+)
+def test_lost_messages_are_not_looked_for_in_a_ledger_that_cannot_be_read(error: Exception) -> None:
+    class Unread(Ledger):
+        def findings(self) -> Sequence[Finding]:
+            return ()
+
+        def orphans(self, *_: object, **__: object) -> Sequence[Orphan]:
+            raise error
+
+    assert found(ledger=Unread()) == []
+
+
+def test_a_worker_whose_messages_are_not_kept_is_a_note_that_says_what_is_lost_with_it() -> None:
+    only(
+        found(spec(keep_message=False)),
+        "note",
+        "a job that has begun still depends on the broker's copy",
+        "leave keep_message out",
+    )
 
 
 def test_nothing_is_wrong() -> None:

@@ -199,12 +199,14 @@ class Wanted(Struct, frozen=True):
         namespace, queue: Only rows of this namespace, or of this queue.
         states: Only rows in one of these states.
         late_by: Only rows whose `late_by` is more than this many seconds, and that are the last round of their key.
+        kept: If True, only rows whose message the ledger has, and that are the last round of their key.
     """
 
     namespace: str | None = None
     queue: str | None = None
     states: tuple[State, ...] | None = None
     late_by: float | None = None
+    kept: bool = False
 
 
 EVERY_ROW = Wanted()
@@ -270,6 +272,10 @@ class Ledger(Protocol):
 
     def queues(self, namespace: str) -> Sequence[str]:
         """Return the queues that are bound in this namespace."""
+        ...
+
+    def bindings(self) -> Sequence[tuple[str, str]]:
+        """Return every pair of a namespace and a queue that is bound."""
         ...
 
     def register(self, owner: str, host: str, queues: Sequence[str]) -> bool:
@@ -502,7 +508,7 @@ def seen_values(row: Row) -> Values:
 
 def wanted_values(wanted: Wanted) -> Values:
     """Return the conditions of a listing, without the states, for which each database needs another form."""
-    return {"namespace": wanted.namespace, "queue": wanted.queue, "late_by": wanted.late_by}
+    return {"namespace": wanted.namespace, "queue": wanted.queue, "late_by": wanted.late_by, "kept": wanted.kept}
 
 
 def counters_values(counters: Counters) -> Values:

@@ -24,6 +24,7 @@ from steadyworker.backends.opening import name_findings
 from steadyworker.config.resolve import Options
 from steadyworker.errors import (
     BrokerUnavailable,
+    ConfigError,
     Finding,
     LedgerUnavailable,
     Loss,
@@ -33,6 +34,7 @@ from steadyworker.errors import (
 )
 from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.lease import registered_name
+from steadyworker.ledger.lost import MOST, lost
 from steadyworker.names import NAMESPACE
 from steadyworker.runner.consumer_audit import registered
 from steadyworker.spec import WorkerSpec, misspelt
@@ -75,6 +77,7 @@ def check(
         found += _broker(spec, adapter)
         found += _consumers(spec, options, adapter, ledger)
         found += _name(spec, options, adapter, ledger)
+        found += _lost(spec, options, adapter, ledger)
     return sorted(dict.fromkeys(found), key=by_level)
 
 
@@ -87,6 +90,14 @@ def _settings(specs: Sequence[WorkerSpec], options: Options) -> Iterator[Finding
             id="check.namespace-name",
         )
     for spec in specs:
+        if not spec.keep_message:
+            yield Finding(
+                "note",
+                f"The ledger keeps no message of {spec.target}, so a job that has begun still depends on the broker's copy: "
+                "if the broker loses it, nothing ends the job, and a dead letter that is gone cannot be replayed.",
+                "leave keep_message out, unless the bodies must not be in the ledger.",
+                id="check.message-not-kept",
+            )
         if spec.dead_letter_queue == spec.queue:
             what = f"Expected a dead-letter queue for {spec.target} that is not its work queue, got {spec.queue!r} for both."
             yield Finding(
@@ -94,14 +105,6 @@ def _settings(specs: Sequence[WorkerSpec], options: Options) -> Iterator[Finding
                 what,
                 "give dead_letter_queue another name, or leave it out.",
                 id="check.same-dead-letter-queue",
-            )
-        if not spec.keep_message:
-            what = f"The ledger keeps no message of {spec.target} (keep_message = False), so a job is lost if the broker loses its message."
-            yield Finding(
-                "note",
-                what,
-                "leave keep_message out, unless no payload may be in the ledger.",
-                id="check.messages-not-kept",
             )
         for name, meant in misspelt(spec.cls):
             what = f"{spec.cls.__qualname__} sets {name!r}, which SteadyWorker does not read."
@@ -279,6 +282,23 @@ def _broker(spec: WorkerSpec, adapter: Adapter) -> Sequence[Finding]:
                 id=error.id or "check.broker-unreachable",
             )
         ]
+
+
+def _lost(spec: WorkerSpec, options: Options, adapter: Adapter, ledger: Ledger) -> Iterator[Finding]:
+    """Yield a warning if jobs of the queue wait for messages that do not come, and no worker process takes them by itself."""
+    with suppress(BrokerUnavailable, LedgerUnavailable, ConfigError):  # each has a finding of its own
+        jobs = lost(ledger, options.namespace or adapter.identity(), spec.queue, stranded=True)
+        if jobs:
+            many = "at least " if len(jobs) == MOST else ""
+            what = (
+                f"Of {many}{count_text(len(jobs), 'job')} of queue {spec.queue!r} no message came for more than an hour "
+                f"(the longest: {jobs[0].unseen_for / 3600:.1f} h), and no worker takes such a job by itself."
+            )
+            remedy = (
+                f"`steadyworker jobs --overdue --queue {spec.queue}` names each with its reason; "
+                f"`steadyworker retry {spec.queue} KEY` starts one."
+            )
+            yield Finding("warning", what, remedy, id="check.lost-messages")
 
 
 def _name(spec: WorkerSpec, options: Options, adapter: Adapter, ledger: Ledger) -> Iterator[Finding]:

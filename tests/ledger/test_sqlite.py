@@ -111,7 +111,7 @@ def test_late_jobs_are_found_by_an_index(tmp_path: Path, clock: FakeClock) -> No
     """`jobs --overdue` reads the few rows that can be late, not the hundreds of thousands that are done, nor each page twice."""
     with closing(SqliteLedger(tmp_path / "ledger.db", clock=clock, times=Times())) as ledger:
         ledger.ledger_id()
-    names = ("namespace", "queue", "states", "boot", "boottime", "now", "late_by", "below", "rows")
+    names = ("namespace", "queue", "states", "boot", "boottime", "now", "late_by", "kept", "below", "rows")
     values: dict[str, None] = dict.fromkeys(names)
     with closing(sqlite3.connect(tmp_path / "ledger.db")) as db:
         plan = [str(step[-1]) for step in db.execute(f"EXPLAIN QUERY PLAN {sql.LATE_PAGE}", values)]

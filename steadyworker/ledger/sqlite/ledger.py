@@ -156,6 +156,11 @@ class SqliteLedger(Ledger):
             return [str(queue) for (queue,) in db.execute(sql.QUEUES, {"namespace": namespace})]
 
     @override
+    def bindings(self) -> Sequence[tuple[str, str]]:
+        with self._file.connection() as db:
+            return db.execute(sql.BINDINGS).fetchall()
+
+    @override
     def register(self, owner: str, host: str, queues: Sequence[str]) -> bool:
         return self._trust.register(owner, host, queues)
 

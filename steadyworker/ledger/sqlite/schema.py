@@ -373,13 +373,17 @@ _PAGE = f"""
         AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
 """
 _NEWEST_FIRST = "ORDER BY jobs.rowid DESC LIMIT :rows"
-PAGE = f"{_PAGE} {_NEWEST_FIRST}"
+_LAST_OF_ITS_KEY = """NOT EXISTS (
+    SELECT 1 FROM jobs AS later
+    WHERE later.namespace = jobs.namespace AND later.queue = jobs.queue AND later.key = jobs.key AND later.round > jobs.round
+)"""
+PAGE = f"""
+    {_PAGE} AND (NOT :kept OR EXISTS (SELECT 1 FROM messages WHERE number = jobs.rowid) AND {_LAST_OF_ITS_KEY})
+    {_NEWEST_FIRST}
+"""
 # A statement of its own, because SQLite chooses a partial index without regard to the values.
 LATE_PAGE = f"""
-    {_PAGE} AND {_CAN_BE_LATE} = 1 AND {_LATE_BY} > :late_by AND NOT EXISTS (
-        SELECT 1 FROM jobs AS later
-        WHERE later.namespace = jobs.namespace AND later.queue = jobs.queue AND later.key = jobs.key AND later.round > jobs.round
-    ) {_NEWEST_FIRST}
+    {_PAGE} AND {_CAN_BE_LATE} = 1 AND {_LATE_BY} > :late_by AND {_LAST_OF_ITS_KEY} {_NEWEST_FIRST}
 """
 FORGET = f"""
     DELETE FROM jobs WHERE {_JOB} AND state = 'dead' AND (checkpoint IS NULL OR EXISTS (
@@ -416,6 +420,7 @@ BIND = """
 BOUND = "SELECT broker_identity FROM bindings WHERE namespace = :namespace AND queue = :queue"
 QUEUES = "SELECT queue FROM bindings WHERE namespace = :namespace"
 FILL = "INSERT INTO meta (one, ledger_id, schema, next_fence, made_by) VALUES (1, :ledger_id, :schema, 1, :made_by)"
+BINDINGS = "SELECT namespace, queue FROM bindings ORDER BY namespace, queue"
 SCHEMA = "SELECT schema FROM meta"
 MADE_BY = "SELECT made_by FROM meta"
 MADE = "UPDATE meta SET schema = :schema, made_by = :made_by"
