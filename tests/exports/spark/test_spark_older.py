@@ -149,9 +149,9 @@ def lake_beside(folder: Path) -> tuple[Path, Path, str]:
 
 
 def lake_is_refused(service: SparkService, exported: Exported, folder: Path) -> None:
-    """By its path, by a pattern, or in a subquery; files beside it are none of it."""
+    """By its path, by a pattern, among others, or in a subquery; files beside it are none of it."""
     lake, beside, said = lake_beside(folder)
-    for path in (lake, lake / "month=1", lake / "*" / "part-0.parquet"):
+    for path in (lake, lake / "month=1", lake / "*" / "part-0.parquet", folder / "*" / "month=1"):
         with pytest.raises(ExportRejected, match=said):
             exported(service, f"SELECT id FROM parquet.`{path}`")
     with pytest.raises(ExportRejected, match=said):
