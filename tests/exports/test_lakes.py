@@ -112,7 +112,7 @@ def test_a_path_with_other_characters_is_looked_at_as_it_is() -> None:
         getClass=lambda: SimpleNamespace(getSimpleName=lambda: "HiveTableRelation"),
         tableMeta=lambda: SimpleNamespace(location=lambda: location),
     )
-    plan = SimpleNamespace(collectLeaves=lambda: Few([leaf]), subqueriesAll=lambda: Few())
+    plan = SimpleNamespace(collectLeaves=lambda: Few([leaf]), subqueriesAll=Few)
     query = SimpleNamespace(queryExecution=lambda: SimpleNamespace(analyzed=lambda: plan))
     result: Any = SimpleNamespace(_jdf=query)
     assert of_plan(result).paths == ["/lake/a b%"]
