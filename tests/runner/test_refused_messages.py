@@ -32,10 +32,12 @@ def exports() -> AnyWorker:
 
 def told(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     """The lines of refused messages, each of which is an error."""
-    lines = [record for record in caplog.records if isinstance(record.msg, dict)]
-    refused = [record for record in lines if record.msg["event"] == "message_refused"]
-    assert all(record.levelno == logging.ERROR for record in refused)
-    return [record.msg for record in refused]
+    refused = []
+    for record in caplog.records:
+        if isinstance(record.msg, dict) and record.msg["event"] == "message_refused":
+            assert record.levelno == logging.ERROR
+            refused.append(record.msg)
+    return refused
 
 
 def at_its_end(harness: MakeHarness, gate: Gate) -> tuple[Harness, str]:

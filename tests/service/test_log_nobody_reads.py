@@ -84,7 +84,7 @@ def test_jobs_probes_and_the_stop_go_on_while_nobody_reads(stage: Stage, unread:
     assert stage.ledger.owners() == [], "it said goodbye"
 
 
-def test_lines_that_no_place_is_left_for_are_counted_and_the_count_is_read_first(stage: Stage, unread: Unread) -> None:
+def test_lines_for_which_there_is_no_room_are_counted_and_the_count_is_read_first(stage: Stage, unread: Unread) -> None:
     """The handler's process logs more than its backlog holds; each of its lines is read or counted."""
     health = free_address()
     stage.send("talkative", {"lines": 2000, "bytes": 3500, "gate": "gate"})
