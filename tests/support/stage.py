@@ -217,6 +217,17 @@ class Processes:
         self.ledger.close()
 
 
+@contextmanager
+def processes_at(broker_url: str, folder: Path) -> Iterator[Processes]:
+    """Worker processes on this broker, and on a ledger in a file of this folder."""
+    ledger = SqliteLedger(folder / "ledger.db", clock=SystemClock(), times=Times())
+    made = Processes(folder, ledger, broker_url=broker_url, ledger_url=ledger.url)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
 class Stage(Processes):
     """Worker processes on an embedded broker and a ledger in a file."""
 
