@@ -83,7 +83,7 @@ class Wing:
 
 WINGS: dict[str, Wing] = {
     "exports/": Wing(floors=2, also=("payload.py", "telemetry/", "system/")),
-    "deadletters.py": Wing(floors=4, also=("runner/envelope.py", "runner/letters.py")),
+    "deadletters.py": Wing(floors=4, also=("runner/dead_jobs.py", "runner/envelope.py", "runner/letters.py")),
     "diagnosis/": Wing(floors=2, also=("telemetry/",)),
     "network/": Wing(floors=2, seen_from=10),  # what adapters for brokers on a network share; the core never imports it
     "testing/": Wing(floors=7, also=("exports/", "deadletters.py"), seen_from=10),  # shipped for users; never imported

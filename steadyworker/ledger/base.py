@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from steadyworker.errors import Finding, NoLedger
+from steadyworker.errors import Finding, NoLedger, OlderLedger
 from steadyworker.outcome import CANCELLED, SNOOZED, Counters, JobState
 
 
@@ -199,12 +199,14 @@ class Wanted(Struct, frozen=True):
         namespace, queue: Only rows of this namespace, or of this queue.
         states: Only rows in one of these states.
         late_by: Only rows whose `late_by` is more than this many seconds, and that are the last round of their key.
+        kept: If True, only rows whose message the ledger has, and that are the last round of their key.
     """
 
     namespace: str | None = None
     queue: str | None = None
     states: tuple[State, ...] | None = None
     late_by: float | None = None
+    kept: bool = False
 
 
 EVERY_ROW = Wanted()
@@ -270,6 +272,10 @@ class Ledger(Protocol):
 
     def queues(self, namespace: str) -> Sequence[str]:
         """Return the queues that are bound in this namespace."""
+        ...
+
+    def bindings(self) -> Sequence[tuple[str, str]]:
+        """Return every pair of a namespace and a queue that is bound."""
         ...
 
     def register(self, owner: str, host: str, queues: Sequence[str]) -> bool:
@@ -467,9 +473,11 @@ class Ledger(Protocol):
 
 
 def missing(error: NoLedger) -> Finding:
-    """Return the note of `check` on a ledger that the first worker process will create."""
+    """Return the note of `check` on a ledger that the first worker process will create or migrate."""
     remedy = "start a worker; or, if workers of these queues run already, set --ledger to their ledger."
-    return Finding("note", str(error), remedy, id="ledger.missing")
+    if isinstance(error, OlderLedger):
+        remedy = "start a worker of this version; the worker processes of the version before finish their jobs."
+    return Finding("note", str(error), remedy, id=error.id)
 
 
 def permit(found: Sequence[Sequence[Any]]) -> Renewal:
@@ -500,7 +508,7 @@ def seen_values(row: Row) -> Values:
 
 def wanted_values(wanted: Wanted) -> Values:
     """Return the conditions of a listing, without the states, for which each database needs another form."""
-    return {"namespace": wanted.namespace, "queue": wanted.queue, "late_by": wanted.late_by}
+    return {"namespace": wanted.namespace, "queue": wanted.queue, "late_by": wanted.late_by, "kept": wanted.kept}
 
 
 def counters_values(counters: Counters) -> Values:

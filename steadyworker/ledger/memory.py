@@ -37,7 +37,7 @@ from steadyworker.ledger.base import (
     Wanted,
 )
 from steadyworker.ledger.lease import QUIET
-from steadyworker.ledger.memory_job import HELD, MemoryJob
+from steadyworker.ledger.memory_job import HELD, MemoryJob, fits
 from steadyworker.outcome import Counters
 
 _ENDED = (State.DONE, State.DEAD)
@@ -94,6 +94,11 @@ class MemoryLedger(Ledger):
     def queues(self, namespace: str) -> Sequence[str]:
         with self._lock:
             return [queue for bound, queue in self._bindings if bound == namespace]
+
+    @override
+    def bindings(self) -> Sequence[tuple[str, str]]:
+        with self._lock:
+            return list(self._bindings)
 
     @override
     def register(self, owner: str, host: str, queues: Sequence[str]) -> bool:
@@ -354,13 +359,17 @@ class MemoryLedger(Ledger):
     @override
     def jobs(self, wanted: Wanted = EVERY_ROW) -> Iterable[tuple[Row, Progress | None]]:
         with self._lock:
-            listed = [(self._row(job), job.progress) for job in reversed(self._jobs.values())]
-        by_round = sorted((row.id for row, _ in listed), key=lambda id: id.round)
-        last = {(id.namespace, id.queue, id.key): id.round for id in by_round}
+            listed = [
+                (self._row(job), job.progress)
+                for job in reversed(self._jobs.values())
+                if job.message is not None or not wanted.kept
+            ]
+            every = sorted(self._jobs, key=lambda id: id.round)
+        last = {(id.namespace, id.queue, id.key): id.round for id in every}
         return [
             (row, progress)
             for row, progress in listed
-            if _fits(row, wanted, last[row.id.namespace, row.id.queue, row.id.key])
+            if fits(row, wanted, last[row.id.namespace, row.id.queue, row.id.key])
         ]
 
     @override
@@ -435,12 +444,3 @@ class MemoryLedger(Ledger):
             return Renewal(granted=False)
         job.lease_until = self._clock.boottime() + self._times.lease
         return Renewal(granted=True, cancel_reason=job.cancel_reason)
-
-
-def _fits(row: Row, wanted: Wanted, last_round: int) -> bool:
-    return (
-        wanted.namespace in (None, row.id.namespace)
-        and wanted.queue in (None, row.id.queue)
-        and (wanted.states is None or row.state in wanted.states)
-        and (wanted.late_by is None or (row.late_by > wanted.late_by and row.id.round == last_round))
-    )

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Collection
 
 from steadyworker.ledger import retention
-from steadyworker.ledger.base import JobId, KeptMessage, Moving, Progress, Row, State, Token, Verdict
+from steadyworker.ledger.base import JobId, KeptMessage, Moving, Progress, Row, State, Token, Verdict, Wanted
 from steadyworker.outcome import Counters
 
 HELD = (State.RUNNING, State.MOVING)
@@ -166,3 +166,14 @@ class MemoryJob:
             ended_at=self.ended_at,
             worker=self.worker,
         )
+
+
+def fits(row: Row, wanted: Wanted, last_round: int) -> bool:
+    """Return whether a row fits the conditions of a listing, apart from its message; `last_round` is the last round of its key."""
+    return (
+        wanted.namespace in (None, row.id.namespace)
+        and wanted.queue in (None, row.id.queue)
+        and (wanted.states is None or row.state in wanted.states)
+        and (wanted.late_by is None or row.late_by > wanted.late_by)
+        and (row.id.round == last_round or (wanted.late_by is None and not wanted.kept))
+    )

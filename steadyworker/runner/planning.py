@@ -20,12 +20,20 @@ from steadyworker.delivery import (
     Settle,
     Target,
 )
-from steadyworker.ledger.base import Moving, Row, Token, Verdict
+from steadyworker.ledger.base import KeptMessage, Moving, Row, Token, Verdict
 from steadyworker.link import Task
 from steadyworker.outcome import Ack, Counters, Crashed, DeadLetter, Failed, Later, Outcome, Release
 from steadyworker.retry import count, decide
 from steadyworker.runner import report
-from steadyworker.runner.envelope import Envelope, facts_of, for_handler, header_text, names_of, without_facts
+from steadyworker.runner.envelope import (
+    Envelope,
+    envelope_of,
+    facts_of,
+    for_handler,
+    header_text,
+    names_of,
+    without_facts,
+)
 from steadyworker.runner.settlement_plan import RecordDone, RecordInterrupted, SettlementPlan, Step
 from steadyworker.runner.state import Deps, Run
 from steadyworker.runner.waits import Waits
@@ -172,6 +180,13 @@ def deferred(envelope: Envelope, uid: str, delay: float) -> OutgoingMessage:
         theirs = {name: text for name, text in theirs.items() if name not in DEAD_HEADERS}
     headers = {**theirs, **names_of(envelope.id, envelope.hop, uid)}
     return OutgoingMessage(Target.LATER, envelope.delivery.body, headers, delay)
+
+
+def again(row: Row, kept: KeptMessage) -> OutgoingMessage:
+    """Return the message for which this unfinished job waits, made of the message that the ledger keeps."""
+    envelope = envelope_of(row, kept)
+    verdict = Verdict(Moving.RETRY, row.reason, row.counters)
+    return OutgoingMessage(Target.WORK, envelope.delivery.body, _headers(envelope, envelope.hop, verdict, row.uid))
 
 
 def _headers(envelope: Envelope, hop: int, verdict: Verdict, uid: str) -> dict[str, str]:

@@ -29,7 +29,21 @@ from steadyworker.errors import (
 from tests.cli.kit import Shell
 
 ROOT = Path(__file__).parents[2]
-VERBS = ("run", "exec", "send", "check", "jobs", "cancel", "dead", "verify", "explain", "trace", "deploy", "adapters")
+VERBS = (
+    "run",
+    "exec",
+    "send",
+    "check",
+    "jobs",
+    "retry",
+    "cancel",
+    "dead",
+    "verify",
+    "explain",
+    "trace",
+    "deploy",
+    "adapters",
+)
 
 
 def test_help_names_every_verb_and_imports_none() -> None:

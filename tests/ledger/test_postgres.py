@@ -79,7 +79,12 @@ def test_late_jobs_are_found_by_an_index(opened: Open, admin: Admin) -> None:
         "INSERT INTO steadyworker_progress SELECT uid, 1, 1, 2, '', 1 FROM steadyworker_jobs WHERE number % 10 = 0"
     )
     admin.execute("ANALYZE")
-    values = dict.fromkeys(("namespace", "queue", "states")) | {"late_by": 3600.0, "below": 1 << 62, "rows": 200}
+    values = dict.fromkeys(("namespace", "queue", "states")) | {
+        "late_by": 3600.0,
+        "kept": False,
+        "below": 1 << 62,
+        "rows": 200,
+    }
     steps = explained(admin, sql.PAGE, values | {"margin": 10.0, "lease": 60.0})
     assert "steadyworker_jobs_waiting" in {step.get("Index Name") for step in steps}
     assert "steadyworker_jobs" not in {step["Relation Name"] for step in steps if step["Node Type"] == "Seq Scan"}

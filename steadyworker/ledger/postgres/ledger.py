@@ -180,6 +180,10 @@ class PostgresLedger(Ledger):
         return [str(queue) for (queue,) in self._ask(sql.QUEUES, {"namespace": namespace})]
 
     @override
+    def bindings(self) -> Sequence[tuple[str, str]]:
+        return [(str(namespace), str(queue)) for namespace, queue in self._ask(sql.BINDINGS, {})]
+
+    @override
     def register(self, owner: str, host: str, queues: Sequence[str]) -> bool:
         lock = str(proof.lock_path(self._owners_dir, owner))
         values = {"host": host, "lock_path": lock, "queues": list(queues), "boot": proof.boot_id()}

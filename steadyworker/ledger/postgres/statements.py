@@ -241,13 +241,14 @@ LAST_ROUND = """
 # As a condition, it made the server expect a long query, and compile this query first, for more than a second.
 PAGE = f"""
     SELECT
-        {COLUMNS}, %(late_by)s::float8 IS NULL OR {_LAST_OF_ITS_KEY}, number,
+        {COLUMNS}, (%(late_by)s::float8 IS NULL AND NOT %(kept)s::bool) OR {_LAST_OF_ITS_KEY}, number,
         progress.done, progress.total, progress.note, progress.at
     FROM steadyworker_jobs LEFT JOIN (SELECT uid, done, total, note, at FROM steadyworker_progress) AS progress USING (uid)
     WHERE number < %(below)s AND (%(namespace)s::text IS NULL OR namespace = %(namespace)s)
         AND (%(queue)s::text IS NULL OR queue = %(queue)s)
         AND (%(states)s::text[] IS NULL OR state = ANY(%(states)s::text[]))
         AND (%(late_by)s::float8 IS NULL OR {CAN_BE_LATE} AND {_DUE} < {after("- %(late_by)s::float8")})
+        AND (NOT %(kept)s::bool OR EXISTS (SELECT FROM steadyworker_messages AS kept WHERE kept.number = steadyworker_jobs.number))
     ORDER BY number DESC LIMIT %(rows)s
 """
 FORGET = f"""
@@ -278,3 +279,4 @@ BIND = """
     ON CONFLICT (namespace, queue) DO UPDATE SET broker_identity = bound.broker_identity RETURNING broker_identity
 """
 QUEUES = "SELECT queue FROM steadyworker_bindings WHERE namespace = %(namespace)s"
+BINDINGS = "SELECT namespace, queue FROM steadyworker_bindings ORDER BY namespace, queue"
