@@ -287,6 +287,6 @@ def test_a_user_that_may_not_alter_the_tables_is_told_what_to_do(
 def test_only_a_worker_process_migrates(before: Before, database: str, tmp_path: Path, admin: Admin) -> None:
     """A command only says who does it."""
     reader = PostgresLedger(lambda: database, owners_dir=tmp_path, clock=SystemClock(), times=QUICK, create=False)
-    with closing(reader), pytest.raises(ConfigError, match=r"got 5: start a worker of SteadyWorker .*, which migrates"):
+    with closing(reader), pytest.raises(ConfigError, match=r"got schema 5, .*: start a worker of .*, which migrates"):
         reader.ledger_id()
     assert schema_of(admin) == old.SCHEMA_VERSION
