@@ -20,7 +20,7 @@ from steadyworker.adapter import QueueSpec
 from steadyworker.clock import Times
 from steadyworker.delivery import HOP, KEY, ROUND, WORKER, Delivery, OutgoingMessage, Target
 from steadyworker.events import Event, MessageLost
-from steadyworker.ledger.base import Hindrance, JobId, Orphan, Row, State
+from steadyworker.ledger.base import JobId, Orphan, Row, State
 from steadyworker.ledger.kept import kept
 from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.link import Task
@@ -29,7 +29,7 @@ from steadyworker.runner.envelope import envelope_of, in_round, names_of
 from steadyworker.runner.orphans import orphan_after
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.queues import Message
-from tests.simulation.world import CALM, NAMESPACE, QUEUE, SPEC, Faults, Killed, SimWorker, Violation, World
+from tests.simulation.world import CALM, NAMESPACE, QUEUE, SPEC, TIMES, Faults, Killed, SimWorker, Violation, World
 
 HEARTBEAT = 45.0
 """Seconds after which the broker cuts the connection of a process that is frozen or suspended."""
@@ -67,7 +67,9 @@ class Seen:
     letters_lost: int = 0
     orphans: int = 0
     reserved: int = 0
+    held: int = 0
     overlaps: int = 0
+    of_orphans: int = 0
     outages: int = 0
     suspends: int = 0
     restores: int = 0
@@ -83,7 +85,7 @@ class LossyWorld(World):
     and whether the Worker keeps messages.
     """
 
-    def __init__(self, seed: int, **options: Any) -> None:
+    def __init__(self, seed: int, *, orphan_look: float = TIMES.orphan_look, **options: Any) -> None:
         drawn = random.Random(seed * 31 + 7)
         self.fleet = drawn.choice((1, 2, 3, 3))
         self.names = [f"job-{number}" for number in range(drawn.choice((1, 1, 2, 3, 4)))]
@@ -92,7 +94,7 @@ class LossyWorld(World):
         self.keeps = drawn.random() < 0.95
         self.never_empty = drawn.random() < 0.05
         self.levels = (60.0, 300.0) if drawn.random() < 0.1 else ()
-        self.times = Times(orphan_reserve=400.0)
+        self.times = Times(orphan_reserve=400.0, orphan_look=orphan_look)
         self.spec = replace(SPEC, keep_message=self.keeps)
         self.seen = Seen()
         self.replayed: set[tuple[str, int]] = set()
@@ -101,11 +103,12 @@ class LossyWorld(World):
         self.restored_up_to = 0
         self._saved: tuple[Any, ...] | None = None
         self._away: dict[str, float] = {}
+        self._orphans: set[int] = set()
+        self._asleep: set[str] = set()
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._fed = 0
         super().__init__(seed, **options)
-        self.broker.delay_by(*self.levels)
 
     def send(self) -> None:
         """Send the jobs, and those that wait before them."""
@@ -129,12 +132,12 @@ class LossyWorld(World):
     # --- time ---
 
     def pass_time(self, seconds: float) -> None:
-        """Time passes for all threads that are not frozen: none of them sleeps through a message or a renewal."""
+        """Time passes for all threads that are not frozen: none of them sleeps through a message, a settlement or a renewal."""
         end = self.clock.monotonic() + seconds
         while (left := end - self.clock.monotonic()) > 0:
             self.broker.pump(self.rng.randrange)
             for worker in list(self.workers):
-                if self._free(worker):
+                if self._free(worker) and worker in self.workers:
                     self._do(worker, lambda worker=worker: self._turn(worker))  # type: ignore[misc]
             event = self._due[0][0] - self.clock.monotonic() if self._due else left
             self.clock.advance(max(0.001, min(left, event, 120.0 if self.ledger_out else 15.0)))
@@ -147,6 +150,8 @@ class LossyWorld(World):
         while not worker.runner._inbox.empty():
             worker.runner._take(worker.runner._inbox.get())
         worker.runner.tick()
+        for _ in range(len(worker.pending)):
+            worker.pending.pop(0)()
 
     def _free(self, worker: SimWorker) -> bool:
         return not worker.busy and worker.frozen_until <= self.clock.monotonic()
@@ -263,7 +268,7 @@ class LossyWorld(World):
     def _cut_off(self, worker: SimWorker) -> Callable[[], None]:
         """Let the broker give up a process that does nothing, after a while, until the returned function is called."""
         consumer, ended = worker.adapter.real.consumer, []
-        self._away[worker.owner] = float("inf")
+        self._asleep.add(worker.owner)
 
         def gives_up() -> None:
             if not ended:
@@ -274,6 +279,7 @@ class LossyWorld(World):
         def wake() -> None:
             consumer.window = ended[0] if ended else consumer.window
             ended.append(0)
+            self._asleep.discard(worker.owner)
             self._back(worker)
 
         self._later(HEARTBEAT, gives_up)
@@ -285,7 +291,8 @@ class LossyWorld(World):
     def _was_away(self, worker: SimWorker) -> bool:
         """Whether the process is frozen or cut off from the ledger, or was so a moment ago."""
         back = self._away.get(worker.owner, -float("inf"))
-        return worker.ledger_away or self.ledger_out or self.clock.boottime() - back < REST
+        away = worker.ledger_away or self.ledger_out or worker.owner in self._asleep
+        return away or self.clock.boottime() - back < REST
 
     def _save_or_restore(self, ledger: MemoryLedger) -> None:
         if self._saved is None:
@@ -325,7 +332,7 @@ class LossyWorld(World):
         self.replay_row(next_, replace(letter, headers=headers))
         self.seen.replays += 1
         self.replayed.add((id_.key, id_.round))
-        if self.rng.random() < 0.9:
+        if not self.faults.lose or self.rng.random() < 0.9:
             self.operator.publish(message)
 
     def replay_row(self, id_: JobId, message: Delivery) -> None:
@@ -334,6 +341,9 @@ class LossyWorld(World):
         row = self.ledger.read(id_)
         if row is not None:
             self.ids[row.fence] = id_
+
+    def died(self, worker: SimWorker) -> None:
+        self.kills += max(1, len(worker.runner.state.by_fence))
 
     # --- what the wrappers tell ---
 
@@ -353,7 +363,8 @@ class LossyWorld(World):
             if other is worker or run is None or (run.key, run.round) != (task.key, task.round):
                 continue
             self.seen.overlaps += 1
-            if not self._was_away(other):
+            self.seen.of_orphans += task.fence in self._orphans
+            if not (self._was_away(other) or self._was_away(worker)):
                 raise Violation(f"{task.key} runs twice, and {other.owner} is well: {self.describe()}")
 
     def observed(self, name: str, arguments: tuple[Any, ...], answer: Any) -> None:
@@ -369,9 +380,13 @@ class LossyWorld(World):
         self.seen.orphans += 1
         if self.seen.restores and event.fence <= self.restored_up_to and event.fence in self._old_fences():
             raise Violation(f"{event} ran by itself after its ledger was restored: {self.describe()}")
+        row = self.ledger.read(self.ids[event.fence])
+        self._orphans.add(0 if row is None else row.fence)
         here = list(self._of(event))
-        if here and event.unseen_for > self.times.orphan_reserve:  # its queue was not empty for so long
+        if here and event.unseen_for > self.times.orphan_reserve:  # no slot was free for so long
             self.seen.reserved += 1
+        elif here and all(holder is not None and self._was_away(holder) for holder in map(self._holder, here)):
+            self.seen.held += 1
         elif here:
             raise Violation(f"{event} is no loss: {here} {self.describe()}")
 
@@ -383,19 +398,23 @@ class LossyWorld(World):
         row = self.ledger.read(self.ids[event.fence])
         for message in self.broker.messages(QUEUE):
             headers = message.headers
+            if message.due > self.clock.boottime() and (event.state == "moving" or self.seen.suspends or self.pauses):
+                continue  # a settlement waits for the message before its retry, and a frozen process publishes late
             if row is None or _id(message) != row.id or WORKER in headers or int(headers.get(HOP, 0)) < row.hop:
                 continue
-            holder = next((each for each in self.workers if each.adapter.real.consumer is message.holder), None)
-            if holder is None or not self._was_away(holder):
-                yield message
+            yield message
+
+    def _holder(self, message: Message) -> SimWorker | None:
+        return next((each for each in self.workers if each.adapter.real.consumer is message.holder), None)
 
     # --- the end ---
 
     def heal(self) -> None:
         """Every fault ends; then the operator starts what no process starts by itself, and at times replays lost letters."""
-        self._saved = self._saved or ((), [])
+        faults, self.faults = self.faults, CALM
         while self._due:
             self.pass_time(max(0.0, self._due[0][0] - self.clock.monotonic()) + 0.01)
+        self.faults = faults
         super().heal()
         if self._operate():
             super().heal()
@@ -444,7 +463,7 @@ class LossyWorld(World):
         """Each claimed job ended once, and whatever became of its letter, it can be replayed."""
         rows = {(row.id.key, row.id.round): row for row in self.rows() if row.fence}
         letters = {(_id(letter).key, _id(letter).round) for letter in self.broker.dead(QUEUE)}
-        left = {(each.row.id.key, each.row.id.round): each.hindrance for each in self._stranded()}
+        left = {(each.row.id.key, each.row.id.round) for each in self._stranded()}
         self._judge_rows(rows, letters, left)
         if self.seen.restores:  # what the lost part of the record had done is done, and may be done again
             return
@@ -464,11 +483,11 @@ class LossyWorld(World):
             raise Violation(f"final outcomes {self.final}: {self.describe()}")
 
     def _judge_rows(
-        self, rows: dict[tuple[str, int], Row], letters: set[tuple[str, int]], left: dict[tuple[str, int], Any]
+        self, rows: dict[tuple[str, int], Row], letters: set[tuple[str, int]], left: set[tuple[str, int]]
     ) -> None:
         for job, row in rows.items():
             if row.state not in ENDED:
-                if self.keeps or left.get(job) is not Hindrance.NO_MESSAGE:
+                if self.keeps or job not in left:
                     raise Violation(f"stuck: {job} is {row.state}: {self.describe()}")
                 continue
             known = letters | self.moved | self.replayed | self.lost_letters

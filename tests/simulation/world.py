@@ -334,6 +334,9 @@ class World:
     stops = False
     """Whether a run ends when its lease is over and the ledger is away."""
 
+    levels: tuple[float, ...] = ()
+    """The delay levels of the broker; without levels, its delays are exact."""
+
     ledger_out = False
     """Whether the ledger is away for everybody."""
 
@@ -356,6 +359,7 @@ class World:
         make = make_ledger or (lambda clock, times, is_dead: MemoryLedger(clock, times, is_dead=is_dead))
         self.ledger = make(self.clock, self.times, self.dead_owners.__contains__)
         self.broker = MemoryBroker(self.clock)
+        self.broker.delay_by(*self.levels)
         self._owners = 0
         self.starts = 0
         self.granted: dict[JobId, int] = {}
@@ -503,11 +507,15 @@ class World:
 
     def kill(self, worker: SimWorker) -> None:
         """SIGKILL: everything that the process knew is gone; its connection too; its lock is free (on the same host)."""
-        self.kills += 1
+        self.died(worker)
         if self.rng.random() < 0.5:
             self.dead_owners.add(worker.owner)
         worker.adapter.real.stop(0)
         self.workers[self.workers.index(worker)] = self._new_worker()
+
+    def died(self, worker: SimWorker) -> None:
+        """Count the runs whose outcome a death can take along."""
+        self.kills += 1
 
     def _fault(self) -> None:  # noqa: C901 - one line per fault
         faults, rng = self.faults, self.rng
@@ -592,7 +600,7 @@ class World:
             # Only one is left: what it forgot of its own, nobody else will put right.
             for worker in self.workers[1:]:
                 worker.adapter.real.stop(0)
-                self.kills += 1
+                self.died(worker)
             del self.workers[1:]
         for _ in range(4000):
             if self.settled():
