@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from steadyworker.adapter import QueueSpec
 from steadyworker.clock import Times
 from steadyworker.delivery import HOP, KEY, ROUND, WORKER, Delivery, OutgoingMessage, Target
 from steadyworker.events import Event, MessageLost
@@ -29,7 +28,7 @@ from steadyworker.runner.envelope import envelope_of, in_round, names_of
 from steadyworker.runner.orphans import orphan_after
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.queues import Message
-from tests.simulation.world import CALM, NAMESPACE, QUEUE, SPEC, TIMES, Faults, Killed, SimWorker, Violation, World
+from tests.simulation.world import CALM, NAMESPACE, QUEUE, SPEC, TIMES, Faults, SimWorker, Violation, World
 
 HEARTBEAT = 45.0
 """Seconds after which the broker cuts the connection of a process that is frozen or suspended."""
@@ -93,7 +92,7 @@ class LossyWorld(World):
         self.stops = drawn.random() < 0.5
         self.keeps = drawn.random() < 0.95
         self.never_empty = drawn.random() < 0.05
-        self.levels = (60.0, 300.0) if drawn.random() < 0.1 else ()
+        self.levels = drawn.choice(((60.0, 300.0), (300.0, 900.0))) if drawn.random() < 0.2 else ()
         self.times = Times(orphan_reserve=400.0, orphan_look=orphan_look)
         self.spec = replace(SPEC, keep_message=self.keeps)
         self.seen = Seen()
