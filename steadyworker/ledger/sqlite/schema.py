@@ -253,6 +253,10 @@ REPLAY = f"""
 DEFERRED = f"""
     UPDATE jobs SET wake_at = max(coalesce(wake_at, 0), :wake_at) WHERE {_JOB} AND state NOT IN ('done', 'dead') AND fence > 0
 """
+_LAST_OF_ITS_KEY = """NOT EXISTS (
+    SELECT 1 FROM jobs AS later
+    WHERE later.namespace = jobs.namespace AND later.queue = jobs.queue AND later.key = jobs.key AND later.round > jobs.round
+)"""
 # `min` of two ages is the age of the later moment.
 _UNSEEN_FOR = """min(
     iif(owner IS NULL, 1e18, :boottime - :margin - iif(lease_boot = :boot, lease_until, 0.0)),
@@ -268,7 +272,7 @@ END"""
 def _late(index: str, held: str) -> str:
     return f"""
         SELECT {_COLUMNS}, {_UNSEEN_FOR} AS unseen_for, {_HINDRANCE} AS hindrance FROM jobs INDEXED BY {index}
-        WHERE namespace = :namespace AND queue = :queue AND {held} AND fence > 0
+        WHERE namespace = :namespace AND queue = :queue AND {held} AND fence > 0 AND {_LAST_OF_ITS_KEY}
     """
 
 
@@ -366,10 +370,6 @@ _PAGE = f"""
         AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
 """
 _NEWEST_FIRST = "ORDER BY jobs.rowid DESC LIMIT :rows"
-_LAST_OF_ITS_KEY = """NOT EXISTS (
-    SELECT 1 FROM jobs AS later
-    WHERE later.namespace = jobs.namespace AND later.queue = jobs.queue AND later.key = jobs.key AND later.round > jobs.round
-)"""
 PAGE = f"""
     {_PAGE} AND (NOT :kept OR EXISTS (SELECT 1 FROM messages WHERE number = jobs.rowid) AND {_LAST_OF_ITS_KEY})
     {_NEWEST_FIRST}
