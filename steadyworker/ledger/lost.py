@@ -20,12 +20,11 @@ MOST = 100
 
 def lost(ledger: Ledger, namespace: str, queue: str, *, stranded: bool) -> Sequence[Orphan]:
     """
-    Return the overdue jobs of a queue of which no message came, the longest first, without those that were sent again since.
+    Return the overdue jobs of a queue of which no message came, the longest first.
 
     With `stranded`, return the jobs that no worker process takes by itself, and else those that wait for a worker process.
     """
-    found = ledger.orphans(namespace, queue, OVERDUE, MOST, stranded=stranded)
-    return [orphan for orphan in found if ledger.last_round(namespace, queue, orphan.row.id.key) == orphan.row.id.round]
+    return ledger.orphans(namespace, queue, OVERDUE, MOST, stranded=stranded)
 
 
 def advice(orphan: Orphan) -> str:

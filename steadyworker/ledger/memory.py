@@ -150,7 +150,8 @@ class MemoryLedger(Ledger):
                 return ()
             now = self._clock.boottime()
             theirs = [job for job in self._jobs.values() if (job.id.namespace, job.id.queue) == (namespace, queue)]
-            late = [(job, unseen) for job in theirs if (unseen := job.unseen_for(now, self._times.margin)) is not None]
+            last = {job.id.key: job for job in sorted(theirs, key=lambda job: job.id.round)}.values()
+            late = [(job, unseen) for job in last if (unseen := job.unseen_for(now, self._times.margin)) is not None]
             found = [Orphan(self._row(job), unseen, self._hindrance(job)) for job, unseen in late if unseen > after]
             fitting = [orphan for orphan in found if (orphan.hindrance is not None) is stranded]
             return sorted(fitting, key=lambda orphan: -orphan.unseen_for)[:limit]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,7 +15,8 @@ from steadyworker.deadletters import DeadLetterQueue
 from steadyworker.delivery import DEAD_HEADERS, HOP, KEY, REASON, ROUND, Delivery, OutgoingMessage, Target
 from steadyworker.errors import Reject, Snooze
 from steadyworker.events import DeliveryRejected, DuplicateAcked, JobSettled
-from steadyworker.ledger.base import JobId, Row, State, Wanted
+from steadyworker.ledger.base import Claimed, JobId, KeptMessage, Row, State, Wanted
+from steadyworker.outcome import Counters
 from steadyworker.runner.envelope import identify
 from steadyworker.testing.harness import Harness
 from steadyworker.testing.plugin import MakeHarness
@@ -523,3 +525,20 @@ def test_the_ledger_is_asked_before_a_claim_only_of_what_is_not_new(
     assert asked == ["may"]
     assert h.starts("may") == 1
     assert len(events(h, "may", DuplicateAcked)) == 1
+
+
+def test_a_job_whose_message_was_lost_and_that_was_sent_again_runs_once(harness: MakeHarness) -> None:
+    """The ledger keeps the lost message, too, but the next round has taken its place."""
+    seen = Seen(lambda job: job.key)
+    exports = worker(seen)
+    h = harness(exports)
+    id_, kept = JobId(NAMESPACE, QUEUE, "k-1"), KeptMessage(b"{}", b'{"headers":{"sw-job-key":"k-1"}}')
+    lost = Claimed(id_, None, "gone", 0, hashlib.sha256(b"{}").digest(), Counters(), kept)
+    assert h.ledger.claim(lost) is not None
+
+    h.send(exports, {}, key="k-1", again=True)
+    row = h.wait("k-1")
+    h.advance(900)
+
+    assert row is not None
+    assert (row.id.round, row.state, seen.values) == (1, State.DONE, ["k-1"])

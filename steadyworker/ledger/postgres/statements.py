@@ -33,7 +33,7 @@ def after(seconds: LiteralString) -> LiteralString:
 _LEASE = f"lease_until = {after('%(lease)s')}"
 # The time from which a row is late, or NULL.
 _DUE = "CASE WHEN owner IS NOT NULL THEN lease_until WHEN state = 'moved' THEN not_before END"
-_LAST_OF_ITS_KEY = """NOT EXISTS (
+LAST_OF_ITS_KEY = """NOT EXISTS (
     SELECT FROM steadyworker_jobs AS later
     WHERE later.namespace = steadyworker_jobs.namespace AND later.queue = steadyworker_jobs.queue
         AND later.key = steadyworker_jobs.key AND later.round > steadyworker_jobs.round
@@ -237,11 +237,11 @@ LAST_PROGRESS = (
 LAST_ROUND = """
     SELECT max(round) FROM steadyworker_jobs WHERE namespace = %(namespace)s AND queue = %(queue)s AND key = %(key)s
 """
-# `_LAST_OF_ITS_KEY` is a column, not a condition, so that the server computes it only for the rows of a page.
+# `LAST_OF_ITS_KEY` is a column, not a condition, so that the server computes it only for the rows of a page.
 # As a condition, it made the server expect a long query, and compile this query first, for more than a second.
 PAGE = f"""
     SELECT
-        {COLUMNS}, (%(late_by)s::float8 IS NULL AND NOT %(kept)s::bool) OR {_LAST_OF_ITS_KEY}, number,
+        {COLUMNS}, (%(late_by)s::float8 IS NULL AND NOT %(kept)s::bool) OR {LAST_OF_ITS_KEY}, number,
         progress.done, progress.total, progress.note, progress.at
     FROM steadyworker_jobs LEFT JOIN (SELECT uid, done, total, note, at FROM steadyworker_progress) AS progress USING (uid)
     WHERE number < %(below)s AND (%(namespace)s::text IS NULL OR namespace = %(namespace)s)

@@ -26,7 +26,7 @@ from steadyworker.ledger.base import Values
 from steadyworker.ledger.lease import QUIET, registered_name
 from steadyworker.ledger.postgres.schema import WAITS
 from steadyworker.ledger.postgres.session import Connection
-from steadyworker.ledger.postgres.statements import COLUMNS, NEXT_FENCE, NOW, after
+from steadyworker.ledger.postgres.statements import COLUMNS, LAST_OF_ITS_KEY, NEXT_FENCE, NOW, after
 
 _PARTS: tuple[LiteralString, ...] = (
     "(SELECT system_identifier::text FROM pg_control_system())",
@@ -86,7 +86,7 @@ def _late(which: LiteralString, since: LiteralString) -> LiteralString:
     return f"""(
         SELECT number, {_SINCE} AS since, {_HINDRANCE} AS hindrance FROM steadyworker_jobs
         WHERE namespace = %(namespace)s AND queue = %(queue)s AND {which} AND fence > 0
-            AND {since} < (SELECT latest FROM asked) AND ({_HINDRANCE} IS NOT NULL) = %(stranded)s
+            AND {since} < (SELECT latest FROM asked) AND ({_HINDRANCE} IS NOT NULL) = %(stranded)s AND {LAST_OF_ITS_KEY}
         ORDER BY {since} LIMIT %(rows)s
     )"""
 

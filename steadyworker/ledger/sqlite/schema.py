@@ -261,6 +261,10 @@ REPLAY = f"""
 DEFERRED = f"""
     UPDATE jobs SET wake_at = max(coalesce(wake_at, 0), :wake_at) WHERE {_JOB} AND state NOT IN ('done', 'dead') AND fence > 0
 """
+_LAST_OF_ITS_KEY = """NOT EXISTS (
+    SELECT 1 FROM jobs AS later
+    WHERE later.namespace = jobs.namespace AND later.queue = jobs.queue AND later.key = jobs.key AND later.round > jobs.round
+)"""
 _HINDRANCE = """CASE
     WHEN fence < :trusted_from THEN 'old record'
     WHEN NOT (state = 'moving' AND target = 'dead') AND NOT EXISTS (SELECT 1 FROM messages WHERE number = jobs.rowid)
@@ -272,6 +276,7 @@ def _unseen(for_: str, index: str, which: str) -> str:
     return f"""
         SELECT {_COLUMNS}, {for_} AS unseen_for, {_HINDRANCE} AS hindrance FROM jobs INDEXED BY {index}
         WHERE {which} AND namespace = :namespace AND queue = :queue AND fence > 0 AND (hindrance IS NOT NULL) = :stranded
+            AND {_LAST_OF_ITS_KEY}
     """
 
 
@@ -373,10 +378,6 @@ _PAGE = f"""
         AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
 """
 _NEWEST_FIRST = "ORDER BY jobs.rowid DESC LIMIT :rows"
-_LAST_OF_ITS_KEY = """NOT EXISTS (
-    SELECT 1 FROM jobs AS later
-    WHERE later.namespace = jobs.namespace AND later.queue = jobs.queue AND later.key = jobs.key AND later.round > jobs.round
-)"""
 PAGE = f"""
     {_PAGE} AND (NOT :kept OR EXISTS (SELECT 1 FROM messages WHERE number = jobs.rowid) AND {_LAST_OF_ITS_KEY})
     {_NEWEST_FIRST}

@@ -294,6 +294,17 @@ class MessagePromises(LedgerBench):
         self.lease_ends(clock)
         assert self.hindrance(ledger) is None
 
+    @pytest.mark.parametrize("state", UNFINISHED)
+    def test_a_job_that_was_sent_again_is_no_orphan(self, ledger: Ledger, clock: FakeClock, state: State) -> None:
+        """Its next round has taken its place, so a run of the earlier one would be a second run; another key is unaffected."""
+        ledger.register(ME, "host", [NAME])
+        for id in (JOB, replace(JOB, key="other")):
+            brought(ledger, state, id)
+        brought(ledger, State.DONE, ROUND_1)
+        self.wait(clock, state)
+        assert self.found(ledger) == ["other"]
+        assert self.found(ledger, stranded=True) == []
+
     def test_a_mark_of_a_cancel_is_no_orphan(self, ledger: Ledger, clock: FakeClock) -> None:
         """A row that was never claimed waits for no message; an orphan with a mark is one, and its row has the mark."""
         ledger.register(ME, "host", [NAME])
