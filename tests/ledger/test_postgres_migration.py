@@ -22,8 +22,8 @@ from steadyworker.ledger.postgres.ledger import PostgresLedger
 from steadyworker.ledger.postgres.schema import META, SCHEMA_VERSION
 from steadyworker.outcome import Counters
 from tests.ledger import postgres_schema_5 as old
+from tests.ledger.kit import Actor, line
 from tests.ledger.pgkit import JOB, QUICK, Admin, Open, seen
-from tests.ledger.test_postgres_processes import Actor, actor, line  # noqa: F401 - a fixture
 from tests.support.stage import eventually
 
 NAME = registered_name(JOB.namespace, JOB.queue)
@@ -161,7 +161,7 @@ def test_jobs_of_before_run_only_with_their_messages(before: Before, opened: Ope
 
 def test_processes_that_open_it_at_once_migrate_it_once(
     before: Before,
-    actor: Actor,  # noqa: F811 - the fixture
+    actor: Actor,
     database: str,
     admin: Admin,
 ) -> None:
@@ -287,6 +287,6 @@ def test_a_user_that_may_not_alter_the_tables_is_told_what_to_do(
 def test_only_a_worker_process_migrates(before: Before, database: str, tmp_path: Path, admin: Admin) -> None:
     """A command only says who does it."""
     reader = PostgresLedger(lambda: database, owners_dir=tmp_path, clock=SystemClock(), times=QUICK, create=False)
-    with closing(reader), pytest.raises(ConfigError, match=r"got 5: start a worker of SteadyWorker .*, which migrates"):
+    with closing(reader), pytest.raises(ConfigError, match=r"got schema 5, .*: start a worker of .*, which migrates"):
         reader.ledger_id()
     assert schema_of(admin) == old.SCHEMA_VERSION

@@ -20,6 +20,7 @@ from typing import Any, LiteralString
 
 import psycopg
 
+from steadyworker.clock import Clock
 from steadyworker.ledger import retention
 from steadyworker.ledger.base import Values
 from steadyworker.ledger.lease import QUIET, registered_name
@@ -112,8 +113,10 @@ ORPHANS = f"""
 class Trust:
     """The registrations of this process that the ledger has confirmed; without one, every ledger is trusted."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._beats: dict[str, int] = {}
+        self._at = clock.boottime()
         self._owner = ""
 
     def register(self, db: Connection, owner: str, values: Values) -> bool:
@@ -122,10 +125,12 @@ class Trust:
         values = values | {"owner": owner, "names": names, "absence": retention.ABSENCE}
         now = _incarnation(db)
         ((beat, same, settled),) = db.run(_REGISTER.replace("{now}", now), values).fetchall()
-        went_back = not same or beat <= self._beats.get(owner, 0)
+        # After a day without a registration, other processes have removed the owner, and the count begins again.
+        removed = beat == 1 and self._clock.boottime() - self._at > retention.OWNERS / 2
+        went_back = not same or (beat <= self._beats.get(owner, 0) and not removed)
         if went_back or not settled:
             db.run(_ATTEND.replace("{now}", now), values | {"went_back": went_back})
-        self._beats[owner], self._owner = beat, owner
+        self._beats[owner], self._owner, self._at = beat, owner, self._clock.boottime()
         return not went_back
 
     def forget(self, owner: str) -> None:

@@ -328,6 +328,17 @@ class MessagePromises(LedgerBench):
         assert ledger.register(OTHER, "host", [NAME])
         assert ledger.register(ME, "host", [])
 
+    def test_an_owner_that_slept_for_days_finds_the_ledger_as_it_was(self, ledger: Ledger, clock: FakeClock) -> None:
+        """Its registration is removed after a day, which is no step back in time."""
+        if self.own_clock:
+            pytest.skip("reads a clock of its own")
+        for _ in range(2):
+            assert ledger.register(ME, "host", [NAME])
+        clock.sleep(3 * DAY)
+        ledger.purge()
+        assert list(ledger.owners()) == []
+        assert ledger.register(ME, "host", [NAME])
+
     def test_jobs_from_before_an_hour_without_an_owner_are_stranded(self, ledger: Ledger, clock: FakeClock) -> None:
         """Another ledger may have done them; each registration of the queue counts, a quiet one too, and no other queue's."""
         if self.own_clock:
