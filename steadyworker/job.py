@@ -227,7 +227,7 @@ class Job(Generic[P, C]):
             format: `Csv()`, `JsonLines()` or `Parquet()`; the file's name decides the default.
             totals: The columns to sum during the export, as a mapping of column to "sum".
             by: The columns by which the totals are grouped; at most 10,000 groups.
-            if_exists: `replace-own` replaces the file of an earlier job with the same queue and key, if that file is unchanged.
+            if_exists: `replace-own` replaces the file of an earlier job with the same queue and key, if its size is still the manifest's.
                 A reader can see the new file beside the old manifest for a moment.
                 `fail` replaces nothing.
 

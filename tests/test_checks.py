@@ -12,13 +12,14 @@ import pytest
 
 from steadyworker.adapter import Capabilities, QueueSpec, Uncounted
 from steadyworker.config.resolve import Options, load
-from steadyworker.errors import BrokerUnavailable, ConfigError, Finding, LedgerUnavailable, NoLedger
+from steadyworker.errors import BrokerUnavailable, ConfigError, Finding, LedgerUnavailable, Level, Loss, NoLedger
 from steadyworker.ledger.base import Hindrance, JobId, Orphan, OwnerSeen, Row, State
 from steadyworker.service import checks
 from steadyworker.spec import WorkerSpec, spec_of
 from steadyworker.system.host import Host, Unit, kills_group, look, unit_from
 from steadyworker.worker import Worker
 
+LEVELS: tuple[Level, ...] = ("error", "warning", "note")
 NETWORK = Capabilities(one_host=False, counts_consumers=True)
 
 
@@ -130,6 +131,33 @@ def test_a_broker_whose_messages_may_have_no_key_is_a_note_and_comes_last() -> N
     assert found(spec(unkeyed="reject"), broker=optional) == []
 
 
+@pytest.mark.parametrize(
+    ("loses", "kept", "not_kept"),
+    [
+        (
+            "jobs",
+            "has claimed survives that, because the ledger keeps",
+            "also ends a job that a worker process has claimed",
+        ),
+        ("letters", "can still be replayed, because the ledger keeps", "such a job cannot be replayed"),
+        (None, "", ""),
+    ],
+)
+def test_a_loss_of_messages_says_what_it_means_for_a_job_that_is_claimed(
+    loses: Loss | None, kept: str, not_kept: str
+) -> None:
+    """A note about a loss becomes a warning if the Worker's messages are not kept; no other level changes."""
+    lossy = [Finding(level, f"{level}.", "mend it.", id="test.loss", loses=loses) for level in LEVELS]
+    for each, said, levels in (
+        (spec(), kept, ["error", "warning", "note"]),
+        (spec(keep_message=False), not_kept, ["error", "warning", "warning" if loses else "note"]),
+    ):
+        broker = [finding for finding in found(each, adapter=Broker(NETWORK, lossy)) if finding.id == "test.loss"]
+        assert [finding.level for finding in broker] == levels
+        assert all(said in finding.what for finding in broker)
+        assert [finding.what for finding in broker if not loses] == ["error.", "warning.", "note."] * (not loses)
+
+
 def orphan(key: str, unseen_for: float) -> Orphan:
     row = Row(JobId("cluster/vhost", "exports", key), "uid", State.INTERRUPTED, fence=1)
     return Orphan(row, unseen_for, Hindrance.OLD_RECORD)
@@ -212,13 +240,19 @@ def test_a_broker_that_refuses_to_count_is_an_error_with_a_ledger_of_one_host(le
     assert findings[0].remedy.startswith("grant the right; or set --ledger postgresql://…")
 
 
-@pytest.mark.parametrize("settings", [options(ledger_reach="host"), options(ledger="postgresql://h/db")])
-def test_a_broker_that_refuses_to_count_is_not_asked_where_its_answer_does_not_matter(settings: Options) -> None:
-    assert found(settings=settings, adapter=REFUSES) == []
-    if settings.ledger_reach == "host":
-        assert found(settings=settings, adapter=Broker(NETWORK, count=AssertionError("asked"))) == []
-    one_host = Capabilities(counts_consumers=True, one_host=True)
-    assert found(adapter=Broker(one_host, count=AssertionError("asked"))) == []
+def test_a_broker_may_refuse_to_count_with_a_ledger_that_all_hosts_share() -> None:
+    assert found(settings=options(ledger="postgresql://h/db"), adapter=REFUSES) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "broker"),
+    [(options(ledger_reach="host"), NETWORK), (options(), replace(NETWORK, one_host=True))],
+    ids=["the operator answers", "an embedded broker"],
+)
+def test_a_broker_is_not_asked_to_count_where_its_answer_does_not_matter(
+    settings: Options, broker: Capabilities
+) -> None:
+    assert found(settings=settings, adapter=Broker(broker, count=AssertionError("asked"))) == []
 
 
 def seen_by(name: str, *, seen_ago: float = 5.0, dead: bool = False) -> OwnerSeen:

@@ -46,7 +46,7 @@ class Probed:
 
 
 def ended(client: socket.socket) -> bool:
-    """Wait for the end of this connection; whether nothing came before it."""
+    """Wait for the end of this connection, and return whether nothing came before it."""
     try:
         return client.recv(1) == b""
     except ConnectionResetError:

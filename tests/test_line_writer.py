@@ -106,7 +106,7 @@ def test_a_full_disk_loses_no_line_that_is_kept_until_it_has_room(tmp_path: Path
 
 
 def test_a_fork_writes_for_itself(tmp_path: Path) -> None:
-    """Its parent's lines wait for the reader meanwhile; the fork has them not, nor the thread that will write them."""
+    """Its parent's lines wait for the reader meanwhile; the fork has neither these lines nor the thread that will write them."""
     reader, writer = full_pipe()
     lines = LineWriter(writer, report)
     lines.write(b"parent\n")

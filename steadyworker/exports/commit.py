@@ -20,7 +20,7 @@ The commit protocol: it leaves one whole file or none, whichever process dies an
   This does no harm, because the file is complete and belongs to the same job.
 - A run removes its stage when its file is published, or when its job is cancelled.
   A worker process later removes the stages of killed runs (`folders.py`).
-- With `if_exists="replace-own"`, a file of an earlier job with the same queue and key is replaced, if its manifest still fits.
+- With `if_exists="replace-own"`, a file of an earlier job with the same queue and key is replaced, if its size is still the manifest's.
   The data and then the manifest are renamed over the old ones; a reader between the two sees a file that does not fit its manifest.
 - A network file system can report "exists" for a `link` that succeeded; the inode shows that the run made the file.
 """

@@ -36,7 +36,7 @@ class Totals:
 
     Raises:
         ExportRejected: A column does not exist, or a function is not "sum".
-        ExportRejected: Raised by `add` and `result`: there are more than `MOST_GROUPS` groups.
+            `add` and `result` also raise it, if there are more than `MOST_GROUPS` groups.
     """
 
     def __init__(

@@ -22,13 +22,12 @@ from steadyworker.delivery import KEY
 from steadyworker.errors import LettersHeld
 from steadyworker.ledger.base import Ledger, State
 from steadyworker.ledger.memory import MemoryLedger
-from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.names import normal_key
 from steadyworker_rabbitmq import RabbitmqAdapter
 from steadyworker_rabbitmq import deadletters as reader
 from tests.brokers.rabbitmq import Vhost
 from tests.faults.proxy import Proxy
-from tests.support.stage import Processes, WorkerProcess
+from tests.support.stage import Processes, WorkerProcess, processes_at
 
 FAILS, FAILS_TOO = "tests.support.jobs:Fails", "tests.support.jobs:FailsToo"
 DEAD = "shared.dead"
@@ -41,11 +40,8 @@ OpenLetters = Callable[[str, Ledger], DeadLetterQueue]
 def place(tmp_path: Path, vhost: Vhost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
     """Worker processes on RabbitMQ, with a ledger in a file."""
     monkeypatch.setenv("STEADYWORKER_DELAYS", "1")
-    path = tmp_path / "ledger.db"
-    ledger = SqliteLedger(path, clock=SystemClock(), times=Times())
-    made = Processes(tmp_path, ledger, broker_url=f"{vhost.url}?management=off", ledger_url=f"sqlite:{path}")
-    yield made
-    made.close()
+    with processes_at(f"{vhost.url}?management=off", tmp_path) as made:
+        yield made
 
 
 @pytest.fixture

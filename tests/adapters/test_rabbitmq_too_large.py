@@ -14,17 +14,15 @@ from pika.exceptions import ChannelClosedByBroker
 
 from steadyworker import Client
 from steadyworker.adapter import OutgoingMessage, QueueSpec, Settings, Target
-from steadyworker.clock import SystemClock, Times
 from steadyworker.errors import MessageRefused, NotPublished
 from steadyworker.ledger.base import State
-from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker_rabbitmq import RabbitmqAdapter
 from steadyworker_rabbitmq.checks.probe import Broker
 from steadyworker_rabbitmq.errors import QueueUnavailable
 from steadyworker_rabbitmq.publisher import _Outgoing
 from tests.brokers.rabbitmq import Node, Vhost
 from tests.support.jobs import Fails
-from tests.support.stage import Processes
+from tests.support.stage import Processes, processes_at
 
 Eventually = Callable[..., Any]
 
@@ -84,11 +82,8 @@ def test_the_broker_moves_a_message_above_its_limit_to_the_dead_letters_by_itsel
 def place(tmp_path: Path, vhost: Vhost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
     """Worker processes on RabbitMQ, with a ledger in a file."""
     monkeypatch.setenv("STEADYWORKER_DELAYS", "1")
-    path = tmp_path / "ledger.db"
-    ledger = SqliteLedger(path, clock=SystemClock(), times=Times())
-    made = Processes(tmp_path, ledger, broker_url=f"{vhost.url}?management=off", ledger_url=f"sqlite:{path}")
-    yield made
-    made.close()
+    with processes_at(f"{vhost.url}?management=off", tmp_path) as made:
+        yield made
 
 
 def publish(channel: Any, *bodies: bytes) -> None:

@@ -22,6 +22,8 @@ from steadyworker.errors import MessageRefused, PublishFailed
 from tests.adapters.stomp_kit import Worker, work
 from tests.brokers.activemq import connector
 from tests.brokers.stomp_broker import StompBroker
+from tests.conftest import Eventually
+from tests.faults.proxy import Proxy
 
 OpenWorker = Callable[..., Worker]
 
@@ -156,17 +158,20 @@ def test_a_smaller_prefetch_ends_what_is_free_and_keeps_what_is_held(
 
 @pytest.mark.parametrize("stomp_kind", ["classic"], indirect=True)
 def test_a_frame_above_the_brokers_limit_is_refused_for_good_and_any_other_error_is_not(
-    stomp_broker: StompBroker, open_worker: OpenWorker
+    stomp_broker: StompBroker, open_worker: OpenWorker, eventually: Eventually
 ) -> None:
     """Classic names no frame in its error, so a message is only judged if it was alone on the connection."""
-    with connector(stomp_broker, "wireFormat.maxFrameSize=20000") as url:
-        adapter = open_worker(url).adapter
+    with connector(stomp_broker, "wireFormat.maxFrameSize=20000") as url, Proxy(url) as proxy:
+        adapter = open_worker(proxy.url).adapter
         with pytest.raises(MessageRefused, match="maxFrameSize") as refused:
             adapter.publish(work(body=b"x" * 30_000))
         assert refused.value.id == "stomp.frame-too-large"
         adapter.publish(work())
         with ThreadPoolExecutor(2) as pool:
+            proxy.hold("up")
             sent = [pool.submit(adapter.publish, work(f"k-{number}", b"x" * 30_000)) for number in range(2)]
+            eventually(lambda: len(adapter._publisher._flights) == 2)
+            proxy.resume()
             errors = [each.exception() for each in sent]
-        assert all(isinstance(error, PublishFailed) for error in errors)
+        assert [type(error) for error in errors] == [PublishFailed] * 2
         adapter.publish(work())

@@ -23,9 +23,7 @@ _NAME = re.compile(r"steadyworker( [a-z]+)+")
 def commands() -> Iterator[tuple[str, str]]:
     """Each command in the texts of the catalogue, filled as far as without a record, with the entry's id."""
     for entry in load().values():
-        for line in entry.verify:
-            yield from ((entry.id, part) for part in _in(entry, line) if "steadyworker" in line)
-        for text in (entry.what, entry.why, *entry.remedies, entry.worker or ""):
+        for text in (entry.what, entry.why, *entry.remedies, *entry.verify, entry.worker or ""):
             yield from ((entry.id, command) for command in _in(entry, text))
 
 

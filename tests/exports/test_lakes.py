@@ -10,7 +10,7 @@ import pytest
 
 from steadyworker.errors import ExportRejected
 from steadyworker.exports import check_files
-from steadyworker.exports.spark.inputs import of_text
+from steadyworker.exports.spark.inputs import of_plan, of_text
 from steadyworker.exports.spark.tables import Files, source_of
 
 LAKES = {"delta": "_delta_log/00000000000000000000.json", "hudi": ".hoodie/hoodie.properties"}
@@ -76,7 +76,7 @@ def test_a_setting_of_the_session_is_put_back_although_the_plan_cannot_be_explai
         seen.append(settings["spark.sql.maxMetadataStringLength"])
         if fails:
             raise ConnectionError(mode)
-        return "Location: InMemoryFileIndex [file:/lake/t]"
+        return "Location: InMemoryFileIndex(1 paths)[file:/lake/t], PartitionFilters: []"
 
     conf = SimpleNamespace(get=settings.get, set=settings.__setitem__)
     frame: Any = SimpleNamespace(sparkSession=SimpleNamespace(conf=conf), _explain_string=explained)
@@ -87,3 +87,32 @@ def test_a_setting_of_the_session_is_put_back_although_the_plan_cannot_be_explai
         assert of_text(frame).paths == ["/lake/t"]
     assert seen == [str(1 << 20)]
     assert settings == {"spark.sql.maxMetadataStringLength": "77"}
+
+
+class Few(list[Any]):
+    """A sequence of Scala's."""
+
+    def size(self) -> int:
+        return len(self)
+
+    def apply(self, number: int) -> Any:
+        return self[number]
+
+
+def test_a_path_with_other_characters_is_looked_at_as_it_is() -> None:
+    """Spark separates paths by a comma and a space, and Hive has URIs; a lake behind a misread path would be exported."""
+    conf = SimpleNamespace(get=lambda _: "100", set=lambda *_: None)
+    paths = "file:/lake/a, b, s3a://bucket/c, d, file:/e%20f]"
+    text = f"Location: InMemoryFileIndex(3 paths)[{paths}], PartitionFilters: [], PushedFilters: []"
+    frame: Any = SimpleNamespace(sparkSession=SimpleNamespace(conf=conf), _explain_string=lambda mode: text)
+    assert of_text(frame).paths == ["/lake/a, b", "s3a://bucket/c, d", "/e%20f]"]
+
+    location = SimpleNamespace(toString=lambda: "file:/lake/a%20b%25")
+    leaf = SimpleNamespace(
+        getClass=lambda: SimpleNamespace(getSimpleName=lambda: "HiveTableRelation"),
+        tableMeta=lambda: SimpleNamespace(location=lambda: location),
+    )
+    plan = SimpleNamespace(collectLeaves=lambda: Few([leaf]), subqueriesAll=Few)
+    query = SimpleNamespace(queryExecution=lambda: SimpleNamespace(analyzed=lambda: plan))
+    result: Any = SimpleNamespace(_jdf=query)
+    assert of_plan(result).paths == ["/lake/a b%"]

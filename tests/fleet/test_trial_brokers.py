@@ -27,7 +27,6 @@ from tests.support.probes import ready
 from tests.support.stage import WorkerProcess, eventually
 
 HEARTBEAT = 3
-FROZEN_FOR = 20.0
 VALID_FOR = timedelta(seconds=20)
 FIRST = {KEYS[0]: JOBS[KEYS[0]]}
 """The job whose sender makes the queues; all others come from elsewhere."""

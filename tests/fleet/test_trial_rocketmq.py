@@ -14,7 +14,7 @@ from tests.brokers.rocketmq_place import DirectPlace
 from tests.brokers.rocketmq_slave import RocketMQ4WithSlave
 from tests.faults.proxy import Proxy
 from tests.fleet.kit import LIGHT, Fleet, says_all
-from tests.fleet.trials import HELD, KEYS, all_done, two_workers
+from tests.fleet.trials import HELD, KEYS, all_done, all_once_and_stopped, two_workers
 
 GATED = {key: {"gate": "gate"} for key in KEYS}
 """All jobs wait for the gate, because a topic has no order: whichever start first hold all slots."""
@@ -86,12 +86,7 @@ def test_a_master_that_is_killed_in_mid_job(with_slave: Fleet, ends: str) -> Non
         node.broker.start()
     else:
         node.promote()
-    all_done(with_slave)
-    for worker in workers:
-        worker.terminate()
-    for worker in workers:
-        worker.ended(0)
-    assert sorted(with_slave.lines("starts")) == [f"{key} 1" for key in KEYS]
+    all_once_and_stopped(with_slave, workers)
     with node.remoting() as remoting:
         queues = remoting.route(with_slave.queue) or []
         assert {queue.broker.address for queue in queues} == {node.broker_address}

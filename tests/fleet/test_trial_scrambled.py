@@ -41,5 +41,6 @@ def test_bytes_that_arrive_twice_or_in_the_wrong_order(place: Place, fleet: Flee
     for worker in workers:
         causes = [line["cause"] for line in worker.lines("delivery_lost")]
         causes += [line["why"] for line in worker.lines("not_ready")]
+        assert causes
         assert "" not in causes
         assert "Traceback" not in worker.log.read_text()

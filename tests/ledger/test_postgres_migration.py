@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, LiteralString
@@ -107,6 +107,13 @@ def before(database: str) -> Iterator[Before]:
         yield before
 
 
+def id_of(ledger: PostgresLedger) -> str | None:
+    """The ledger's id; None while it must wait for a migration."""
+    with suppress(LedgerUnavailable):
+        return ledger.ledger_id()
+    return None
+
+
 def structure(admin: Admin) -> list[list[tuple[Any, ...]]]:
     return [admin.execute(statement).fetchall() for statement in STRUCTURE]
 
@@ -177,14 +184,9 @@ def test_many_threads_that_open_it_at_once_migrate_it_once(before: Before, opene
     before.fill()
     ledgers = [opened() for _ in range(8)]
 
-    def first_call(ledger: PostgresLedger) -> str:
-        def asked() -> str | None:
-            try:
-                return ledger.ledger_id()
-            except LedgerUnavailable:
-                return None
-
-        return eventually(asked, "the id")
+    def first_call(ledger: PostgresLedger) -> str | None:
+        found: str | None = eventually(lambda: id_of(ledger), "the id")
+        return found
 
     with ThreadPoolExecutor(8) as pool:
         assert set(pool.map(first_call, ledgers)) == {"5" * 32}
@@ -253,13 +255,7 @@ def test_a_table_that_is_locked_is_waited_for_and_half_a_migration_is_none(
         assert admin.execute("SELECT to_regclass('steadyworker_messages')").fetchall() == [(None,)]
         before.claim("a job of a process that works on")
 
-    def id_of() -> str | None:
-        try:
-            return ledger.ledger_id()
-        except LedgerUnavailable:
-            return None
-
-    assert eventually(id_of, "the migration") == "5" * 32
+    assert eventually(lambda: id_of(ledger), "the migration") == "5" * 32
     assert schema_of(admin) == SCHEMA_VERSION
 
 

@@ -221,5 +221,5 @@ def test_renewals_touch_no_index(opened: Open, admin: Admin) -> None:
             assert ledger.renew([token])[0].granted
     ledger.close()  # the server counts what a session did when it ends
     count = "SELECT n_tup_upd, n_tup_upd - n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'steadyworker_jobs'"
-    counted = eventually(lambda: [found for found in admin.execute(count).fetchall() if found[0]], "the counts")
+    counted = eventually(lambda: [found for found in admin.execute(count).fetchall() if found[0] >= 201], "the counts")
     assert counted == [(201, 1)], "all but the deferral"

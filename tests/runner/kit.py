@@ -57,18 +57,20 @@ def saves(position: int, then: Deed = nothing) -> Deed:
 
 class Gate:
     """
-    A deed that goes on when the test opens it.
+    A deed that goes on when the test opens it, with another one.
 
     Wait for `reached` before a cancel: a checkpoint just before it would hear of it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, then: Deed = nothing) -> None:
         self.reached = threading.Event()
         self._opened = threading.Event()
+        self._then = then
 
-    def __call__(self, job: Job[Any, Any]) -> None:
+    def __call__(self, job: Job[Any, Any]) -> object:
         self.reached.set()
         assert self._opened.wait(20), "the test never opened this gate"
+        return self._then(job)
 
     def open(self) -> None:
         self._opened.set()

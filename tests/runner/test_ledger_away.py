@@ -39,13 +39,8 @@ def test_nothing_is_claimed_while_the_ledger_is_away(harness: MakeHarness) -> No
 
 @pytest.mark.parametrize("away", [5, 45, 500])
 def test_a_checkpoint_waits_for_the_ledger_and_the_job_goes_on(harness: MakeHarness, away: float) -> None:
-    gate = Gate()
-
-    def saves_again(job: Any) -> None:
-        gate(job)
-        job.checkpoint(2)
-
-    exports = worker(saves(1, saves_again))
+    gate = Gate(saves(2))
+    exports = worker(saves(1, gate))
     h = harness(exports)
     key = h.send(exports, {})
     h.wait(key, until="checkpoint")

@@ -24,6 +24,16 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[Any]:
     return [record.msg for record in found]
 
 
+def at_a_gate(harness: MakeHarness) -> tuple[Harness, str, Gate]:
+    """Start a job, and wait until its handler is at the gate."""
+    gate = Gate()
+    exports = worker(gate)
+    h = harness(exports)
+    key = h.send(exports, {})
+    h.wait(key, until=gate.reached.is_set)
+    return h, key, gate
+
+
 def goes_back(h: Harness, to: dict[JobId, Any]) -> None:
     h.ledger._jobs = copy.deepcopy(to)
 
@@ -81,11 +91,7 @@ def test_a_record_of_an_earlier_run_is_no_later_run(harness: MakeHarness, caplog
 
 
 def test_a_take_over_is_no_loss(harness: MakeHarness, caplog: pytest.LogCaptureFixture) -> None:
-    gate = Gate()
-    exports = worker(gate)
-    h = harness(exports)
-    key = h.send(exports, {})
-    h.wait(key, until=gate.reached.is_set)
+    h, key, gate = at_a_gate(harness)
     h.expire_lease(key)
     gate.open()
     h.wait(key)
@@ -99,11 +105,7 @@ def test_a_job_that_was_taken_over_ended_and_forgotten_while_its_owner_was_froze
 ) -> None:
     """The record is missing, but the ledger has not gone back in time; its slow reply does not keep the run alive."""
     caplog.set_level(logging.INFO)
-    gate = Gate()
-    exports = worker(gate)
-    h = harness(exports)
-    key = h.send(exports, {})
-    h.wait(key, until=gate.reached.is_set)
+    h, key, gate = at_a_gate(harness)
     (run,) = h.processes[0].runners[0].state.by_fence.values()
     phases: list[tuple[Phase, bool]] = []
     read = h.ledger.read
@@ -127,11 +129,7 @@ def test_a_job_that_was_taken_over_ended_and_forgotten_while_its_owner_was_froze
 
 
 def test_each_way_in_which_a_refused_run_meets_an_older_ledger(harness: MakeHarness) -> None:
-    gate = Gate()
-    exports = worker(gate)
-    h = harness(exports)
-    key = h.send(exports, {})
-    h.wait(key, until=gate.reached.is_set)
+    h, key, gate = at_a_gate(harness)
     (run,) = h.processes[0].runners[0].state.by_fence.values()
     row = h.job(key)
     assert row is not None

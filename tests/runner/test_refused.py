@@ -12,6 +12,7 @@ from steadyworker.events import Checkpointed, Fenced
 from steadyworker.exports.rows import RowExport
 from steadyworker.ledger.base import Renewal, State
 from steadyworker.testing.flaky_ledger import LedgerLine
+from steadyworker.testing.harness import Harness
 from steadyworker.testing.plugin import MakeHarness
 from tests.runner.kit import QUEUE, Gate, counted, events, saves, worker
 
@@ -58,18 +59,13 @@ def test_a_refused_request_ends_its_run_and_changes_nothing(harness: MakeHarness
     assert h.broker.depth(QUEUE) == 0
 
 
-@pytest.mark.parametrize("until", ["granted", "refused"])
-def test_a_run_that_is_not_trusted_writes_nothing_until_the_ledger_has_renewed_its_lease(
-    harness: MakeHarness, until: str
-) -> None:
-    """The ledger responds, but cannot judge the renewal, because another session keeps the row locked."""
-    gate = Gate()
+def without_trust(harness: MakeHarness, gate: Gate) -> tuple[Harness, str, LedgerLine]:
+    """
+    Start a run, let its trust end, and open its gate.
 
-    def saves_again(job: Any) -> None:
-        gate(job)
-        job.checkpoint(2)
-
-    exports = worker(saves(1, saves_again))
+    The ledger responds, but cannot judge the renewal, because another session keeps the row locked.
+    """
+    exports = worker(saves(1, gate))
     h = harness(exports)
     key = h.send(exports, {})
     h.wait(key, until="checkpoint")
@@ -79,6 +75,14 @@ def test_a_run_that_is_not_trusted_writes_nothing_until_the_ledger_has_renewed_i
     assert h.not_ready == {}, "only the trust is missing"
     gate.open()
     h.advance(5)
+    return h, key, line
+
+
+@pytest.mark.parametrize("until", ["granted", "refused"])
+def test_a_run_that_is_not_trusted_writes_nothing_until_the_ledger_has_renewed_its_lease(
+    harness: MakeHarness, until: str
+) -> None:
+    h, key, line = without_trust(harness, Gate(saves(2)))
     waits = h.job(key)
     assert waits is not None
     assert waits.checkpoint == b"1"
@@ -99,16 +103,7 @@ def test_a_run_that_is_not_trusted_writes_nothing_until_the_ledger_has_renewed_i
 
 
 def test_an_outcome_of_a_run_that_is_not_trusted_waits_for_a_renewal(harness: MakeHarness) -> None:
-    gate = Gate()
-    exports = worker(saves(1, gate))
-    h = harness(exports)
-    key = h.send(exports, {})
-    h.wait(key, until="checkpoint")
-    line: LedgerLine = h.processes[0].ledger
-    line.renew = lambda tokens: [Renewal(granted=False, locked=True) for _ in tokens]  # type: ignore[attr-defined]
-    h.advance(55)
-    gate.open()
-    h.advance(5)
+    h, key, line = without_trust(harness, Gate())
     waits = h.job(key)
     assert waits is not None
     assert (waits.state, h.broker.depth(QUEUE)) == (State.RUNNING, 1)

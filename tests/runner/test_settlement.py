@@ -33,13 +33,8 @@ TROUBLES: dict[str, tuple[Callable[[Harness], None], Callable[[Harness], None]]]
 def test_it_waits_and_goes_on(
     harness: MakeHarness, trouble: Callable[[Harness], None], remedy: Callable[[Harness], None], target: Target
 ) -> None:
-    gate = Gate()
-
-    def fails(job: Any) -> None:
-        gate(job)
-        raise ValueError("odd") if target is Target.LATER else KeyError("never")
-
-    exports = worker(saves(1, fails), nothing, retry=RetryPolicy(dont_retry_on=(KeyError,)))
+    gate = Gate(raises(ValueError("odd") if target is Target.LATER else KeyError("never")))
+    exports = worker(saves(1, gate), nothing, retry=RetryPolicy(dont_retry_on=(KeyError,)))
     h = harness(exports)
     key = h.send(exports, {})
     h.wait(key, until="checkpoint")
@@ -95,13 +90,8 @@ def test_its_slot_is_free_for_other_jobs_meanwhile(harness: MakeHarness) -> None
 @pytest.mark.parametrize("published", [False, True], ids=["before the publish", "after the publish"])
 def test_who_meets_a_hand_over_without_its_owner_finishes_it(harness: MakeHarness, published: bool) -> None:
     """`moving` with its owner gone: the copy is published, nothing is run again for this attempt."""
-    gate = Gate()
-
-    def fails(job: Any) -> None:
-        gate(job)
-        raise ValueError("odd")
-
-    exports = worker(saves(1, fails), nothing)
+    gate = Gate(raises(ValueError("odd")))
+    exports = worker(saves(1, gate), nothing)
     h = harness(exports)
     key = h.send(exports, {})
     h.wait(key, until="checkpoint")

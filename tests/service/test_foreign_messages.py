@@ -20,17 +20,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steadyworker.adapter import OutgoingMessage, QueueSpec, Settings, Target
-from steadyworker.clock import SystemClock, Times
 from steadyworker.delivery import DEAD_HEADERS, KEY, OWN_HEADERS, REASON
 from steadyworker.ledger.base import State, Wanted
-from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker_rocketmq.names import is_system_property
 from steadyworker_sqlite import SqliteAdapter
 from tests.brokers.jms import MAP, content, kinds, send_map
 from tests.brokers.rabbitmq import Vhost
 from tests.brokers.rocketmq import RocketMQ4, RocketMQ5, RocketMQNode
 from tests.brokers.stomp_broker import StompBroker
-from tests.support.stage import WITHIN, Processes, Stage, WorkerProcess, eventually
+from tests.support.stage import WITHIN, Processes, Stage, WorkerProcess, eventually, processes_at
 
 TYPED = "tests.support.jobs:Typed"
 GOOD = b'{"merchant": "m-17"}'
@@ -156,12 +154,8 @@ _amqp_texts = st.none() | st.text(st.characters(codec="utf-8"), max_size=40) | s
 @pytest.fixture
 def place(tmp_path: Path, vhost: Vhost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
     monkeypatch.setenv("STEADYWORKER_DELAYS", "1,5")
-    path = tmp_path / "ledger.db"
-    ledger = SqliteLedger(path, clock=SystemClock(), times=Times())
-    url = f"{vhost.url}?heartbeat=60&management=off"
-    made = Processes(tmp_path, ledger, broker_url=url, ledger_url=f"sqlite:{path}")
-    yield made
-    made.close()
+    with processes_at(f"{vhost.url}?heartbeat=60&management=off", tmp_path) as made:
+        yield made
 
 
 def test_whatever_is_sent_over_amqp_ends_done_or_dead(place: Processes, vhost: Vhost) -> None:
@@ -250,11 +244,9 @@ _stomp_properties: st.SearchStrategy[dict[str, str]] = st.fixed_dictionaries(
 
 @pytest.fixture
 def at_activemq(stomp_broker: StompBroker, tmp_path: Path) -> Iterator[Processes]:
-    ledger = SqliteLedger(tmp_path / "ledger.db", clock=SystemClock(), times=Times())
-    made = Processes(tmp_path, ledger, broker_url=stomp_broker.url, ledger_url=ledger.url)
     stomp_broker.remove_queues("typed")
-    yield made
-    made.close()
+    with processes_at(stomp_broker.url, tmp_path) as made:
+        yield made
     stomp_broker.remove_queues("typed")
 
 
@@ -357,13 +349,11 @@ ROCKETMQ = [
 def at_rocketmq(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Processes, RocketMQNode]]:
     fixture, grpc = request.param
     node: RocketMQ4 | RocketMQ5 = request.getfixturevalue(fixture)
-    ledger = SqliteLedger(tmp_path / "ledger.db", clock=SystemClock(), times=Times())
     # Another group, because a proxy can still give a message to a worker of the test before, which was killed.
     url = f"{node.url}&queues=4" if grpc else f"{node.remoting_url}?queues=4&group={{queue}}-remoting"
-    made = Processes(tmp_path, ledger, broker_url=url, ledger_url=ledger.url)
     node.remove("typed")
-    yield made, node
-    made.close()
+    with processes_at(url, tmp_path) as made:
+        yield made, node
     node.remove("typed")
 
 

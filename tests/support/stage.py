@@ -217,6 +217,17 @@ class Processes:
         self.ledger.close()
 
 
+@contextmanager
+def processes_at(broker_url: str, folder: Path) -> Iterator[Processes]:
+    """Worker processes on this broker, and on a ledger in a file of this folder."""
+    ledger = SqliteLedger(folder / "ledger.db", clock=SystemClock(), times=Times())
+    made = Processes(folder, ledger, broker_url=broker_url, ledger_url=ledger.url)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
 class Stage(Processes):
     """Worker processes on an embedded broker and a ledger in a file."""
 
@@ -262,6 +273,14 @@ class Stage(Processes):
             consumers = "SELECT id FROM consumers WHERE queue = ?"
             broker.execute(f"UPDATE deliveries SET consumer = NULL WHERE consumer IN ({consumers})", (owner_of,))
             broker.execute("DELETE FROM consumers WHERE queue = ?", (owner_of,))
+            broker.execute("COMMIT")
+
+    def lose(self, queue: str) -> None:
+        """What a broker does that loses the messages of a queue: they are gone, and no consumer hears of it."""
+        with closing(sqlite3.connect(self.broker, isolation_level=None, timeout=10)) as broker:
+            broker.execute("BEGIN IMMEDIATE")
+            broker.execute("DELETE FROM deliveries WHERE seq IN (SELECT seq FROM messages WHERE queue = ?)", (queue,))
+            assert broker.execute("DELETE FROM messages WHERE queue = ?", (queue,)).rowcount > 0
             broker.execute("COMMIT")
 
 

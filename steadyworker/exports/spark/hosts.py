@@ -250,10 +250,8 @@ class Host:
             if now - self.answered_at >= self.settings.ping_every:
                 self.asked = self._patience(within, now)
                 self.process.send(Ping(self.begun))
-        elif now >= self.asked.due + _LATE:
-            self.asked = self._patience(
-                within, now
-            )  # this process stood still: a paused container, a suspended machine
+        elif now >= self.asked.due + _LATE:  # this process stood still: a paused container, a suspended machine
+            self.asked = self._patience(within, now)
         elif self.asked.over(now, self._cpu):
             silent, self.answered_at, self.asked = now - self.asked.began, now, None
             self.kill(f"the host's JVM did not respond for {silent:.0f} s")

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -33,7 +34,8 @@ _FILES = "org.apache.spark.sql.execution.datasources."
 _PLAIN = f"{_FILES}HadoopFsRelation"
 _ICEBERG = "org.apache.iceberg.spark.source.SparkTable"
 _LENGTH = "spark.sql.maxMetadataStringLength"  # Spark cuts longer lists of paths
-_LOCATION = re.compile(r"Location: (?:InMemoryFileIndex|CatalogFileIndex) *(?:\(\d+ paths\))? *\[(.*)\]")
+_LOCATION = re.compile(r"Location: (?:InMemoryFileIndex|CatalogFileIndex)\(\d+ paths\)\[(.*?)\], PartitionFilters: \[")
+_NEXT = re.compile(r", (?=[A-Za-z][A-Za-z0-9+.-]*:/)")  # between two paths; a path can have a comma and a space, too
 _EACH = 100  # paths of one relation that are looked at one by one; of more, only the folders are
 
 
@@ -93,7 +95,7 @@ def of_plan(result: DataFrame) -> Inputs:
                     index = leaf.relation().location()
                     paths += _paths(index) if _class(index).startswith(_FILES) else []
                 case "HiveTableRelation":
-                    paths.append(_plain(leaf.tableMeta().location().toString()))
+                    paths.append(_plain(unquote(leaf.tableMeta().location().toString())))  # a URI
                 case "DataSourceV2Relation" if _class(leaf.table()) == _ICEBERG:
                     tables.append(leaf.table())
                 case "DataSourceV2Relation" if _class(leaf.table()).startswith(_FILES):
@@ -108,10 +110,11 @@ def of_text(result: DataFrame) -> Inputs:
     before = conf.get(_LENGTH)
     conf.set(_LENGTH, str(1 << 20))
     try:
-        text = frame._explain_string(mode="formatted")  # noqa: SLF001 - `explain` only prints it
+        # The other modes leave out all paths of a relation but the first. `explain` only prints the text.
+        text = frame._explain_string(mode="simple")  # noqa: SLF001
     finally:
         conf.set(_LENGTH, before or "100")
-    found = [_plain(path) for match in _LOCATION.finditer(text) for path in match[1].split(", ")]
+    found = [_plain(path) for match in _LOCATION.finditer(text) for path in _NEXT.split(match[1])]
     return Inputs([*dict.fromkeys(_few(found))], [])
 
 

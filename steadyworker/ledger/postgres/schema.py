@@ -166,13 +166,16 @@ OLDEST = min(_MIGRATIONS)
 """The earliest version from which a ledger can be migrated."""
 
 
-def migration(found: int) -> LiteralString:
+def migration(found: int) -> LiteralString | None:
     """
-    Return the statements that bring a ledger of version `found` to `SCHEMA_VERSION`, as one transaction.
+    Return the statements that bring a ledger of version `found` to `SCHEMA_VERSION`, as one transaction; None if there are none.
 
     If another process has migrated it meanwhile, they raise NotNullViolation, and change nothing.
     """
-    steps = (statement for version in range(found, SCHEMA_VERSION) for statement in _MIGRATIONS[version])
+    versions = range(found, SCHEMA_VERSION)
+    if not all(version in _MIGRATIONS for version in versions):
+        return None
+    steps = (statement for version in versions for statement in _MIGRATIONS[version])
     begin: LiteralString = "UPDATE steadyworker_meta SET schema = CASE schema WHEN %(found)s THEN %(schema)s END"
     return ";".join([_ALONE, begin, *steps, "UPDATE steadyworker_meta SET made_by = %(made_by)s"])
 

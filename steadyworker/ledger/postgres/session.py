@@ -39,7 +39,7 @@ from tenacity import wait_random_exponential
 from typing_extensions import override
 
 from steadyworker.clock import Clock
-from steadyworker.errors import ConfigError, LedgerUnavailable, NoLedger
+from steadyworker.errors import ConfigError, LedgerUnavailable, NoLedger, OlderLedger
 from steadyworker.ledger.postgres import schema as sql
 from steadyworker.ledger.postgres.url import Target
 from steadyworker.retry import draw
@@ -174,7 +174,7 @@ class Session:
         create: True if a session creates the ledger in a database without one.
 
     Raises:
-        NoLedger: Before the first success: the database has no ledger, and `create` is False.
+        NoLedger: Before the first success: the database has no ledger, or an older one (OlderLedger), and `create` is False.
         ConfigError: Before the first success: another fault that no retry can mend, such as a refused login, another schema, or no rights.
         LedgerUnavailable: Every other fault, and every fault after the first success.
     """
@@ -304,7 +304,8 @@ class Session:
 
     def _migrate(self, connection: Connection, found: int) -> None:
         """Bring the tables to this version; raise ConfigError if that is impossible, or not for this process."""
-        if found < sql.OLDEST:
+        statements = sql.migration(found)
+        if statements is None:
             raise self._unfit(
                 f"Expected a ledger of schema {sql.OLDEST} to {sql.SCHEMA_VERSION} at {self._at.shown}, got {found}: "
                 "finish its jobs with the version of SteadyWorker that made it, or name another database in --ledger."
@@ -312,11 +313,11 @@ class Session:
         expected = f"Expected a ledger of schema {sql.SCHEMA_VERSION} at {self._at.shown}, got {found}"
         ours = version(_PACKAGE)
         if not self._create:
-            raise self._unfit(f"{expected}: start a worker of SteadyWorker {ours}, which migrates the ledger in place.")
+            raise OlderLedger(self._at.shown, sql.SCHEMA_VERSION, found, ours)
         connection.deadline = self._clock.monotonic() + _MIGRATION
         values = {"found": found, "schema": sql.SCHEMA_VERSION, "made_by": ours}
         try:
-            connection.run(sql.migration(found), values, lock_wait=self._call * _MIGRATION_LOCK, longest=_MIGRATION)
+            connection.run(statements, values, lock_wait=self._call * _MIGRATION_LOCK, longest=_MIGRATION)
         except errors.NotNullViolation:
             return  # another process has migrated it
         except errors.InsufficientPrivilege as error:

@@ -109,7 +109,7 @@ def writing(spark, tables, params):
         rows.write.saveAsTable("written", path=params["to"])
     else:
         rows.write.parquet(params["to"])
-    time.sleep(1)  # the watcher looks meanwhile
+    time.sleep(1)  # two looks of the watcher, which could take these tasks for the export's; nothing shows a look
     return spark.range(5)
 
 

@@ -36,7 +36,7 @@ def compute(seconds: float) -> None:
 @pytest.mark.long
 def test_only_what_a_job_s_own_threads_compute_is_its_progress() -> None:
     planning = Planning(os.getpid(), "sw-17")
-    begun, computed, ends = threading.Event(), threading.Event(), threading.Event()
+    begun, computed, task_computed, ends = (threading.Event() for _ in range(4))
 
     def job() -> None:
         planning.begin(Jvm())
@@ -48,6 +48,8 @@ def test_only_what_a_job_s_own_threads_compute_is_its_progress() -> None:
     def task() -> None:
         Path("/proc/thread-self/comm").write_text("Executor task launch worker for task 0.0"[:15])
         compute(0.5)
+        task_computed.set()
+        ends.wait(60)
 
     thread = threading.Thread(target=job)
     thread.start()
@@ -62,13 +64,12 @@ def test_only_what_a_job_s_own_threads_compute_is_its_progress() -> None:
     assert planning.planned() == after, "another thread of the process computed, and this one waited"
     assert planning.computed() == 0
     tasks = threading.Thread(target=task)
-    seen = [planning.computed()]
     tasks.start()
-    while tasks.is_alive():
-        seen.append(planning.computed())
-    assert max(seen) >= 1
+    assert task_computed.wait(60)
+    assert planning.computed() >= 2
     ends.set()
-    thread.join()
+    for each in (thread, tasks):
+        each.join()
 
 
 def test_planning_is_progress_and_tasks_that_compute_put_off_the_limit(

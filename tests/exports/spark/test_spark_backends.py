@@ -153,7 +153,6 @@ import os, sys
 from pathlib import Path
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import SparkSettings
-from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.spark.export import SparkExport
 from tests.exports.spark.sparkkit import BIG, LiveServices
 from tests.exports.spark.test_spark_backends import CLUSTER

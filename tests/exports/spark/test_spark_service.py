@@ -498,7 +498,9 @@ time.sleep(600)
     assert services.events[-1]["submissions"] == 2
 
 
-def test_two_jobs_whose_host_dies_at_its_start_wait_for_one_other_start(host: Made, tmp_path: Path) -> None:
+def test_two_jobs_whose_host_dies_at_its_start_wait_for_one_other_start(
+    host: Made, tmp_path: Path, eventually: Eventually
+) -> None:
     """Neither can have killed it; two starts at once would only take each other's processor time."""
     told = tmp_path / "told"
     service = host(
@@ -508,7 +510,8 @@ def tell(what):
         file.write(what + " ")
 
 tell("begins")
-time.sleep(0.5)
+while not pathlib.Path({str(tmp_path / "go")!r}).exists():
+    time.sleep(0.01)
 if first:
     sys.exit(1)
 tell("ready")
@@ -521,6 +524,8 @@ for run in commands():
     threads = [threading.Thread(target=export, args=(job, tmp_path / f"{job.uid}.csv")) for job in jobs]
     for thread in threads:
         thread.start()
+    eventually(lambda: [len(one.calls) for one in service._hosts] == [2])
+    (tmp_path / "go").touch()
     for thread in threads:
         thread.join(60)
     assert told.read_text() == "begins begins ready "
