@@ -478,7 +478,7 @@ def missing(error: NoLedger) -> Finding:
     remedy = "start a worker; or, if workers of these queues run already, set --ledger to their ledger."
     if isinstance(error, OlderLedger):
         remedy = "start a worker of this version; the worker processes of the version before finish their jobs."
-    return Finding("note", str(error), remedy, id=error.id)
+    return Finding("note", str(error), remedy, id=error.id or "ledger.missing")
 
 
 def permit(found: Sequence[Sequence[Any]]) -> Renewal:

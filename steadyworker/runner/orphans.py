@@ -144,8 +144,9 @@ class Orphans:
     def _take_all(self, after: float) -> None:
         reserved, self.reserved = self.reserved, 0
         for orphan in self._orphans(after, _MOST, stranded=False):
-            if not (self._nothing_waits() or reserved) or not self._take(orphan):
-                self.reserved = int(orphan.unseen_for > self._deps.times.orphan_reserve)
+            long = orphan.unseen_for > self._deps.times.orphan_reserve
+            if not (self._nothing_waits() or (reserved and long)) or not self._take(orphan):
+                self.reserved = int(long)
                 return
 
     def _orphans(self, after: float, limit: int, *, stranded: bool) -> list[Orphan]:

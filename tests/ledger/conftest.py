@@ -17,12 +17,12 @@ from tests.ledger.pgkit import QUICK, Admin, Open
 
 
 @pytest.fixture
-def actor() -> Iterator[Actor]:
+def actor(tmp_path: Path) -> Iterator[Actor]:
     """Starts actors, and ends what is left of them."""
     actors: list[subprocess.Popen[str]] = []
 
     def start(part: str, *arguments: object) -> subprocess.Popen[str]:
-        actors.append(started(part, *arguments))
+        actors.append(started(tmp_path, part, *arguments))
         return actors[-1]
 
     yield start

@@ -13,10 +13,10 @@ ROOT = Path(__file__).parents[2]
 Actor = Callable[..., "subprocess.Popen[str]"]
 
 
-def started(part: str, *arguments: object) -> subprocess.Popen[str]:
-    """Start an actor that plays this part."""
+def started(temporary: Path, part: str, *arguments: object) -> subprocess.Popen[str]:
+    """Start an actor that plays this part, with a folder for its temporary files."""
     command = [sys.executable, str(Path(__file__).with_name("actors.py")), part, *map(str, arguments)]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)}
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
 
 

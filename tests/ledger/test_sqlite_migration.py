@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from steadyworker.outcome import Counters
 from steadyworker.testing.clock import FakeClock
 from tests.ledger.kit import ROOT, Actor, line, tell
 from tests.ledger.test_sqlite_faults import in_own_mounts
+from tests.support import schema_6
 from tests.support.schema_6 import version_before
 
 JOB = JobId("shop", "exports", "job")
@@ -200,6 +201,42 @@ class TestTheFirstOpen:
         assert seen.lease_over
         assert begin(new, "running", MESSAGE).fence > held.fence
         assert new.message(held.id) == MESSAGE
+
+    def test_a_copy_of_the_version_before_is_put_back_under_a_living_process(
+        self, path: Path, old: SqliteLedger, new: SqliteLedger, clock: FakeClock
+    ) -> None:
+        """It is migrated again, and what ran since then is unknown to it."""
+        with version_before():
+            old.close()
+        copy = path.with_name("copy.db")
+        with closing(sqlite3.connect(copy)) as made:
+            for statement in schema_6.CREATE:
+                made.execute(statement)
+            with version_before():
+                made.execute(sql.FILL, {"ledger_id": new.ledger_id(), "schema": 6})
+            made.commit()
+            made.execute(f"PRAGMA application_id = {sql.APPLICATION_ID}")
+        new.close()
+        with closing(SqliteLedger(path, clock=clock, times=Times())) as ledger:
+            assert ledger.register("me", "host", ["shop/exports"])
+            for log in ("-wal", "-shm"):
+                path.with_name(path.name + log).unlink()
+            copy.replace(path)
+            with pytest.raises(LedgerUnavailable, match="put it back"):
+                ledger.register("me", "host", ["shop/exports"])
+            assert not ledger.register("me", "host", ["shop/exports"])
+            assert asked(path, "SELECT schema FROM meta") == [(7,)]
+
+    def test_a_checkout_that_is_not_installed_has_no_version(
+        self, tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def missing(_distribution: str) -> str:
+            raise PackageNotFoundError
+
+        monkeypatch.setattr("importlib.metadata.version", missing)
+        with closing(SqliteLedger(tmp_path / "ledger.db", clock=clock, times=Times())) as ledger:
+            assert ledger.ledger_id()
+        assert asked(tmp_path / "ledger.db", "SELECT made_by FROM meta") == [("unknown",)]
 
 
 class TestTheVersionBeforeGoesOn:

@@ -150,7 +150,7 @@ CREATE: LiteralString = ";".join(
         "INSERT INTO steadyworker_meta (ledger_id, schema, made_by) VALUES (%(ledger_id)s, %(schema)s, %(made_by)s)",
     ]
 )
-_MIGRATIONS: Mapping[int, tuple[LiteralString, ...]] = {
+MIGRATIONS: Mapping[int, tuple[LiteralString, ...]] = {
     5: (
         "ALTER TABLE steadyworker_meta ADD COLUMN made_by text NOT NULL DEFAULT '', ADD COLUMN incarnation text[]",
         "ALTER TABLE steadyworker_jobs ADD COLUMN wake_at timestamptz",
@@ -162,7 +162,7 @@ _MIGRATIONS: Mapping[int, tuple[LiteralString, ...]] = {
 }
 """For each earlier version, the statements that bring a ledger of this version to the next one."""
 
-OLDEST = min(_MIGRATIONS)
+OLDEST = min(MIGRATIONS)
 """The earliest version from which a ledger can be migrated."""
 
 
@@ -173,9 +173,9 @@ def migration(found: int) -> LiteralString | None:
     If another process has migrated it meanwhile, they raise NotNullViolation, and change nothing.
     """
     versions = range(found, SCHEMA_VERSION)
-    if not all(version in _MIGRATIONS for version in versions):
+    if not all(version in MIGRATIONS for version in versions):
         return None
-    steps = (statement for version in versions for statement in _MIGRATIONS[version])
+    steps = (statement for version in versions for statement in MIGRATIONS[version])
     begin: LiteralString = "UPDATE steadyworker_meta SET schema = CASE schema WHEN %(found)s THEN %(schema)s END"
     return ";".join([_ALONE, begin, *steps, "UPDATE steadyworker_meta SET made_by = %(made_by)s"])
 

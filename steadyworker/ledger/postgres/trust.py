@@ -91,16 +91,16 @@ def _late(which: LiteralString, since: LiteralString) -> LiteralString:
 
 
 # The clock is read once, in `asked`; a condition that reads it for each row could not use an index.
-# A queue that was never registered has no row in `steadyworker_attended`: all its jobs are old.
+# All jobs of a queue that was never registered are old, and all jobs of another incarnation in which no owner has registered.
 # The server would expect to read a third of the rows, and compile the query first, for a hundred times as long as it takes.
 ORPHANS = f"""
     SET LOCAL jit = off;
     WITH asked AS MATERIALIZED (
         SELECT moment, moment - make_interval(secs => %(after)s) AS latest, coalesce(
-            (SELECT trusted_from FROM steadyworker_attended WHERE name = %(name)s), 9223372036854775807
+            (SELECT trusted_from FROM steadyworker_attended WHERE name = %(name)s AND {_SAME}), 9223372036854775807
         ) AS trusted_from
         FROM (SELECT {NOW} AS moment) AS clock, steadyworker_meta
-        WHERE {_SAME} AND %(beat)s <= coalesce((SELECT beat FROM steadyworker_owners WHERE owner = %(owner)s), 0)
+        WHERE %(beat)s <= coalesce((SELECT beat FROM steadyworker_owners WHERE owner = %(owner)s), 0)
     ), late AS (
         {_late("owner IS NOT NULL", _SINCE)} UNION ALL {_late(WAITS, "wake_at")} ORDER BY since LIMIT %(rows)s
     )

@@ -14,7 +14,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from importlib.metadata import version
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
@@ -27,6 +26,7 @@ from steadyworker.clock import Clock
 from steadyworker.errors import ConfigError, LedgerUnavailable, NoLedger, OlderLedger
 from steadyworker.ledger.sqlite import schema as sql
 from steadyworker.system.private import make_private_file, make_private_folder
+from steadyworker.versions import version
 
 _OLDEST_SQLITE = (3, 37, 0)  # the first with STRICT tables
 _PAUSE = 0.01
@@ -307,7 +307,7 @@ class LedgerFile:
                 )
             for statement in sql.CREATE:
                 connection.execute(statement)
-            values = {"schema": sql.SCHEMA_VERSION, "made_by": version("steadyworker")}
+            values = {"schema": sql.SCHEMA_VERSION, "made_by": version()}
             connection.execute(sql.FILL, values | {"ledger_id": secrets.token_hex(16)})
             connection.execute(f"PRAGMA application_id = {sql.APPLICATION_ID}")
         connection.execute("COMMIT")
@@ -316,7 +316,7 @@ class LedgerFile:
         """Bring the tables to this version, in one transaction; raise for a ledger that this process cannot migrate."""
         if self._create:
             connection.execute("BEGIN IMMEDIATE")  # waits for another process that does the same
-        ours, (found,) = version("steadyworker"), connection.execute(sql.SCHEMA).fetchone()
+        ours, (found,) = version(), connection.execute(sql.SCHEMA).fetchone()
         if found > sql.SCHEMA_VERSION:
             (made_by,) = connection.execute(sql.MADE_BY).fetchone()
             raise self._unfit(
