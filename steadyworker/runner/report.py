@@ -39,8 +39,8 @@ def about(token: Token, clock: Clock) -> dict[str, Any]:
 
 
 def why(before: Row | None, *, lost: bool) -> str:
-    """Return why a run begins."""
-    if before is None:
+    """Return why a run begins; `before` is None or the row that a replay has inserted if it is the first one of its round."""
+    if before is None or before.hop < 0:
         return "new"
     return "taken over" if lost else f"after {before.state.value}"
 
