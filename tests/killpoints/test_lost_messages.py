@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,8 +61,13 @@ def ghost(stage: Stage, **claimed: object) -> Row:
     with_short_times = SqliteLedger(stage.ledger_path, clock=SystemClock(), times=Times().scaled(SCALE))
     with_short_times.register("ghost", "host", [registered_name(NAMESPACE, "plain")])
     message = KeptMessage(BODY, b'{"headers":{"sw-job-key":"job"}}')
-    values = {"hop": 0, "body_sha256": hashlib.sha256(BODY).digest(), "counters": Counted(), "message": message}
-    row = with_short_times.claim(Claimed(JOB, None, "ghost", **(values | claimed)))  # type: ignore[arg-type]
+    values: dict[str, Any] = {
+        "hop": 0,
+        "body_sha256": hashlib.sha256(BODY).digest(),
+        "counters": Counted(),
+        "message": message,
+    }
+    row = with_short_times.claim(Claimed(JOB, None, "ghost", **(values | claimed)))
     with_short_times.close()
     assert row is not None
     return row

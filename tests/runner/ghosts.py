@@ -28,7 +28,7 @@ def message(**headers: str) -> KeptMessage:
 
 def ghost(h: Harness, key: str = "ghost", *, queue: str = QUEUE, namespace: str = NAMESPACE, **claimed: Any) -> Row:
     """The row of a job whose owner and message are gone; nothing of it is in the broker."""
-    values = {"hop": 0, "body_sha256": DIGEST, "counters": Counters(), "message": message()} | claimed
+    values: dict[str, Any] = {"hop": 0, "body_sha256": DIGEST, "counters": Counters(), "message": message()} | claimed
     row = h.ledger.claim(Claimed(JobId(namespace, queue, key), None, "ghost/1", **values))
     assert row is not None
     return row

@@ -9,12 +9,14 @@ import pytest
 from steadyworker.adapter import Capabilities
 from steadyworker.ledger.base import Claimed, Moving, Renewal, State
 from steadyworker.lifecycle import Stage
+from steadyworker.outcome import Counters
 from steadyworker.runner.consumer_audit import AuditResult
 from steadyworker.runner.orphans import orphan_after
 from steadyworker.testing.harness import Harness
 from steadyworker.testing.memory_adapter import MemoryAdapter
 from steadyworker.testing.plugin import MakeHarness
 from tests.runner.ghosts import (
+    DIGEST,
     FOUND_AFTER,
     LOOK,
     fates,
@@ -255,6 +257,28 @@ def test_a_delivery_in_flight_wins_over_an_orphan_with_a_reserved_slot(harness: 
     h.wait("flies")
     h.advance(LOOK)
     assert fates(h) == ["runs"]
+
+
+def test_a_reserved_slot_is_not_for_an_orphan_that_waits_for_less_time(harness: MakeHarness) -> None:
+    """Another process has taken the one for which it was reserved; for the next one, a message may wait in the queue."""
+    gate = Gate()
+    exports = worker(gate, nothing)
+    h = harness(exports)
+    h.send(exports, {}, key="first")
+    h.wait("first", until=gate.reached.is_set)
+    old = ghost(h, "old")
+    h.advance(3450)
+    ghost(h, "young")
+    h.advance(90 + 150 + LOOK)
+    assert h.processes[0].adapters[0].consumer.window == 0
+    h.ledger.claim(Claimed(old.id, h.ledger.read(old.id), "ghost/2", 0, DIGEST, Counters()))
+    gate.open()
+    h.wait("first", until="done")
+    h.advance(LOOK)
+    assert fates(h, "young") == []
+
+    h.advance(LOOK)
+    assert fates(h, "young") == ["runs"]
 
 
 def test_max_jobs_counts_the_run_of_an_orphan(harness: MakeHarness) -> None:
