@@ -56,6 +56,20 @@ class Light(Apart):
     isolation = "thread"
 
 
+class Brief(Worker[dict[str, Any]]):
+    """In a thread: takes `seconds`; notes each start with process and time, and its end."""
+
+    queue = QUEUE
+    isolation = "thread"
+    time_limit = 600
+    retry = RetryPolicy(max_losses=50)
+
+    def handle(self, job: Job[dict[str, Any]]) -> None:
+        note("starts", f"{job.key} {os.getpid()} {time.monotonic()}")
+        time.sleep(job.payload["seconds"])
+        note("ends", job.key)
+
+
 class Ordered(Light):
     """The sender's own header names the job; until there is a file `mended`, each retry ends in a rejection."""
 
