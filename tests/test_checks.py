@@ -11,13 +11,14 @@ import pytest
 
 from steadyworker.adapter import Capabilities, QueueSpec, Uncounted
 from steadyworker.config.resolve import Options, load
-from steadyworker.errors import BrokerUnavailable, Finding, LedgerUnavailable, NoLedger
+from steadyworker.errors import BrokerUnavailable, Finding, LedgerUnavailable, Level, Loss, NoLedger
 from steadyworker.ledger.base import OwnerSeen
 from steadyworker.service import checks
 from steadyworker.spec import WorkerSpec, spec_of
 from steadyworker.system.host import Host, Unit, kills_group, look, unit_from
 from steadyworker.worker import Worker
 
+LEVELS: tuple[Level, ...] = ("error", "warning", "note")
 NETWORK = Capabilities(one_host=False, counts_consumers=True)
 
 
@@ -116,6 +117,37 @@ def test_a_broker_whose_messages_may_have_no_key_is_a_note_and_comes_last() -> N
     assert [finding.level for finding in noted] == ["error", "warning", "note"]
     only(noted[2:], "note", "'exports' without a key or an id may run twice", "unkeyed='reject'")
     assert found(spec(unkeyed="reject"), broker=optional) == []
+
+
+@pytest.mark.parametrize(
+    ("loses", "kept", "not_kept"),
+    [
+        (
+            "jobs",
+            "has claimed survives that, because the ledger keeps",
+            "also ends a job that a worker process has claimed",
+        ),
+        ("letters", "can still be replayed, because the ledger keeps", "such a job cannot be replayed"),
+        (None, "", ""),
+    ],
+)
+def test_a_loss_of_messages_says_what_it_means_for_a_job_that_is_claimed(
+    loses: Loss | None, kept: str, not_kept: str
+) -> None:
+    """A note about a loss becomes a warning if the Worker's messages are not kept; no other level changes."""
+    lossy = [Finding(level, f"{level}.", "mend it.", id="test.loss", loses=loses) for level in LEVELS]
+    for each, said, levels in (
+        (spec(), kept, ["error", "warning", "note"]),
+        (spec(keep_message=False), not_kept, ["error", "warning", "warning" if loses else "note"]),
+    ):
+        broker = [finding for finding in found(each, adapter=Broker(NETWORK, lossy)) if finding.id == "test.loss"]
+        assert [finding.level for finding in broker] == levels
+        assert all(said in finding.what for finding in broker)
+        assert [finding.what for finding in broker if not loses] == ["error.", "warning.", "note."] * (not loses)
+
+
+def test_a_worker_whose_messages_are_not_kept_is_a_note() -> None:
+    only(found(spec(keep_message=False)), "note", "(keep_message = False), so a job is lost", "leave keep_message out")
 
 
 def test_nothing_is_wrong() -> None:

@@ -26,14 +26,14 @@ from steadyworker.adapter import (
     Sink,
 )
 from steadyworker.errors import BrokerUnavailable
+from steadyworker.network import owed
 from steadyworker.network.errors import Refused
 from steadyworker.network.iothread import IoThread
-from steadyworker.network.owed import ANSWER_WITHIN
 from steadyworker.network.preparation import Preparation
 from steadyworker.network.settlement import OnSettled
 from steadyworker.network.url import unencrypted
 from steadyworker_rabbitmq.checks.findings import find, names_finding
-from steadyworker_rabbitmq.checks.probe import QUESTION_WITHIN, Broker
+from steadyworker_rabbitmq.checks.probe import Broker
 from steadyworker_rabbitmq.connection import ManagedConnection, brief, hasty, visit
 from steadyworker_rabbitmq.consumer import Consumer
 from steadyworker_rabbitmq.deadletters import PATIENCE, RabbitmqDeadLetters
@@ -135,7 +135,7 @@ class RabbitmqAdapter:
     def exists(self) -> bool:
         """Return whether the virtual host has the queue."""
         with self._visit("looks for its queue") as connection, translated(str(self._first)):
-            return Broker(connection, None, within=QUESTION_WITHIN).exists(self._spec.queue)
+            return Broker(connection, None, within=owed.QUESTION_WITHIN).exists(self._spec.queue)
 
     def consumers(self) -> int:
         """
@@ -147,9 +147,9 @@ class RabbitmqAdapter:
         if self._consumer.started:
             question: Callable[[Future[int]], None] = partial(count_consumers, self._consumer.link, queue)
             with translated(str(self._first)):
-                return self._io.ask(question, ANSWER_WITHIN)
+                return self._io.ask(question, owed.ANSWER_WITHIN)
         with self._visit("counts consumers") as connection, translated(str(self._first)):
-            return Broker(connection, None, within=QUESTION_WITHIN).consumers(queue)
+            return Broker(connection, None, within=owed.QUESTION_WITHIN).consumers(queue)
 
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:
         """

@@ -23,6 +23,7 @@ from dataclasses import replace
 from pika import BlockingConnection, SelectConnection
 
 from steadyworker.errors import BrokerUnavailable, ConfigError
+from steadyworker.network import owed
 from steadyworker.network.errors import Foreign, Silent, worst
 from steadyworker.network.iothread import IoThread, Timer
 from steadyworker.network.url import Address
@@ -161,9 +162,6 @@ Seconds that a visit waits during a memory or disk alarm.
 An alarm blocks only connections that publish; a visit publishes only to probe its permission.
 """
 
-_BRIEF = 10.0
-"""The seconds in which a visit must be connected to a host, login included."""
-
 _HASTY = 10
 """The longest heartbeat of a visit, in seconds; with it, a visit notices a silent broker within 30 s."""
 
@@ -175,7 +173,7 @@ def hasty(url: BrokerUrl) -> BrokerUrl:
 
 def brief(url: BrokerUrl) -> BrokerUrl:
     """Return the same URL with a short limit for each connect, because one host of several may be silent."""
-    return replace(url, open_within=_BRIEF)
+    return replace(url, open_within=owed.QUESTION_WITHIN)
 
 
 @contextmanager

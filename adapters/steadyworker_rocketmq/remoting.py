@@ -3,7 +3,6 @@ Requests of RocketMQ's remoting protocol that the client libraries cannot send: 
 
 Codes and names of fields are those of `RequestCode`, `ResponseCode` and the `…RequestHeader` classes.
 They are the same in RocketMQ 4.9.7 and 5.4.0 where no docstring says otherwise; every request was tried with both.
-
 This client is blocking, and uses plain TCP.
 """
 
@@ -19,6 +18,7 @@ from typing import Self
 
 from steadyworker.adapter import Clock
 from steadyworker.network.errors import Foreign, Hop, Silent, at, at_hop, short
+from steadyworker.network.owed import QUESTION_WITHIN
 from steadyworker.network.url import Address
 from steadyworker_rocketmq import hops
 from steadyworker_rocketmq.frames import Connection, Reply, addresses_of, framed, of_kind, part, signature
@@ -119,7 +119,7 @@ class Remoting:
         name_servers: Sequence[Address],
         login: Login | None,
         clock: Clock,
-        within: float = 10.0,
+        within: float = QUESTION_WITHIN,
         on_request: Callable[[Reply], None] = lambda _: None,
     ) -> None:
         self._name_servers = list(name_servers)

@@ -27,11 +27,10 @@ from steadyworker.network.settlement import OnSettled
 from steadyworker.network.url import unencrypted
 from steadyworker_stomp.checks.census import census, has_queue
 from steadyworker_stomp.checks.findings import find
-from steadyworker_stomp.connection import ASK_WITHIN, visit
+from steadyworker_stomp.connection import ask, visit
 from steadyworker_stomp.consumer import Consumer
 from steadyworker_stomp.deadletters import StompDeadLetters, patient
 from steadyworker_stomp.declare import brief, prepare_at
-from steadyworker_stomp.errors import translated
 from steadyworker_stomp.publisher import Publisher
 from steadyworker_stomp.topology import check_names
 from steadyworker_stomp.url import BrokerUrl, parse_url
@@ -70,7 +69,12 @@ class StompAdapter:
 
     @property
     def capabilities(self) -> Capabilities:
-        """The abilities of both brokers: exact delays, and a count of consumers, which a user without the right to it does not get."""
+        """
+        The abilities of both brokers: exact delays, and a count of consumers, which a user without the right to it does not get.
+
+        The adapter does not offer to reject a message (`rejects`), although a NACK moves it on Classic.
+        Classic (5.18, 6.3) confirms a NACK also of a message that it cannot move, and then has it no longer; nor does it tell over STOMP where to.
+        """
         return Capabilities(
             delays=Delays.EXACT,
             counts_consumers=True,
@@ -121,13 +125,13 @@ class StompAdapter:
     def exists(self) -> bool:
         """Return whether the broker has the queue; True if the user has no right to ask."""
         url = brief(self._url())
-        with visit(url, self._settings.clock, ASK_WITHIN) as visited, translated(visited.place):
+        with ask(url, self._settings.clock) as visited:
             return has_queue(visited, self._spec.queue)
 
     def consumers(self) -> int | Uncounted:
         """Return the number of connections that consume the queue; Uncounted if the user has no right to ask."""
         url = brief(self._url())
-        with visit(url, self._settings.clock, ASK_WITHIN) as visited, translated(visited.place):
+        with ask(url, self._settings.clock) as visited:
             return census(visited, self._spec.queue)
 
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:
@@ -154,8 +158,8 @@ class StompAdapter:
     def dead_letters(self) -> Iterator[StompDeadLetters]:
         """Open the dead letters, on connections used only for them."""
         url, clock = self._url(), self._settings.clock
-        hold, ask = partial(visit, patient(url), clock), partial(visit, brief(url), clock)
-        with StompDeadLetters(hold, ask, self._spec, url.moved_to(self._spec.queue), self.publish, clock) as letters:
+        hold, look = partial(visit, patient(url), clock), partial(visit, brief(url), clock)
+        with StompDeadLetters(hold, look, self._spec, url.moved_to(self._spec.queue), self.publish, clock) as letters:
             yield letters
 
     def stop(self, within: float) -> None:

@@ -15,6 +15,7 @@ The user of a connection decides when to open it again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -27,7 +28,7 @@ from steadyworker.network.errors import Silent
 from steadyworker.network.iothread import IoThread, Timer
 from steadyworker.network.url import Address
 from steadyworker_stomp.dialects import dialect_of
-from steadyworker_stomp.errors import unavailable
+from steadyworker_stomp.errors import translated, unavailable
 from steadyworker_stomp.hosts import connect_any
 from steadyworker_stomp.stomp_internals import Connection, OnMessage
 from steadyworker_stomp.url import BrokerUrl
@@ -194,9 +195,6 @@ def when_done(io: IoThread, request: Future[None], then: Callable[[Future[None]]
 
 _PATIENCE = 10.0
 
-ASK_WITHIN = 10.0
-"""Seconds in which the broker must answer a question of a check or a count: people and the next question wait for it."""
-
 
 class Visit:
     """
@@ -206,6 +204,7 @@ class Visit:
         url: The URL, with the heartbeat of a visit.
         clock: The clock.
         within: Seconds in which the broker must accept the connection, and reply to each request.
+        whole: The seconds are for the whole visit, with each of its requests.
 
     Attributes:
         within: Seconds in which the broker must reply to a request.
@@ -214,8 +213,9 @@ class Visit:
         dialect: The broker's dialect.
     """
 
-    def __init__(self, url: BrokerUrl, clock: Clock, within: float) -> None:
+    def __init__(self, url: BrokerUrl, clock: Clock, within: float, *, whole: bool = False) -> None:
         self.within = within
+        self._ends = clock.monotonic() + within if whole else math.inf
         self._url = url
         self._clock = clock
         self._open()
@@ -228,7 +228,7 @@ class Visit:
     def close(self) -> None:
         """Say goodbye, and close."""
         with suppress(Exception):  # the visit is over, so an error no longer matters
-            self.connection.disconnect().result(1.0)
+            self.connection.disconnect().result(min(1.0, self._left))
         self.connection.abort(Silent("closed by us", id=""))
 
     def _open(self) -> None:
@@ -242,7 +242,7 @@ class Visit:
         def ended(connection: Connection, cause: Exception) -> None:
             arrived.put((connection, cause))
 
-        self.connection, address = connect_any(self._url, self._clock, _PATIENCE, received, ended, self.within)
+        self.connection, address = connect_any(self._url, self._clock, _PATIENCE, received, ended, self._left)
         self.place = str(address)
         try:
             self.dialect = dialect_of(self.connection.server, self._url.dialect)
@@ -250,10 +250,15 @@ class Visit:
             self.close()
             raise
 
+    @property
+    def _left(self) -> float:
+        """The seconds in which the next reply must arrive."""
+        return min(self.within, max(0.0, self._ends - self._clock.monotonic()))
+
     def wait(self, request: Future[None]) -> None:
         """Wait for the broker's answer; raises BrokerError, Silent or OSError."""
         try:
-            request.result(self.within)
+            request.result(self._left)
         except TimeoutError:
             if request.done():
                 raise  # the connection's own error
@@ -262,7 +267,7 @@ class Visit:
     def next(self, within: float) -> Received | None:
         """Return the next message, or None if none arrives within these seconds; raises the cause if the connection has ended."""
         try:
-            match self._arrived.get(timeout=within):
+            match self._arrived.get(timeout=min(within, self._left)):
                 case (Connection() as connection, Exception() as cause):
                     if connection is self.connection:
                         raise cause
@@ -278,7 +283,14 @@ Message = Received | tuple[Connection, Exception]
 
 
 @contextmanager
-def visit(url: BrokerUrl, clock: Clock, within: float = owed.ANSWER_WITHIN) -> Iterator[Visit]:
+def ask(url: BrokerUrl, clock: Clock) -> Iterator[Visit]:
+    """Open a visit for one question of a check or a count, which must be answered in time; its errors are translated."""
+    with visit(url, clock, owed.QUESTION_WITHIN, whole=True) as visited, translated(visited.place):
+        yield visited
+
+
+@contextmanager
+def visit(url: BrokerUrl, clock: Clock, within: float = owed.ANSWER_WITHIN, *, whole: bool = False) -> Iterator[Visit]:
     """
     Open a blocking connection for a short visit, to the first host that accepts it.
 
@@ -289,11 +301,11 @@ def visit(url: BrokerUrl, clock: Clock, within: float = owed.ANSWER_WITHIN) -> I
         BrokerUnavailable: No host accepted the connection; `Refused` if a later try cannot succeed.
         ConfigError: The broker's dialect is unknown.
     """
-    visited = Visit(url, clock, within)
+    visited = Visit(url, clock, within, whole=whole)
     try:
         yield visited
     finally:
         visited.close()
 
 
-__all__ = ["ASK_WITHIN", "ManagedConnection", "Received", "Visit", "visit", "when_done"]
+__all__ = ["ManagedConnection", "Received", "Visit", "ask", "visit", "when_done"]

@@ -31,6 +31,8 @@ class Dialect:
         origin: The header with the queue from which the broker moved a dead letter.
         unshown: Returns why the content of a message did not arrive, although the broker has it; None if it arrived.
         moves_refused: The broker moves a message that it gets a NACK for to its dead letters.
+            If Classic cannot move it (the queue for dead letters refuses it, or there is none), it confirms the NACK all the same,
+            and the message is lost; so NACK is only for a message without its content (`adapter.capabilities`).
     """
 
     name: str

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from steadyworker.errors import Finding, NoLedger
+from steadyworker.errors import Finding, NoLedger, OlderLedger
 from steadyworker.outcome import CANCELLED, SNOOZED, Counters, JobState
 
 
@@ -467,9 +467,11 @@ class Ledger(Protocol):
 
 
 def missing(error: NoLedger) -> Finding:
-    """Return the note of `check` on a ledger that the first worker process will create."""
+    """Return the note of `check` on a ledger that the first worker process will create or migrate."""
     remedy = "start a worker; or, if workers of these queues run already, set --ledger to their ledger."
-    return Finding("note", str(error), remedy, id="ledger.missing")
+    if isinstance(error, OlderLedger):
+        remedy = "start a worker of this version; the worker processes of the version before finish their jobs."
+    return Finding("note", str(error), remedy, id=error.id)
 
 
 def permit(found: Sequence[Sequence[Any]]) -> Renewal:

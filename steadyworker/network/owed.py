@@ -10,6 +10,9 @@ from steadyworker.network.iothread import IoThread, Timer
 ANSWER_WITHIN = 30.0
 """Seconds in which the broker must reply to a request; the client libraries themselves would wait without limit."""
 
+QUESTION_WITHIN = 10.0
+"""Seconds in which the broker must answer a question of a check or a count: people and the next question wait for it."""
+
 
 class Owed:
     """

@@ -32,7 +32,7 @@ from steadyworker.runner.consumer_audit import AuditThread, ConsumerAudit
 from steadyworker.runner.runner import Runner
 from steadyworker.runner.state import Deps, Quota
 from steadyworker.service.broker_recheck import BrokerRecheck
-from steadyworker.service.checks import check
+from steadyworker.service.checks import broker_findings, check
 from steadyworker.service.pool import MOST_THREADS, SettlePool
 from steadyworker.slots.base import JobService, Slot
 from steadyworker.slots.guard import Guard
@@ -252,7 +252,8 @@ def assemble(
         went_back=partial(report.went_back, plan.ledger.url),
     )
     recheck = BrokerRecheck(
-        [(adapter, spec.queue_spec) for adapter, spec in zip(plan.adapters, plan.specs, strict=True)], known
+        [partial(broker_findings, spec, adapter) for adapter, spec in zip(plan.adapters, plan.specs, strict=True)],
+        known,
     )
     return Assembly(
         options, plan.ledger, owner, lock, guard, runners, keeper, AuditThread(audits), recheck, services, pools, stages

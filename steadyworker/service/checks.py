@@ -15,13 +15,22 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from steadyworker.adapter import Adapter, Capabilities, Uncounted
 from steadyworker.backends.opening import name_findings
 from steadyworker.config.resolve import Options
-from steadyworker.errors import BrokerUnavailable, Finding, LedgerUnavailable, NoLedger, by_level
+from steadyworker.errors import (
+    BrokerUnavailable,
+    Finding,
+    LedgerUnavailable,
+    Loss,
+    NoLedger,
+    OlderLedger,
+    by_level,
+)
 from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.lease import registered_name
 from steadyworker.names import NAMESPACE
@@ -30,6 +39,16 @@ from steadyworker.spec import WorkerSpec, misspelt
 from steadyworker.system.host import Host, look
 from steadyworker.text.redaction import redact
 from steadyworker.units import count_text, size_text
+
+_KEPT: Mapping[Loss, str] = {
+    "jobs": "A job that a worker process has claimed survives that, because the ledger keeps its message.",
+    "letters": "Such a job can still be replayed, because the ledger keeps its message.",
+}
+_NOT_KEPT: Mapping[Loss, str] = {
+    "jobs": "With keep_message = False, this also ends a job that a worker process has claimed.",
+    "letters": "With keep_message = False, such a job cannot be replayed.",
+}
+"""The end of a finding about lost messages, with and without the ledger's copy of them."""
 
 
 def check(
@@ -75,6 +94,14 @@ def _settings(specs: Sequence[WorkerSpec], options: Options) -> Iterator[Finding
                 what,
                 "give dead_letter_queue another name, or leave it out.",
                 id="check.same-dead-letter-queue",
+            )
+        if not spec.keep_message:
+            what = f"The ledger keeps no message of {spec.target} (keep_message = False), so a job is lost if the broker loses its message."
+            yield Finding(
+                "note",
+                what,
+                "leave keep_message out, unless no payload may be in the ledger.",
+                id="check.messages-not-kept",
             )
         for name, meant in misspelt(spec.cls):
             what = f"{spec.cls.__qualname__} sets {name!r}, which SteadyWorker does not read."
@@ -185,6 +212,8 @@ def _foreign(spec: WorkerSpec, options: Options, adapter: Adapter, ledger: Ledge
     name = registered_name(options.namespace or adapter.identity(), spec.queue)
     try:
         known = registered(ledger, name, dead_for=adapter.capabilities.forgets_consumers_within)
+    except OlderLedger:  # it lists its consumers after its migration
+        return
     except NoLedger:  # it has a finding of its own
         known = 0
     if consumers > known:
@@ -223,9 +252,23 @@ def _ledger(ledger: Ledger) -> Sequence[Finding]:
         ]
 
 
+def broker_findings(spec: WorkerSpec, adapter: Adapter) -> Sequence[Finding]:
+    """Return what the adapter finds, and say for each loss of messages what it means for this Worker; raises BrokerUnavailable."""
+    return [_with_consequence(finding, spec) for finding in adapter.findings(spec.queue_spec)]
+
+
+def _with_consequence(finding: Finding, spec: WorkerSpec) -> Finding:
+    """Return a finding that says what a loss of messages means; for a Worker that keeps none, a note about a loss is a warning."""
+    if finding.loses is None:
+        return finding
+    what = f"{finding.what} {_KEPT[finding.loses] if spec.keep_message else _NOT_KEPT[finding.loses]}"
+    level = "warning" if finding.level == "note" and not spec.keep_message else finding.level
+    return replace(finding, level=level, what=what)
+
+
 def _broker(spec: WorkerSpec, adapter: Adapter) -> Sequence[Finding]:
     try:
-        return adapter.findings(spec.queue_spec)
+        return broker_findings(spec, adapter)
     except BrokerUnavailable as error:
         what = f"The broker does not respond, so queue {spec.queue!r} was not checked: {redact(str(error))}"
         return [

@@ -16,9 +16,10 @@ from pika.exceptions import NackError
 from steadyworker.adapter import QueueSpec, Settings
 from steadyworker.delivery import OutgoingMessage, Target
 from steadyworker.errors import BrokerUnavailable, ConfigError, Finding, TargetMissing
+from steadyworker.network import owed
 from steadyworker_rabbitmq.checks.findings import find
 from steadyworker_rabbitmq.checks.management import Management
-from steadyworker_rabbitmq.checks.probe import QUESTION_WITHIN, Broker
+from steadyworker_rabbitmq.checks.probe import Broker
 from steadyworker_rabbitmq.checks.queue_state import as_wanted, differences
 from steadyworker_rabbitmq.declare import prepare
 from steadyworker_rabbitmq.topology import Topology
@@ -327,7 +328,7 @@ def test_under_an_alarm_all_but_the_permission_to_publish_is_found_in_time(rabbi
     assert prepare(connection, bench.topology(), bench.management) == prepare(bench.connection, bench.topology(), None)
     began = time.monotonic()
     (finding,) = find(connection, bench.topology(), bench.management)
-    assert time.monotonic() - began < QUESTION_WITHIN
+    assert time.monotonic() - began < owed.QUESTION_WITHIN
     assert (finding.id, finding.level) == ("rabbitmq.memory-alarm", "warning")
     assert "accepts no messages (low on memory)" in finding.what
     rabbitmq_node.set_memory_alarm(on=False)
@@ -565,6 +566,9 @@ def test_policies_that_drop_messages_are_found_with_what_to_take_out(bench: Benc
     found_ = until(found)
     assert {(finding.level, finding.what) for finding in found_} == expected
     assert [finding.remedy for finding in found_ if "policy 'test'" not in finding.remedy] == []
+    for finding in found_:
+        letters = "letters" if finding.what.startswith("Dead letters") else "jobs"
+        assert finding.loses == (None if "return to the work queue" in finding.what else letters)
 
 
 LOSING = {"message_ttl": 500, "max_length": 10, "expires": 60_000}
@@ -670,7 +674,7 @@ def test_a_queue_of_somebody_s_own_that_drops_messages_is_an_error(bench: Bench)
             "more than 10 (max-length)",
             "after 100 deliveries, without a dead letter",
         ):
-            assert about(found, text).level == "error"
+            assert (about(found, text).level, about(found, text).loses) == ("error", "jobs")
             assert "delete queue 'exports' and create it again without x-" in about(found, text).remedy
 
 

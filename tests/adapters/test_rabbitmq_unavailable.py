@@ -15,9 +15,7 @@ import pytest
 from steadyworker.adapter import Connected, Finding, Lost, QueueSpec, Settings, Signal, Unreachable
 from steadyworker.errors import BrokerUnavailable
 from steadyworker.network import owed
-from steadyworker_rabbitmq import RabbitmqAdapter, connection
-from steadyworker_rabbitmq import adapter as adapters
-from steadyworker_rabbitmq.checks import findings
+from steadyworker_rabbitmq import RabbitmqAdapter
 from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
 from tests.brokers.trio import Trio
 
@@ -75,8 +73,7 @@ def test_a_queue_that_does_not_answer_is_told_and_the_other_questions_are_asked(
     eventually: Eventually,
 ) -> None:
     """Each question has its own limit, and only the first about such a queue waits for it."""
-    for module in (findings, adapters):
-        monkeypatch.setattr(module, "QUESTION_WITHIN", 1.0)
+    monkeypatch.setattr(owed, "QUESTION_WITHIN", 1.0)
     monkeypatch.setattr(owed, "ANSWER_WITHIN", 2.0)
     classic(vhost.url, "exports")
     adapter = open_adapter(f"{vhost.url}?management=off")
@@ -105,7 +102,7 @@ def test_a_host_that_does_not_answer_is_told(
     vhost: Vhost, open_adapter: OpenAdapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It takes connections, and says nothing; the other host is checked."""
-    monkeypatch.setattr(connection, "_BRIEF", 1.0)
+    monkeypatch.setattr(owed, "QUESTION_WITHIN", 1.0)
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         port = silent.getsockname()[1]
         adapter = open_adapter(f"{vhost.url.replace('@', f'@127.0.0.1:{port},', 1)}?management=off")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from queue import SimpleQueue
@@ -16,6 +16,7 @@ import pytest
 
 from steadyworker.adapter import Delivered, QueueSpec, Settings, Signal, Uncounted, Unreachable
 from steadyworker.errors import BrokerUnavailable, Finding, NotPublished
+from steadyworker.network import owed
 from steadyworker_stomp import StompAdapter
 from steadyworker_stomp.checks.risks import QueueState, risks
 from steadyworker_stomp.checks.versions import OLDEST, version_findings
@@ -24,6 +25,7 @@ from tests.adapters.stomp_kit import work
 from tests.brokers.activemq import Classic
 from tests.brokers.fixtures import NEWEST
 from tests.brokers.stomp_broker import LACKING, LIMITED, StompBroker
+from tests.faults.proxy import Proxy
 from tests.support.stage import eventually
 
 Find = Callable[..., list[Finding]]
@@ -327,14 +329,20 @@ def test_a_body_over_the_brokers_limit_is_an_error_with_the_limit_to_raise(
 
 
 @contextmanager
-def rewriting(url: str, up: Mapping[bytes, bytes], down: Mapping[bytes, bytes]) -> Iterator[str]:
-    """A proxy that replaces bytes of the frames on the way up or down; its URL."""
+def rewriting(
+    url: str, up: Mapping[bytes, bytes], down: Mapping[bytes, bytes], *, stalls: Sequence[bytes] = ()
+) -> Iterator[str]:
+    """A proxy that replaces bytes of the frames on the way up or down, and swallows all from one of `stalls` on; its URL."""
     parts = urlsplit(url)
     opened: list[socket.socket] = []
 
     def copy(source: socket.socket, target: socket.socket, replaced: Mapping[bytes, bytes]) -> None:
+        stalled = False
         with suppress(OSError):
             while data := source.recv(1 << 16):
+                stalled = stalled or any(part in data for part in stalls)
+                if stalled:
+                    continue
                 for old, new in replaced.items():
                     data = data.replace(old, new)
                 target.sendall(data)
@@ -357,6 +365,100 @@ def rewriting(url: str, up: Mapping[bytes, bytes], down: Mapping[bytes, bytes]) 
         server.shutdown(socket.SHUT_RDWR)
     for each in opened:
         each.close()
+
+
+def unanswered(found: Sequence[Finding]) -> list[str]:
+    """What the findings about questions without an answer say."""
+    told = [each for each in found if each.id == "stomp.unanswered"]
+    assert {each.level for each in told} <= {"warning"}
+    return [each.what for each in told]
+
+
+@pytest.mark.parametrize(
+    ("stomp_kind", "frame", "question"),
+    [
+        ("classic", b"ActiveMQ.Advisory.Consumer.Queue.", "how many consumers {queue!r} has"),
+        ("artemis", b"listConsumersAsJSON", "how many consumers {queue!r} has"),
+        pytest.param("classic", b"AMQ_SCHEDULED_DELAY", "whether the broker delays messages", marks=pytest.mark.slow),
+        pytest.param(
+            "classic", b"subscription:first", "whether the broker honours the prefetch", marks=pytest.mark.slow
+        ),
+        pytest.param("classic", b"content-length:1058576", "whether the broker accepts a body", marks=pytest.mark.slow),
+        pytest.param("classic", b"ABORT", "whether the user may send to {queue!r}", marks=pytest.mark.slow),
+        pytest.param("artemis", b"ABORT", "whether the user may send to {queue!r}", marks=pytest.mark.slow),
+    ],
+    indirect=["stomp_kind"],
+)
+def test_a_question_without_an_answer_is_named_and_the_others_are_asked(
+    stomp_broker: StompBroker,
+    spec: QueueSpec,
+    find: Find,
+    monkeypatch: pytest.MonkeyPatch,
+    frame: bytes,
+    question: str,
+) -> None:
+    """A proxy swallows one frame of one question, and all behind it; it is a warning, so `check` does not say that all is well."""
+    monkeypatch.setattr(owed, "QUESTION_WITHIN", 3.0)
+    give(stomp_broker, spec.queue)
+    with rewriting(stomp_broker.url, {}, {}, stalls=[frame]) as url:
+        began = time.monotonic()
+        found = find(url, topology="verify")
+        assert 3 < time.monotonic() - began < 6
+    (told,) = unanswered(found)
+    assert told.startswith(f"The check could not find out {question.format(queue=spec.queue)}")
+    assert "within 3 s" in told
+    assert [each.id for each in found if each.id != "stomp.unanswered"] == ["stomp.missing-queue"]
+
+
+def test_after_two_questions_without_an_answer_the_check_says_what_it_did_not_ask(
+    stomp_broker: StompBroker, spec: QueueSpec, find: Find, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker accepts each connection and its login, and answers nothing else."""
+    monkeypatch.setattr(owed, "QUESTION_WITHIN", 1.0)
+    give(stomp_broker, spec.queue)
+    with rewriting(stomp_broker.url, {}, {}, stalls=[b"SUBSCRIBE", b"SEND"]) as url:
+        began = time.monotonic()
+        found = find(url, topology="verify")
+        assert 2 < time.monotonic() - began < 4
+    assert [each.id for each in found] == ["stomp.unanswered"] * 3
+    first, second, unasked = unanswered(found)
+    count, exists = f"how many consumers {spec.queue!r} has", f"whether {spec.queue!r} exists"
+    asked = (count, exists) if stomp_broker.is_artemis else ("whether the broker delays", "whether the broker honours")
+    assert [asked[0] in first, asked[1] in second] == [True, True]
+    assert unasked.startswith("As questions got no answer, the check did not ask ")
+    assert f"whether {spec.dead_letter_queue!r} exists" in unasked
+    assert (count in unasked, exists in unasked) == (not stomp_broker.is_artemis,) * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stomp_kind", ["classic"], indirect=True)
+def test_a_queue_that_may_not_exist_is_not_probed_and_that_is_told(
+    stomp_broker: StompBroker, spec: QueueSpec, find: Find, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owed, "QUESTION_WITHIN", 3.0)
+    with rewriting(stomp_broker.url, {}, {}, stalls=[b"/topic/ActiveMQ.Advisory.Queue\n"]) as url:
+        *exist, unasked = unanswered(find(url))
+    assert [f"whether {queue!r} exists" in told for told, queue in zip(exist, queues(spec), strict=True)] == [True] * 2
+    assert all(f"which rights the user has on {queue!r}" in unasked for queue in queues(spec))
+    assert "whether the broker accepts a body" in unasked
+    assert stomp_broker.all_counts(spec.queue) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stomp_kind", ["classic"], indirect=True)
+def test_the_limit_is_for_the_question_and_not_for_each_of_its_requests(
+    stomp_broker: StompBroker, find: Find, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A distant broker answers each request in time; the question about the prefetch has eight requests, the count has two."""
+    monkeypatch.setattr(owed, "QUESTION_WITHIN", 2.5)
+    with Proxy(stomp_broker.url) as proxy:
+        proxy.delay(0.25)
+        (told,) = unanswered(find(proxy.url))
+    assert "whether the broker honours the prefetch" in told
+
+
+def queues(spec: QueueSpec) -> tuple[str, str]:
+    return spec.queue, spec.dead_letter_queue
 
 
 @pytest.mark.parametrize("stomp_kind", ["classic"], indirect=True)
@@ -503,6 +605,9 @@ def test_each_setting_that_harms_is_found_with_its_level(
         found = judged(given, work=of_work)
         assert [finding.level for finding in found] == ([] if expected is None else [expected])
         assert all(says in finding.what and finding.remedy for finding in found)
+        assert all(
+            finding.loses == ("jobs" if of_work else "letters") for finding in found if "are lost" in finding.what
+        )
 
 
 @pytest.mark.parametrize(
@@ -527,6 +632,9 @@ def test_each_attribute_of_a_queue_that_harms_is_found_with_its_level(
         found = judged(own={**OWN, **own}, work=of_work)
         assert [finding.level for finding in found] == ([] if expected is None else [expected])
         assert all(says in finding.what and finding.remedy for finding in found)
+        assert all(
+            finding.loses == ("jobs" if of_work else "letters") for finding in found if "are lost" in finding.what
+        )
 
 
 def test_a_dead_letter_queue_that_the_url_names_wrongly_is_a_warning() -> None:

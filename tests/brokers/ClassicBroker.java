@@ -5,6 +5,7 @@ import java.util.List;
 import java.util.Properties;
 import org.apache.activemq.broker.BrokerPlugin;
 import org.apache.activemq.broker.BrokerService;
+import org.apache.activemq.broker.region.policy.IndividualDeadLetterStrategy;
 import org.apache.activemq.broker.region.policy.PolicyEntry;
 import org.apache.activemq.broker.region.policy.PolicyMap;
 import org.apache.activemq.filter.DestinationMapEntry;
@@ -68,13 +69,26 @@ public class ClassicBroker {
         return new AuthorizationPlugin(new DefaultAuthorizationMap(List.<DestinationMapEntry>of(queues, topics)));
     }
 
-    /** JMX shows 400 messages of a queue if nothing else is said; the tests count more dead letters than that. */
+    /**
+     * JMX shows 400 messages of a queue if nothing else is said; the tests count more dead letters than that.
+     * The dead letters of a queue "NAME.unmovable" go to "NAME.unmovable.full", which is always full.
+     */
     private static PolicyMap policies() {
         PolicyEntry letters = new PolicyEntry();
         letters.setQueue("ActiveMQ.DLQ");
         letters.setMaxBrowsePageSize(100_000);
+        IndividualDeadLetterStrategy to = new IndividualDeadLetterStrategy();
+        to.setQueuePrefix("");
+        to.setQueueSuffix(".full");
+        PolicyEntry unmovable = new PolicyEntry();
+        unmovable.setQueue("*.unmovable");
+        unmovable.setDeadLetterStrategy(to);
+        PolicyEntry full = new PolicyEntry();
+        full.setQueue("*.unmovable.full");
+        full.setStoreUsageHighWaterMark(0);
+        full.setSendFailIfNoSpace(true);
         PolicyMap policies = new PolicyMap();
-        policies.setPolicyEntries(List.of(letters));
+        policies.setPolicyEntries(List.of(letters, unmovable, full));
         return policies;
     }
 }

@@ -41,7 +41,7 @@ class Classic(StompNode):
     A Classic that the tests start.
 
     A `bare` one has no scheduler, as shipped, and delivers delayed messages at once; it sends no advisory messages either.
-    Its dead-letter queue is `ActiveMQ.DLQ`, for all queues.
+    Its dead-letter queue is `ActiveMQ.DLQ`, for all queues but those named `NAME.unmovable`, whose own one is always full.
     """
 
     def __init__(self, series: str = "6.3", *, bare: bool = False) -> None:
@@ -77,9 +77,9 @@ class Classic(StompNode):
 
 
 @contextmanager
-def connector(broker: StompBroker, options: str) -> Iterator[str]:
-    """Give Classic another connector for a while; yield its URL."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as free:
+def connector(broker: StompBroker, options: str, port: int = 0) -> Iterator[str]:
+    """Give Classic another connector for a while, on this port or a free one; yield its URL."""
+    with closing(socket.create_server(("127.0.0.1", port))) as free:
         port = free.getsockname()[1]
     (mbean,) = broker.jolokia.search(ClassicQueues.BROKER)
     name = broker.jolokia.execute(mbean, "addConnector(java.lang.String)", f"stomp://127.0.0.1:{port}?{options}")

@@ -82,6 +82,12 @@ class StompClient:
             raise
         self.is_artemis = "Artemis" in self.connected.headers.get("server", "")
 
+    @property
+    def address(self) -> str:
+        """The client's own address, as brokers name it in their logs."""
+        host, port, *_ = self._socket.getsockname()
+        return f"{host}:{port}"
+
     # --- Frames -------------------------------------------------------------------------------------------------------
 
     def send_raw(self, data: bytes) -> None:

@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ from steadyworker.outcome import Counters
 from steadyworker.system import mounts
 from steadyworker.system.mounts import network_file_system
 from steadyworker.testing.clock import FakeClock
+from tests.support.schema_6 import version_before
 
 ROOT = Path(__file__).parents[2]
 JOB = JobId("shop", "exports", "m-17")
@@ -307,10 +308,11 @@ class TestNoRoom:
         assert kinds == {"ok", "LedgerUnavailable"}
         assert any(said in line for line in lines)
 
-    def test_read_only(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("version", [nullcontext, version_before], ids=["this version", "to be migrated"])
+    def test_read_only(self, tmp_path: Path, version: Callable[[], AbstractContextManager[None]]) -> None:
         """At the first call it is a ConfigError: the deployment is wrong."""
         (tmp_path / "room").mkdir()
-        with closing(opened(tmp_path / "room" / "l.db")) as ledger:
+        with version(), closing(opened(tmp_path / "room" / "l.db")) as ledger:
             claim(ledger)
         around = in_own_mounts(tmp_path, "mount -o bind,ro " + str(tmp_path / "room"))
         script = (

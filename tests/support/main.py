@@ -12,7 +12,7 @@ A real worker process for a test, with what the test says in `STAGE` (JSON) done
 | `proof` | false: no owner is ever provably dead, so that its lease has to run out |
 | `adoption` | false: a redelivery is never bound to the run that is under way |
 | `capabilities` | single abilities of the broker, by their names in `Capabilities` |
-| `schema` | the number of the ledger's tables that this version knows |
+| `schema` | the number of the ledger's tables that this version knows; 6: those tables, and the statements of that version |
 | `setup_limit` | seconds that `setup` may take |
 | `turn_limit` | seconds after which a loop that does not turn is stuck |
 
@@ -52,6 +52,7 @@ from steadyworker.slots.process import ProcessSlot
 from steadyworker.telemetry import logs
 from steadyworker.worker import load_worker
 from steadyworker_sqlite import SqliteAdapter
+from tests.support import schema_6
 
 OPTIONAL = (Renamable, SettlesAsync)
 """What only some adapters are: the core asks `isinstance`, which from Python 3.12 on does not ask `__getattr__`."""
@@ -139,6 +140,9 @@ def main() -> int:
     script = json.loads(os.environ.get("STAGE", "{}"))
     if "schema" in script:
         known = script.pop("schema")
+        if known == schema_6.SCHEMA_VERSION:
+            before = schema_6.version_before()
+            before.__enter__()  # for as long as this process lives
         patch.object(sqlite_schema, "SCHEMA_VERSION", known).start()
         patch.object(postgres_schema, "SCHEMA_VERSION", known).start()
     if sys.argv[1] == "check":

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import pika
 
 from steadyworker.errors import BrokerUnavailable, Finding
+from steadyworker.network import owed
 from steadyworker_rabbitmq.checks import limits, risks
 from steadyworker_rabbitmq.checks.management import Management, Unanswered
-from steadyworker_rabbitmq.checks.probe import QUESTION_WITHIN, Broker
+from steadyworker_rabbitmq.checks.probe import Broker
 from steadyworker_rabbitmq.checks.queue_state import QueueState, as_wanted, differences
 from steadyworker_rabbitmq.errors import QueueUnavailable, alarm_id
 from steadyworker_rabbitmq.topology import Role, Topology, Wanted
@@ -56,7 +57,7 @@ def find(
     Raises:
         BrokerUnavailable: The connection was lost during the call.
     """
-    broker = Broker(connection, management, within=QUESTION_WITHIN, reopen=reopen)
+    broker = Broker(connection, management, within=owed.QUESTION_WITHIN, reopen=reopen)
     if too_old := broker_finding(broker):
         return [too_old]
     found = [] if consuming else [*_heartbeat(broker), *_reading(broker, topology)]
@@ -264,6 +265,7 @@ def _queue(broker: Broker, topology: Topology, wanted: Wanted, actual: QueueStat
             what,
             "delete it when it is empty, and create it again as a durable queue.",
             id="rabbitmq.transient-queue",
+            loses=risks.LOSSES[wanted.role],
         )
     if wanted.role == "retry":
         if found := retry_finding(wanted, actual):
@@ -309,6 +311,7 @@ def _unfit(wanted: Wanted, actual: QueueState) -> Finding | None:
             what,
             "delete it when it is empty, and create it again as a durable queue without auto-delete.",
             id="rabbitmq.auto-delete-queue",
+            loses=risks.LOSSES[wanted.role],
         )
     return None
 

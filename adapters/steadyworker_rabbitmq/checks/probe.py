@@ -46,15 +46,12 @@ _NOBODY = "amq.steadyworker-nobody"
 """A queue name that no client can declare: the prefix is reserved for the broker."""
 
 
-QUESTION_WITHIN = 10.0
-"""Seconds in which the broker must answer a question of a check; of a queue whose node is down, 4.3 tells only after 85 s."""
-
-
 class Broker:
     """
     One broker to probe; every method raises BrokerUnavailable if the connection is lost.
 
     A question about a queue that exists and cannot be reached raises QueueUnavailable, at once for each later question about it.
+    Of a queue whose node is down, RabbitMQ 4.3 tells only after 85 s, so a check gives each question less time.
     A question without an answer ends its connection; the next one goes over a connection from `reopen`, if there is one.
 
     Attributes:

@@ -103,8 +103,13 @@ def subscriptions(visited: Visit, queue: str) -> int | None:
 
 
 def has_queue(visited: Visit, queue: str) -> bool:
+    """Return whether the broker has the queue; True if the broker does not tell this user; raises as `seen` does."""
+    return seen(visited, queue) is not False
+
+
+def seen(visited: Visit, queue: str) -> bool | None:
     """
-    Return whether the broker has the queue; True if the broker does not tell this user.
+    Return whether the broker has the queue; None if the broker does not tell this user.
 
     Raises Silent or OSError if the connection fails, and BrokerError if the broker does.
     """
@@ -117,9 +122,10 @@ def has_queue(visited: Visit, queue: str) -> bool:
     except MissingError:
         return False
     except NoAdvisoriesError:
-        return True
+        return None
     except BrokerError as error:
         _check(visited, error)
+        return None
     return True
 
 

@@ -14,17 +14,16 @@ from functools import partial
 from typing import TypeVar
 
 from steadyworker.adapter import QueueSpec, Settings, Uncounted
-from steadyworker.errors import Finding
-from steadyworker.network.errors import Silent
+from steadyworker.errors import BrokerUnavailable, Finding
+from steadyworker.network.errors import Refused
 from steadyworker_stomp.checks import probes
 from steadyworker_stomp.checks.artemis import Management, MissingError
-from steadyworker_stomp.checks.census import census, has_queue
+from steadyworker_stomp.checks.census import census, seen
 from steadyworker_stomp.checks.risks import QueueState, risks
 from steadyworker_stomp.checks.versions import version_findings
-from steadyworker_stomp.connection import ASK_WITHIN, Visit, visit
+from steadyworker_stomp.connection import Visit, ask
 from steadyworker_stomp.declare import brief, scheduler_finding
 from steadyworker_stomp.dialects import CLASSIC, Dialect, version_of
-from steadyworker_stomp.errors import translated
 from steadyworker_stomp.url import BrokerUrl
 
 _HASTY, _RARE = 5, 60
@@ -32,6 +31,12 @@ _SILENT = 4
 """Heart-beats after which both brokers have noticed a dead worker."""
 
 _ANONYMOUS = "anonymous"
+
+_IN_A_ROW = 2
+"""Questions in a row without an answer after which the broker is asked no more, because a person waits."""
+
+_UNTOLD = "untold"
+"""In the place of whether a queue exists: the broker does not tell this user."""
 
 Answer = TypeVar("Answer")
 
@@ -56,8 +61,8 @@ class _Check:
     """
     One check of one broker.
 
-    Each question that can be refused has a connection of its own, which a refusal ends.
-    A question that gets no reply in time ends the check.
+    Each question has a connection of its own, which a refusal ends, and a limit in seconds.
+    A question without an answer is a finding, and the next one is asked, until `_IN_A_ROW` in a row got none.
     """
 
     def __init__(self, url: BrokerUrl, spec: QueueSpec, settings: Settings) -> None:
@@ -65,46 +70,85 @@ class _Check:
         self._spec = spec
         self._settings = settings
         self._user = url.user or _ANONYMOUS
+        self._unanswered: list[Finding] = []
+        self._unasked: list[str] = []
+        self._silent = 0
 
     def findings(self, *, consuming: bool) -> Iterator[Finding]:
         """Yield all findings."""
         dialect, found = self._visit(lambda visited: self._common(visited, consuming=consuming))
         yield from found
-        counted = self._visit(lambda visited: census(visited, self._spec.queue))
+        work = self._spec.queue
+        if self._settings.topology != "trust" and not consuming and dialect is CLASSIC:
+            yield from filter(None, [self._ask("whether the broker delays messages", scheduler_finding)])
+            yield from filter(None, [self._ask("whether the broker honours the prefetch", _prefetch_finding)])
+        counted = self._ask(f"how many consumers {work!r} has", lambda visited: census(visited, work))
         if isinstance(counted, Uncounted):
             yield self._uncounted(counted)
-        counts = not isinstance(counted, Uncounted)
-        if self._settings.topology == "trust":
-            return
-        existing = {queue: counts and self._visit(_asking(queue)) for queue in self._queues}
+        if self._settings.topology != "trust":
+            tells = not isinstance(counted, Uncounted)
+            yield from self._of_queues(dialect, tells=tells, consuming=consuming)
+        yield from self._unanswered
+        if self._unasked:
+            yield self._not_asked()
+
+    def _of_queues(self, dialect: Dialect, *, tells: bool, consuming: bool) -> Iterator[Finding]:
+        """Yield the findings about the queues; `tells` is False if the broker does not tell this user whether they exist."""
+        existing = {
+            queue: self._ask(f"whether {queue!r} exists", _asking(queue)) if tells else _UNTOLD
+            for queue in self._queues
+        }
         if not consuming:
             yield from self._size(dialect)
             for queue, exists in existing.items():
-                if exists:
+                if exists is True:
                     yield from self._rights(dialect, queue)
-                elif counts and self._settings.topology == "verify":
+                elif exists is False and self._settings.topology == "verify":
                     yield self._missing(dialect, queue)
+                elif exists is None:  # a probe would create a missing queue
+                    self._unasked.append(f"which rights the user has on {queue!r}")
         if dialect is CLASSIC:
             yield self._unseen()
-        elif counts:  # both need the same right
-            yield from self._visit(self._reported)
+        elif _UNTOLD not in existing.values():  # both need the same right
+            for queue in self._queues:
+                yield from self._ask(f"which settings {queue!r} has", partial(self._reported, queue=queue)) or ()
 
     @property
     def _queues(self) -> tuple[str, str]:
         return self._spec.queue, self._spec.dead_letter_queue
 
+    def _ask(self, what: str, question: Callable[[Visit], Answer]) -> Answer | None:
+        """Return the answer to a question, which `what` names; None if there is none, and note that."""
+        if self._silent >= _IN_A_ROW:
+            self._unasked.append(what)
+            return None
+        try:
+            answer = self._visit(question)
+        except Refused:
+            raise
+        except BrokerUnavailable as error:
+            self._silent += 1
+            told = f"The check could not find out {what}: {error}"
+            remedy = "check whether the broker is overloaded, or its memory or disk is full, and check again."
+            self._unanswered.append(Finding("warning", told, remedy, id="stomp.unanswered"))
+            return None
+        self._silent = 0
+        return answer
+
+    def _not_asked(self) -> Finding:
+        what = f"As questions got no answer, the check did not ask {'; '.join(self._unasked)}."
+        return Finding("warning", what, "check again when the broker answers.", id="stomp.unanswered")
+
     def _visit(self, question: Callable[[Visit], Answer]) -> Answer:
         """Return the answer to a question on a connection of its own."""
-        with visit(brief(self._url), self._settings.clock, ASK_WITHIN) as visited, translated(visited.place):
+        with ask(brief(self._url), self._settings.clock) as visited:
             return question(visited)
 
     def _common(self, visited: Visit, *, consuming: bool) -> tuple[Dialect, list[Finding]]:
-        """Return the broker's dialect, and the findings that no right hides."""
+        """Return the broker's dialect, and the findings that the login shows."""
         found = [*version_findings(visited.dialect, version_of(visited.connection.server))]
         if not consuming:
             found += self._heart_beats(visited)
-            if self._settings.topology != "trust":
-                found += filter(None, [scheduler_finding(visited), _prefetch_finding(visited)])
         return visited.dialect, found
 
     def _heart_beats(self, visited: Visit) -> Iterator[Finding]:
@@ -137,17 +181,10 @@ class _Check:
         size = self._settings.max_body
         if dialect is not CLASSIC:
             return
-        try:
-            if probes.accepts(brief(self._url), self._settings.clock, size):
-                return
-        except Silent:
-            what = f"The check could not find out whether the broker accepts a body of {size} bytes: it sent no receipt in time."
-            yield Finding(
-                "warning",
-                what,
-                "check whether the broker's memory or disk is full, and check again.",
-                id="activemq.size-unknown",
-            )
+        accepted = self._ask(
+            f"whether the broker accepts a body of {size} bytes", lambda visited: probes.accepts(visited, size)
+        )
+        if accepted is not False:
             return
         what = f"The broker closes the connection on a message of {size} bytes and its headers, so a retry of such a job would fail."
         yield Finding(
@@ -161,7 +198,8 @@ class _Check:
         """Yield an error for each right to an existing queue that the user lacks."""
         names = {probes.consume: ("consume from", "read", "consume"), probes.send: ("send to", "write", "send")}
         for probe, (doing, classic, artemis) in names.items():
-            refused = probes.refusal(brief(self._url), self._settings.clock, partial(probe, queue=queue))
+            request = partial(probes.refusal, request=partial(probe, queue=queue))
+            refused = self._ask(f"whether the user may {doing} {queue!r}", request)
             if refused is None:
                 continue
             right = classic if dialect is CLASSIC else artemis
@@ -194,36 +232,38 @@ class _Check:
     def _unseen(self) -> Finding:
         what = (
             f"ActiveMQ Classic does not report over STOMP which plugins and policies it has for {self._spec.queue!r}, "
-            "so a time-to-live, an abort of slow consumers and the dead-letter strategy were not checked."
+            "so a time-to-live, an abort of slow consumers and the dead-letter strategy, by which messages can be lost, were not checked."
         )
         return Finding(
             "note",
             what,
             "compare activemq.xml with the list on the page of the adapter.",
             id="activemq.policies-unseen",
+            loses="jobs",
         )
 
-    def _reported(self, visited: Visit) -> Iterator[Finding]:
-        """Return the risks in what Artemis reports about both queues."""
+    def _reported(self, visited: Visit, queue: str) -> list[Finding]:
+        """Return the risks in what Artemis reports about one queue."""
         management = Management(visited)
-        found: list[Finding] = []
-        for queue in self._queues:
-            settings = management.ask_json("broker", "getAddressSettingsAsJSON", queue)
-            own = _attributes(management, queue)
-            state = QueueState(queue, queue == self._spec.queue, {**settings}, own, *_routing(management, queue))
-            address = settings.get("deadLetterAddress")
-            kept = _attributes(management, address, "address") is not None if address else None
-            found += risks(state, dlq=self._url.moved_to(self._spec.queue), letters_kept=kept)
-        return iter(found)
+        settings = management.ask_json("broker", "getAddressSettingsAsJSON", queue)
+        own = _attributes(management, queue)
+        state = QueueState(queue, queue == self._spec.queue, {**settings}, own, *_routing(management, queue))
+        address = settings.get("deadLetterAddress")
+        kept = _attributes(management, address, "address") is not None if address else None
+        return [*risks(state, dlq=self._url.moved_to(self._spec.queue), letters_kept=kept)]
 
 
-def _asking(queue: str) -> Callable[[Visit], bool]:
-    return lambda visited: has_queue(visited, queue)
+def _asking(queue: str) -> Callable[[Visit], bool | str]:
+    def asked(visited: Visit) -> bool | str:
+        found = seen(visited, queue)
+        return _UNTOLD if found is None else found
+
+    return asked
 
 
 def _prefetch_finding(visited: Visit) -> Finding | None:
     """Return an error if Classic, or a proxy before it, sends more messages than we ask for; Artemis has no queue for a probe."""
-    if visited.dialect is not CLASSIC or probes.honours_prefetch(visited) is not False:
+    if probes.honours_prefetch(visited):
         return None
     what = "The broker sends a consumer more messages than it asks for, so jobs wait behind a long job although other workers are free."
     return Finding(

@@ -15,27 +15,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from steadyworker.adapter import Clock
-from steadyworker_stomp.connection import ASK_WITHIN, Visit, visit
+from steadyworker.network.errors import Silent
+from steadyworker_stomp.connection import Visit
 from steadyworker_stomp.dialects import CLASSIC
-from steadyworker_stomp.errors import BrokerError, translated
-from steadyworker_stomp.url import BrokerUrl
+from steadyworker_stomp.errors import BrokerError
 
 _TEMPORARY = "/temp-queue/steadyworker"
-_WITHIN = 5.0
-"""Seconds in which a message of a temporary queue comes."""
 
 _HEADERS = 10_000
 """The bytes of headers that a probe adds to the body, because the broker limits the whole frame."""
 
 
-def refusal(url: BrokerUrl, clock: Clock, request: Callable[[Visit], None]) -> BrokerError | None:
-    """Return the broker's refusal of a request; None if the broker granted it. Raises BrokerUnavailable."""
-    with visit(url, clock, ASK_WITHIN) as visited, translated(visited.place):
-        try:
-            request(visited)
-        except BrokerError as error:
-            return error
+def refusal(visited: Visit, request: Callable[[Visit], None]) -> BrokerError | None:
+    """Return the broker's refusal of a request; None if the broker granted it."""
+    try:
+        request(visited)
+    except BrokerError as error:
+        return error
     return None
 
 
@@ -56,9 +52,9 @@ def send(visited: Visit, queue: str) -> None:
     visited.wait(visited.connection.transact("ABORT", transaction))
 
 
-def honours_prefetch(visited: Visit) -> bool | None:
+def honours_prefetch(visited: Visit) -> bool:
     """
-    Return whether a subscription gets only one message until its acknowledgement; None if no message comes.
+    Return whether a subscription gets only one message until its acknowledgement; raises Silent if no message comes.
 
     Two messages wait when the first subscription begins.
     If it gets only one, the second message goes to the second subscription.
@@ -69,25 +65,26 @@ def honours_prefetch(visited: Visit) -> bool | None:
     holders: list[str | None] = []
     for number in ("first", "second"):
         visited.wait(connection.subscribe(_TEMPORARY, number, visited.dialect.subscribed))
-        match visited.next(_WITHIN):
+        match visited.next(visited.within):
             case ({**headers}, bytes()):
                 holders.append(headers.get("subscription"))
             case _:
-                return None
+                raise Silent(f"no message of a temporary queue within {visited.within:g} s")
     for number in ("first", "second"):
         visited.wait(connection.unsubscribe(number))
     return holders == ["first", "second"]
 
 
-def accepts(url: BrokerUrl, clock: Clock, size: int) -> bool | None:
+def accepts(visited: Visit, size: int) -> bool:
     """
-    Return whether the broker accepts a message with a body of this size; None if the broker does not answer in time.
+    Return whether the broker accepts a message with a body of this size.
 
     Classic closes the connection at once when it has read the frame's headers, so the error can be lost on the way.
     """
-    with visit(url, clock, ASK_WITHIN) as visited, translated(visited.place):
-        try:
-            visited.wait(visited.connection.send(_TEMPORARY, b" " * (size + _HEADERS), {}))
-        except (BrokerError, OSError) as error:
-            return None if isinstance(error, TimeoutError) else False
+    try:
+        visited.wait(visited.connection.send(_TEMPORARY, b" " * (size + _HEADERS), {}))
+    except TimeoutError:
+        raise
+    except (BrokerError, OSError):
+        return False
     return True

@@ -24,7 +24,7 @@ from urllib.parse import quote
 from typing_extensions import override
 
 from steadyworker.clock import Clock
-from steadyworker.errors import ConfigError, LedgerUnavailable, NoLedger
+from steadyworker.errors import ConfigError, LedgerUnavailable, NoLedger, OlderLedger
 from steadyworker.ledger.sqlite import schema as sql
 from steadyworker.system.private import make_private_file, make_private_folder
 
@@ -77,11 +77,11 @@ class LedgerFile:
         call: The limit in seconds for a call's wait for another process or thread.
         clock: Measures the waits.
         marker: A folder that is created right after the file: a folder without its file shows that the file was removed.
-        create: True if the first call creates a ledger when there is none.
+        create: True if the first call creates a ledger when there is none, and migrates one of an earlier version.
 
     Raises:
         ConfigError: At the first call: a fault that no retry can mend (not a ledger, another schema, not writable).
-        NoLedger: There is no ledger, and `create` is False.
+        NoLedger: There is no ledger, or one of an earlier version (OlderLedger), and `create` is False.
         LedgerUnavailable: Every other fault, and every fault after the first success.
     """
 
@@ -284,7 +284,7 @@ class LedgerFile:
         )
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        """Create the tables in an empty file; raise for a file that is no ledger, has another schema, or cannot be written."""
+        """Create the tables in an empty file, or migrate them; raise for a file that is no ledger, or cannot be written."""
         if connection.execute("PRAGMA application_id").fetchone()[0] != sql.APPLICATION_ID:
             self._fill(connection)
         if connection.execute(sql.SCHEMA).fetchone()[0] != sql.SCHEMA_VERSION:
@@ -307,39 +307,34 @@ class LedgerFile:
                 )
             for statement in sql.CREATE:
                 connection.execute(statement)
-            values = (secrets.token_hex(16), sql.SCHEMA_VERSION, version("steadyworker"))
-            connection.execute(
-                "INSERT INTO meta (one, ledger_id, schema, next_fence, made_by) VALUES (1, ?, ?, 1, ?)", values
-            )
+            values = {"schema": sql.SCHEMA_VERSION, "made_by": version("steadyworker")}
+            connection.execute(sql.FILL, values | {"ledger_id": secrets.token_hex(16)})
             connection.execute(f"PRAGMA application_id = {sql.APPLICATION_ID}")
         connection.execute("COMMIT")
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
-        """Bring the tables to this version, in one transaction; raise ConfigError if that is impossible, or not for this process."""
-        ours = version("steadyworker")
-        connection.execute("BEGIN IMMEDIATE")  # waits for another process that does the same
-        found = (schema,) = connection.execute(sql.SCHEMA).fetchone()
-        if schema > sql.SCHEMA_VERSION:
+        """Bring the tables to this version, in one transaction; raise for a ledger that this process cannot migrate."""
+        if self._create:
+            connection.execute("BEGIN IMMEDIATE")  # waits for another process that does the same
+        ours, (found,) = version("steadyworker"), connection.execute(sql.SCHEMA).fetchone()
+        if found > sql.SCHEMA_VERSION:
             (made_by,) = connection.execute(sql.MADE_BY).fetchone()
             raise self._unfit(
-                f"Expected a ledger of schema {sql.SCHEMA_VERSION} at {self.path}, got {schema}, of SteadyWorker {made_by}: "
+                f"Expected a ledger of schema {sql.SCHEMA_VERSION} at {self.path}, got {found}, of SteadyWorker {made_by}: "
                 f"install SteadyWorker {made_by} or newer here; this is {ours}."
             )
-        if schema in sql.MIGRATIONS and not self._create:
+        steps = range(found, sql.SCHEMA_VERSION)
+        if not sql.MIGRATIONS.keys() >= set(steps):
             raise self._unfit(
-                f"Expected a ledger of schema {sql.SCHEMA_VERSION} at {self.path}, got {schema}: "
-                f"start a worker of SteadyWorker {ours}, which migrates the ledger in place."
-            )
-        while schema in sql.MIGRATIONS:
-            for statement in sql.MIGRATIONS[schema]:
-                connection.execute(statement)
-            schema += 1
-        if schema != sql.SCHEMA_VERSION:
-            raise self._unfit(
-                f"Expected a ledger of schema {min(sql.MIGRATIONS)} to {sql.SCHEMA_VERSION} at {self.path}, got {found[0]}: "
+                f"Expected a ledger of schema {min(sql.MIGRATIONS)} to {sql.SCHEMA_VERSION} at {self.path}, got {found}: "
                 "finish its jobs with the version of SteadyWorker that made it, or name another file."
             )
-        connection.execute(sql.MADE, {"schema": schema, "made_by": ours})
+        if not self._create:
+            raise OlderLedger(f"sqlite:{self.path}", sql.SCHEMA_VERSION, found, ours)
+        for step in steps:  # none, if another process was first
+            for statement in sql.MIGRATIONS[step]:
+                connection.execute(statement, {"now": self._clock.wall()})
+            connection.execute(sql.MADE, {"schema": step + 1, "made_by": ours})
         connection.execute("COMMIT")
 
     def _into_wal(self, connection: sqlite3.Connection) -> None:

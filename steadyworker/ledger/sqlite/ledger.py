@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 from typing_extensions import override
 
 from steadyworker.clock import Clock, Times
-from steadyworker.errors import ConfigError, Finding, NoLedger
+from steadyworker.errors import ConfigError, Finding, NoLedger, OlderLedger
 from steadyworker.ledger import owners as proof
 from steadyworker.ledger import retention
 from steadyworker.ledger.base import (
@@ -48,11 +47,12 @@ from steadyworker.ledger.base import (
     seen_values,
     wanted_values,
 )
-from steadyworker.ledger.lease import QUIET, registered_name
+from steadyworker.ledger.lease import registered_name
 from steadyworker.ledger.sqlite import schema as sql
 from steadyworker.ledger.sqlite.file import LedgerFile
 from steadyworker.ledger.sqlite.place import creation_findings, place_findings
-from steadyworker.ledger.sqlite.rows import new_row, progress_of, row_of, storable, verdict_values
+from steadyworker.ledger.sqlite.rows import kept_values, new_row, progress_of, row_of, storable, verdict_values
+from steadyworker.ledger.sqlite.trust import Trust
 from steadyworker.outcome import Counters
 from steadyworker.system.private import access_findings
 
@@ -71,12 +71,13 @@ class SqliteLedger(Ledger):
         times: The lease, the margin, and the limit for one call.
         worker: The name of the worker process that claims through this ledger, for people.
         is_dead: Returns whether an owner is proven dead; by default, whether its lock in `owners_dir` is free.
-        create: True if the first call creates the ledger when there is none; only a worker process does this.
+        create: True if the first call creates the ledger when there is none, or migrates one of an earlier version.
+            Only a worker process does this.
 
     Raises:
         ConfigError: `synchronous` is unknown.
             At the first call also: the file is not a ledger, has another schema, or cannot be written.
-        NoLedger: At the first call: there is no ledger, and `create` is False.
+        NoLedger: At the first call: there is no ledger, or one of an earlier version, and `create` is False.
     """
 
     def __init__(
@@ -103,8 +104,7 @@ class SqliteLedger(Ledger):
         self._boot = proof.boot_id()
         self._offset = clock.wall() - clock.boottime()
         self._is_dead = is_dead or self._lock_is_free
-        self._owner = ""
-        self._beat = 0
+        self._trust = Trust(self._file, self.owners_dir, clock)
 
     @property
     @override
@@ -126,6 +126,8 @@ class SqliteLedger(Ledger):
         found = []
         try:
             self.ledger_id()
+        except OlderLedger as error:
+            found += [missing(error), *access_findings("the ledger", self._path)]
         except NoLedger as error:
             found += [missing(error), *creation_findings(self._path)]
         except ConfigError as error:
@@ -155,35 +157,11 @@ class SqliteLedger(Ledger):
 
     @override
     def register(self, owner: str, host: str, queues: Sequence[str]) -> bool:
-        lock = str(proof.lock_path(self.owners_dir, owner))
-        now = self._clock.wall()
-        values = {"owner": owner, "host": host, "lock_path": lock, "queues": json.dumps(list(queues))}
-        with self._file.transaction() as db:
-            incarnation = self._file.inode
-            beat = self._beat_in(db, owner)
-            (made,) = db.execute(sql.INCARNATION).fetchone()
-            whole = beat >= self._beat and made in {None, incarnation}
-            beat = max(beat, self._beat) + 1
-            db.execute(sql.REGISTER, {**values, "boot": self._boot, "now": now})
-            db.execute(sql.BEAT_ON, {"owner": owner, "beat": beat})
-            if made != incarnation:
-                db.execute(sql.SET_INCARNATION, {"incarnation": incarnation})
-            if not whole:
-                db.execute(sql.DISTRUST)
-            for name in {queue.removesuffix(QUIET) for queue in queues}:
-                db.execute(sql.ATTEND, {"name": name, "now": now, "absence": retention.ABSENCE})
-        self._owner, self._beat = owner, beat
-        return whole
-
-    def _beat_in(self, db: sqlite3.Connection, owner: str) -> int:
-        """Return the number of this owner's registrations that the ledger has."""
-        found = db.execute(sql.BEAT, {"owner": owner}).fetchone()
-        return int(found[0]) if found else 0
+        return self._trust.register(owner, host, queues)
 
     @override
     def unregister(self, owner: str) -> None:
-        with self._file.connection() as db:
-            db.execute(sql.UNREGISTER, {"owner": owner})
+        self._trust.unregister(owner)
         if not self._holding([owner]):
             proof.remove_own(self.owners_dir, owner)
 
@@ -219,7 +197,7 @@ class SqliteLedger(Ledger):
         values = {"namespace": namespace, "queue": queue, "after": after, "rows": limit, "stranded": stranded}
         values |= {"boot": self._boot, "boottime": self._clock.boottime(), "now": self._clock.wall()}
         with self._file.connection() as db:
-            if self._owner and self._beat_in(db, self._owner) < self._beat:
+            if self._trust.lost(db):
                 return ()
             trusted = db.execute(sql.TRUSTED_FROM, {"name": registered_name(namespace, queue)}).fetchone()
             values |= {"margin": self._times.margin, "trusted_from": trusted[0] if trusted else sys.maxsize}
@@ -241,7 +219,7 @@ class SqliteLedger(Ledger):
         with self._file.transaction() as db:
             inserted = db.execute(sql.REPLAY, values)
             if inserted.rowcount == 1:
-                self._keep(db, message, inserted.lastrowid)
+                db.execute(sql.KEEP, kept_values(message) | {"number": inserted.lastrowid})
         return inserted.rowcount == 1
 
     @override
@@ -258,7 +236,7 @@ class SqliteLedger(Ledger):
             if inserted.rowcount != 1:
                 return None
             if claim.message is not None:
-                self._keep(db, claim.message, inserted.lastrowid)
+                db.execute(sql.KEEP, kept_values(claim.message) | {"number": inserted.lastrowid})
             # The first round begins without a checkpoint.
             checkpoint = db.execute(sql.CHECKPOINT_OF, values).fetchone()[0] if claim.id.round else None
         return new_row(claim, uid, inserted.lastrowid or 0, checkpoint, now, self._worker)
@@ -413,16 +391,12 @@ class SqliteLedger(Ledger):
         with self._file.connection(synchronous) as db:
             return db.execute(statement, mine_values(token) | values).rowcount == 1
 
-    def _keep(self, db: sqlite3.Connection, message: KeptMessage, number: int | None) -> None:
-        """Keep the message of the row that has this number and none yet."""
-        db.execute(sql.KEEP, {"number": number, "body": message.body, "facts": message.facts})
-
     def _own(self, statement: str, values: Values, owner: str, message: KeptMessage | None = None) -> Row | None:
         """Run one statement that gives a row to an owner under a new fence; return the row, or None if refused."""
         with self._file.writing() if message is None else self._file.transaction() as db:
             found = db.execute(statement, values | self._lease() | self._drawn(owner)).fetchall()
             if found and message is not None:
-                db.execute(sql.KEEP_FIRST, values | {"body": message.body, "facts": message.facts})
+                db.execute(sql.KEEP_FIRST, values | kept_values(message))
         return row_of(found[0], self._clock, self._times, self._boot, _lives) if found else None
 
     def _step(self) -> float:

@@ -7,8 +7,9 @@ The start of a run is a wall time, too; the owner's renewals move it with each s
 Times that people read, or that decide when a row is removed (`…_at`, `not_before`, `keep_until`) are readings of the wall clock.
 `wake_at`, too, is a wall time: it only finds the jobs whose message may be lost, and `due` decides whether a retry may run.
 
-Processes of an older version work on while a newer one migrates the file.
-So a migration only adds tables, and columns with a default; and no statement inserts into a table without naming its columns.
+Processes of the version before work on while a newer one migrates the file, until they open it again.
+So a migration only adds tables, columns with a default, and triggers that write what the older version does not know.
+No statement inserts into a table without naming its columns, so that a later migration can add some.
 """
 # ruff: noqa: S608 - the statements are put together from this file's own constants, once, at import
 
@@ -69,24 +70,30 @@ _MESSAGES = (
         trusted_from INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID
     """,
-    "CREATE TABLE beats (owner TEXT PRIMARY KEY, beat INTEGER NOT NULL) STRICT, WITHOUT ROWID",
-    """
-    CREATE TRIGGER beat_goes_with_its_owner AFTER DELETE ON owners BEGIN
-        DELETE FROM beats WHERE owner = old.owner;
-    END
-    """,
 )
 MIGRATIONS: Mapping[int, tuple[str, ...]] = {
     6: (
         "ALTER TABLE meta ADD COLUMN made_by TEXT NOT NULL DEFAULT ''",
         "ALTER TABLE meta ADD COLUMN incarnation INTEGER",
+        "ALTER TABLE meta ADD COLUMN registrations INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE jobs ADD COLUMN wake_at REAL",
         "UPDATE jobs SET wake_at = not_before WHERE state = 'moved'",
-        "UPDATE jobs SET wake_at = strftime('%s', 'now') WHERE state = 'interrupted' AND fence > 0",
+        "UPDATE jobs SET wake_at = :now WHERE state = 'interrupted' AND fence > 0",
+        # A process of schema 6 gives up a row and does not write `wake_at`.
+        """
+        CREATE TRIGGER schema_6_gives_up_a_row AFTER UPDATE OF owner ON jobs
+        WHEN new.owner IS NULL AND old.owner IS NOT NULL AND new.wake_at IS old.wake_at
+            AND (new.wake_at IS NOT NULL OR new.state NOT IN ('done', 'dead'))
+        BEGIN
+            UPDATE jobs SET wake_at = CASE new.state
+                WHEN 'moved' THEN new.not_before WHEN 'interrupted' THEN strftime('%s', 'now')
+            END WHERE rowid = new.rowid;
+        END
+        """,
         *_MESSAGES,
     ),
 }
-"""For each earlier version, the statements that bring a ledger of this version to the next one."""
+"""For each earlier version, the statements that bring a ledger of this version to the next one; `:now` is the wall clock."""
 
 CREATE = (
     """
@@ -96,7 +103,8 @@ CREATE = (
         schema INTEGER NOT NULL,
         next_fence INTEGER NOT NULL,
         made_by TEXT NOT NULL DEFAULT '',
-        incarnation INTEGER
+        incarnation INTEGER,
+        registrations INTEGER NOT NULL DEFAULT 0
     ) STRICT
     """,
     f"""
@@ -253,11 +261,6 @@ REPLAY = f"""
 DEFERRED = f"""
     UPDATE jobs SET wake_at = max(coalesce(wake_at, 0), :wake_at) WHERE {_JOB} AND state NOT IN ('done', 'dead') AND fence > 0
 """
-# `min` of two ages is the age of the later moment.
-_UNSEEN_FOR = """min(
-    iif(owner IS NULL, 1e18, :boottime - :margin - iif(lease_boot = :boot, lease_until, 0.0)),
-    iif(wake_at IS NULL, 1e18, :now - wake_at)
-)"""
 _HINDRANCE = """CASE
     WHEN fence < :trusted_from THEN 'old record'
     WHEN NOT (state = 'moving' AND target = 'dead') AND NOT EXISTS (SELECT 1 FROM messages WHERE number = jobs.rowid)
@@ -265,18 +268,22 @@ _HINDRANCE = """CASE
 END"""
 
 
-def _late(index: str, held: str) -> str:
+def _unseen(for_: str, index: str, which: str) -> str:
     return f"""
-        SELECT {_COLUMNS}, {_UNSEEN_FOR} AS unseen_for, {_HINDRANCE} AS hindrance FROM jobs INDEXED BY {index}
-        WHERE namespace = :namespace AND queue = :queue AND {held} AND fence > 0
+        SELECT {_COLUMNS}, {for_} AS unseen_for, {_HINDRANCE} AS hindrance FROM jobs INDEXED BY {index}
+        WHERE {which} AND namespace = :namespace AND queue = :queue AND fence > 0 AND (hindrance IS NOT NULL) = :stranded
     """
 
 
+# `min` of two ages is the age of the later moment.
+_HELD_FOR = "min(:boottime - :margin - iif(lease_boot = :boot, lease_until, 0.0), :now - coalesce(wake_at, 0))"
+# The second part reads its index in order and stops after `:rows`, even if a hundred thousand rows are late.
 ORPHANS = f"""
-    SELECT * FROM (
-        {_late("jobs_held", "owner IS NOT NULL")} UNION ALL
-        {_late("jobs_to_wake", "owner IS NULL AND wake_at IS NOT NULL AND wake_at < :now - :after")}
-    ) WHERE unseen_for > :after AND (hindrance IS NOT NULL) = :stranded ORDER BY unseen_for DESC LIMIT :rows
+    SELECT * FROM ({_unseen(_HELD_FOR, "jobs_held", f"owner IS NOT NULL AND {_HELD_FOR} > :after")})
+    UNION ALL SELECT * FROM (
+        {_unseen(":now - wake_at", "jobs_to_wake", "owner IS NULL AND wake_at IS NOT NULL AND wake_at < :now - :after")}
+        ORDER BY wake_at LIMIT :rows
+    ) ORDER BY unseen_for DESC LIMIT :rows
 """
 TRUSTED_FROM = "SELECT trusted_from FROM attended WHERE name = :name"
 CHECKPOINT_OF = f"SELECT checkpoint FROM jobs WHERE {_JOB}"
@@ -391,12 +398,9 @@ REGISTER = """
     VALUES (:owner, :host, :boot, :lock_path, :queues, :now)
     ON CONFLICT DO UPDATE SET host = excluded.host, queues = excluded.queues, seen_at = excluded.seen_at
 """
-BEAT = "SELECT beat FROM beats WHERE owner = :owner"
-BEAT_ON = """
-    INSERT INTO beats (owner, beat) VALUES (:owner, :beat) ON CONFLICT DO UPDATE SET beat = excluded.beat
-"""
-INCARNATION = "SELECT incarnation FROM meta"
-SET_INCARNATION = "UPDATE meta SET incarnation = :incarnation"
+COUNTED = "SELECT registrations, incarnation FROM meta"
+SET_COUNTED = "UPDATE meta SET registrations = :count, incarnation = :incarnation"
+COUNT_END = "UPDATE meta SET registrations = registrations + 1 WHERE registrations >= :known RETURNING registrations"
 _NEXT = "(SELECT next_fence FROM meta)"
 DISTRUST = f"UPDATE attended SET trusted_from = {_NEXT}"
 ATTEND = f"""
@@ -411,6 +415,7 @@ BIND = """
 """
 BOUND = "SELECT broker_identity FROM bindings WHERE namespace = :namespace AND queue = :queue"
 QUEUES = "SELECT queue FROM bindings WHERE namespace = :namespace"
+FILL = "INSERT INTO meta (one, ledger_id, schema, next_fence, made_by) VALUES (1, :ledger_id, :schema, 1, :made_by)"
 SCHEMA = "SELECT schema FROM meta"
 MADE_BY = "SELECT made_by FROM meta"
 MADE = "UPDATE meta SET schema = :schema, made_by = :made_by"
