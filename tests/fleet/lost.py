@@ -21,7 +21,8 @@ QUICK = {"forgets_consumers_within": 10.0, "redelivers_within": 0.0, "answers_wi
 """What a broker is said to need, for tests in which it needs no longer."""
 
 SOON_LOST = {"scale": 8, "times": {"call_timeout": 5.0}, "capabilities": QUICK}
-"""A lease of 7.5 s; a message counts as lost after 11 s, and is looked for every 4 s."""
+LOST_AFTER = 15.0
+"""With these clocks, a lease lasts 7.5 s, and a message counts as lost 11 s after it had to come, by a look every 4 s."""
 
 CHAOS = {"scale": 4, "times": {"call_timeout": 5.0}, "capabilities": {"forgets_consumers_within": 20.0}}
 """A lease of 15 s; a message counts as lost after 22 s, or when the broker should have it delivered again; a look every 8 s."""
@@ -51,9 +52,9 @@ class Chaos:
 
     processes: Processes
     queue: str
+    seed: int
     start: Callable[[], WorkerProcess]
     cut: Callable[[], None]
-    seed: int
     killed: dict[int, float] = field(default_factory=dict)
 
     def jobs(self) -> dict[str, dict[str, float]]:
