@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import pytest
 
 from tests.brokers.place import Place
 from tests.brokers.rabbitmq_place import RabbitmqPlace
+from tests.brokers.rocketmq_place import GrpcPlace
 from tests.faults.proxy import Proxy
 from tests.fleet.kit import QUEUE, Fleet
 from tests.fleet.lost import BRIEF, CHAOS, SLOTS, Chaos, place_in_file
@@ -29,11 +30,16 @@ def on_one_host(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         yield made
 
 
-def rages(fleet: Fleet, seed: int) -> dict[str, int]:
-    """Send the jobs, let chaos rage, wait for all ends, and return the counts."""
+def rages(fleet: Fleet, seed: int, loses: Callable[[], None] = lambda: None) -> dict[str, int]:
+    """Send the jobs, let chaos rage, wait for all ends, and return the counts; with each cut, the broker `loses` messages."""
     with Proxy(fleet.place.address()) as proxy:
+
+        def cut() -> None:
+            proxy.cut()
+            loses()
+
         url = fleet.place.url(through=proxy, heartbeat=5)
-        chaos = Chaos(fleet, fleet.queue, seed, lambda: _worker(fleet, fleet.queue, url), proxy.cut)
+        chaos = Chaos(fleet, fleet.queue, seed, lambda: _worker(fleet, fleet.queue, url), cut)
         fleet.send_all(chaos.jobs())
         chaos.rages()
         return _told(f"{type(fleet.place).__name__} {seed}", chaos)
@@ -52,9 +58,21 @@ def _told(where: str, chaos: Chaos) -> dict[str, int]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("place_kind", ["rocketmq5"], indirect=True)
-def test_a_broker_that_can_lose_messages_of_killed_workers(on_one_host: Fleet, seed: int) -> None:
-    """RocketMQ 5.4.0 by its proxy lost 5 of 200 in such a minute; each that it loses runs from the ledger's copy."""
-    rages(on_one_host, seed)
+def test_a_broker_that_loses_messages_of_killed_workers(on_one_host: Fleet, seed: int) -> None:
+    """
+    RocketMQ 5.4.0 by its proxy, which lost 5 of 200 messages in such a minute, and in 23 others none.
+
+    So the test loses what the broker has revived and not yet delivered again; each such job runs from the ledger's copy.
+    """
+    place = on_one_host.place
+    assert isinstance(place, GrpcPlace)
+    counts = rages(on_one_host, seed, lambda: place.drop_revived(on_one_host.queue))
+    assert counts["message_lost"] - counts["came late"] >= 1
+
+
+@pytest.mark.parametrize("place_kind", ["rocketmq5"], indirect=True)
+def test_the_same_without_losses_of_ours(on_one_host: Fleet) -> None:
+    rages(on_one_host, 0)
 
 
 @pytest.mark.parametrize("place_kind", ["rocketmq4", "classic", "artemis", "3.10", "4.3"], indirect=True)
