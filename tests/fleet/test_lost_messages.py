@@ -6,16 +6,17 @@ import os
 import signal
 import time
 
+import pika
 import pytest
 
 from steadyworker.ledger.base import State
 from tests.brokers.place import Place, Places
 from tests.brokers.rabbitmq_place import RabbitmqPlace
 from tests.fleet.kit import LIGHT, QUEUE, STEADY, Fleet
-from tests.fleet.lost import LOST_AFTER, SOON_LOST
+from tests.fleet.lost import BRIEF, LOST_AFTER, SOON_LOST
 from tests.support.stage import WITHIN, WorkerProcess, eventually
 
-LATER = f"{QUEUE}.later.1000ms"
+BACKLOG = 10_000
 
 
 def killed(worker: WorkerProcess) -> None:
@@ -177,19 +178,70 @@ def test_a_worker_that_is_quiet_or_drains_or_has_had_its_jobs_takes_no_lost_one(
 
 
 @pytest.mark.slow
-def test_two_fleets_on_one_ledger_take_only_their_own(places: Places, place: Place, fleet: Fleet) -> None:
+def test_two_fleets_on_one_ledger_take_only_their_own(
+    places: Places, rabbitmq_place: RabbitmqPlace, fleet: Fleet
+) -> None:
     """Another queue at the same broker, and the same queue at another broker: neither takes what the fleet has lost."""
     fleet.send_all({"job": {}})
     first = fleet.worker(STEADY, script=SOON_LOST)
     fleet.notes("waiting", 1)
-    beside = place.queue("beside")
-    fleet.worker(LIGHT, env={"FLEET_QUEUE": beside}, script=SOON_LOST).started()
+    fleet.worker(LIGHT, env={"FLEET_QUEUE": "beside"}, script=SOON_LOST).started()
     other = places.open()
     try:
         fleet.worker(STEADY, broker=other.url(), namespace="other", script=SOON_LOST).started()
-        place.delete(fleet.queue)
+        rabbitmq_place.delete(QUEUE)
         killed(first)
         stays("nobody takes it", 2 * LOST_AFTER, fleet, "message_lost")
         takes_over_from_ten(fleet, fleet.worker(STEADY, script=SOON_LOST))
     finally:
         other.close()
+
+
+# --- a queue that is never empty ---------------------------------------------------------------------------------------
+
+
+def publish_backlog(place: RabbitmqPlace, body: bytes) -> None:
+    """Send ten thousand messages as a foreign program does."""
+    with place.channel() as channel:
+        for number in range(BACKLOG):
+            given = pika.BasicProperties(message_id=f"waits-{number:05}", delivery_mode=2)
+            channel.basic_publish("", QUEUE, body, given)
+    eventually(lambda: place.ready().get(QUEUE, 0) >= BACKLOG, "ten thousand messages")
+
+
+@pytest.mark.slow
+def test_a_message_behind_ten_thousand_others_is_not_called_lost(rabbitmq_place: RabbitmqPlace, fleet: Fleet) -> None:
+    """The copy of a retry is the last one of a queue that takes longer than a message may be late."""
+    fleet.send_all({"job": {"delays": [1.0]}})
+    publish_backlog(rabbitmq_place, b"{}")
+    began = time.monotonic()
+    fleet.worker(LIGHT, concurrency=2, script=SOON_LOST)
+    eventually(lambda: not fleet.left() and "job" in fleet.lines("ends"), "all ends", 240, fleet.logs)
+    assert time.monotonic() - began > LOST_AFTER
+    assert [line for line in fleet.lines("starts") if line.startswith("job")] == ["job 1", "job 2"]
+    assert [line.split()[0] for line in fleet.lines("starts")].index("job", 1) > BACKLOG * 0.9
+    assert len(fleet.lines("starts")) == BACKLOG + 2
+    assert fleet.said("message_lost") == []
+
+
+@pytest.mark.slow
+def test_a_lost_message_gets_a_slot_of_a_queue_that_is_never_empty(rabbitmq_place: RabbitmqPlace, fleet: Fleet) -> None:
+    """A foreign program takes the message of a killed worker process; the next ones have work all the time."""
+    fleet.send_all({"job": {"seconds": 10}})
+    first = fleet.worker(BRIEF, script=SOON_LOST)
+    fleet.notes("starts", 1)
+    killed(first)
+    with rabbitmq_place.consumer(QUEUE) as foreign:
+        assert foreign.take(WITHIN)
+        foreign.ack()
+    publish_backlog(rabbitmq_place, b'{"seconds": 0.02}')
+    times = {**SOON_LOST["times"], "orphan_reserve": 2 * LOST_AFTER}
+    began = time.monotonic()
+    second = fleet.worker(BRIEF, concurrency=2, script={**SOON_LOST, "times": times})
+    assert second.says("message_lost", within=3 * WITHIN)["unseen_for"] > 2 * LOST_AFTER
+    assert time.monotonic() - began > LOST_AFTER
+    assert rabbitmq_place.ready()[QUEUE] > 0
+    rabbitmq_place.purge(QUEUE)
+    eventually(lambda: "job" in fleet.lines("ends"), "the job's end", report=fleet.logs)
+    assert [line.split()[0] for line in fleet.lines("starts")].count("job") == 2
+    assert len(fleet.said("message_lost")) == 1
