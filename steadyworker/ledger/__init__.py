@@ -160,6 +160,7 @@ When the lease has been over for 30 s (the margin), other processes may take the
 Only the ledger's clock judges this: the server's wall clock in PostgreSQL, CLOCK_BOOTTIME with the boot's id in SQLite.
 PostgreSQL has no other clock: if its wall clock jumps forward, or a fail-over leads to a server whose clock is ahead, leases end too early.
 Another process can then take over a job that runs; the fence still refuses every write of the older run.
+After such a jump, no job is an orphan for the time of a lease, so that living owners renew first.
 If the clock jumps back, leases and waits for retries take that much longer.
 So let each server's clock follow NTP, which corrects small differences without a jump; `check` compares the clocks of all hosts in the ledger's URL.
 When the ledger refuses a write or a renewal, the runner drops the run and kills its child.
