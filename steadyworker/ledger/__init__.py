@@ -112,7 +112,8 @@ If several worker processes find the same orphan, the claim's compare-and-set de
 A message that comes after all is answered from the record, like any second copy.
 The log has `message_lost`, with the worker process that had the job last, and with what becomes of the job.
 
-No worker process takes such a job by itself in two cases, but reports it once; `jobs` and `check` list it:
+No worker process takes such a job by itself in two cases; `jobs` and `check` list it.
+A worker process reports it once, as soon as no message waits in the queue:
 
 - *Old record.* Since the last claim of the job, the ledger went back in time, or its queue had no registered owner for an hour.
   Then another ledger can have done the job: after a restored backup, after a fail-over without the last commits, or after a move to another ledger.

@@ -209,9 +209,9 @@ class Orphans:
             self._report(orphan, "dead", why=f"{Hindrance.NO_MESSAGE.value}, so it has no dead letter")
 
     def _report_left(self, after: float) -> None:
-        """Report once each orphan that only an operator may start."""
+        """Report once each orphan that only an operator may start; while messages wait in the queue, its own can be among them."""
         now = self._deps.clock.monotonic()
-        if now < self._look_at_left:
+        if now < self._look_at_left or not self._nothing_waits():
             return
         self._look_at_left = now + _LEFT_EVERY
         for orphan in self._orphans(after, _MOST_LEFT, stranded=True):
