@@ -178,7 +178,7 @@ class Orphans:
     def _run(self, orphan: Orphan, envelope: Envelope, claim: Claim, began: float) -> bool:
         deps, row = self._deps, orphan.row
         slot = self._state.free_slot()
-        if slot is None or not deps.quota.take():
+        if slot is None or not self._deliveries.may_begin() or not deps.quota.take():
             return False
         self._deliveries.pause()
         claimed = None
