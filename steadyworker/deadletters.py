@@ -68,6 +68,7 @@ class DeadLetterQueue:
         queue: The work queue's name.
         key_header: The header that holds a job's key, if the Worker names such a header.
         max_body: The largest body in bytes of which the ledger keeps a copy.
+        keep_message: The Worker's attribute; None if the Worker is not known: then a job whose message was kept keeps it.
         patience: The seconds to wait until another reader ends.
         clock: The clock that measures this wait, and dates the message of a replay.
 
@@ -90,13 +91,14 @@ class DeadLetterQueue:
         *,
         key_header: str | None = None,
         max_body: int = 1 << 20,
+        keep_message: bool | None = None,
         patience: float = 10.0,
         clock: Clock | None = None,
     ) -> None:
         self._patience = patience
         self._clock = clock or SystemClock()
         self._open_letters = open_letters
-        self._jobs = DeadJobs(ledger, namespace, queue, max_body)
+        self._jobs = DeadJobs(ledger, namespace, queue, max_body, keep_message=keep_message)
         self._queue = queue
         self._key_header = key_header
         self.others: Counter[str] = Counter()

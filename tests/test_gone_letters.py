@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,9 @@ from steadyworker.ledger.base import REPLAYED, Claimed, JobId, Ledger, Moving, S
 from steadyworker.ledger.kept import delivery_of
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Counters
+from steadyworker.runner.planning import message_for
 from steadyworker.testing.clock import FakeClock
-from tests.test_deadletters import BODY, SPEC, Bench, Wrapped
+from tests.test_deadletters import BODY, SPEC, Bench, Wrapped, enveloped
 
 
 @pytest.fixture
@@ -158,6 +160,23 @@ def test_a_body_over_the_limit_is_replayed_and_not_kept(bench: Bench) -> None:
     bench.die("k-1")
     DeadLetterQueue(bench.adapter.dead_letters, bench.ledger, "test", SPEC.queue, max_body=len(BODY) - 1).replay()
     assert bench.ledger.read(bench.job("k-1", 1)) is None
+    assert [message.body for message in bench.work] == [BODY]
+
+
+@pytest.mark.parametrize(("keep_message", "is_kept"), [(None, False), (False, False), (True, True)])
+def test_a_replay_keeps_no_message_of_a_worker_that_keeps_none(
+    bench: Bench, keep_message: bool | None, is_kept: bool
+) -> None:
+    """Its bodies must not be in the ledger; who names only the queue goes by what the ledger has."""
+    row = bench.ledger.claim(Claimed(bench.job("k-1"), None, "owner", 0, sha256(BODY).digest(), Counters()))
+    assert row is not None
+    verdict = Verdict(Moving.DEAD, "exhausted", Counters())
+    assert bench.ledger.moving(row.token, verdict)
+    bench.adapter.publish(message_for(enveloped(row.id, BODY), 0, verdict, row.uid, "host-1"))
+    assert bench.ledger.moved(row.token)
+    letters = bench.adapter.dead_letters
+    DeadLetterQueue(letters, bench.ledger, "test", SPEC.queue, keep_message=keep_message).replay()
+    assert (bench.ledger.message(bench.job("k-1", 1)) is not None) is is_kept
     assert [message.body for message in bench.work] == [BODY]
 
 

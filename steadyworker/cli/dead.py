@@ -196,6 +196,7 @@ def _opened(target: str, options: Options) -> Iterator[DeadLetterQueue]:
             links.namespace(line),
             line.queue,
             key_header=line.key_header,
+            keep_message=None if isinstance(line.opened_as, str) else line.opened_as.keep_message,
         )
 
 

@@ -112,7 +112,8 @@ If several worker processes find the same orphan, the claim's compare-and-set de
 A message that comes after all is answered from the record, like any second copy.
 The log has `message_lost`, with the worker process that had the job last, and with what becomes of the job.
 
-No worker process takes such a job by itself in two cases, but reports it once; `jobs` and `check` list it:
+No worker process takes such a job by itself in two cases; `jobs` and `check` list it.
+A worker process reports it once, as soon as no message waits in the queue:
 
 - *Old record.* Since the last claim of the job, the ledger went back in time, or its queue had no registered owner for an hour.
   Then another ledger can have done the job: after a restored backup, after a fail-over without the last commits, or after a move to another ledger.
@@ -160,6 +161,7 @@ When the lease has been over for 30 s (the margin), other processes may take the
 Only the ledger's clock judges this: the server's wall clock in PostgreSQL, CLOCK_BOOTTIME with the boot's id in SQLite.
 PostgreSQL has no other clock: if its wall clock jumps forward, or a fail-over leads to a server whose clock is ahead, leases end too early.
 Another process can then take over a job that runs; the fence still refuses every write of the older run.
+After such a jump, no job is an orphan for the time of a lease, so that living owners renew first.
 If the clock jumps back, leases and waits for retries take that much longer.
 So let each server's clock follow NTP, which corrects small differences without a jump; `check` compares the clocks of all hosts in the ledger's URL.
 When the ledger refuses a write or a renewal, the runner drops the run and kills its child.

@@ -26,13 +26,17 @@ class DeadJobs:
         namespace: The ledger's namespace for the queue's broker.
         queue: The work queue's name.
         max_body: The largest body in bytes of which the ledger keeps a copy.
+        keep_message: Whether the Worker lets the ledger keep messages; None if that is not known.
     """
 
-    def __init__(self, ledger: Ledger, namespace: str, queue: str, max_body: int) -> None:
+    def __init__(
+        self, ledger: Ledger, namespace: str, queue: str, max_body: int, *, keep_message: bool | None = None
+    ) -> None:
         self._ledger = ledger
         self._namespace = namespace
         self._queue = queue
         self._max_body = max_body
+        self._keep_message = keep_message
 
     def id(self, letter: DeadLetter) -> JobId:
         """Return the id of the letter's job, in the letter's round."""
@@ -100,6 +104,9 @@ class DeadJobs:
         A letter that was made without a run has no row, and gets none: its message has to pass the same checks again.
         """
         if len(letter.body) > self._max_body or not ((letter.ours and letter.uid) or self.row(letter)):
+            return False
+        keeps = self._keep_message
+        if not (self._ledger.message(self.id(letter)) if keeps is None else keeps):
             return False
         delivery = Delivery(-1, "", self._queue, letter.body, message.headers, message.message_id, sent_at=now)
         self._ledger.replay(_next(self.id(letter)), kept(delivery), hashlib.sha256(letter.body).digest())

@@ -79,7 +79,7 @@ class Deliveries:
         self._state = state
         self._runs = runs
         self._timers = timers
-        self._unkeyed = UnkeyedMessages(deps, state, runs, self._may_begin, self._begin_detached, self._decline)
+        self._unkeyed = UnkeyedMessages(deps, state, runs, self.may_begin, self._begin_detached, self._decline)
         self._redeliveries = Redeliveries(deps.spec.key_header, deps.times.margin)
         self._epoch = -1
         self._asks_again = False
@@ -206,10 +206,10 @@ class Deliveries:
             and not envelope.letter
             and not envelope.contradiction
             and not self._state.unreaped(envelope.id)
-            and self._may_begin()
+            and self.may_begin()
         )
 
-    def _may_begin(self) -> bool:
+    def may_begin(self) -> bool:
         """Return whether a new job could begin at once."""
         return (
             self._state.stage is Stage.RUNNING

@@ -178,7 +178,7 @@ class Orphans:
     def _run(self, orphan: Orphan, envelope: Envelope, claim: Claim, began: float) -> bool:
         deps, row = self._deps, orphan.row
         slot = self._state.free_slot()
-        if slot is None or not deps.quota.take():
+        if slot is None or not self._deliveries.may_begin() or not deps.quota.take():
             return False
         self._deliveries.pause()
         claimed = None
@@ -209,9 +209,9 @@ class Orphans:
             self._report(orphan, "dead", why=f"{Hindrance.NO_MESSAGE.value}, so it has no dead letter")
 
     def _report_left(self, after: float) -> None:
-        """Report once each orphan that only an operator may start."""
+        """Report once each orphan that only an operator may start; while messages wait in the queue, its own can be among them."""
         now = self._deps.clock.monotonic()
-        if now < self._look_at_left:
+        if now < self._look_at_left or not self._nothing_waits():
             return
         self._look_at_left = now + _LEFT_EVERY
         for orphan in self._orphans(after, _MOST_LEFT, stranded=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, LiteralString
 from urllib.parse import urlsplit
@@ -141,6 +141,17 @@ def test_a_migrated_ledger_is_like_a_new_one_and_has_its_rows(before: Before, op
     with closing(opened()) as fresh:
         fresh.ledger_id()
     assert structure(admin) == migrated
+
+
+def test_a_checkout_that_is_not_installed_has_no_version(
+    opened: Open, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(_distribution: str) -> str:
+        raise PackageNotFoundError
+
+    monkeypatch.setattr("importlib.metadata.version", missing)
+    assert opened().ledger_id()
+    assert admin.execute("SELECT made_by FROM steadyworker_meta").fetchall() == [("unknown",)]
 
 
 def test_jobs_of_before_run_only_with_their_messages(before: Before, opened: Open) -> None:

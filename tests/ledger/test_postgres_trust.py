@@ -23,6 +23,7 @@ from tests.brokers.install import postgres_programs
 from tests.brokers.postgres import Cluster, Postgres
 from tests.faults.link import Link
 from tests.faults.proxy import Proxy
+from tests.ledger import pgkit
 from tests.ledger.pgkit import JOB, Admin, Open, Schemas
 from tests.support.stage import eventually
 
@@ -176,6 +177,41 @@ def test_a_registration_whose_reply_is_lost_is_no_step_back(database: str, opene
             ledger.register("me", "host", [NAME])
         assert eventually(lambda: registered(ledger), "a registration") == [True]
         assert orphans(ledger) == [(JOB.key, None)]
+
+
+def test_a_jump_of_the_servers_clock_makes_no_orphan_before_each_owner_has_renewed(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All leases seem to have ended long ago; a process that asks at that moment must not take a job from a living owner."""
+    with closing(Schemas(database)) as schemas:
+        clock = FakeClock()
+        owner, other = (schemas.ledger(tmp_path, clock=clock) for _ in range(2))
+        assert other.register("other", "host", [NAME])
+        lives = owner.claim(Claimed(JOB, None, "me", 0, b"", Counters(), MESSAGE))
+        assert lives is not None
+        assert owner.claim(Claimed(replace(JOB, key="left"), None, "gone", 0, b"", Counters(), MESSAGE))
+
+        def renewed(seconds: float) -> list[str]:
+            """Let the owners renew meanwhile; return the orphans that the other process then finds."""
+            for _ in range(int(seconds / 15)):
+                clock.advance(15)
+                owner.renew([lives.token])
+                owner.register("me", "host", [NAME])
+                other.register("other", "host", [NAME])
+            return found()
+
+        def found() -> list[str]:
+            return [orphan.row.id.key for orphan in other.orphans(JOB.namespace, JOB.queue, 90.0, 10)]
+
+        assert renewed(60) == []
+        monkeypatch.setattr(pgkit, "FIRST_BOOT", pgkit.FIRST_BOOT + 1800)
+        clock.advance(1)
+        assert found() == []
+        assert other.register("other", "host", [NAME])
+        assert found() == [], "it knows its own registration, not those of the others"
+        assert renewed(75) == ["left"]
+        for ledger in (owner, other):
+            ledger.close()
 
 
 def test_owners_that_register_two_queues_in_any_order_never_wait_for_each_other_in_vain(opened: Open) -> None:

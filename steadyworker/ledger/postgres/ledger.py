@@ -117,7 +117,7 @@ class PostgresLedger(Ledger):
         self._call = times.call_timeout
         self._clock = clock
         self._identity = Identity()
-        self._trust = Trust(clock)
+        self._trust = Trust(clock, times.lease)
         self._record = Session(target, self._identity, times.call_timeout, clock, create=create)
         self._renewals = Session(target, self._identity, times.call_timeout, clock, create=create)
         self._is_dead = is_dead or self._lock_is_free

@@ -26,7 +26,6 @@ import select
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib.metadata import version
 from threading import Lock
 from typing import Any, LiteralString, TypeVar, cast
 
@@ -44,10 +43,9 @@ from steadyworker.ledger.postgres import schema as sql
 from steadyworker.ledger.postgres.url import Target
 from steadyworker.retry import draw
 from steadyworker.text.redaction import REDACTED, redact
+from steadyworker.versions import version
 
 Result = TypeVar("Result")
-
-_PACKAGE = "steadyworker"
 
 _LONGEST_BACK_OFF = 0.5
 """
@@ -282,7 +280,7 @@ class Session:
             if schema is None:
                 raise errors.InvalidSchemaName("no schema of the search_path exists")
             with suppress(errors.DuplicateTable):  # another process has created them
-                made = {"ledger_id": secrets.token_hex(16), "schema": sql.SCHEMA_VERSION, "made_by": version(_PACKAGE)}
+                made = {"ledger_id": secrets.token_hex(16), "schema": sql.SCHEMA_VERSION, "made_by": version()}
                 connection.run(sql.CREATE, made)
         ledger_id, schema, made_by = self._meta(connection)
         if schema < sql.SCHEMA_VERSION:
@@ -291,7 +289,7 @@ class Session:
         if schema > sql.SCHEMA_VERSION:
             raise self._unfit(
                 f"Expected a ledger of schema {sql.SCHEMA_VERSION} at {self._at.shown}, got {schema}, "
-                f"of SteadyWorker {made_by}: install SteadyWorker {made_by} or newer here; this is {version(_PACKAGE)}."
+                f"of SteadyWorker {made_by}: install SteadyWorker {made_by} or newer here; this is {version()}."
             )
         if self._identity.ledger_id not in {None, ledger_id}:
             raise self._unfit(self._another(f"the ledger {ledger_id}"))
@@ -311,7 +309,7 @@ class Session:
                 "finish its jobs with the version of SteadyWorker that made it, or name another database in --ledger."
             )
         expected = f"Expected a ledger of schema {sql.SCHEMA_VERSION} at {self._at.shown}, got {found}"
-        ours = version(_PACKAGE)
+        ours = version()
         if not self._create:
             raise OlderLedger(self._at.shown, sql.SCHEMA_VERSION, found, ours)
         connection.deadline = self._clock.monotonic() + _MIGRATION

@@ -57,7 +57,7 @@ _REGISTER = f"""
     SELECT beat, {_SAME}, incarnation = {_KNOWN} AND NOT EXISTS (
         SELECT FROM unnest(%(names)s::text[]) AS asked (name) LEFT JOIN steadyworker_attended USING (name)
         WHERE seen_at IS NULL OR {_ABSENT}
-    )
+    ), extract(epoch FROM {NOW})::float8
     FROM beaten, steadyworker_meta
 """
 _LAST_FENCE = "(SELECT next_fence - 1 FROM steadyworker_meta)"
@@ -105,16 +105,30 @@ ORPHANS = f"""
     ), late AS (
         {_late("owner IS NOT NULL", _SINCE)} UNION ALL {_late(WAITS, "wake_at")} ORDER BY since LIMIT %(rows)s
     )
-    SELECT {COLUMNS}, extract(epoch FROM (SELECT moment FROM asked) - since)::float8, hindrance
+    SELECT
+        {COLUMNS}, extract(epoch FROM (SELECT moment FROM asked) - since)::float8, hindrance,
+        extract(epoch FROM (SELECT moment FROM asked))::float8
     FROM late JOIN steadyworker_jobs USING (number) ORDER BY since
 """
 
 
-class Trust:
-    """The registrations of this process that the ledger has confirmed; without one, every ledger is trusted."""
+_JUMP = 30.0
+"""Seconds by which the server's clock can seem to gain on this machine's; a call can take 10 s, and an orphan needs a longer jump."""
 
-    def __init__(self, clock: Clock) -> None:
+
+class Trust:
+    """
+    The registrations of this process that the ledger has confirmed; without one, every ledger is trusted.
+
+    If the server's clock jumps forward, all leases seem to have ended long ago, although their owners live.
+    So there are no orphans for the time of a `lease`, in which each living owner renews.
+    """
+
+    def __init__(self, clock: Clock, lease: float) -> None:
         self._clock = clock
+        self._lease = lease
+        self._ahead: float | None = None
+        self._unsure_until = clock.boottime()
         self._beats: dict[str, int] = {}
         self._at = clock.boottime()
         self._owner = ""
@@ -124,13 +138,15 @@ class Trust:
         names = sorted({name.removesuffix(QUIET) for name in values["queues"]})
         values = values | {"owner": owner, "names": names, "absence": retention.ABSENCE}
         now = _incarnation(db)
-        ((beat, same, settled),) = db.run(_REGISTER.replace("{now}", now), values).fetchall()
+        ((beat, same, settled, moment),) = db.run(_REGISTER.replace("{now}", now), values).fetchall()
         # After a day without a registration, other processes have removed the owner, and the count begins again.
         removed = beat == 1 and self._clock.boottime() - self._at > retention.OWNERS / 2
         went_back = not same or (beat <= self._beats.get(owner, 0) and not removed)
         if went_back or not settled:
             db.run(_ATTEND.replace("{now}", now), values | {"went_back": went_back})
         self._beats[owner], self._owner, self._at = beat, owner, self._clock.boottime()
+        self._jumped(moment)
+        self._ahead = moment - self._at
         return not went_back
 
     def distrust(self, db: Connection) -> None:
@@ -146,7 +162,15 @@ class Trust:
         """Return the rows of orphans, each with the seconds since its message had to come, and its hindrance."""
         name, beat = registered_name(namespace, queue), self._beats.get(self._owner, 0)
         values = values | {"namespace": namespace, "queue": queue, "name": name, "owner": self._owner, "beat": beat}
-        return db.run(ORPHANS.replace("{now}", _incarnation(db)), values).fetchall()
+        found = db.run(ORPHANS.replace("{now}", _incarnation(db)), values).fetchall()
+        return () if found and self._jumped(found[0][-1]) else [row[:-1] for row in found]
+
+    def _jumped(self, moment: float) -> bool:
+        """Return whether the server's clock, which shows this moment, has jumped since the last registration, or shortly before."""
+        now = self._clock.boottime()
+        if self._ahead is not None and moment - now > self._ahead + _JUMP:
+            self._unsure_until = now + self._lease
+        return now < self._unsure_until
 
 
 def _incarnation(db: Connection) -> LiteralString:
