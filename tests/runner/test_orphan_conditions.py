@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -151,6 +152,36 @@ def test_a_suspend_of_the_host_begins_the_wait_anew(harness: MakeHarness) -> Non
     h.clock.sleep(300)
     h.advance(600)
 
+    assert fates(h, "job") == []
+    gate.open()
+    h.wait("job", until="done")
+    assert h.starts("job") == 1
+
+
+def test_a_suspend_in_the_middle_of_the_question_makes_its_answer_old(
+    harness: MakeHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the ledger's clock, the owner's lease is over, but the owner has not yet had the time to renew it."""
+    gate = Gate()
+    exports = worker(gate)
+    h = harness(exports)
+    h.start()
+    h.send(exports, {}, key="job")
+    h.wait("job", until=gate.reached.is_set)
+    lose(h, "job")
+    h.advance(200)
+    (asks,) = [each for each in h.processes if each.run_of("job") is None]
+    slept: list[float] = []
+
+    def orphans(*arguments: Any, **options: Any) -> Any:
+        if not slept:
+            slept.append(300.0)
+            h.clock.sleep(300.0)
+        return h.ledger.orphans(*arguments, **options)
+
+    monkeypatch.setattr(asks.ledger, "orphans", orphans, raising=False)
+    h.advance(300)
+    assert slept
     assert fates(h, "job") == []
     gate.open()
     h.wait("job", until="done")
