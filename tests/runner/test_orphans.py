@@ -149,6 +149,21 @@ def test_an_interrupted_job_goes_on_from_its_checkpoint(harness: MakeHarness) ->
     assert counted(h, "job") == (0, 0, 0, 1)
 
 
+def test_an_interrupted_job_waits_for_the_copy_of_a_message_that_was_deferred_while_it_ran(
+    harness: MakeHarness,
+) -> None:
+    """The copy replaced its message, so no other comes; a broker's delay can be long."""
+    h = harness(worker(nothing))
+    row = ghost(h)
+    h.ledger.deferred(row.id, 600.0)
+    assert h.ledger.interrupted(row.token, Counters(interruptions=1))
+    h.advance(600 + 90)
+    assert fates(h) == []
+
+    h.advance(LOOK)
+    assert fates(h) == ["runs"]
+
+
 def test_a_cancelled_orphan_does_not_run(harness: MakeHarness) -> None:
     h = harness(worker(nothing))
     h.ledger.cancel(ghost(h).id, "not needed")
