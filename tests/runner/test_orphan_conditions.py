@@ -20,6 +20,7 @@ from tests.runner.ghosts import (
     DIGEST,
     FOUND_AFTER,
     LOOK,
+    SOON,
     fates,
     ghost,
     lose,
@@ -80,7 +81,7 @@ def test_a_runner_takes_orphans_only_when_it_could_have_consumed_for_long_enough
     assert fates(h) == []
 
     disable(h, able=True)
-    h.advance(89)
+    h.advance(SOON)
     assert fates(h) == [], "its owner could have renewed, and its message could have come"
     h.advance(2 * LOOK)
     assert fates(h) == ["runs"]
@@ -132,7 +133,7 @@ def test_a_short_loss_of_the_connection_begins_the_wait_anew(harness: MakeHarnes
     h.broker.go_down()
     h.advance(1)
     h.broker.come_up()
-    h.advance(89)
+    h.advance(SOON)
     assert fates(h) == []
 
     h.advance(2 * LOOK)
@@ -234,7 +235,7 @@ def test_the_brokers_own_redelivery_comes_first(harness: MakeHarness, monkeypatc
     monkeypatch.setattr(MemoryAdapter, "capabilities", Capabilities(redelivers_within=900.0))
     h = harness(worker(nothing))
     ghost(h)
-    h.advance(90 + 900)
+    h.advance(SOON + 900)
     assert fates(h) == []
     h.advance(LOOK)
     assert fates(h) == ["runs"]
@@ -249,7 +250,7 @@ def test_after_an_hour_an_orphan_gets_the_next_slot_of_a_queue_that_is_never_emp
     row = ghost(h)
     for number in range(3):
         h.send(exports, {}, key=f"waits-{number}")
-    h.advance(90 + 3600)
+    h.advance(SOON + 3600)
     assert h.processes[0].adapters[0].consumer.window == 1, "the delivery of the run"
     h.advance(LOOK)
     assert h.processes[0].adapters[0].consumer.window == 0, "no message follows it"
@@ -276,7 +277,7 @@ def test_a_delivery_in_flight_wins_over_an_orphan_with_a_reserved_slot(harness: 
     h.wait("first", until=first.reached.is_set)
     ghost(h)
     h.send(exports, {}, key="flies")
-    h.advance(90 + 3600 + LOOK)
+    h.advance(SOON + 3600 + LOOK)
     first.open()
     h.wait("first", until="done")
     h.processes[0].adapters[0].consumer.window = 1  # the broker has sent it before it heard of the lower prefetch
@@ -300,7 +301,7 @@ def test_a_reserved_slot_is_not_for_an_orphan_that_waits_for_less_time(harness: 
     old = ghost(h, "old")
     h.advance(3450)
     ghost(h, "young")
-    h.advance(90 + 150 + LOOK)
+    h.advance(SOON + 150 + LOOK)
     assert h.processes[0].adapters[0].consumer.window == 0
     h.ledger.claim(Claimed(old.id, h.ledger.read(old.id), "ghost/2", 0, DIGEST, Counters()))
     gate.open()
