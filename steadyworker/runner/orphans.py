@@ -143,7 +143,10 @@ class Orphans:
 
     def _take_all(self, after: float) -> None:
         reserved, self.reserved = self.reserved, 0
-        for orphan in self._orphans(after, _MOST, stranded=False):
+        found = self._orphans(after, _MOST, stranded=False)
+        if not self._steady(after):  # the host was suspended during the call, and the leases of other owners ended meanwhile
+            return
+        for orphan in found:
             long = orphan.unseen_for > self._deps.times.orphan_reserve
             if not (self._nothing_waits() or (reserved and long)) or not self._take(orphan):
                 self.reserved = int(long)
