@@ -1,4 +1,4 @@
-"""A job whose message seems to be lost: what looks like a loss, and is none."""
+"""A job whose message seems to be lost: what looks like a loss and is none, and what many losses do to a queue."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import hashlib
 import pytest
 
 from steadyworker.events import MessageLost
-from steadyworker.ledger.base import Claimed, JobId, KeptMessage
+from steadyworker.ledger.base import Claimed, JobId, KeptMessage, Renewal
 from steadyworker.lifecycle import Stage
 from steadyworker.outcome import Counters
-from steadyworker.runner.state import Staged
+from steadyworker.runner.state import Phase, Renewed, Staged
 from steadyworker.testing.harness import Harness
 from steadyworker.testing.plugin import MakeHarness
 from steadyworker.testing.worker_process import NAMESPACE
@@ -73,3 +73,27 @@ def test_a_runner_that_has_just_become_unable_takes_none(harness: MakeHarness, c
 
     assert events(h, "ghost", MessageLost) == []
     assert h.starts("ghost") == 0
+
+
+@pytest.mark.parametrize("phase", ["settled", "settling"])
+def test_a_renewal_of_a_run_that_has_just_ended_is_not_refused(harness: MakeHarness, phase: str) -> None:
+    """With short jobs, most renewals name such a run; a runner that never counts as steady would never take an orphan."""
+    gate = Gate()
+    exports = worker(gate, nothing)
+    h = harness(exports)
+    h.send(exports, {}, key="short")
+    h.wait("short", until=gate.reached.is_set)
+    ghost(h, "ghost", KeptMessage(b"{}", b"{}"))
+    h.advance(170)
+    runner = h.processes[0].runners[0]
+    answers = [(token, Renewal(granted=False)) for token in runner.tokens()]
+    if phase == "settling":
+        (run,) = runner.state.by_fence.values()
+        run.phase = Phase.SETTLING
+        runner.handle(Renewed(h.clock.boottime(), answers))
+        run.phase = Phase.RUNNING
+    gate.open()
+    h.wait("short")
+    runner.handle(Renewed(h.clock.boottime(), answers))
+    h.advance(60)
+    assert [event.fate for event in events(h, "ghost", MessageLost)] == ["runs"]
