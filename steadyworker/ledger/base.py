@@ -318,6 +318,10 @@ class Ledger(Protocol):
         """
         ...
 
+    def distrust(self) -> None:
+        """Make an old record of every row, because a job has shown that the ledger went back in time; later claims are trusted."""
+        ...
+
     def deferred(self, id: JobId, delay: float) -> None:
         """Record that a message of this unfinished job comes in `delay` seconds, so that the job is no orphan before."""
         ...

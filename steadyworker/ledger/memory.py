@@ -36,7 +36,7 @@ from steadyworker.ledger.base import (
     Verdict,
     Wanted,
 )
-from steadyworker.ledger.lease import QUIET
+from steadyworker.ledger.lease import QUIET, registered_name
 from steadyworker.ledger.memory_job import HELD, MemoryJob, fits
 from steadyworker.outcome import Counters
 
@@ -105,8 +105,8 @@ class MemoryLedger(Ledger):
         with self._lock:
             whole, self._set_back = not self._set_back, False
             now = self._clock.wall()
-            for name in () if whole else tuple(self._trusted_from):
-                self._trusted_from[name] = self._next_fence()
+            if not whole:
+                self._distrust()
             for name in {queue.removesuffix(QUIET) for queue in queues}:
                 if now - self._seen.get(name, -math.inf) > retention.ABSENCE:
                     self._trusted_from[name] = self._next_fence()
@@ -157,16 +157,26 @@ class MemoryLedger(Ledger):
             return sorted(fitting, key=lambda orphan: -orphan.unseen_for)[:limit]
 
     def _hindrance(self, job: MemoryJob) -> Hindrance | None:
-        if job.fence < self._trusted_from.get(f"{job.id.namespace}/{job.id.queue}", 0):
+        trusted_from = self._trusted_from.get(registered_name(job.id.namespace, job.id.queue))
+        if trusted_from is None or job.fence < trusted_from:
             return Hindrance.OLD_RECORD
         letter = job.state is State.MOVING and job.target is Moving.DEAD
         return Hindrance.NO_MESSAGE if job.message is None and not letter else None
 
     @override
+    def distrust(self) -> None:
+        with self._lock:
+            self._distrust()
+
+    def _distrust(self) -> None:
+        for name in tuple(self._trusted_from):
+            self._trusted_from[name] = self._next_fence()
+
+    @override
     def deferred(self, id: JobId, delay: float) -> None:
         with self._lock:
             job = self._jobs.get(id)
-            if job is not None and job.state not in _ENDED:
+            if job is not None and job.fence > 0 and job.state not in _ENDED:
                 job.wake_at = max(job.wake_at or 0.0, self._clock.boottime() + delay)
 
     @override

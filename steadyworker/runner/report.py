@@ -39,8 +39,8 @@ def about(token: Token, clock: Clock) -> dict[str, Any]:
 
 
 def why(before: Row | None, *, lost: bool) -> str:
-    """Return why a run begins."""
-    if before is None:
+    """Return why a run begins; `before` is None or the row that a replay has inserted if it is the first one of its round."""
+    if before is None or before.hop < 0:
         return "new"
     return "taken over" if lost else f"after {before.state.value}"
 
@@ -143,11 +143,15 @@ def history_lost(token: Token, lost: str) -> None:
     log.error("ledger_lost_history", **about, lost=lost, remedy=_WENT_BACK, explain="ledger.lost-history")
 
 
-def went_back(ledger: str) -> None:
-    """Log that the ledger at this URL has gone back in time, because it has lost the last registration of this process."""
-    lost = "what this worker process wrote last, or it is a restored copy"
+def replaced(ledger: str) -> None:
+    """
+    Warn that another server, or an older copy, has taken the place of the ledger at this URL.
+
+    After a fail-over to a stand-by that has every commit, nothing is lost, but no process can know that.
+    """
+    what = "a stand-by, a restored backup or another file is in its place, and may lack what was written last"
     log = get_logger("steadyworker.runner")
-    log.error("ledger_lost_history", ledger=ledger, lost=lost, remedy=_WENT_BACK, explain="ledger.lost-history")
+    log.warning("ledger_replaced", ledger=ledger, what=what, remedy=_WENT_BACK, explain="ledger.lost-history")
 
 
 def row_locked(token: Token) -> None:

@@ -383,10 +383,18 @@ class Runs:
         return lost
 
     def history_lost(self, token: Token, lost: str) -> None:
-        """Log that the ledger has gone back in time: once for all jobs that show it at about the same time."""
+        """
+        Log that the ledger has gone back in time, and distrust its rows: once for all jobs that show it at about the same time.
+
+        Another process can have done the job of an older row since then.
+        """
         now = self._deps.clock.monotonic()
         if now >= self._quiet_until:
             report.history_lost(token, lost)
+            try:
+                self._deps.ledger.distrust()
+            except LedgerUnavailable as error:
+                self.ledger_lost(str(error))
         self._quiet_until = now + _SAME_LOSS
 
     def ledger_lost(self, cause: str) -> None:

@@ -249,7 +249,7 @@ def assemble(
         quiet=lambda name: by_name[name].quiet,
         holds=lambda name: by_name[name].holds(),
         consumers=lambda name: by_name[name].deps.adapter.capabilities.most_consumers,
-        went_back=partial(report.went_back, plan.ledger.url),
+        went_back=partial(report.replaced, plan.ledger.url),
     )
     recheck = BrokerRecheck(
         [partial(broker_findings, spec, adapter) for adapter, spec in zip(plan.adapters, plan.specs, strict=True)],

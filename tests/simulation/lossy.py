@@ -28,7 +28,7 @@ from steadyworker.runner.envelope import envelope_of, in_round, names_of
 from steadyworker.runner.orphans import orphan_after
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.queues import Message
-from tests.simulation.world import CALM, NAMESPACE, QUEUE, SPEC, TIMES, Faults, SimWorker, Violation, World
+from tests.simulation.world import CALM, NAMESPACE, QUEUE, SPEC, TIMES, Faults, SimWorker, Violation, World, history
 
 HEARTBEAT = 45.0
 """Seconds after which the broker cuts the connection of a process that is frozen or suspended."""
@@ -266,7 +266,8 @@ class LossyWorld(World):
 
     def _cut_off(self, worker: SimWorker) -> Callable[[], None]:
         """Let the broker give up a process that does nothing, after a while, until the returned function is called."""
-        consumer, ended = worker.adapter.real.consumer, []
+        consumer = worker.adapter.real.consumer
+        ended: list[int] = []
         self._asleep.add(worker.owner)
 
         def gives_up() -> None:
@@ -505,3 +506,10 @@ def _id(message: Message) -> JobId:
 def replace_round(id_: JobId, round_: int) -> JobId:
     """The same job in another round."""
     return JobId(id_.namespace, id_.queue, id_.key, round_)
+
+
+def lossy(seed: int, faults: Faults = STORM, **options: Any) -> LossyWorld:
+    """Play one history with these faults to its end, and judge it."""
+    world = history(seed, LossyWorld, faults=faults, **options)
+    assert isinstance(world, LossyWorld)
+    return world

@@ -28,12 +28,13 @@ from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Interrupted
 from steadyworker.runner import deliveries, orphans, planning, unkeyed
 from steadyworker.runner.deliveries import Deliveries
+from steadyworker.runner.envelope import envelope_of
 from steadyworker.runner.orphans import Orphans
 from steadyworker.runner.runs import Runs
 from steadyworker.runner.settlement_plan import SettlementPlan, Step
 from steadyworker.runner.state import Phase, PlanResult, Run
 from steadyworker.runner.unkeyed import UnkeyedMessages
-from tests.simulation.lossy import NO_LOSS, STORM, LossyWorld
+from tests.simulation.lossy import NO_LOSS, STORM, LossyWorld, lossy
 from tests.simulation.unkeyed import SOME, WITHOUT_DOUBT, LonelyWorld, UnkeyedWorld
 from tests.simulation.world import CALM, CONNECTIONS_ONLY, Faults, Violation, World, history
 
@@ -50,7 +51,7 @@ ALWAYS = 2
 def test_every_guarantee_holds_in_every_history(chunk: int) -> None:
     """100,000 histories on `memory:`, with a broker that loses messages, a tenth of them with adoption switched off."""
     for seed in range(chunk * EACH, (chunk + 1) * EACH):
-        history(seed, LossyWorld, faults=STORM, adoption=seed % 10 != 0)
+        lossy(seed, STORM, adoption=seed % 10 != 0)
 
 
 @pytest.mark.timeout(600)
@@ -62,7 +63,7 @@ def test_nothing_is_called_lost_that_is_not_lost(chunk: int) -> None:
     It starts one only if its process is cut off while it holds the message, or if no slot was free for longer than `orphan_reserve`.
     """
     for seed in range(chunk * 1_000, (chunk + 1) * 1_000):
-        world = history(seed, LossyWorld, faults=NO_LOSS, adoption=seed % 10 != 0)
+        world = lossy(seed, NO_LOSS, adoption=seed % 10 != 0)
         assert world.seen.orphans == world.seen.reserved + world.seen.held, world.describe()
         assert world.seen.of_orphans == 0, "a run began beside another, because its message was called lost"
 
@@ -71,8 +72,8 @@ def test_nothing_is_called_lost_that_is_not_lost(chunk: int) -> None:
 @pytest.mark.timeout(600)
 def test_two_runs_of_a_job_overlap_no_oftener_than_without_the_search_for_lost_messages() -> None:
     """The same histories, with and without the search; the two diverge by chance only."""
-    on = sum(history(seed, LossyWorld, faults=NO_LOSS).seen.overlaps for seed in range(5_000))
-    off = sum(history(seed, LossyWorld, faults=NO_LOSS, orphan_look=1e12).seen.overlaps for seed in range(5_000))
+    on = sum(lossy(seed, NO_LOSS).seen.overlaps for seed in range(5_000))
+    off = sum(lossy(seed, NO_LOSS, orphan_look=1e12).seen.overlaps for seed in range(5_000))
     assert on <= off + 3 * math.sqrt(off), f"{on} with the search, {off} without"
 
 
@@ -85,7 +86,7 @@ def test_every_guarantee_holds_on_sqlite(chunk: int, tmp_path: Path) -> None:
         def on_sqlite(clock: Any, times: Times, is_dead: Callable[[str], bool], seed: int = seed) -> SqliteLedger:
             return SqliteLedger(tmp_path / f"{seed}.db", clock=clock, times=times, is_dead=is_dead)
 
-        world = history(seed, LossyWorld, faults=STORM, adoption=seed % 10 != 0, make_ledger=on_sqlite)
+        world = lossy(seed, STORM, adoption=seed % 10 != 0, make_ledger=on_sqlite)
         world.ledger.close()
         for file in tmp_path.glob(f"{seed}.db*"):
             if file.is_file():
@@ -261,7 +262,7 @@ def the_message_is_kept_after_the_claim() -> Any:
 
 
 def the_retry_of_an_orphan_keeps_the_hop() -> Any:
-    original = orphans.envelope_of
+    original = envelope_of
     return replaced(orphans, "envelope_of", lambda row, message: structs.replace(original(row, message), hop=row.hop))
 
 
@@ -274,10 +275,6 @@ def an_old_record_is_trusted() -> Any:
 
 def a_deferral_is_not_recorded() -> Any:
     return replaced(MemoryLedger, "deferred", lambda *_: None)
-
-
-def a_reserved_slot_takes_any_orphan() -> Any:
-    return replaced(Orphans, "_nothing_waits", lambda self: self._state.free_slot() is not None)
 
 
 LOSSY = Faults(lost_answer=0.05)
@@ -333,7 +330,7 @@ def test_the_simulation_catches_the_mutant_of_the_search_for_lost_messages(
     with mutant():
         for seed in range(caught_within):
             try:
-                world = history(seed, LossyWorld, faults=faults)
+                world = lossy(seed, faults)
             except (Violation, AssertionError):
                 return
             if faults is NO_LOSS and world.seen.of_orphans:

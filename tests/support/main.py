@@ -11,6 +11,7 @@ A real worker process for a test, with what the test says in `STAGE` (JSON) done
 | `silence` | seconds after which the broker gives a silent consumer's messages to another |
 | `proof` | false: no owner is ever provably dead, so that its lease has to run out |
 | `adoption` | false: a redelivery is never bound to the run that is under way |
+| `capabilities` | single abilities of the broker, by their names in `Capabilities` |
 | `schema` | the number of the ledger's tables that this version knows; 6: those tables, and the statements of that version |
 | `setup_limit` | seconds that `setup` may take |
 | `turn_limit` | seconds after which a loop that does not turn is stuck |
@@ -63,6 +64,7 @@ class Wrapped:
     def __init__(self, real: Any, kind: str, script: dict[str, Any]) -> None:
         self._real = real
         self._hangs = {script.get("hang", "")}
+        self._abilities = script.get("capabilities", {}) if kind == "adapter" else {}
         self._kind = kind
         self._point, _, when = script.get("point", "").partition(":")
         self._when, _, count = when.partition(":")
@@ -75,6 +77,8 @@ class Wrapped:
 
     def __getattr__(self, name: str) -> Any:
         real = getattr(self._real, name)
+        if name == "capabilities":
+            return replace(real, **self._abilities)
         if f"{self._kind}.{name}" in self._hangs:
             return lambda *_arguments, **_options: threading.Event().wait()
         if f"{self._kind}.{name}" == self._pause:

@@ -227,6 +227,11 @@ class PostgresLedger(Ledger):
         ]
 
     @override
+    def distrust(self) -> None:
+        with self._record.connection() as db:
+            self._trust.distrust(db)
+
+    @override
     def deferred(self, id: JobId, delay: float) -> None:
         self._tell(sql.DEFERRED, pk_values(id) | {"delay": min(delay, LONGEST_DELAY)})
 

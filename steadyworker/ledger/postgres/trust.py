@@ -149,6 +149,11 @@ class Trust:
         self._ahead = moment - self._at
         return not went_back
 
+    def distrust(self, db: Connection) -> None:
+        """Mark every older row of every queue as old."""
+        values: Values = {"names": [], "absence": retention.ABSENCE, "went_back": True}
+        db.run(_ATTEND.replace("{now}", _incarnation(db)), values)
+
     def forget(self, owner: str) -> None:
         """Forget an owner that unregistered."""
         self._beats.pop(owner, None)

@@ -213,6 +213,11 @@ class SqliteLedger(Ledger):
         ]
 
     @override
+    def distrust(self) -> None:
+        with self._file.connection() as db:
+            db.execute(sql.DISTRUST)
+
+    @override
     def deferred(self, id: JobId, delay: float) -> None:
         # Deferred to the next transaction: if it is lost, the job only counts as an orphan earlier.
         self._file.later(sql.DEFERRED, pk_values(id) | {"wake_at": self._clock.wall() + delay})

@@ -373,6 +373,24 @@ class MessagePromises(LedgerBench):
         clock.advance(1)
         assert self.hindrance(ledger) is None
 
+    def test_a_ledger_of_which_a_job_shows_that_it_went_back_is_not_trusted(
+        self, ledger: Ledger, clock: FakeClock
+    ) -> None:
+        """`distrust` makes an old record of every row of every queue; a later claim is trusted."""
+        other = replace(JOB, queue="refunds")
+        ledger.register(ME, "host", [NAME, registered_name(other.namespace, other.queue)])
+        for id in (JOB, other):
+            brought(ledger, State.INTERRUPTED, id)
+        ledger.distrust()
+        self.let_pass(clock, self.times.lease * 0.1)
+        for id in (JOB, other):
+            assert self.found(ledger, id=id) == []
+            assert self.found(ledger, id=id, stranded=True) == [JOB.key]
+        assert ledger.register(ME, "host", [NAME])
+        brought(ledger, State.INTERRUPTED, replace(JOB, key="later"))
+        self.let_pass(clock, self.times.lease * 0.1)
+        assert self.found(ledger) == ["later"]
+
     def test_a_ledger_that_went_back_in_time_is_not_trusted(
         self, ledger: Ledger, tmp_path: Path, clock: FakeClock
     ) -> None:
