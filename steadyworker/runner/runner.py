@@ -319,20 +319,23 @@ class Runner:
 
     def _renewed(self, event: Renewed) -> None:
         self.state.ledger_cause = None
-        self.orphans.renewed(event.began, granted=all(renewal.granted for _, renewal in event.answers))
+        granted = True
         for token, renewal in event.answers:
             run = self.state.by_fence.get(token.fence)
             if run is None:
                 continue
             if renewal.locked:
+                granted = False
                 report.row_locked(token)
                 self.runs.stop_without_lease([run])
             elif renewal.granted:
                 run.trusted_until = max(run.trusted_until, event.began + self.deps.times.trust_for)
                 if renewal.cancel_reason is not None:
                     self.runs.cancel(run, renewal.cancel_reason)
-            elif run.phase in (Phase.RUNNING, Phase.ENDED) or run.stopped:
+            elif run.phase in (Phase.RUNNING, Phase.ENDED) or run.stopped:  # else it has just been recorded
+                granted = False
                 self.runs.drop(run, "renew")
+        self.orphans.renewed(event.began, granted=granted)
         self._go_on()
 
     def _cancelled(self, event: Cancelled) -> None:

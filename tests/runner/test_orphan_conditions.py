@@ -306,8 +306,9 @@ def test_a_reserved_slot_is_not_for_an_orphan_that_waits_for_less_time(harness: 
     h.ledger.claim(Claimed(old.id, h.ledger.read(old.id), "ghost/2", 0, DIGEST, Counters()))
     gate.open()
     h.wait("first", until="done")
-    h.advance(LOOK)
+    h.advance(6)  # it has asked again, with a free slot
     assert fates(h, "young") == []
+    assert h.processes[0].adapters[0].consumer.window == 1
 
     h.advance(LOOK)
     assert fates(h, "young") == ["runs"]
