@@ -319,12 +319,13 @@ class Runner:
 
     def _renewed(self, event: Renewed) -> None:
         self.state.ledger_cause = None
-        self.orphans.renewed(event.began, granted=all(renewal.granted for _, renewal in event.answers))
+        granted = True
         for token, renewal in event.answers:
             run = self.state.by_fence.get(token.fence)
             if run is None:
                 continue
             if renewal.locked:
+                granted = False
                 report.row_locked(token)
                 self.runs.stop_without_lease([run])
             elif renewal.granted:
@@ -332,7 +333,9 @@ class Runner:
                 if renewal.cancel_reason is not None:
                     self.runs.cancel(run, renewal.cancel_reason)
             elif run.phase in (Phase.RUNNING, Phase.ENDED) or run.stopped:
+                granted = False
                 self.runs.drop(run, "renew")
+        self.orphans.renewed(event.began, granted=granted)
         self._go_on()
 
     def _cancelled(self, event: Cancelled) -> None:

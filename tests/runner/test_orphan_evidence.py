@@ -7,10 +7,10 @@ import hashlib
 import pytest
 
 from steadyworker.events import MessageLost
-from steadyworker.ledger.base import Claimed, JobId, KeptMessage
+from steadyworker.ledger.base import Claimed, JobId, KeptMessage, Renewal
 from steadyworker.lifecycle import Stage
 from steadyworker.outcome import Counters
-from steadyworker.runner.state import Staged
+from steadyworker.runner.state import Renewed, Staged
 from steadyworker.testing.harness import Harness
 from steadyworker.testing.plugin import MakeHarness
 from steadyworker.testing.worker_process import NAMESPACE
@@ -73,3 +73,19 @@ def test_a_runner_that_has_just_become_unable_takes_none(harness: MakeHarness, c
 
     assert events(h, "ghost", MessageLost) == []
     assert h.starts("ghost") == 0
+
+
+def test_a_renewal_that_is_refused_because_its_job_has_just_ended_ends_no_evidence(harness: MakeHarness) -> None:
+    """In a queue of short jobs, nearly each renewal of all leases comes too late for one of them."""
+    exports = worker(nothing)
+    h = harness(exports)
+    done = h.wait(h.send(exports, {}))
+    assert done is not None
+    ghost(h, "ghost", KeptMessage(b"{}", b"{}"))
+    h.advance(200)
+    assert events(h, "ghost", MessageLost) == []
+    runner = h.processes[0].runners[0]
+    runner.handle(Renewed(h.clock.boottime(), [(done.token, Renewal(granted=False))]))
+    h.advance(60)
+
+    assert [event.fate for event in events(h, "ghost", MessageLost)] == ["runs"]
