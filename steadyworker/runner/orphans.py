@@ -94,7 +94,11 @@ class Orphans:
     # --- the evidence ----------------------------------------------------------------------------------------------
 
     def renewed(self, began: float, *, granted: bool) -> None:
-        """Note a renewal of all leases that began at this boot time; a gap between two renewals ends the evidence."""
+        """
+        Note a renewal of all leases that began at this boot time; a gap between two renewals ends the evidence.
+
+        It is `granted` if no run lost its lease; the ledger refuses the renewal of a run that has just ended, which is no loss.
+        """
         if not granted or began - self._last_renewal > self._longest_gap():
             self._steady_since = None
         self._last_renewal = began
