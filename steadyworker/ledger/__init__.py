@@ -132,7 +132,7 @@ A mark of `cancel` for a job that was never claimed is no orphan.
 | rounds | each round has a message of its own; only the last round of a key can be an orphan |
 | `dead replay` | the next round has its row and its message before anything is published, so it runs even if the broker loses the message |
 | a dead letter that is lost | `dead replay` takes the kept message; `dead drop` deletes it with the row |
-| `send --again` | makes another round, which takes the place of the unfinished one: that is no orphan any more, and runs only if its message comes |
+| `send --again` | makes another round, which takes the place of the unfinished one: that becomes `dead` without a run, unless its message comes before |
 | `--max-jobs` | counts an orphan that runs like any job; a settlement that is only finished does not count |
 | quiet, draining | the process takes no orphan, because it takes no message |
 | two Workers on one ledger | each worker process asks for the orphans of its own queues; of two with the same queue, one gets the job |
