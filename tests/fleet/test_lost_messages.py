@@ -115,6 +115,7 @@ def used_up(place: RabbitmqPlace) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("rabbitmq_series", ["4.x"], indirect=True)  # earlier ones have no limit by default
 def test_a_quorum_queue_without_dead_letters_drops_its_twentieth_delivery(
     rabbitmq_place: RabbitmqPlace, fleet: Fleet
 ) -> None:
