@@ -287,7 +287,7 @@ class MemoryLedger(Ledger):
             job.state = State.INTERRUPTED
             job.counters = counters
             job.owner = None
-            job.wake_at = self._clock.boottime()
+            job.wake_at = max(job.wake_at or 0.0, self._clock.boottime())
             return True
 
     @override

@@ -17,6 +17,8 @@ So a runner takes an orphan only if all of this holds:
 
 In a queue that is never empty, the second condition never holds.
 After an hour, such an orphan therefore gets the next free slot: the runner lowers its prefetch by one, and waits for the slot.
+One orphan gets a slot in this way after each question, so that many orphans do not starve the queue.
+If the queue is empty, the next orphan follows as soon as a slot is free, and the broker has had no message for a while.
 """
 
 from __future__ import annotations
@@ -78,6 +80,7 @@ class Orphans:
         self._deliveries = deliveries
         self._timers = timers
         self.reserved = 0
+        self._more = self._asks_soon = False
         self._steady_since: float | None = None
         self._asking_since: float | None = None
         self._last_renewal = -math.inf
@@ -115,6 +118,9 @@ class Orphans:
             self._asking_since = None
         elif self._asking_since is None:
             self._asking_since = now
+        if self._more and not self._asks_soon and self._state.free_slot() is not None:
+            self._asks_soon = True
+            self._timers.after(self._deps.adapter.capabilities.answers_within, self._look_soon)
 
     def _longest_gap(self) -> float:
         return 2 * self._deps.times.renew + self._deps.times.call_timeout
@@ -135,6 +141,14 @@ class Orphans:
 
     def _look(self) -> None:
         self._timers.after(self._deps.times.orphan_look, self._look)
+        self._search()
+
+    def _look_soon(self) -> None:
+        self._asks_soon = False
+        self._search()
+
+    def _search(self) -> None:
+        self._more = False
         after = orphan_after(self._deps.times, self._deps.adapter.capabilities)
         if not self._steady(after):
             self.reserved = 0
@@ -146,12 +160,20 @@ class Orphans:
             self._runs.ledger_lost(str(error))
 
     def _take_all(self, after: float) -> None:
+        """Take the orphans for which the conditions hold; note whether `more` of them wait only for a slot."""
         reserved, self.reserved = self.reserved, 0
-        for orphan in self._orphans(after, _MOST, stranded=False):
-            long = orphan.unseen_for > self._deps.times.orphan_reserve
-            if not (self._nothing_waits() or (reserved and long)) or not self._take(orphan):
+        found = self._orphans(after, _MOST, stranded=False)
+        if not self._steady(after):  # the host was suspended during the call, and the leases of other owners ended meanwhile
+            return
+        for orphan in found:
+            long, waits = orphan.unseen_for > self._deps.times.orphan_reserve, not self._nothing_waits()
+            if (waits and not (reserved and long)) or not self._take(orphan):
                 self.reserved = int(long)
+                self._more = long or not waits
                 return
+            if waits:
+                return
+        self._more = len(found) == _MOST
 
     def _orphans(self, after: float, limit: int, *, stranded: bool) -> list[Orphan]:
         deps = self._deps

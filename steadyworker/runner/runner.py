@@ -332,7 +332,7 @@ class Runner:
                 run.trusted_until = max(run.trusted_until, event.began + self.deps.times.trust_for)
                 if renewal.cancel_reason is not None:
                     self.runs.cancel(run, renewal.cancel_reason)
-            elif run.phase in (Phase.RUNNING, Phase.ENDED) or run.stopped:
+            elif run.phase in (Phase.RUNNING, Phase.ENDED) or run.stopped:  # else it has just been recorded
                 granted = False
                 self.runs.drop(run, "renew")
         self.orphans.renewed(event.began, granted=granted)

@@ -199,13 +199,12 @@ KILLED_REPLAY = """
 import os, signal, sys
 from steadyworker import cli
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
-real = SqliteLedger.replay
+real, when = SqliteLedger.replay, sys.argv.pop(1)
 def replay(*arguments):
-    if sys.argv[1] == "after":
+    if when == "after":
         real(*arguments)
     os.kill(os.getpid(), signal.SIGKILL)
 SqliteLedger.replay = replay
-del sys.argv[1]
 cli.verbs(prog_name="steadyworker")
 """
 

@@ -15,9 +15,14 @@ from tests.runner.kit import QUEUE, events
 
 BODY = b"{}"
 DIGEST = hashlib.sha256(BODY).digest()
-FOUND_AFTER = 60 + 30 + 90
-"""Lease, margin and `orphan_after`: the seconds after which a claim of a lost owner is an orphan."""
-LOOK = 30
+SOON = 89
+"""Nearly `orphan_after`: a second less, because fake time is a sum of floats."""
+
+FOUND_AFTER = 60 + 30 + SOON
+"""Lease, margin and that: a job whose owner is lost is no orphan yet."""
+
+LOOK = 32
+"""Time for one more look, and for that second."""
 
 
 def message(**headers: str) -> KeptMessage:

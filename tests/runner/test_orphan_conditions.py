@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from tests.runner.ghosts import (
     DIGEST,
     FOUND_AFTER,
     LOOK,
+    SOON,
     fates,
     ghost,
     lose,
@@ -79,7 +81,7 @@ def test_a_runner_takes_orphans_only_when_it_could_have_consumed_for_long_enough
     assert fates(h) == []
 
     disable(h, able=True)
-    h.advance(89)
+    h.advance(SOON)
     assert fates(h) == [], "its owner could have renewed, and its message could have come"
     h.advance(2 * LOOK)
     assert fates(h) == ["runs"]
@@ -131,7 +133,7 @@ def test_a_short_loss_of_the_connection_begins_the_wait_anew(harness: MakeHarnes
     h.broker.go_down()
     h.advance(1)
     h.broker.come_up()
-    h.advance(89)
+    h.advance(SOON)
     assert fates(h) == []
 
     h.advance(2 * LOOK)
@@ -151,6 +153,36 @@ def test_a_suspend_of_the_host_begins_the_wait_anew(harness: MakeHarness) -> Non
     h.clock.sleep(300)
     h.advance(600)
 
+    assert fates(h, "job") == []
+    gate.open()
+    h.wait("job", until="done")
+    assert h.starts("job") == 1
+
+
+def test_a_suspend_in_the_middle_of_the_question_makes_its_answer_old(
+    harness: MakeHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the ledger's clock, the owner's lease is over, but the owner has not yet had the time to renew it."""
+    gate = Gate()
+    exports = worker(gate)
+    h = harness(exports)
+    h.start()
+    h.send(exports, {}, key="job")
+    h.wait("job", until=gate.reached.is_set)
+    lose(h, "job")
+    h.advance(200)
+    (asks,) = [each for each in h.processes if each.run_of("job") is None]
+    slept: list[float] = []
+
+    def orphans(*arguments: Any, **options: Any) -> Any:
+        if not slept:
+            slept.append(300.0)
+            h.clock.sleep(300.0)
+        return h.ledger.orphans(*arguments, **options)
+
+    monkeypatch.setattr(asks.ledger, "orphans", orphans, raising=False)
+    h.advance(300)
+    assert slept
     assert fates(h, "job") == []
     gate.open()
     h.wait("job", until="done")
@@ -203,7 +235,7 @@ def test_the_brokers_own_redelivery_comes_first(harness: MakeHarness, monkeypatc
     monkeypatch.setattr(MemoryAdapter, "capabilities", Capabilities(redelivers_within=900.0))
     h = harness(worker(nothing))
     ghost(h)
-    h.advance(90 + 900)
+    h.advance(SOON + 900)
     assert fates(h) == []
     h.advance(LOOK)
     assert fates(h) == ["runs"]
@@ -218,7 +250,7 @@ def test_after_an_hour_an_orphan_gets_the_next_slot_of_a_queue_that_is_never_emp
     row = ghost(h)
     for number in range(3):
         h.send(exports, {}, key=f"waits-{number}")
-    h.advance(90 + 3600)
+    h.advance(SOON + 3600)
     assert h.processes[0].adapters[0].consumer.window == 1, "the delivery of the run"
     h.advance(LOOK)
     assert h.processes[0].adapters[0].consumer.window == 0, "no message follows it"
@@ -245,7 +277,7 @@ def test_a_delivery_in_flight_wins_over_an_orphan_with_a_reserved_slot(harness: 
     h.wait("first", until=first.reached.is_set)
     ghost(h)
     h.send(exports, {}, key="flies")
-    h.advance(90 + 3600 + LOOK)
+    h.advance(SOON + 3600 + LOOK)
     first.open()
     h.wait("first", until="done")
     h.processes[0].adapters[0].consumer.window = 1  # the broker has sent it before it heard of the lower prefetch
@@ -269,13 +301,14 @@ def test_a_reserved_slot_is_not_for_an_orphan_that_waits_for_less_time(harness: 
     old = ghost(h, "old")
     h.advance(3450)
     ghost(h, "young")
-    h.advance(90 + 150 + LOOK)
+    h.advance(SOON + 150 + LOOK)
     assert h.processes[0].adapters[0].consumer.window == 0
     h.ledger.claim(Claimed(old.id, h.ledger.read(old.id), "ghost/2", 0, DIGEST, Counters()))
     gate.open()
     h.wait("first", until="done")
-    h.advance(LOOK)
+    h.advance(6)  # it has asked again, with a free slot
     assert fates(h, "young") == []
+    assert h.processes[0].adapters[0].consumer.window == 1
 
     h.advance(LOOK)
     assert fates(h, "young") == ["runs"]

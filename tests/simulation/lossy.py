@@ -36,6 +36,9 @@ HEARTBEAT = 45.0
 REST = 60.0
 """Seconds after its return in which a process may not yet know that another has taken its job."""
 
+LONG = 41.0
+"""Seconds of absence that a process must notice: longer than two renewals and the limit of a call."""
+
 ENDED = (State.DONE, State.DEAD)
 
 STORM = Faults(
@@ -88,6 +91,7 @@ class LossyWorld(World):
         drawn = random.Random(seed * 31 + 7)
         self.fleet = drawn.choice((1, 2, 3, 3))
         self.names = [f"job-{number}" for number in range(drawn.choice((1, 1, 2, 3, 4)))]
+        self.slots = drawn.choice((1, 1, 2))
         self.backlog = drawn.choice((0, 0, 0, 1, 5))
         self.stops = drawn.random() < 0.5
         self.keeps = drawn.random() < 0.95
@@ -103,6 +107,8 @@ class LossyWorld(World):
         self._saved: tuple[Any, ...] | None = None
         self._away: dict[str, float] = {}
         self._orphans: set[int] = set()
+        self._away_for_long: dict[str, float] = {}
+        self._asked: dict[str, float] = {}
         self._asleep: set[str] = set()
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
@@ -212,23 +218,24 @@ class LossyWorld(World):
 
     def _outage(self, seconds: float) -> None:
         """The ledger is away for everybody, or, if it serves a fleet, for one process, whose runs then end."""
-        if self.ledger_out:
+        if self.ledger_out or any(worker.ledger_away for worker in self.workers):
             return
         self.seen.outages += 1
+        since = self.clock.boottime()
         if self.stops and self.rng.random() < 0.5:
             worker = self.rng.choice(self.workers)
             worker.ledger_away = True
-            self._later(seconds, lambda: self._ledger_is_back([worker]))
+            self._later(seconds, lambda: self._ledger_is_back([worker], since))
         else:
             self.ledger_out = True
-            self._later(seconds, lambda: self._ledger_is_back(self.workers))
+            self._later(seconds, lambda: self._ledger_is_back(self.workers, since))
 
-    def _ledger_is_back(self, workers: list[SimWorker]) -> None:
+    def _ledger_is_back(self, workers: list[SimWorker], since: float) -> None:
         self.ledger_out = self.ledger_out and workers is not self.workers
         for worker in workers:
             worker.ledger_away = False
             worker.next_turn = worker.clock.monotonic() + self.rng.uniform(0.0, 11.0)  # a call's limit, and a second
-            self._back(worker)
+            self._back(worker, since)
 
     def _ledger_fails(self, worker: SimWorker) -> None:
         self._outage(self.rng.choice((1.0, 10.0)))
@@ -239,7 +246,7 @@ class LossyWorld(World):
         if self.rng.random() < 0.5:
             self.clock.sleep(seconds)
             for worker in self.workers:
-                self._back(worker)
+                self._back(worker, self.clock.boottime() - seconds)
                 if seconds > HEARTBEAT:
                     self.broker.drop_connection(worker.adapter.real)
             return
@@ -251,6 +258,7 @@ class LossyWorld(World):
 
         def wakes() -> None:
             worker.clock.suspended += seconds  # type: ignore[attr-defined]
+            worker.next_turn = min(worker.next_turn, worker.clock.monotonic() + self.times.renew)
             worker.frozen_until = 0.0
             wake()
 
@@ -266,7 +274,7 @@ class LossyWorld(World):
 
     def _cut_off(self, worker: SimWorker) -> Callable[[], None]:
         """Let the broker give up a process that does nothing, after a while, until the returned function is called."""
-        consumer = worker.adapter.real.consumer
+        consumer, since = worker.adapter.real.consumer, self.clock.boottime()
         ended: list[int] = []
         self._asleep.add(worker.owner)
 
@@ -280,13 +288,16 @@ class LossyWorld(World):
             consumer.window = ended[0] if ended else consumer.window
             ended.append(0)
             self._asleep.discard(worker.owner)
-            self._back(worker)
+            self._back(worker, since)
 
         self._later(HEARTBEAT, gives_up)
         return wake
 
-    def _back(self, worker: SimWorker) -> None:
-        self._away[worker.owner] = self.clock.boottime()
+    def _back(self, worker: SimWorker, since: float) -> None:
+        now = self.clock.boottime()
+        self._away[worker.owner] = now
+        if now - since > LONG:
+            self._away_for_long[worker.owner] = now
 
     def _was_away(self, worker: SimWorker) -> bool:
         """Whether the process is frozen or cut off from the ledger, or was so a moment ago."""
@@ -305,7 +316,7 @@ class LossyWorld(World):
             self.restored_up_to = max(self.ids, default=0)
             self.granted = {row.id: row.fence for row in self.rows()}
             for worker in self.workers:
-                self._back(worker)
+                self._back(worker, self.clock.boottime())
 
     def _move_letters(self) -> None:
         """An operator moves the letters as they are, or replays them."""
@@ -358,17 +369,21 @@ class LossyWorld(World):
     def began(self, task: Task, worker: SimWorker) -> None:
         """Two runs of a job go on at once only while an owner is frozen or cut off from the ledger."""
         super().began(task, worker)
-        for other in self.workers:
-            run = other.slot.computing
+        orphan = task.fence in self._orphans
+        if orphan and 0 <= self._asked[worker.owner] - self._away_for_long.get(worker.owner, -float("inf")) < 90.0:
+            raise Violation(f"{task.key} is taken by a process that was away itself until just now: {self.describe()}")
+        for other, run in ((each, slot.computing) for each in self.workers for slot in each.slots):
             if other is worker or run is None or (run.key, run.round) != (task.key, task.round):
                 continue
             self.seen.overlaps += 1
-            self.seen.of_orphans += task.fence in self._orphans
+            self.seen.of_orphans += orphan
             if not (self._was_away(other) or self._was_away(worker)):
                 raise Violation(f"{task.key} runs twice, and {other.owner} is well: {self.describe()}")
 
     def observed(self, name: str, arguments: tuple[Any, ...], answer: Any) -> None:
         super().observed(name, arguments, answer)
+        if name == "orphans":
+            self._asked[self.caller.owner] = self.clock.boottime()
         if name in ("claim", "take", "lose") and isinstance(answer, Row):
             self.ids[answer.fence] = answer.id
 

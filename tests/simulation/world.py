@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any, cast
 
 from steadyworker.adapter import QueueSpec
@@ -93,11 +94,11 @@ CONNECTIONS_ONLY = Faults(kill=0, freeze=0, lost_answer=0, ledger_away=0, duplic
 class SimSlot:
     """A slot whose job takes a step when the world says so."""
 
-    id = 0
     stuck = broken = False
     last_turn = None
 
-    def __init__(self, world: World, worker: SimWorker) -> None:
+    def __init__(self, world: World, worker: SimWorker, id: int = 0) -> None:
+        self.id = id
         self._world = world
         self._worker = worker
         self._sink: SlotSink | None = None
@@ -111,7 +112,7 @@ class SimSlot:
     def start(self, sink: SlotSink) -> None:
         self._sink = sink
         self.warm = True
-        sink(Ready(0))
+        sink(Ready(self.id))
 
     def run(self, task: Task) -> None:
         if self.task is not None:
@@ -142,7 +143,7 @@ class SimSlot:
         elif rng.random() < 0.4:
             self._asking, self._asked = True, self._asked + 1
             what = rng.choice(("checkpoint", "may_commit"))
-            self._sink(Asked(0, task.fence, self._asked, what, b"%d" % self._asked))
+            self._sink(Asked(self.id, task.fence, self._asked, what, b"%d" % self._asked))
         else:
             self._end(self._world.outcome())
 
@@ -150,7 +151,7 @@ class SimSlot:
         task, self.task, self.warm = self.task, None, True
         assert task is not None
         assert self._sink is not None
-        self._sink(Ended(0, task.fence, outcome))
+        self._sink(Ended(self.id, task.fence, outcome))
 
     def reply(self, fence: int, id: int, answer: Any, *, refused: Any = None, end: bool = True) -> None:
         self._asking = False
@@ -188,6 +189,7 @@ class SimLedger:
                 raise LedgerUnavailable(f"{name}: no answer")
             world.perhaps_struck(worker)
             answer = real(*arguments, **options)
+            world.caller = worker
             world.observed(name, arguments, answer)
             world.perhaps_struck(worker)
             if faults.lost_answer and rng.random() < faults.lost_answer / 2:
@@ -260,7 +262,7 @@ class SimWorker:
         self.adapter = (SoonAdapter if world.soon else SimAdapter)(world, self)
         self.ledger = SimLedger(world, self)
         self.clock = world.clock_of_a_host()
-        self.slot = SimSlot(world, self)
+        self.slots = [SimSlot(world, self, number) for number in range(world.slots)]
         deps = Deps(
             spec=world.spec,
             namespace=NAMESPACE,
@@ -268,7 +270,7 @@ class SimWorker:
             worker=self.owner,
             ledger=cast(Ledger, self.ledger),
             adapter=self.adapter,  # type: ignore[arg-type]
-            slots=[cast(Slot, self.slot)],
+            slots=[cast(Slot, slot) for slot in self.slots],
             clock=self.clock,
             times=world.times,
             emit=world.heard,
@@ -289,8 +291,7 @@ class SimWorker:
             possible.append(self._one_event)
         if self.pending:
             possible.append(self._one_hand_over)
-        if self.slot.can_step:
-            possible.append(self._one_slot_step)
+        possible += [partial(slot.step, self.world.rng) for slot in self.slots if slot.can_step]
         if self.clock.monotonic() >= self.next_turn:
             possible.append(self._keep)
         if self.clock.monotonic() >= self.next_look and self.runner.tokens() and not self.keeper.away:
@@ -298,9 +299,6 @@ class SimWorker:
         if (due := self.runner.timers.next_in()) is not None and due == 0.0:
             possible.append(self.runner.tick)
         return possible
-
-    def _one_slot_step(self) -> None:
-        self.slot.step(self.world.rng)
 
     def _one_event(self) -> None:
         """A turn of one event or of several, as the runner's thread takes them."""
@@ -325,6 +323,9 @@ class World:
 
     fleet = 3
     """How many worker processes there are."""
+
+    slots = 1
+    """How many jobs a worker process can run at once."""
 
     names: Sequence[str] = ("job",)
     """What the broker's faults call the messages: their keys, or their ids."""
@@ -377,6 +378,9 @@ class World:
     def send(self) -> None:
         """Send the one job."""
         self.operator.publish(OutgoingMessage(Target.WORK, b"{}", {KEY: self.names[0]}))
+
+    caller: SimWorker
+    """The worker process of the call that is observed."""
 
     def _new_worker(self) -> SimWorker:
         self._owners += 1

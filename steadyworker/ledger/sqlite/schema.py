@@ -323,7 +323,8 @@ DONE = f"""
     WHERE {_MINE} AND state = 'running'
 """
 INTERRUPTED = f"""
-    UPDATE jobs SET state = 'interrupted', {_NOBODY}, {_COUNTERS}, wake_at = :now WHERE {_MINE} AND state = 'running'
+    UPDATE jobs SET state = 'interrupted', {_NOBODY}, {_COUNTERS}, wake_at = max(coalesce(wake_at, 0), :now)
+    WHERE {_MINE} AND state = 'running'
 """
 MOVING = f"UPDATE jobs SET {_MOVING} WHERE {_MINE} AND state IN ('running', 'moving')"
 MOVED = f"""
