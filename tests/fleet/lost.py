@@ -24,6 +24,9 @@ SOON_LOST = {"scale": 8, "times": {"call_timeout": 5.0}, "capabilities": QUICK}
 LOST_AFTER = 15.0
 """With these clocks, a lease lasts 7.5 s, and a message counts as lost 11 s after it had to come, by a look every 4 s."""
 
+RESERVING = {"scale": 8, "times": {"call_timeout": 5.0, "orphan_reserve": 2 * LOST_AFTER}, "capabilities": QUICK}
+"""The same, and a lost message gets the next slot of a busy queue after half a minute."""
+
 CHAOS = {"scale": 4, "times": {"call_timeout": 5.0}, "capabilities": {"forgets_consumers_within": 20.0}}
 """A lease of 15 s; a message counts as lost after 22 s, or when the broker should have it delivered again; a look every 8 s."""
 
