@@ -50,7 +50,7 @@ class Chaos:
     Attributes:
         start: Starts another worker process.
         cut: Cuts the connections of all of them.
-        killed: When each killed process was dead, by its id.
+        killed: When each process was killed, by its id.
     """
 
     processes: Processes
@@ -78,9 +78,9 @@ class Chaos:
                 cuts += CUT_EVERY
             if now >= kills:
                 victim = workers.pop(chance.randrange(len(workers)))
+                self.killed[victim.pid] = time.monotonic()
                 victim.signal_all(SIGKILL)
                 victim.wait()
-                self.killed[victim.pid] = time.monotonic()
                 workers.append(self.start())
                 kills += KILL_EVERY
             time.sleep(max(0.0, min(cuts, kills) - time.monotonic()))
