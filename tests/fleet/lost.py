@@ -24,6 +24,9 @@ SOON_LOST = {"scale": 8, "times": {"call_timeout": 5.0}, "capabilities": QUICK}
 LOST_AFTER = 15.0
 """With these clocks, a lease lasts 7.5 s, and a message counts as lost 11 s after it had to come, by a look every 4 s."""
 
+RESERVING = {"scale": 8, "times": {"call_timeout": 5.0, "orphan_reserve": 2 * LOST_AFTER}, "capabilities": QUICK}
+"""The same, and a lost message gets the next slot of a busy queue after half a minute."""
+
 CHAOS = {"scale": 4, "times": {"call_timeout": 5.0}, "capabilities": {"forgets_consumers_within": 20.0}}
 """A lease of 15 s; a message counts as lost after 22 s, or when the broker should have it delivered again; a look every 8 s."""
 
@@ -47,7 +50,7 @@ class Chaos:
     Attributes:
         start: Starts another worker process.
         cut: Cuts the connections of all of them.
-        killed: When each killed process was dead, by its id.
+        killed: When each process was killed, by its id.
     """
 
     processes: Processes
@@ -75,9 +78,9 @@ class Chaos:
                 cuts += CUT_EVERY
             if now >= kills:
                 victim = workers.pop(chance.randrange(len(workers)))
+                self.killed[victim.pid] = time.monotonic()
                 victim.signal_all(SIGKILL)
                 victim.wait()
-                self.killed[victim.pid] = time.monotonic()
                 workers.append(self.start())
                 kills += KILL_EVERY
             time.sleep(max(0.0, min(cuts, kills) - time.monotonic()))
