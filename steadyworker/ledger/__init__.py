@@ -129,7 +129,7 @@ A mark of `cancel` for a job that was never claimed is no orphan.
 | a purge, or the deletion of the queue | stops no claimed job; `cancel` does |
 | a queue that was deleted, if `topology` is not `declare` | the worker process is not ready, and names the queue; the jobs go on when the queue exists |
 | a message without a key | the copy with the generated key is the job's message; before the claim, only the broker has it |
-| rounds | each round has a message of its own; only the last round of a key can be an orphan |
+| rounds | each round has a message of its own; only the last round of a key can run as an orphan; an earlier one that moves to a dead letter gets its letter |
 | `dead replay` | the next round has its row and its message before anything is published, so it runs even if the broker loses the message |
 | a dead letter that is lost | `dead replay` takes the kept message; `dead drop` deletes it with the row |
 | `send --again` | makes another round, which takes the place of the unfinished one: that is no orphan any more, and runs only if its message comes |

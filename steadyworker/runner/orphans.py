@@ -163,7 +163,9 @@ class Orphans:
         """Take the orphans for which the conditions hold; note whether `more` of them wait only for a slot."""
         reserved, self.reserved = self.reserved, 0
         found = self._orphans(after, _MOST, stranded=False)
-        if not self._steady(after):  # the host was suspended during the call, and the leases of other owners ended meanwhile
+        if not self._steady(
+            after
+        ):  # the host was suspended during the call, and the leases of other owners ended meanwhile
             return
         for orphan in found:
             long, waits = orphan.unseen_for > self._deps.times.orphan_reserve, not self._nothing_waits()
