@@ -120,7 +120,7 @@ A worker process reports it once, as soon as no message waits in the queue:
   `steadyworker retry` publishes the kept message again; after a `cancel`, this makes the job a dead letter.
 - *No message.* The Worker has `keep_message = False`, the body is above `max_body`, or an older version of SteadyWorker claimed the job.
   Then only the sender has the content: send the job again with `--again`.
-  If such a job moves to a dead letter, it becomes `dead` without a letter.
+  If such a job moves to a dead letter, it becomes `dead` without a letter, as soon as no message waits in the queue.
 
 A mark of `cancel` for a job that was never claimed is no orphan.
 

@@ -169,11 +169,12 @@ class Orphans:
             return
         for orphan in found:
             long, waits = orphan.unseen_for > self._deps.times.orphan_reserve, not self._nothing_waits()
-            if (waits and not (reserved and long)) or not self._take(orphan):
+            settles = orphan.row.state is State.MOVING  # that needs no slot
+            if (waits and not (long and (reserved or settles))) or not self._take(orphan):
                 self.reserved = int(long)
                 self._more = long or not waits
                 return
-            if waits:
+            if waits and not settles:
                 return
         self._more = len(found) == _MOST
 
@@ -188,7 +189,8 @@ class Orphans:
             return True
         message = deps.ledger.message(row.id)
         if message is None:
-            self._end_without_letter(orphan)
+            if self._nothing_waits():  # else the queue may have the only copy, and a dead job's message is acknowledged
+                self._end_without_letter(orphan)
             return True
         envelope = envelope_of(row, message)
         held_by = self._deliveries.held_by(row)
