@@ -161,8 +161,7 @@ class MemoryLedger(Ledger):
         trusted_from = self._trusted_from.get(registered_name(job.id.namespace, job.id.queue))
         if trusted_from is None or job.fence < trusted_from:
             return Hindrance.OLD_RECORD
-        letter = job.state is State.MOVING and job.target is Moving.DEAD
-        return Hindrance.NO_MESSAGE if job.message is None and not letter else None
+        return Hindrance.NO_MESSAGE if job.message is None and not job.dies else None
 
     @override
     def distrust(self) -> None:

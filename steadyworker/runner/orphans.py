@@ -169,11 +169,12 @@ class Orphans:
             return
         for orphan in found:
             long, waits = orphan.unseen_for > self._deps.times.orphan_reserve, not self._nothing_waits()
-            if (waits and not (reserved and long)) or not self._take(orphan):
+            settles = orphan.row.state is State.MOVING  # that needs no slot
+            if (waits and not (long and (reserved or settles))) or not self._take(orphan):
                 self.reserved = int(long)
                 self._more = long or not waits
                 return
-            if waits:
+            if waits and not settles:
                 return
         self._more = len(found) == _MOST
 
@@ -232,7 +233,13 @@ class Orphans:
             self._runs.finish(taken, envelope, began)
 
     def _end(self, orphan: Orphan, why: str) -> None:
-        """Record that a job is dead, without a run and without a dead letter; a verdict that it has already stays."""
+        """
+        Record that a job is dead, without a run and without a dead letter; a verdict that it has already stays.
+
+        While messages wait in the queue, its own can be among them: the only copy, which a dead job's delivery would lose.
+        """
+        if not self._nothing_waits():
+            return
         ledger, row, owner = self._deps.ledger, orphan.row, self._deps.owner
         if row.state is State.MOVING:
             taken = ledger.take(row, owner)

@@ -321,6 +321,14 @@ class MessagePromises(LedgerBench):
         clock.advance(2.0)
         assert self.found(ledger) == [JOB.key]
 
+    def test_an_earlier_round_that_moves_to_a_dead_letter_is_an_orphan(self, ledger: Ledger, clock: FakeClock) -> None:
+        """Nothing of it runs again, and no message of it comes: its letter may be what was replayed as the next round."""
+        ledger.register(ME, "host", [NAME])
+        assert ledger.moving(kept(ledger).token, DEAD_END)
+        brought(ledger, State.DONE, ROUND_1)
+        self.lease_ends(clock)
+        assert self.found(ledger) == [JOB.key]
+
     def test_a_mark_of_a_cancel_is_no_orphan(self, ledger: Ledger, clock: FakeClock) -> None:
         """A row that was never claimed waits for no message; an orphan with a mark is one, and its row has the mark."""
         ledger.register(ME, "host", [NAME])
