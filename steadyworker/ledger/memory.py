@@ -156,7 +156,11 @@ class MemoryLedger(Ledger):
             return sorted(fitting, key=lambda orphan: -orphan.unseen_for)[:limit]
 
     def _hindrance(self, job: MemoryJob) -> Hindrance | None:
-        if any(id.key == job.id.key and id.round > job.id.round for id in self._jobs if id.queue == job.id.queue):
+        this = job.id
+        if any(
+            (id.namespace, id.queue, id.key) == (this.namespace, this.queue, this.key) and id.round > this.round
+            for id in self._jobs
+        ):
             return None
         trusted_from = self._trusted_from.get(registered_name(job.id.namespace, job.id.queue))
         if trusted_from is None or job.fence < trusted_from:

@@ -160,16 +160,20 @@ class Orphans:
             self._runs.ledger_lost(str(error))
 
     def _take_all(self, after: float) -> None:
-        """Take the orphans for which the conditions hold; note whether `more` of them wait only for a slot."""
+        """
+        Take the orphans for which the conditions hold; note whether `more` of them wait only for a slot.
+
+        An orphan that only settles needs no slot, so none is reserved for it.
+        """
         reserved, self.reserved = self.reserved, 0
         found = self._orphans(after, _MOST, stranded=False)
-        if not self._steady(
-            after
-        ):  # the host was suspended during the call, and the leases of other owners ended meanwhile
+        if not self._steady(after):  # it was suspended during the call, and the leases of other owners ended meanwhile
             return
         for orphan in found:
             long, waits = orphan.unseen_for > self._deps.times.orphan_reserve, not self._nothing_waits()
-            settles = orphan.row.state is State.MOVING  # that needs no slot
+            settles = orphan.row.state is State.MOVING or (
+                waits and long and self._sent_again_as(orphan.row) is not None
+            )
             if (waits and not (long and (reserved or settles))) or not self._take(orphan):
                 self.reserved = int(long)
                 self._more = long or not waits
@@ -187,8 +191,7 @@ class Orphans:
         deps, row = self._deps, orphan.row
         if self._state.unreaped(row.id):
             return True
-        last = deps.ledger.last_round(row.id.namespace, row.id.queue, row.id.key)
-        if last is not None and last > row.id.round:
+        if (last := self._sent_again_as(row)) is not None:
             self._end(orphan, f"no message of it came, and the job was sent again as round {last}")
             return True
         message = deps.ledger.message(row.id)
@@ -207,6 +210,11 @@ class Orphans:
                 verdict = Verdict(Moving.DEAD, reason, counters)
                 self._finish(orphan, envelope, deps.ledger.lose(row, deps.owner, verdict), began)
         return True
+
+    def _sent_again_as(self, row: Row) -> int | None:
+        """Return the last round of the job's key, if it is a later one."""
+        last = self._deps.ledger.last_round(row.id.namespace, row.id.queue, row.id.key)
+        return last if last is not None and last > row.id.round else None
 
     def _run(self, orphan: Orphan, envelope: Envelope, claim: Claim, began: float) -> bool:
         deps, row = self._deps, orphan.row

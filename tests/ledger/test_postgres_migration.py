@@ -263,6 +263,17 @@ def test_a_job_that_the_version_before_gives_up_waits_for_its_message(before: Be
     assert found(0.0) == [("interrupted", 0.0)]
 
 
+def test_an_interrupted_job_of_a_migrated_ledger_waits_for_its_deferred_message(before: Before, opened: Open) -> None:
+    """What writes for the old version must not shorten the wait of the new one."""
+    ledger = opened()
+    ledger.register("new", "host", [NAME])
+    row = ledger.claim(Claimed(JOB, None, "new", 0, b"", Counters(), KeptMessage(b"17", b"{}")))
+    assert row is not None
+    ledger.deferred(JOB, 600.0)
+    assert ledger.interrupted(row.token, Counters())
+    assert ledger.orphans(JOB.namespace, JOB.queue, -500.0, 10) == []
+
+
 def test_a_process_of_the_version_before_is_refused_when_it_connects(before: Before, opened: Open) -> None:
     """Its own check compares the version of the tables with the one that it knows."""
     opened().ledger_id()

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from steadyworker.clock import Times
+from steadyworker.clock import SystemClock, Times
 from steadyworker.errors import ConfigError, LedgerUnavailable, OlderLedger
 from steadyworker.ledger.base import Claimed, JobId, KeptMessage, Moving, Orphan, Progress, Row, State, Verdict
 from steadyworker.ledger.sqlite import schema as sql
@@ -241,6 +241,20 @@ class TestTheFirstOpen:
 
 class TestTheVersionBeforeGoesOn:
     """A process that has the file open works on; what it leaves counts as a job without a message, unless a newer one kept it."""
+
+    def test_what_writes_for_it_does_not_shorten_the_wait_for_a_deferred_message(
+        self, path: Path, old: SqliteLedger
+    ) -> None:
+        """A job of the new version is interrupted, and a deferred copy of its message comes later."""
+        old.close()
+        with closing(SqliteLedger(path, clock=SystemClock(), times=Times())) as new:
+            new.register("me", "host", ["shop/exports"])
+            row = begin(new, "deferred", MESSAGE)
+            new.deferred(row.id, 600.0)
+            assert new.read(row.id) is not None  # that writes the deferral
+            assert new.interrupted(row.token, Counters())
+            found = new.orphans("shop", "exports", -500.0, 100)
+            assert "deferred" not in [orphan.row.id.key for orphan in found]
 
     def test_each_of_its_statements_is_still_valid(self, old: SqliteLedger, new: SqliteLedger) -> None:
         with version_before():

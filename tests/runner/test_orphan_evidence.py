@@ -158,3 +158,27 @@ def test_orphans_that_wait_for_an_hour_do_not_starve_the_queue(harness: MakeHarn
 
     assert sum(h.starts(f"ghost-{number}") for number in range(20)) >= 3
     assert sum(h.starts(f"waits-{number}") for number in range(40)) == 40
+
+
+def test_a_reserved_slot_is_not_spent_on_a_job_that_was_sent_again(harness: MakeHarness) -> None:
+    """Such a job needs no slot, and waits for an empty queue; behind it, no other orphan of a busy queue would get one."""
+    gate = Gate()
+    exports = worker(gate, nothing)
+    h = harness(exports)
+    h.send(exports, {}, key="long")
+    h.wait("long", until=gate.reached.is_set)
+    ghost(h, "again", KeptMessage(b"{}", b"{}"))
+    later = h.ledger.claim(Claimed(JobId(NAMESPACE, QUEUE, "again", 1), None, "ghost/1", 0, b"", Counters()))
+    assert later is not None
+    assert h.ledger.done(later.token)
+    h.advance(1)
+    ghost(h, "lost", KeptMessage(b"{}", b"{}"))
+    for number in range(3):
+        h.send(exports, {}, key=f"waits-{number}")
+    h.advance(2 * 3600)
+    gate.open()
+    h.wait("long", until="done")
+    h.advance(6)
+
+    assert [event.fate for event in events(h, "lost", MessageLost)] == ["runs"]
+    assert events(h, "again", MessageLost) == []

@@ -161,7 +161,7 @@ MIGRATIONS: Mapping[int, tuple[LiteralString, ...]] = {
         # A process of schema 5 gives up a row and does not write `wake_at`.
         """
         CREATE FUNCTION steadyworker_wakes() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-            NEW.wake_at := CASE NEW.state WHEN 'moved' THEN NEW.not_before WHEN 'interrupted' THEN clock_timestamp() END;
+            NEW.wake_at := CASE NEW.state WHEN 'moved' THEN NEW.not_before WHEN 'interrupted' THEN greatest(NEW.wake_at, clock_timestamp()) END;
             RETURN NEW;
         END $$
         """,

@@ -86,7 +86,7 @@ MIGRATIONS: Mapping[int, tuple[str, ...]] = {
             AND (new.wake_at IS NOT NULL OR new.state NOT IN ('done', 'dead'))
         BEGIN
             UPDATE jobs SET wake_at = CASE new.state
-                WHEN 'moved' THEN new.not_before WHEN 'interrupted' THEN strftime('%s', 'now')
+                WHEN 'moved' THEN new.not_before WHEN 'interrupted' THEN max(coalesce(new.wake_at, 0), CAST(strftime('%s', 'now') AS REAL))
             END WHERE rowid = new.rowid;
         END
         """,
