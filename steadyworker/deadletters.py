@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import difflib
 import random
+import shlex
 import threading
 import uuid
 from collections import Counter
@@ -279,7 +280,8 @@ class DeadLetterQueue:
                 near = difflib.get_close_matches(key, known, n=1)
                 hint = f"did you mean {near[0]}?" if near else "`steadyworker dead list` shows the keys."
                 if self._jobs.awaits_replay(key):
-                    hint = f"it was replayed, and waits for its message; `steadyworker retry {self._queue} {key}` sends it again."
+                    names = f"{shlex.quote(self._queue)} {shlex.quote(key)}"
+                    hint = f"it was replayed, and waits for its message; `steadyworker retry {names}` sends it again."
                 raise SteadyWorkerError(f"Expected the key of a dead letter of {self._queue}, got {asked!r}: {hint}")
         return [copies for copies in every if copies.letter.key in wanted]
 

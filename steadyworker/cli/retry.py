@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import click
 
 from steadyworker.backends.connections import Connections, line_of
@@ -53,7 +55,7 @@ def command(options: Options, *, target: str, key: str) -> None:
         if message is None:
             raise SteadyWorkerError(
                 f"Expected a job whose message the ledger has kept, got {name!r} without one: send the same message again, "
-                f"with `steadyworker send {line.queue} … --key {name} --again`; the job continues from its last checkpoint."
+                f"with `steadyworker send {shlex.quote(line.queue)} … --key {shlex.quote(name)} --again`; the job continues from its last checkpoint."
             )
         links.adapter(line).publish(again(row, message))
         ledger.deferred(job, 0.0)
@@ -62,7 +64,7 @@ def command(options: Options, *, target: str, key: str) -> None:
 
 def _problem(row: Row) -> str:
     """Return why no message of this job is needed now, and the remedy; empty if one can be."""
-    queue, key = row.id.queue, row.id.key
+    queue, key = shlex.quote(row.id.queue), shlex.quote(row.id.key)
     match row.state:
         case State.DONE:
             return f"which is done: `steadyworker send {queue} … --key {key} --again` runs it again."

@@ -120,7 +120,7 @@ A worker process reports it once, as soon as no message waits in the queue:
   `steadyworker retry` publishes the kept message again; after a `cancel`, this makes the job a dead letter.
 - *No message.* The Worker has `keep_message = False`, the body is above `max_body`, or an older version of SteadyWorker claimed the job.
   Then only the sender has the content: send the job again with `--again`.
-  If such a job moves to a dead letter, it becomes `dead` without a letter.
+  If such a job moves to a dead letter, it becomes `dead` without a letter, as soon as no message waits in the queue.
 
 A mark of `cancel` for a job that was never claimed is no orphan.
 
@@ -129,10 +129,10 @@ A mark of `cancel` for a job that was never claimed is no orphan.
 | a purge, or the deletion of the queue | stops no claimed job; `cancel` does |
 | a queue that was deleted, if `topology` is not `declare` | the worker process is not ready, and names the queue; the jobs go on when the queue exists |
 | a message without a key | the copy with the generated key is the job's message; before the claim, only the broker has it |
-| rounds | each round has a message of its own; only the last round of a key can be an orphan |
+| rounds | each round has a message of its own; only the last round of a key can run as an orphan; an earlier one that moves to a dead letter gets its letter |
 | `dead replay` | the next round has its row and its message before anything is published, so it runs even if the broker loses the message |
 | a dead letter that is lost | `dead replay` takes the kept message; `dead drop` deletes it with the row |
-| `send --again` | makes another round, which takes the place of the unfinished one: that is no orphan any more, and runs only if its message comes |
+| `send --again` | makes another round, which takes the place of the unfinished one: that becomes `dead` without a run, unless its message comes before |
 | `--max-jobs` | counts an orphan that runs like any job; a settlement that is only finished does not count |
 | quiet, draining | the process takes no orphan, because it takes no message |
 | two Workers on one ledger | each worker process asks for the orphans of its own queues; of two with the same queue, one gets the job |

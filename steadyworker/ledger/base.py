@@ -313,7 +313,7 @@ class Ledger(Protocol):
         One of an `interrupted` job must come at once, one of a `moved` job when `moved` said, and after `deferred` as that said.
         With `stranded`, return only the orphans with a hindrance, and else only those without one; at most `limit` of them.
         A job that moves to a dead letter needs no message to become `dead`, so the lack of one does not hinder it.
-        A job that was sent again since is no orphan: the next round has taken its place.
+        A job that was sent again since has no hindrance, because it only ends: the next round has taken its place.
         A ledger that no longer has this process's last registration returns none, because it went back in time.
         """
         ...

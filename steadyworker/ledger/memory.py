@@ -150,18 +150,18 @@ class MemoryLedger(Ledger):
                 return ()
             now = self._clock.boottime()
             theirs = [job for job in self._jobs.values() if (job.id.namespace, job.id.queue) == (namespace, queue)]
-            last = {job.id.key: job for job in sorted(theirs, key=lambda job: job.id.round)}.values()
-            late = [(job, unseen) for job in last if (unseen := job.unseen_for(now, self._times.margin)) is not None]
+            late = [(job, unseen) for job in theirs if (unseen := job.unseen_for(now, self._times.margin)) is not None]
             found = [Orphan(self._row(job), unseen, self._hindrance(job)) for job, unseen in late if unseen > after]
             fitting = [orphan for orphan in found if (orphan.hindrance is not None) is stranded]
             return sorted(fitting, key=lambda orphan: -orphan.unseen_for)[:limit]
 
     def _hindrance(self, job: MemoryJob) -> Hindrance | None:
+        if any(id.key == job.id.key and id.round > job.id.round for id in self._jobs if id.queue == job.id.queue):
+            return None
         trusted_from = self._trusted_from.get(registered_name(job.id.namespace, job.id.queue))
         if trusted_from is None or job.fence < trusted_from:
             return Hindrance.OLD_RECORD
-        letter = job.state is State.MOVING and job.target is Moving.DEAD
-        return Hindrance.NO_MESSAGE if job.message is None and not letter else None
+        return Hindrance.NO_MESSAGE if job.message is None and not job.dies else None
 
     @override
     def distrust(self) -> None:

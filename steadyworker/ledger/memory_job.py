@@ -124,6 +124,11 @@ class MemoryJob:
         if self.fence == 0:
             self.keep_until = wall + retention.CANCEL_MARK
 
+    @property
+    def dies(self) -> bool:
+        """True if the job moves to a dead letter: it needs no message for that, and nothing of it runs again."""
+        return self.state is State.MOVING and self.target is Moving.DEAD
+
     def unseen_for(self, now: float, margin: float) -> float | None:
         """Return the seconds since a message of this job had to come; None for a job that waits for none."""
         moments = [self.lease_until + margin] if self.owner is not None else []

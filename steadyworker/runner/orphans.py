@@ -163,15 +163,18 @@ class Orphans:
         """Take the orphans for which the conditions hold; note whether `more` of them wait only for a slot."""
         reserved, self.reserved = self.reserved, 0
         found = self._orphans(after, _MOST, stranded=False)
-        if not self._steady(after):  # the host was suspended during the call, and the leases of other owners ended meanwhile
+        if not self._steady(
+            after
+        ):  # the host was suspended during the call, and the leases of other owners ended meanwhile
             return
         for orphan in found:
             long, waits = orphan.unseen_for > self._deps.times.orphan_reserve, not self._nothing_waits()
-            if (waits and not (reserved and long)) or not self._take(orphan):
+            settles = orphan.row.state is State.MOVING  # that needs no slot
+            if (waits and not (long and (reserved or settles))) or not self._take(orphan):
                 self.reserved = int(long)
                 self._more = long or not waits
                 return
-            if waits:
+            if waits and not settles:
                 return
         self._more = len(found) == _MOST
 
@@ -184,9 +187,13 @@ class Orphans:
         deps, row = self._deps, orphan.row
         if self._state.unreaped(row.id):
             return True
+        last = deps.ledger.last_round(row.id.namespace, row.id.queue, row.id.key)
+        if last is not None and last > row.id.round:
+            self._end(orphan, f"no message of it came, and the job was sent again as round {last}")
+            return True
         message = deps.ledger.message(row.id)
-        if message is None:
-            self._end_without_letter(orphan)
+        if message is None:  # only a job that moves to a dead letter is no stranded one then
+            self._end(orphan, f"{Hindrance.NO_MESSAGE.value}, so it has no dead letter")
             return True
         envelope = envelope_of(row, message)
         held_by = self._deliveries.held_by(row)
@@ -225,14 +232,26 @@ class Orphans:
             self._report(orphan, "dead" if taken.target is Moving.DEAD else "finished")
             self._runs.finish(taken, envelope, began)
 
-    def _end_without_letter(self, orphan: Orphan) -> None:
-        """Record that a job is dead that cannot have a dead letter, because its message is lost and was not kept."""
-        row = orphan.row
-        if row.state is not State.MOVING or row.target is not Moving.DEAD:
-            return  # it has changed since the question
-        taken = self._deps.ledger.take(row, self._deps.owner)
-        if taken is not None and self._deps.ledger.moved(taken.token):
-            self._report(orphan, "dead", why=f"{Hindrance.NO_MESSAGE.value}, so it has no dead letter")
+    def _end(self, orphan: Orphan, why: str) -> None:
+        """
+        Record that a job is dead, without a run and without a dead letter; a verdict that it has already stays.
+
+        While messages wait in the queue, its own can be among them: the only copy, which a dead job's delivery would lose.
+        """
+        if not self._nothing_waits():
+            return
+        ledger, row, owner = self._deps.ledger, orphan.row, self._deps.owner
+        if row.state is State.MOVING:
+            taken = ledger.take(row, owner)
+        else:
+            taken = ledger.claim(Claimed(row.id, row, owner, row.hop, row.body_sha256 or b"", row.counters))
+        if taken is None:
+            return
+        judged = row.state is State.MOVING and row.target is Moving.DEAD
+        if (judged or ledger.moving(taken.token, Verdict(Moving.DEAD, why, row.counters))) and ledger.moved(
+            taken.token
+        ):
+            self._report(orphan, "dead", why)
 
     def _report_left(self, after: float) -> None:
         """Report once each orphan that only an operator may start; while messages wait in the queue, its own can be among them."""

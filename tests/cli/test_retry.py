@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Callable
 from contextlib import closing
 
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 
 from steadyworker.backends.opening import namespace_of, open_adapter_for, open_ledger
 from steadyworker.cli import verbs
+from steadyworker.cli.retry import _problem
 from steadyworker.delivery import UID, Delivery
 from steadyworker.ledger.base import JobId, KeptMessage, Ledger, Moving, Row, State, Verdict
 from steadyworker.ledger.rules import Action, Claim, Finish, HeldBy, answer
@@ -54,6 +56,12 @@ def test_the_message_leads_to_what_the_lost_one_would_have_led_to(row: Row, hop:
     assert message.headers["tenant"] == "north"
     digest = envelope.body_sha256
     assert answer(row, envelope.hop, digest, HeldBy.GONE, envelope.carried, 9, letter=envelope.letter) == expected
+
+
+@pytest.mark.parametrize("state", [State.DONE, State.DEAD, State.RUNNING])
+def test_the_command_of_a_remedy_can_be_copied_into_a_shell(state: State) -> None:
+    said = _problem(replace(ROW, id=replace(ROW.id, key="bill; ls"), state=state, lease_over=False))
+    assert "bill; ls" in shlex.split(said[said.index("`") + 1 : said.rindex("`")])
 
 
 @pytest.fixture

@@ -234,16 +234,33 @@ def test_a_process_of_the_version_before_works_on(before: Before, opened: Open, 
     taken = before.claim(JOB.key, {"uid": kept.uid, "fence": kept.fence, "state": "moved"})
     before.ends(taken, State.DONE)
     assert seen(ledger).state is State.DONE
-    assert [
-        orphan.row.id.key
-        for stranded in (False, True)
-        for orphan in ledger.orphans(JOB.namespace, JOB.queue, 0.0, 10, stranded=stranded)
-    ] == [], "a job that is done is no orphan, even if the old version ended it"
+    found = [ledger.orphans(JOB.namespace, JOB.queue, 0.0, 10, stranded=stranded) for stranded in (False, True)]
+    assert [[orphan.row.id.key for orphan in orphans] for orphans in found] == [[], ["interrupted"]], (
+        "a job that is done is no orphan, even if the old version ended it, and of the jobs of the old version no message is kept"
+    )
     assert before.run(old.SETTLED_CONFIRMED, **taken).rowcount == 1
     admin.execute("UPDATE steadyworker_jobs SET keep_until = now() WHERE keep_until IS NOT NULL")
     assert before.run(old.PURGE, rows=500).rowcount == 4
     assert ledger.read(JOB) is None
     assert admin.execute("SELECT count(*) FROM steadyworker_messages").fetchall() == [(0,)]
+
+
+def test_a_job_that_the_version_before_gives_up_waits_for_its_message(before: Before, opened: Open) -> None:
+    """A rolling upgrade stops the old processes, which interrupt the jobs of new ones that they have taken over."""
+    ledger = opened()
+    ledger.register("new", "host", [NAME])
+    jobs = {state: replace(JOB, key=state.value) for state in (State.INTERRUPTED, State.MOVED, State.DONE)}
+    for state, job in jobs.items():
+        row = ledger.claim(Claimed(job, None, "gone", 0, b"", Counters(), KeptMessage(b"17", b"{}")))
+        assert row is not None
+        before.ends(before.claim(job.key, {"uid": row.uid, "fence": row.fence, "state": "running"}), state)
+
+    def found(after: float) -> list[tuple[str, float]]:
+        orphans = ledger.orphans(JOB.namespace, JOB.queue, after, 10)
+        return sorted((orphan.row.id.key, round(orphan.unseen_for, -1)) for orphan in orphans)
+
+    assert found(-100.0) == [("interrupted", 0.0), ("moved", -30.0)]
+    assert found(0.0) == [("interrupted", 0.0)]
 
 
 def test_a_process_of_the_version_before_is_refused_when_it_connects(before: Before, opened: Open) -> None:

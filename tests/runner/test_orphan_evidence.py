@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 from steadyworker.events import MessageLost
-from steadyworker.ledger.base import Claimed, JobId, KeptMessage, Renewal
+from steadyworker.ledger.base import Claimed, JobId, KeptMessage, Moving, Renewal, Verdict
 from steadyworker.lifecycle import Stage
 from steadyworker.outcome import Counters
 from steadyworker.runner.state import Phase, Renewed, Staged
@@ -38,6 +38,27 @@ def test_a_job_whose_message_waits_in_the_queue_is_not_reported_as_lost(harness:
     gate.open()
     h.wait("waits", until="done")
     assert h.starts("waits") == 1
+
+
+def test_a_dead_letter_is_not_given_up_while_its_message_may_wait_in_the_queue(harness: MakeHarness) -> None:
+    """The ledger has no copy, so the message is the only one, and a job that is dead already would let it be acknowledged."""
+    gate = Gate()
+    exports = worker(gate, nothing)
+    h = harness(exports)
+    h.send(exports, {}, key="long")
+    h.wait("long", until=gate.reached.is_set)
+    ghost(h, "dies")
+    row = h.ledger.read(JobId(NAMESPACE, QUEUE, "dies"))
+    assert row is not None
+    assert h.ledger.moving(row.token, Verdict(Moving.DEAD, "no such merchant", Counters(attempts=3)))
+    h.send(exports, {}, key="dies")
+    h.advance(3 * 3600)
+    gate.open()
+    h.wait("long", until="done")
+    h.advance(60)
+
+    assert [letter.body for letter in h.broker.dead(QUEUE)] == [b"{}"]
+    assert events(h, "dies", MessageLost) == []
 
 
 def test_a_job_that_stays_is_reported_once_when_its_message_could_have_come(harness: MakeHarness) -> None:

@@ -4,7 +4,7 @@ The PostgreSQL ledger's tables, and their migration from earlier versions.
 The tables are in the first schema of the connection's search path; their names do not clash with another program's.
 
 Processes of an older version work on while a newer one migrates the tables.
-So a migration only adds tables, and columns at the end that are NULL or have a default.
+So a migration only adds tables, columns at the end that are NULL or have a default, and triggers for what the older version does not write.
 While it runs, the calls of all other processes wait; a process of an older version that connects after it is refused.
 """
 
@@ -158,6 +158,19 @@ MIGRATIONS: Mapping[int, tuple[LiteralString, ...]] = {
         *_SINCE_6,
         "UPDATE steadyworker_jobs SET wake_at = not_before WHERE state = 'moved'",
         "UPDATE steadyworker_jobs SET wake_at = clock_timestamp() WHERE state = 'interrupted' AND fence > 0",
+        # A process of schema 5 gives up a row and does not write `wake_at`.
+        """
+        CREATE FUNCTION steadyworker_wakes() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            NEW.wake_at := CASE NEW.state WHEN 'moved' THEN NEW.not_before WHEN 'interrupted' THEN clock_timestamp() END;
+            RETURN NEW;
+        END $$
+        """,
+        """
+        CREATE TRIGGER schema_5_gives_up_a_row BEFORE UPDATE OF owner ON steadyworker_jobs FOR EACH ROW
+        WHEN (NEW.owner IS NULL AND OLD.owner IS NOT NULL AND NEW.wake_at IS NOT DISTINCT FROM OLD.wake_at
+            AND (NEW.wake_at IS NOT NULL OR NEW.state NOT IN ('done', 'dead')))
+        EXECUTE FUNCTION steadyworker_wakes()
+        """,
     ),
 }
 """For each earlier version, the statements that bring a ledger of this version to the next one."""

@@ -174,7 +174,7 @@ DONE = f"""
     SELECT FROM ended
 """
 INTERRUPTED = f"""
-    UPDATE steadyworker_jobs SET state = 'interrupted', {_NOBODY}, wake_at = {NOW}, {_COUNTERS}
+    UPDATE steadyworker_jobs SET state = 'interrupted', {_NOBODY}, wake_at = greatest(wake_at, {NOW}), {_COUNTERS}
     WHERE {_MINE} AND state = 'running'
 """
 MOVING = f"UPDATE steadyworker_jobs SET {_MOVING} WHERE {_MINE} AND state IN ('running', 'moving')"

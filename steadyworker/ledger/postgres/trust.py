@@ -74,10 +74,12 @@ _ATTEND = f"""
 """
 
 _SINCE = "greatest(CASE WHEN owner IS NOT NULL THEN lease_until + make_interval(secs => %(margin)s) END, wake_at)"
-_HINDRANCE = """CASE
+# Such a job needs no message to become `dead`, and nothing of it runs again.
+_DIES = "(state = 'moving' AND target = 'dead')"
+_HINDRANCE = f"""CASE
+    WHEN NOT {LAST_OF_ITS_KEY} THEN NULL
     WHEN fence < (SELECT trusted_from FROM asked) THEN 'old record'
-    WHEN NOT (state = 'moving' AND target = 'dead')
-        AND NOT EXISTS (SELECT FROM steadyworker_messages AS kept WHERE kept.number = steadyworker_jobs.number)
+    WHEN NOT {_DIES} AND NOT EXISTS (SELECT FROM steadyworker_messages AS kept WHERE kept.number = steadyworker_jobs.number)
     THEN 'no message'
 END"""
 
@@ -86,7 +88,7 @@ def _late(which: LiteralString, since: LiteralString) -> LiteralString:
     return f"""(
         SELECT number, {_SINCE} AS since, {_HINDRANCE} AS hindrance FROM steadyworker_jobs
         WHERE namespace = %(namespace)s AND queue = %(queue)s AND {which} AND fence > 0
-            AND {since} < (SELECT latest FROM asked) AND ({_HINDRANCE} IS NOT NULL) = %(stranded)s AND {LAST_OF_ITS_KEY}
+            AND {since} < (SELECT latest FROM asked) AND ({_HINDRANCE} IS NOT NULL) = %(stranded)s
         ORDER BY {since} LIMIT %(rows)s
     )"""
 

@@ -265,10 +265,12 @@ _LAST_OF_ITS_KEY = """NOT EXISTS (
     SELECT 1 FROM jobs AS later
     WHERE later.namespace = jobs.namespace AND later.queue = jobs.queue AND later.key = jobs.key AND later.round > jobs.round
 )"""
-_HINDRANCE = """CASE
+# Such a job needs no message to become `dead`, and nothing of it runs again.
+_DIES = "(state = 'moving' AND target = 'dead')"
+_HINDRANCE = f"""CASE
+    WHEN NOT {_LAST_OF_ITS_KEY} THEN NULL
     WHEN fence < :trusted_from THEN 'old record'
-    WHEN NOT (state = 'moving' AND target = 'dead') AND NOT EXISTS (SELECT 1 FROM messages WHERE number = jobs.rowid)
-        THEN 'no message'
+    WHEN NOT {_DIES} AND NOT EXISTS (SELECT 1 FROM messages WHERE number = jobs.rowid) THEN 'no message'
 END"""
 
 
@@ -276,7 +278,6 @@ def _unseen(for_: str, index: str, which: str) -> str:
     return f"""
         SELECT {_COLUMNS}, {for_} AS unseen_for, {_HINDRANCE} AS hindrance FROM jobs INDEXED BY {index}
         WHERE {which} AND namespace = :namespace AND queue = :queue AND fence > 0 AND (hindrance IS NOT NULL) = :stranded
-            AND {_LAST_OF_ITS_KEY}
     """
 
 

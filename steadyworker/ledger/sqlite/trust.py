@@ -13,6 +13,8 @@ The inode of a file survives the restart of a container, on a volume and in over
 Some file systems of FUSE give their files new numbers at each mount, and so do network file systems, which a ledger refuses.
 There, the ledger counts as a copy after each mount: a job whose message is lost waits for a person, and nothing else changes.
 
+If all its files were overwritten in place, no witness is left; after an hour without an owner, its jobs are old records all the same.
+
 No witness sees a copy that was made after the last count.
 After a normal end of the worker processes there is none; after a SIGKILL, it has lost at most the time between two renewals.
 A power failure that takes the last commits is the same as a copy without them.

@@ -295,15 +295,39 @@ class MessagePromises(LedgerBench):
         assert self.hindrance(ledger) is None
 
     @pytest.mark.parametrize("state", UNFINISHED)
-    def test_a_job_that_was_sent_again_is_no_orphan(self, ledger: Ledger, clock: FakeClock, state: State) -> None:
-        """Its next round has taken its place, so a run of the earlier one would be a second run; another key is unaffected."""
+    def test_a_job_that_was_sent_again_has_no_hindrance(self, ledger: Ledger, clock: FakeClock, state: State) -> None:
+        """Its next round has taken its place, so it only has to end, with or without a message; another key is unaffected."""
         ledger.register(ME, "host", [NAME])
         for id in (JOB, replace(JOB, key="other")):
             brought(ledger, state, id)
         brought(ledger, State.DONE, ROUND_1)
+        ledger.distrust()
         self.wait(clock, state)
-        assert self.found(ledger) == ["other"]
-        assert self.found(ledger, stranded=True) == []
+        assert self.found(ledger) == [JOB.key]
+        assert self.found(ledger, stranded=True) == ["other"]
+
+    def test_an_interrupted_job_is_no_orphan_before_the_deferred_copy_of_its_message(
+        self, ledger: Ledger, clock: FakeClock
+    ) -> None:
+        """The delay of a deferred copy can be longer than the search waits; the job was interrupted meanwhile."""
+        if self.own_clock:
+            pytest.skip("reads a clock of its own")
+        ledger.register(ME, "host", [NAME])
+        token = kept(ledger).token
+        ledger.deferred(JOB, 600.0)
+        assert ledger.interrupted(token, Counters())
+        clock.advance(599.0)
+        assert self.found(ledger) == []
+        clock.advance(2.0)
+        assert self.found(ledger) == [JOB.key]
+
+    def test_an_earlier_round_that_moves_to_a_dead_letter_is_an_orphan(self, ledger: Ledger, clock: FakeClock) -> None:
+        """Nothing of it runs again, and no message of it comes: its letter may be what was replayed as the next round."""
+        ledger.register(ME, "host", [NAME])
+        assert ledger.moving(kept(ledger).token, DEAD_END)
+        brought(ledger, State.DONE, ROUND_1)
+        self.lease_ends(clock)
+        assert self.found(ledger) == [JOB.key]
 
     def test_a_mark_of_a_cancel_is_no_orphan(self, ledger: Ledger, clock: FakeClock) -> None:
         """A row that was never claimed waits for no message; an orphan with a mark is one, and its row has the mark."""
