@@ -45,7 +45,7 @@ def busy(fleet: Fleet) -> list[WorkerProcess]:
     workers += [_worker(fleet, 3), _worker(fleet, 3)]
     fleet.notes("starts", 5)
     fleet.send_all({"retried": {"delays": [10.0]}})
-    eventually(lambda: fleet.said("job_settled", key="retried", settled="confirmed"), "a retry", report=fleet.logs)
+    eventually(lambda: fleet.said("job_settled", key="retried", settlement="later"), "a retry", report=fleet.logs)
     return workers
 
 
