@@ -105,7 +105,7 @@ It takes one only if it would have received the message:
 - its open prefetch has had no delivery for `answers_within`, another time of the adapter's.
 
 So an outage of the ledger or the broker, a suspended host or a long queue makes no orphan.
-In a queue that is never empty, a job whose message is an hour late gets the next free slot.
+In a queue that is never empty, a job whose message is an hour late gets the next free slot, if another message came since.
 The runner makes a delivery of the kept message, with a hop that is higher by 1 if the row is `moved`, and the decision table applies.
 So the counters count what they count with the broker's message.
 If several worker processes find the same orphan, the claim's compare-and-set decides.

@@ -17,6 +17,7 @@ So a runner takes an orphan only if all of this holds:
 
 In a queue that is never empty, the second condition never holds.
 After an hour, such an orphan therefore gets the next free slot: the runner lowers its prefetch by one, and waits for the slot.
+It does so only if another message came since that of the orphan had to come: in one slot with jobs of hours, that can be the next.
 One orphan gets a slot in this way after each question, so that many orphans do not starve the queue.
 If the queue is empty, the next orphan follows as soon as a slot is free, and the broker has had no message for a while.
 """
@@ -83,6 +84,7 @@ class Orphans:
         self._more = self._asks_soon = False
         self._steady_since: float | None = None
         self._asking_since: float | None = None
+        self._delivered_at = -math.inf
         self._last_renewal = -math.inf
         self._look_at_left = 0.0
         self._once = report.Once()
@@ -106,6 +108,7 @@ class Orphans:
     def delivered(self) -> None:
         """Note that the broker has delivered a message, so others can wait behind it."""
         self._asking_since = None
+        self._delivered_at = self._deps.clock.monotonic()
 
     def turn(self, prefetch: int, *, able: bool) -> None:
         """Note, at the end of a turn, whether the runner is `able` to take messages, and whether it asks for one."""
@@ -170,7 +173,7 @@ class Orphans:
         if not self._steady(after):  # it was suspended during the call, and the leases of other owners ended meanwhile
             return
         for orphan in found:
-            long, waits = orphan.unseen_for > self._deps.times.orphan_reserve, not self._nothing_waits()
+            long, waits = self._is_passed_over(orphan), not self._nothing_waits()
             settles = orphan.row.state is State.MOVING or (
                 waits and long and self._sent_again_as(orphan.row) is not None
             )
@@ -181,6 +184,11 @@ class Orphans:
             if waits and not settles:
                 return
         self._more = len(found) == _MOST
+
+    def _is_passed_over(self, orphan: Orphan) -> bool:
+        """Return whether the orphan's message is an hour late, and another message came since it had to come."""
+        since = self._deps.clock.monotonic() - self._delivered_at
+        return orphan.unseen_for > max(self._deps.times.orphan_reserve, since)
 
     def _orphans(self, after: float, limit: int, *, stranded: bool) -> list[Orphan]:
         deps = self._deps

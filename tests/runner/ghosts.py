@@ -21,6 +21,9 @@ SOON = 89
 FOUND_AFTER = 60 + 30 + SOON
 """Lease, margin and that: a job whose owner is lost is no orphan yet."""
 
+MISSED = 60 + 30 + 5
+"""A little more than lease and margin: a delivery after this shows that the queue goes on without the lost message."""
+
 LOOK = 32
 """Time for one more look, and for that second."""
 

@@ -20,6 +20,7 @@ from tests.runner.ghosts import (
     DIGEST,
     FOUND_AFTER,
     LOOK,
+    MISSED,
     SOON,
     fates,
     ghost,
@@ -245,12 +246,13 @@ def test_after_an_hour_an_orphan_gets_the_next_slot_of_a_queue_that_is_never_emp
     first, second = Gate(), Gate()
     exports = worker(first, second, nothing)
     h = harness(exports)
+    row = ghost(h)
+    h.advance(MISSED)
     h.send(exports, {}, key="first")
     h.wait("first", until=first.reached.is_set)
-    row = ghost(h)
     for number in range(3):
         h.send(exports, {}, key=f"waits-{number}")
-    h.advance(SOON + 3600)
+    h.advance(SOON + 3600 - MISSED)
     assert h.processes[0].adapters[0].consumer.window == 1, "the delivery of the run"
     h.advance(LOOK)
     assert h.processes[0].adapters[0].consumer.window == 0, "no message follows it"
@@ -273,11 +275,13 @@ def test_a_delivery_in_flight_wins_over_an_orphan_with_a_reserved_slot(harness: 
     first, second = Gate(), Gate()
     exports = worker(first, second, nothing)
     h = harness(exports)
+    ghost(h)
+    h.advance(MISSED)
     h.send(exports, {}, key="first")
     h.wait("first", until=first.reached.is_set)
-    ghost(h)
     h.send(exports, {}, key="flies")
-    h.advance(SOON + 3600 + LOOK)
+    h.advance(SOON + 3600 + LOOK - MISSED)
+    assert h.processes[0].adapters[0].consumer.window == 0
     first.open()
     h.wait("first", until="done")
     h.processes[0].adapters[0].consumer.window = 1  # the broker has sent it before it heard of the lower prefetch
@@ -296,10 +300,11 @@ def test_a_reserved_slot_is_not_for_an_orphan_that_waits_for_less_time(harness: 
     gate = Gate()
     exports = worker(gate, nothing)
     h = harness(exports)
+    old = ghost(h, "old")
+    h.advance(MISSED)
     h.send(exports, {}, key="first")
     h.wait("first", until=gate.reached.is_set)
-    old = ghost(h, "old")
-    h.advance(3450)
+    h.advance(3450 - MISSED)
     ghost(h, "young")
     h.advance(SOON + 150 + LOOK)
     assert h.processes[0].adapters[0].consumer.window == 0

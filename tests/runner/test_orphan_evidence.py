@@ -14,6 +14,7 @@ from steadyworker.runner.state import Phase, Renewed, Staged
 from steadyworker.testing.harness import Harness
 from steadyworker.testing.plugin import MakeHarness
 from steadyworker.testing.worker_process import NAMESPACE
+from tests.runner.ghosts import MISSED
 from tests.runner.kit import QUEUE, Gate, events, nothing, worker
 
 
@@ -138,6 +139,24 @@ def test_many_orphans_follow_each_other(harness: MakeHarness) -> None:
     assert sum(h.starts(f"ghost-{number}") for number in range(8)) == 8
 
 
+def test_a_message_behind_a_job_of_hours_is_not_called_lost(harness: MakeHarness) -> None:
+    """The only slot is busy for hours, and the interrupted job's own message may be the next one of the queue."""
+    gate = Gate()
+    exports = worker(gate, nothing)
+    h = harness(exports)
+    h.send(exports, {}, key="long")
+    h.wait("long", until=gate.reached.is_set)
+    ghost(h, "ghost", KeptMessage(b"{}", b"{}"))
+    h.send(exports, {}, key="next")
+    h.advance(3 * 3600)
+    gate.open()
+    h.wait("next", until="done")
+
+    assert events(h, "ghost", MessageLost) == []
+    h.advance(60)
+    assert [event.fate for event in events(h, "ghost", MessageLost)] == ["runs"]
+
+
 def test_orphans_that_wait_for_an_hour_do_not_starve_the_queue(harness: MakeHarness) -> None:
     """One of them gets a slot after each question, and the queue gets the rest of the time."""
     gate = Gate()
@@ -165,14 +184,15 @@ def test_a_reserved_slot_is_not_spent_on_a_job_that_was_sent_again(harness: Make
     gate = Gate()
     exports = worker(gate, nothing)
     h = harness(exports)
-    h.send(exports, {}, key="long")
-    h.wait("long", until=gate.reached.is_set)
     ghost(h, "again", KeptMessage(b"{}", b"{}"))
     later = h.ledger.claim(Claimed(JobId(NAMESPACE, QUEUE, "again", 1), None, "ghost/1", 0, b"", Counters()))
     assert later is not None
     assert h.ledger.done(later.token)
     h.advance(1)
     ghost(h, "lost", KeptMessage(b"{}", b"{}"))
+    h.advance(MISSED)
+    h.send(exports, {}, key="long")
+    h.wait("long", until=gate.reached.is_set)
     for number in range(3):
         h.send(exports, {}, key=f"waits-{number}")
     h.advance(2 * 3600)
