@@ -36,6 +36,7 @@ The glossary:
 | snooze | To put a job off for a while. No counter changes. |
 | quiet | The stage in which a worker process takes no new message, but keeps its connection and its runs. It can return to the stage `running`. |
 | draining | The first stage of a stop. The worker process takes no new message, but the runs may finish. |
+| orphan | A claimed job whose message does not come again. A worker process runs it from the message that the ledger keeps. |
 | taken over | A job is taken over when another worker process runs it from its last checkpoint, because the old owner is dead, or lease and margin are over. |
 """
 

@@ -94,6 +94,8 @@ class Capabilities:
             It is at most the queue's `concurrency`, if the prefetch never was above that.
         forgets_consumers_within: Seconds after which the broker no longer counts a dead or frozen consumer
             (three heartbeats).
+        redelivers_within: Seconds after which the broker delivers an un-acked message again, if it does so by time alone.
+        answers_within: Seconds after which a queue without a delivery for an open prefetch has none: the time of two polls.
         reads_dead_letters: `dead_letters()` works.
         holds_dead_letters: A reader holds the dead letters, so that no other reader gets them.
             If False, two readers can read the same letters, as of a log; a letter that both replay is still one job.
@@ -115,6 +117,8 @@ class Capabilities:
     counts_holders: bool = False
     most_consumers: int = 1
     forgets_consumers_within: float = 0.0
+    redelivers_within: float = 0.0
+    answers_within: float = 5.0
     reads_dead_letters: bool = True
     holds_dead_letters: bool = True
     rejects: bool = False

@@ -236,7 +236,7 @@ class Client:
             LedgerUnavailable: The ledger did not respond.
             ValueError, TypeError: The key is not valid.
         """
-        name, line = _checked_key(key), line_of(worker, self._options)
+        name, line = checked_key(key), line_of(worker, self._options)
         links = self._connected()
         if not links.knows(line):
             return None
@@ -283,7 +283,7 @@ class Client:
             LedgerUnavailable: The ledger did not respond.
             ValueError, TypeError: The key is not valid.
         """
-        name, line = _checked_key(key), line_of(worker, self._options)
+        name, line = checked_key(key), line_of(worker, self._options)
         links = self._connected()
         ledger, job = links.ledger(), links.last_job(line, name)
         row = ledger.read(job)
@@ -347,13 +347,13 @@ def _key(key: str | None, headers: Mapping[str, str], key_header: str | None) ->
     named = headers.get(key_header) if key_header else None
     if key is None and named is None:
         return uuid.uuid4().hex
-    chosen, other = (_checked_key(given) if given is not None else None for given in (key, named))
+    chosen, other = (checked_key(given) if given is not None else None for given in (key, named))
     if chosen is not None and other is not None and chosen != other:
         raise ValueError(f"Expected one key, got {key!r} and header {key_header} = {named!r}: give one of them.")
     return chosen or other or ""
 
 
-def _checked_key(key: object) -> str:
+def checked_key(key: object) -> str:
     """
     Return the key in the form in which the ledger stores it.
 

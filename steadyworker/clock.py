@@ -64,6 +64,9 @@ class Times:
             So the broker can deliver the message of that run again, even if the Worker has only one slot.
         cancel_grace: The time that a cancelled run gets to end by itself.
         cancel_look: The time between two reads of the cancel marks of the jobs that run here.
+        orphan_look: The time between two questions for orphans: jobs whose message does not come again.
+        orphan_after: The time after which a job without a message is an orphan, if no adapter needs more (`runner.orphans`).
+        orphan_reserve: The time after which an orphan gets the next free slot of a queue that is never empty.
     """
 
     lease: float = 60.0
@@ -75,6 +78,9 @@ class Times:
     adopt_window: float = 10.0
     cancel_grace: float = 10.0
     cancel_look: float = 2.0
+    orphan_look: float = 30.0
+    orphan_after: float = 0.0
+    orphan_reserve: float = 3600.0
 
     def __post_init__(self) -> None:
         if not self.renew < self.trust_for < self.lease:

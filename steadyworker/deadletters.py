@@ -8,23 +8,30 @@ The broker adds its own letters (expired, delivered too often); these carry fewe
 Work queues can share a dead-letter queue: each letter names its work queue, and letters of other work queues stay untouched.
 A letter that names no work queue counts as a letter of the caller's queue.
 
+A letter can be *gone*: another tool has dropped it, or the dead-letter queue was purged or deleted.
+The ledger keeps the message of a dead job, so such a job can still be shown, replayed and dropped.
+
 | way out | order | after a crash between the steps |
 |---|---|---|
-| replay | publish to the work queue, confirmed → remove every copy | replay again: same key and round, so the job runs once |
-| drop | remove every copy → delete the ledger's row | drop again |
+| replay | write the next round's row → publish to the work queue, confirmed → remove every copy → delete the old row | replay again: same key and round, so the job runs once |
+| drop | remove every copy → delete the ledger's rows | drop again |
+
+The old row stays while the broker could deliver the message of its round again, because its settlement is not confirmed.
+If a letter is gone, a replay that was cut off is not repeated: a worker process starts the next round from the ledger.
 """
 
 from __future__ import annotations
 
 import difflib
-import hashlib
 import random
+import shlex
 import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from steadyworker.adapter import DeadLetters, Delivery, OutgoingMessage, Target
 from steadyworker.clock import Clock, SystemClock
@@ -34,8 +41,9 @@ from steadyworker.delivery import (
     ROUND,
 )
 from steadyworker.errors import LettersHeld, SteadyWorkerError
-from steadyworker.ledger.base import JobId, Ledger, Moving, Row, State, Wanted
+from steadyworker.ledger.base import JobId, Ledger, Row
 from steadyworker.names import normal_key
+from steadyworker.runner.dead_jobs import DeadJobs
 from steadyworker.runner.envelope import without_facts
 from steadyworker.runner.letters import Copies, DeadLetter, folded, mark, unshown_text
 from steadyworker.system.spool import Spool
@@ -60,16 +68,19 @@ class DeadLetterQueue:
         namespace: The ledger's namespace for this broker.
         queue: The work queue's name.
         key_header: The header that holds a job's key, if the Worker names such a header.
+        max_body: The largest body in bytes of which the ledger keeps a copy.
+        keep_message: The Worker's attribute; None if the Worker is not known: then a job whose message was kept keeps it.
         patience: The seconds to wait until another reader ends.
-        clock: The clock that measures this wait.
+        clock: The clock that measures this wait, and dates the message of a replay.
 
     A queue has one reader at a time: each call waits up to `patience` seconds for another reader to end.
     `letters`, `replay` and `drop` can raise BrokerUnavailable, and LettersHeld after that time.
-    All methods except `letters` can raise LedgerUnavailable.
+    All methods can raise LedgerUnavailable, except `letters` without keys.
 
     Attributes:
         others: For each of the other work queues, the number of its letters that the last call found and left alone.
         unshown: The letters that the last `replay` or `drop` of all letters left alone, because their content did not arrive.
+        gone: The dead jobs of which the last call found no letter; `kept` yields them.
     """
 
     def __init__(
@@ -80,38 +91,50 @@ class DeadLetterQueue:
         queue: str,
         *,
         key_header: str | None = None,
+        max_body: int = 1 << 20,
+        keep_message: bool | None = None,
         patience: float = 10.0,
         clock: Clock | None = None,
     ) -> None:
         self._patience = patience
         self._clock = clock or SystemClock()
         self._open_letters = open_letters
-        self._ledger = ledger
-        self._namespace = namespace
+        self._jobs = DeadJobs(ledger, namespace, queue, max_body, keep_message=keep_message)
         self._queue = queue
         self._key_header = key_header
         self.others: Counter[str] = Counter()
         self.unshown: list[DeadLetter] = []
+        self.gone: list[JobId] = []
 
     def letters(self, keys: Sequence[str] | None = None, *, bodies: bool = True) -> list[DeadLetter]:
         """
-        Return all dead letters, or only the dead letters of these keys, oldest first.
+        Return all dead letters, or only the dead letters of these keys, oldest first, without those that are gone.
 
         Without `bodies`, each letter's `body` is empty, so that a list of many letters takes little memory.
 
         Raises SteadyWorkerError for a key that has no dead letter.
         """
         if bodies:
-            return list(self.read(keys))
+            return list(self._whole(keys))
         with self._opened(keys, None) as (_, chosen):
             return [copies.letter for copies in chosen]
 
     def read(self, keys: Sequence[str] | None = None) -> Iterator[DeadLetter]:
         """
-        Yield what `letters` returns, with one body in memory at a time; the queue is closed before the first letter.
+        Yield what `letters` and `kept` return, with one body in memory at a time; the queue is closed before the first letter.
 
         Raises SteadyWorkerError for a key that has no dead letter.
         """
+        yield from self._whole(keys)
+        yield from self.kept()
+
+    def kept(self) -> Iterator[DeadLetter]:
+        """Yield the dead jobs of which the last call found no letter, and whose message the ledger has kept, newest first."""
+        for id in self.gone:
+            if (letter := self._jobs.kept(id)) is not None:  # it is still dead
+                yield letter
+
+    def _whole(self, keys: Sequence[str] | None) -> Iterator[DeadLetter]:
         with closing(Spool()) as bodies:
             with self._opened(keys, bodies) as (_, chosen):
                 pass
@@ -120,7 +143,7 @@ class DeadLetterQueue:
 
     def row(self, letter: DeadLetter) -> Row | None:
         """Return the ledger's row of the letter's job, or None if the ledger has none."""
-        return self._ledger.read(self._id(letter))
+        return self._jobs.row(letter)
 
     def parked(self, letters: Iterable[DeadLetter] = ()) -> list[Row]:
         """
@@ -128,23 +151,24 @@ class DeadLetterQueue:
 
         A job that has one of these `letters` is not among them: the broker has moved its message.
         """
-        moved = {self._id(letter) for letter in letters}
-        moving = self._ledger.jobs(Wanted(self._namespace, self._queue, (State.MOVING,)))
-        return [row for row, _ in moving if row.target is Moving.DEAD and row.id not in moved]
+        moved = {self._jobs.id(letter) for letter in letters}
+        return [row for row in self._jobs.parked() if row.id not in moved]
 
     def replay(
         self,
         keys: Sequence[str] | None = None,
         *,
+        gone: bool = False,
         from_start: bool = False,
         each: Callable[[Replayed], None] = lambda _: None,
     ) -> list[Replayed]:
         """
         Put dead letters (all, or only these keys) back into the work queue, in the next round, with counters at zero.
 
+        If the letter of a key is gone, the ledger's copy goes to the work queue; without keys, only with `gone`.
         The new round starts from the old round's checkpoint; `from_start` deletes this checkpoint first.
         `replay` calls `each` with every letter, without its body, after the letter is published, confirmed and removed.
-        A crash between publish and removal leaves the letter here.
+        A crash before the removal leaves the letter here.
         Replay it again: the second message has the same key and round, so the job still runs once.
         Three kinds of letter are special:
 
@@ -168,25 +192,34 @@ class DeadLetterQueue:
                     got = f"{body[1]} of {letter.size} bytes"
                     remedy = "it is over the size limit, so drop it and send the job again with a smaller payload."
                     raise SteadyWorkerError(f"Expected the whole body of {letter.key}, got {got}: {remedy}")
-            for copies in chosen:
-                letter, deliveries = copies.letter, copies.deliveries
-                message, result = self._again(copies.whole(bodies))
-                result = replace(result, letter=letter)
-                if from_start and result.round > letter.round:  # else a run may still use it
-                    self._ledger.clear_checkpoint(self._id(letter))
+            here = ((copies.whole(bodies), copies.deliveries) for copies in chosen)
+            none: list[Delivery] = []
+            for letter, deliveries in chain(here, ((letter, none) for letter in self._chosen_kept(keys, gone=gone))):
+                message, result = self._again(letter)
+                rises = result.round > letter.round  # else a run may still use row and checkpoint
+                if from_start and rises:
+                    self._jobs.clear_checkpoint(letter)
+                begun = rises and self._jobs.begin_round(letter, message, self._clock.wall())
                 held.publish(message)
                 for delivery in deliveries:
                     held.drop(delivery)
-                each(result)
-                replayed.append(result)
+                if begun:
+                    self._jobs.end_round(letter)
+                replayed.append(replace(result, letter=replace(letter, body=b"")))
+                each(replayed[-1])
         return replayed
 
     def drop(
-        self, keys: Sequence[str] | None = None, *, each: Callable[[DeadLetter], None] = lambda _: None
+        self,
+        keys: Sequence[str] | None = None,
+        *,
+        gone: bool = False,
+        each: Callable[[DeadLetter], None] = lambda _: None,
     ) -> list[DeadLetter]:
         """
-        Remove dead letters (all, or only these keys) for good, and delete the ledger's records of their jobs.
+        Remove dead letters (all, or only these keys) for good, and delete the ledger's records and copies of their jobs.
 
+        Jobs whose letter is gone count, too, if `keys` name them, or with `gone`.
         `drop` calls `each` with every letter, without its body, after its removal; afterwards the key is free again.
 
         Raises:
@@ -198,19 +231,26 @@ class DeadLetterQueue:
             for letter, deliveries, _ in chosen:
                 for delivery in deliveries:
                     held.drop(delivery)
-                self._forget(letter)
+                self._jobs.forget(letter)
                 each(letter)
-        return [copies.letter for copies in chosen]
+            dropped = [copies.letter for copies in chosen]
+            for letter in self._chosen_kept(keys, gone=gone):
+                self._jobs.forget(letter)
+                dropped.append(replace(letter, body=b""))
+                each(dropped[-1])
+        return dropped
 
     @contextmanager
     def _opened(self, keys: Sequence[str] | None, bodies: Spool | None) -> Iterator[tuple[DeadLetters, list[Copies]]]:
         """Open the queue and read all of it, its bodies into `bodies`; try again while another reader holds some letters."""
         deadline = self._clock.monotonic() + self._patience
+        # Read first: the letter of a job that dies meanwhile may not be among the letters that are read.
+        dead = self._jobs.dead(None if keys is None else [normal_key(key) for key in keys])
         while True:
             with ExitStack() as stack:
                 try:
                     held = stack.enter_context(self._open_letters())
-                    chosen = self._chosen(held, keys, bodies)
+                    chosen = self._chosen(held, keys, bodies, dead)
                 except LettersHeld:
                     if self._clock.monotonic() >= deadline:
                         raise
@@ -219,7 +259,9 @@ class DeadLetterQueue:
                     return
             threading.Event().wait(random.uniform(0.1, 0.5))  # noqa: S311 - so that two waiting readers do not collide again
 
-    def _chosen(self, held: DeadLetters, keys: Sequence[str] | None, bodies: Spool | None) -> list[Copies]:
+    def _chosen(
+        self, held: DeadLetters, keys: Sequence[str] | None, bodies: Spool | None, dead: Sequence[JobId]
+    ) -> list[Copies]:
         wanted = {normal_key(key): key for key in keys or ()}
         self.others = Counter()
         every = folded(
@@ -228,13 +270,18 @@ class DeadLetterQueue:
             self._key_header,
             lambda letter: bodies.keep(letter.body) if bodies and (keys is None or letter.key in wanted) else None,
         )
+        found = {self._jobs.id(copies.letter) for copies in every if not copies.letter.is_conflict}
+        self.gone = [id for id in dict.fromkeys(dead) if id not in found]
         if keys is None:
             return every
-        known = {copies.letter.key for copies in every}
+        known = {copies.letter.key for copies in every} | {id.key for id in self.gone}
         for key, asked in wanted.items():
             if key not in known:
                 near = difflib.get_close_matches(key, known, n=1)
                 hint = f"did you mean {near[0]}?" if near else "`steadyworker dead list` shows the keys."
+                if self._jobs.awaits_replay(key):
+                    names = f"{shlex.quote(self._queue)} {shlex.quote(key)}"
+                    hint = f"it was replayed, and waits for its message; `steadyworker retry {names}` sends it again."
                 raise SteadyWorkerError(f"Expected the key of a dead letter of {self._queue}, got {asked!r}: {hint}")
         return [copies for copies in every if copies.letter.key in wanted]
 
@@ -254,32 +301,8 @@ class DeadLetterQueue:
             else:
                 self.others[origin] += 1
 
-    def _id(self, letter: DeadLetter) -> JobId:
-        return JobId(self._namespace, self._queue, letter.key, letter.round)
-
-    def _forget(self, letter: DeadLetter) -> None:
-        if letter.is_conflict:  # the row under this key is another job's
-            return
-        row = self._ledger.read(self._id(letter))
-        if row is not None and self._is_dead(row, letter):
-            # `forget` keeps a row with a checkpoint for the next round; a dropped job has no next round.
-            self._ledger.clear_checkpoint(row.id)
-            self._ledger.forget(row.id)
-
-    def _is_dead(self, row: Row, letter: DeadLetter) -> bool:
-        """
-        Return whether the job of this row, which has this letter, is dead.
-
-        A worker process that was killed or disconnected while the broker moved its message could not record the move.
-        Then the letter is the proof of the move, so this call records it, unless the process still has its lease to do so.
-        """
-        if row.state is not State.MOVING or row.target is not Moving.DEAD:
-            return row.state is State.DEAD
-        if letter.body and hashlib.sha256(letter.body).digest() != row.body_sha256:
-            return False  # a message of another sender with the same key; this job's message is still in the work queue
-        if row.lease_over and (taken := self._ledger.take(row, f"dead-letters-{uuid.uuid4().hex}")) is not None:
-            self._ledger.moved(taken.token)
-        return True
+    def _chosen_kept(self, keys: Sequence[str] | None, *, gone: bool) -> Iterator[DeadLetter]:
+        return self.kept() if gone or keys is not None else iter(())
 
     def _again(self, letter: DeadLetter) -> tuple[OutgoingMessage, Replayed]:
         """Return the message that a replay publishes, and its description for the caller."""
@@ -288,8 +311,8 @@ class DeadLetterQueue:
         if letter.is_conflict:
             return self._fresh(letter, normal_key(f"{letter.key}.{mark(letter, self._key_header)}"), 0)
         if not letter.ours:
-            row = self._ledger.read(self._id(letter))
-            if row is None or not self._is_dead(row, letter):
+            row = self._jobs.row(letter)
+            if row is None or not self._jobs.is_dead(row, letter):
                 message = OutgoingMessage(
                     Target.WORK, letter.body, {**letter.headers, KEY: letter.key}, message_id=letter.key
                 )

@@ -9,6 +9,7 @@ Every exception that SteadyWorker raises or handles.
         └── SteadyWorkerError
             ├── ConfigError          a wrong setting, a failed check or a refused login: exit code 78, with findings
             │   └── NoLedger         no worker process has created the ledger that the settings name
+            │       └── OlderLedger  no worker process has migrated it to this version
             ├── UnknownQueue         neither the broker nor the ledger has a queue of this name
             ├── SendError            the broker did not confirm the message: send it again with the same key
             ├── BadPayload           the payload does not decode: becomes the dead letter's reason
@@ -52,6 +53,9 @@ LONGEST_DELAY = 3650 * 86400.0
 Level = Literal["error", "warning", "note"]
 """The levels of a finding, the most serious one first."""
 
+Loss = Literal["jobs", "letters"]
+"""The messages that a queue can lose: those of jobs, or dead letters."""
+
 InterruptReason = Literal["shutdown", "cancelled", "time-limit", "fenced"]
 
 
@@ -78,12 +82,14 @@ class Finding:
 
     A note is information for the operator, not a problem, and only `check` shows it.
     `id` names the entry of the catalogue that explains the problem (`steadyworker explain --id ID`).
+    `loses` names the messages that the broker can lose by this problem; the checks add what that means for the Worker's jobs.
     """
 
     level: Level
     what: str
     remedy: str
     id: str = field(kw_only=True)
+    loses: Loss | None = field(default=None, kw_only=True)
 
     def __str__(self) -> str:
         return f"{self.what} Remedy: {self.remedy}"
@@ -105,6 +111,18 @@ class NoLedger(ConfigError):
             f"Expected the ledger {url}, which a worker process creates at its start, got {got}: "
             "set --ledger to the ledger of the workers, or start a worker first.",
             id="ledger.missing",
+        )
+
+
+class OlderLedger(NoLedger):
+    """A ledger of an earlier version; only a worker process migrates one, so this process knows nothing about any job."""
+
+    def __init__(self, url: str, expected: int, got: int, version: str) -> None:
+        ConfigError.__init__(
+            self,
+            f"Expected the ledger {url} to have schema {expected}, got schema {got}, of an earlier version: "
+            f"start a worker of SteadyWorker {version}, which migrates the ledger in place.",
+            id="ledger.older",
         )
 
 

@@ -25,6 +25,7 @@ REDELIVERED = (
     "worker-lost",
     "released",
     "requeued-by-operator",
+    "message-lost",
 )
 """
 The reasons for which a message comes again, as `redelivered_because` has them.
@@ -37,6 +38,7 @@ worker-killed: The worker process that ran the job is dead.
 worker-lost: The worker process that ran the job has not renewed its lease: it is dead, frozen or cut off.
 released: A worker process gave the message back: it stopped, or had no slot for it.
 requeued-by-operator: An operator has sent a dead letter to the work queue again.
+message-lost: No message of the job came; the run has the message that the ledger keeps.
 """
 
 
@@ -125,6 +127,23 @@ class TakenOver(Event, frozen=True, kw_only=True):
     """The take-over of a job whose owner is gone."""
 
     losses: int
+
+
+class MessageLost(Event, frozen=True, kw_only=True):
+    """
+    A job whose message does not come again; the ledger's copy takes the message's place.
+
+    `unseen_for` are the seconds since a message had to come, and `state` is the state in which the job waited for it.
+    `owner` is the worker process that had the job last, and `worker` is its host.
+    `fate` is what becomes of the job: it `runs`, its settlement is `finished`, it is `dead`, or it is `left` for an operator.
+    """
+
+    unseen_for: float
+    state: str
+    fate: str
+    owner: str = ""
+    worker: str = ""
+    why: str = ""
 
 
 class Fenced(Event, frozen=True, kw_only=True):

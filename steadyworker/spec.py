@@ -57,6 +57,7 @@ class WorkerSpec:
     jobs_per_child: int | None
     key_header: str | None
     unkeyed: Literal["generate", "reject"]
+    keep_message: bool
 
     @property
     def queue_spec(self) -> QueueSpec:
@@ -120,6 +121,7 @@ def spec_of(cls: type[Worker[Any, Any]], overrides: Mapping[str, object] = _NOTH
         jobs_per_child=check("jobs_per_child", given("jobs_per_child"), optional(at_least_one)),
         key_header=check("key_header", given("key_header"), optional(text)),
         unkeyed=check("unkeyed", given("unkeyed"), one_of("generate", "reject")),
+        keep_message=check("keep_message", given("keep_message"), true_or_false),
     )
 
 
@@ -334,6 +336,13 @@ def queue_name(value: Any) -> str:
     if problem := QUEUE_NAME.problem(text(value)):
         raise ValueError(problem)
     return str(value)
+
+
+def true_or_false(value: object) -> bool:
+    """Return True or False; raise ValueError for any other value."""
+    if not isinstance(value, bool):
+        raise ValueError("Expected True or False.")  # noqa: TRY004 - `Check` catches ValueError
+    return value
 
 
 def one_of(*choices: str) -> Callable[[Any], Any]:

@@ -49,6 +49,7 @@ class Worker(Generic[P, C]):
         jobs_per_child: The number of jobs after which a slot replaces its child process.
         key_header: The header that holds the job's key, if the sender sets a header of its own.
         unkeyed: The action on a message without a key: "generate" gives it a new key, "reject" makes it a dead letter.
+        keep_message: True if the ledger keeps the message of a claimed job, so that the job ends even if the broker loses the message.
         dead_letter_queue: The queue for dead letters, `<queue>.dead` by default.
             Workers of different processes can share a dead-letter queue: each letter names its work queue, and `steadyworker dead`
             shows only the letters of one Worker.
@@ -67,6 +68,7 @@ class Worker(Generic[P, C]):
     jobs_per_child: ClassVar[int | None] = None
     key_header: ClassVar[str | None] = None
     unkeyed: ClassVar[Literal["generate", "reject"]] = "generate"
+    keep_message: ClassVar[bool] = True
     dead_letter_queue: ClassVar[str | None] = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

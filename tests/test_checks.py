@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 import pytest
 
 from steadyworker.adapter import Capabilities, QueueSpec, Uncounted
 from steadyworker.config.resolve import Options, load
-from steadyworker.errors import BrokerUnavailable, Finding, LedgerUnavailable, NoLedger
-from steadyworker.ledger.base import OwnerSeen
+from steadyworker.errors import BrokerUnavailable, ConfigError, Finding, LedgerUnavailable, Level, Loss, NoLedger
+from steadyworker.ledger.base import Hindrance, JobId, Orphan, OwnerSeen, Row, State
 from steadyworker.service import checks
 from steadyworker.spec import WorkerSpec, spec_of
 from steadyworker.system.host import Host, Unit, kills_group, look, unit_from
 from steadyworker.worker import Worker
 
+LEVELS: tuple[Level, ...] = ("error", "warning", "note")
 NETWORK = Capabilities(one_host=False, counts_consumers=True)
 
 
@@ -62,9 +64,15 @@ class Broker:
 class Ledger:
     """As much of a ledger as `check` asks."""
 
-    def __init__(self, found: Sequence[Finding] | Exception = (), seen: Sequence[OwnerSeen] = ()) -> None:
+    def __init__(
+        self,
+        found: Sequence[Finding] | Exception = (),
+        seen: Sequence[OwnerSeen] = (),
+        stranded: Mapping[str, Sequence[Orphan]] = MappingProxyType({}),
+    ) -> None:
         self.found = found
         self.seen = seen
+        self.stranded = stranded
 
     def findings(self) -> Sequence[Finding]:
         if isinstance(self.found, Exception):
@@ -74,6 +82,11 @@ class Ledger:
     def owners(self) -> Sequence[OwnerSeen]:
         self.findings()
         return self.seen
+
+    def orphans(self, namespace: str, queue: str, after: float, limit: int, *, stranded: bool) -> Sequence[Orphan]:
+        self.findings()
+        assert (after, stranded) == (3600.0, True)
+        return self.stranded.get(queue, ())[:limit] if namespace == "cluster/vhost" else ()
 
 
 def options(**arguments: Any) -> Options:
@@ -116,6 +129,76 @@ def test_a_broker_whose_messages_may_have_no_key_is_a_note_and_comes_last() -> N
     assert [finding.level for finding in noted] == ["error", "warning", "note"]
     only(noted[2:], "note", "'exports' without a key or an id may run twice", "unkeyed='reject'")
     assert found(spec(unkeyed="reject"), broker=optional) == []
+
+
+@pytest.mark.parametrize(
+    ("loses", "kept", "not_kept"),
+    [
+        (
+            "jobs",
+            "has claimed survives that, because the ledger keeps",
+            "also ends a job that a worker process has claimed",
+        ),
+        ("letters", "can still be replayed, because the ledger keeps", "such a job cannot be replayed"),
+        (None, "", ""),
+    ],
+)
+def test_a_loss_of_messages_says_what_it_means_for_a_job_that_is_claimed(
+    loses: Loss | None, kept: str, not_kept: str
+) -> None:
+    """A note about a loss becomes a warning if the Worker's messages are not kept; no other level changes."""
+    lossy = [Finding(level, f"{level}.", "mend it.", id="test.loss", loses=loses) for level in LEVELS]
+    for each, said, levels in (
+        (spec(), kept, ["error", "warning", "note"]),
+        (spec(keep_message=False), not_kept, ["error", "warning", "warning" if loses else "note"]),
+    ):
+        broker = [finding for finding in found(each, adapter=Broker(NETWORK, lossy)) if finding.id == "test.loss"]
+        assert [finding.level for finding in broker] == levels
+        assert all(said in finding.what for finding in broker)
+        assert [finding.what for finding in broker if not loses] == ["error.", "warning.", "note."] * (not loses)
+
+
+def orphan(key: str, unseen_for: float) -> Orphan:
+    row = Row(JobId("cluster/vhost", "exports", key), "uid", State.INTERRUPTED, fence=1)
+    return Orphan(row, unseen_for, Hindrance.OLD_RECORD)
+
+
+def test_jobs_whose_message_is_lost_and_that_no_worker_takes_are_a_warning_for_their_queue() -> None:
+    stranded = [orphan("k-1", 9000.0), orphan("k-2", 4000.0)]
+    findings = found(spec(), spec(queue="other"), ledger=Ledger(stranded={"exports": stranded}))
+    only(
+        findings,
+        "warning",
+        "Of 2 jobs of queue 'exports' no message came for more than an hour (the longest: 2.5 h)",
+        "",
+    )
+    assert "`steadyworker jobs --overdue --queue exports`" in findings[0].remedy
+    assert "`steadyworker retry exports KEY` starts one" in findings[0].remedy
+    many = found(ledger=Ledger(stranded={"exports": [orphan(f"k-{number}", 4000.0) for number in range(101)]}))
+    assert "Of at least 100 jobs" in many[0].what
+
+
+@pytest.mark.parametrize(
+    "error", [LedgerUnavailable("away"), NoLedger("sqlite:/l.db", "none"), ConfigError("schema 9")]
+)
+def test_lost_messages_are_not_looked_for_in_a_ledger_that_cannot_be_read(error: Exception) -> None:
+    class Unread(Ledger):
+        def findings(self) -> Sequence[Finding]:
+            return ()
+
+        def orphans(self, *_: object, **__: object) -> Sequence[Orphan]:
+            raise error
+
+    assert found(ledger=Unread()) == []
+
+
+def test_a_worker_whose_messages_are_not_kept_is_a_note_that_says_what_is_lost_with_it() -> None:
+    only(
+        found(spec(keep_message=False)),
+        "note",
+        "a job that has begun still depends on the broker's copy",
+        "leave keep_message out",
+    )
 
 
 def test_nothing_is_wrong() -> None:

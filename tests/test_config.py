@@ -25,6 +25,7 @@ SAMPLES: dict[str, tuple[str, str, Any]] = {
     "max_rss": ("2 GiB", '"2 GiB"', 2 << 30),
     "idle_exit": ("90", '"1m 30s"', 90.0),
     "give_up_after": ("15m", "900.0", 900.0),
+    "orphan_after": ("10m", "600.0", 600.0),
     "ledger_reach": ("host", '"host"', "host"),
     "on_ledger_loss": ("finish", '"finish"', "finish"),
     "topology": ("verify", '"verify"', "verify"),

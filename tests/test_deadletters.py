@@ -15,7 +15,7 @@ from steadyworker.clock import Times
 from steadyworker.deadletters import DeadLetterQueue
 from steadyworker.delivery import KEY
 from steadyworker.errors import PublishFailed, SteadyWorkerError, Unsettled
-from steadyworker.ledger.base import Claimed, JobId, Moving, Row, State, Verdict
+from steadyworker.ledger.base import Claimed, JobId, KeptMessage, Moving, Row, State, Verdict
 from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.ledger.rules import AckDuplicate, Claim, HeldBy, answer
 from steadyworker.outcome import Counters
@@ -59,7 +59,10 @@ class Bench:
 
     def run(self, key: str, body: bytes = BODY, round_: int = 0) -> Row:
         """A run that is under way."""
-        claim = Claimed(self.job(key, round_), None, "owner", 0, hashlib.sha256(body).digest(), Counters())
+        id_ = self.job(key, round_)
+        kept = KeptMessage(body, b'{"headers":{"tenant":"north"}}')
+        seen = self.ledger.read(id_)
+        claim = Claimed(id_, seen, "owner", 0, hashlib.sha256(body).digest(), Counters(), kept)
         row = self.ledger.claim(claim)
         assert row is not None
         return row

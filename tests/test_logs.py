@@ -109,6 +109,7 @@ def test_the_event_names_and_levels_are_frozen() -> None:
         "DuplicateAcked": ("duplicate_acked", logging.INFO),
         "DeliveryRejected": ("delivery_rejected", logging.ERROR),
         "TakenOver": ("taken_over", logging.WARNING),
+        "MessageLost": ("message_lost", logging.WARNING),
         "Fenced": ("fenced", logging.WARNING),
         "Checkpointed": ("checkpointed", logging.DEBUG),
     }

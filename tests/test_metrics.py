@@ -23,6 +23,7 @@ from steadyworker.events import (
     JobEnded,
     JobSettled,
     JobStarted,
+    MessageLost,
     TakenOver,
 )
 from steadyworker.ledger.base import JobId, Row
@@ -94,6 +95,7 @@ def test_each_way_in_which_a_run_ends_is_counted_once(metrics: Metrics) -> None:
     metrics(DeliveryRejected(**about(0), reason="bad-payload: expected int, got 'k-1'"))
     metrics(DeliveryLost(**about(5), cause="no heartbeat"))
     metrics(TakenOver(**about(5), losses=1))
+    metrics(MessageLost(**about(5), unseen_for=181.0, state="running", fate="runs"))
     metrics(Fenced(**about(5), write="renew"))
     assert counted(metrics, "steadyworker_runs_started_total") == {'{queue="exports"}': 2}
     assert counted(metrics, "steadyworker_jobs_settled_total") == {
@@ -108,7 +110,7 @@ def test_each_way_in_which_a_run_ends_is_counted_once(metrics: Metrics) -> None:
         '{queue="exports",reason="crashed"}': 1,
         '{queue="exports",reason="bad-payload"}': 1,
     }
-    for name in ("deliveries_lost", "jobs_taken_over", "runs_fenced"):
+    for name in ("deliveries_lost", "jobs_taken_over", "messages_lost", "runs_fenced"):
         assert counted(metrics, f"steadyworker_{name}_total") == {'{queue="exports"}': 1}
     assert b"merchant" not in metrics.page(OPEN_METRICS)[1]
 
@@ -166,7 +168,15 @@ def test_the_state_of_the_process_is_read_at_each_scrape(metrics: Metrics) -> No
 def test_the_counters_of_a_watched_queue_begin_with_zero(metrics: Metrics) -> None:
     """An alert on `increase` misses the first dead letter, if its series begins with 1."""
     metrics.watch(["exports"], list, dict)
-    for name in ("runs_started", "retries", "dead_letters", "deliveries_lost", "jobs_taken_over", "runs_fenced"):
+    for name in (
+        "runs_started",
+        "retries",
+        "dead_letters",
+        "deliveries_lost",
+        "jobs_taken_over",
+        "messages_lost",
+        "runs_fenced",
+    ):
         assert set(counted(metrics, f"steadyworker_{name}_total").values()) == {0}, name
     begun = counted(metrics, "steadyworker_dead_letters_total")
     for reason in (*REJECTIONS, "failed", "rejected", "crashed", "interrupted"):

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from steadyworker.adapter import Adapter
+from steadyworker.adapter import Adapter, Capabilities
 from steadyworker.delivery import (
     ATTEMPTS,
     CRASHES,
@@ -74,7 +74,7 @@ class Table:
         raise AssertionError("this adapter settles synchronously")
 
     def advance(self, plan: SettlementPlan) -> None:
-        synchronous = SimpleNamespace(publish=self.publish, settle=self.settle)
+        synchronous = SimpleNamespace(publish=self.publish, settle=self.settle, capabilities=Capabilities())
         Settler(cast(Ledger, self), cast(Adapter, synchronous), lambda _work: None, lambda _result: None).advance(
             plan, self.called
         )

@@ -19,6 +19,13 @@ from steadyworker_rocketmq.remoting import Login, Remoting
 from steadyworker_rocketmq.topology import prepare_at, remoting_of
 from steadyworker_rocketmq.url import BrokerUrl, parse_url
 
+LATE = 3.0
+"""
+How many invisibilities, or lives of a lock, may pass before a message counts as late.
+
+A message of a killed worker comes again after one; a broker that is restarted meanwhile, or is busy, needs longer.
+"""
+
 _TLS = "write rocketmq+grpcs:// in --broker, for proxies with TLS, or protect the way to the broker."
 
 

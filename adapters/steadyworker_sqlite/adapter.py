@@ -57,7 +57,9 @@ class SqliteAdapter:
     @property
     def capabilities(self) -> Capabilities:
         """The abilities of this broker: all of them, but only on one host; the operator sets the limit for bodies."""
-        return Capabilities(counts_consumers=True, max_body=self._settings.max_body, one_host=True)
+        return Capabilities(
+            counts_consumers=True, redelivers_within=self._silence, max_body=self._settings.max_body, one_host=True
+        )
 
     @property
     def last_turn(self) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import click
@@ -25,7 +26,9 @@ from steadyworker.text.redaction import REDACTED, is_secret_name, redact
 from steadyworker.units import count_text
 
 _PREVIEW = 2000
+_MOST_GONE = 100
 _FROM_BROKER = "(put here by the broker)"
+_GONE = "letter gone, kept in the ledger:"
 _COLUMNS = (
     Column("KEY"),
     Column("ROUND", right=True),
@@ -42,6 +45,9 @@ _keys = click.argument("keys", metavar="[KEY]...", nargs=-1)
 _settings = settings("broker", "ledger", "namespace", "state_dir", "topology", "delays")
 _json = click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per dead letter.")
 _all = click.option("--all", "every", is_flag=True, help="Select every dead letter of the queue, instead of KEYs.")
+_with_gone = click.option(
+    "--gone", is_flag=True, help="With --all: also the dead jobs whose letter is gone, and that the ledger has kept."
+)
 
 
 @click.group(
@@ -59,6 +65,8 @@ def command() -> None:
     List, show, replay or drop the dead letters of a queue.
 
     Several copies of one job count as one dead letter.
+    A letter is gone if another tool dropped it, or if the dead-letter queue was purged or deleted.
+    The ledger keeps the message of a dead job for 30 days, so KEY still selects such a job; --all leaves it alone without --gone.
     """
 
 
@@ -67,10 +75,12 @@ def command() -> None:
 @_settings
 @_json
 def list_(options: Options, *, target: str, as_json: bool) -> None:
-    """List dead letters, oldest first."""
+    """List dead letters, oldest first, and then the newest 100 dead jobs whose letter is gone."""
     with _opened(target, options) as queue:
         letters = [_with_facts(queue, letter) for letter in queue.letters(bodies=False)]
         _tell_parked(queue, letters)
+        letters += _gone(queue)
+        _tell_gone(queue, beyond=_MOST_GONE)
     _left_alone(queue)
     if as_json:
         for letter in letters:
@@ -116,25 +126,34 @@ def show(options: Options, *, target: str, keys: Sequence[str], as_json: bool, b
 @_keys
 @_settings
 @_all
+@_with_gone
 @click.option("--from-start", is_flag=True, help="Delete the checkpoint: the job starts from the beginning.")
 @_json
-def replay(options: Options, *, target: str, keys: Sequence[str], every: bool, from_start: bool, as_json: bool) -> None:
+def replay(
+    options: Options, *, target: str, keys: Sequence[str], every: bool, gone: bool, from_start: bool, as_json: bool
+) -> None:
     """
     Put dead letters back into their work queue.
 
     Each job starts its next round, with all counters at zero.
-    The command removes a dead letter when the broker has confirmed its copy in the work queue.
+    The command records the new round in the ledger first: then the job runs even if its message is lost.
+    It removes a dead letter when the broker has confirmed its copy in the work queue.
     If a replay is interrupted, run it again: no job runs twice because of this.
     """
 
     def told(replayed: Replayed) -> None:
+        gone = replayed.letter.gone
         if as_json:
-            json_line({"key": replayed.key, "round": replayed.round, "was": replayed.letter.key})
+            json_line({"key": replayed.key, "round": replayed.round, "was": replayed.letter.key, "letter_gone": gone})
         else:
-            click.echo(f"{printable(replayed.letter.key)}: replayed as {replayed.key}, round {replayed.round}")
+            how = "letter gone; replayed from the ledger" if gone else "replayed"
+            click.echo(f"{printable(replayed.letter.key)}: {how} as {replayed.key}, round {replayed.round}")
 
     with _opened(target, options) as queue:
-        _said(queue.replay(_chosen(keys, every=every), from_start=from_start, each=told), "replayed")
+        chosen = _chosen(keys, every=every, gone=gone)
+        _said(queue.replay(chosen, gone=gone, from_start=from_start, each=told), "replayed")
+        if every and not gone:
+            _tell_gone(queue)
         _left_alone(queue)
         _unshown(queue)
 
@@ -144,10 +163,11 @@ def replay(options: Options, *, target: str, keys: Sequence[str], every: bool, f
 @_keys
 @_settings
 @_all
+@_with_gone
 @_json
-def drop(options: Options, *, target: str, keys: Sequence[str], every: bool, as_json: bool) -> None:
+def drop(options: Options, *, target: str, keys: Sequence[str], every: bool, gone: bool, as_json: bool) -> None:
     """
-    Remove dead letters permanently, with all their copies.
+    Remove dead letters permanently, with all their copies, also the ledger's.
 
     After that, the keys of these dead letters can be used again.
     """
@@ -159,7 +179,9 @@ def drop(options: Options, *, target: str, keys: Sequence[str], every: bool, as_
             click.echo(f"{printable(letter.key)}: dropped")
 
     with _opened(target, options) as queue:
-        _said(queue.drop(_chosen(keys, every=every), each=told), "dropped")
+        _said(queue.drop(_chosen(keys, every=every, gone=gone), gone=gone, each=told), "dropped")
+        if every and not gone:
+            _tell_gone(queue)
         _left_alone(queue)
         _unshown(queue)
 
@@ -174,10 +196,13 @@ def _opened(target: str, options: Options) -> Iterator[DeadLetterQueue]:
             links.namespace(line),
             line.queue,
             key_header=line.key_header,
+            keep_message=None if isinstance(line.opened_as, str) else line.opened_as.keep_message,
         )
 
 
-def _chosen(keys: Sequence[str], *, every: bool) -> Sequence[str] | None:
+def _chosen(keys: Sequence[str], *, every: bool, gone: bool) -> Sequence[str] | None:
+    if gone and not every:
+        raise click.UsageError("Expected --all together with --gone, got --gone alone: a KEY needs no --gone.")
     if bool(keys) == every:
         got = "both" if every else "neither"
         raise click.UsageError(f"Expected either KEYs or --all, got {got}: `steadyworker dead list` shows the keys.")
@@ -217,6 +242,21 @@ def _tell_parked(queue: DeadLetterQueue, letters: Sequence[DeadLetter]) -> None:
             click.echo(printable(told), err=True)
 
 
+def _gone(queue: DeadLetterQueue) -> list[DeadLetter]:
+    """Return the newest dead jobs whose letter is gone, without their bodies."""
+    with suppress(LedgerUnavailable):
+        return [replace(letter, body=b"") for letter in islice(queue.kept(), _MOST_GONE)]
+    return []
+
+
+def _tell_gone(queue: DeadLetterQueue, beyond: int = 0) -> None:
+    """Print how many dead jobs have no letter, if there are more than `beyond`."""
+    count = len(queue.gone)
+    if count > beyond:
+        told = f"{count_text(count, 'dead job')} whose letter is gone, kept in the ledger"
+        click.echo(f"{told}: select them by KEY, or with --all --gone.", err=True)
+
+
 def _left_alone(queue: DeadLetterQueue) -> None:
     """Print how many letters of other work queues are in the same dead-letter queue."""
     if queue.others:
@@ -247,7 +287,13 @@ def _cells(letter: DeadLetter) -> list[str]:
 def _why(letter: DeadLetter) -> str:
     error = _error(letter)
     unshown = f"unshown: {letter.unshown}" if letter.unshown else ""
-    parts = ("" if letter.ours else _FROM_BROKER, letter.reason, f"({error})" if error else "", unshown)
+    parts = (
+        "" if letter.ours else _FROM_BROKER,
+        _GONE if letter.gone else "",
+        letter.reason,
+        f"({error})" if error else "",
+        unshown,
+    )
     return redact(" ".join(part for part in parts if part))
 
 
@@ -274,6 +320,7 @@ def _record(letter: DeadLetter) -> dict[str, Any]:
         "uid": letter.uid,
         "copies": letter.copies,
         "by_broker": not letter.ours,
+        "letter_gone": letter.gone,
         "bytes": letter.size,
         "unshown": letter.unshown,
         "headers": {name: REDACTED if is_secret_name(name) else redact(text) for name, text in letter.headers.items()},
@@ -282,6 +329,7 @@ def _record(letter: DeadLetter) -> dict[str, Any]:
 
 def _paragraph(letter: DeadLetter, checkpoint: bytes | None) -> Iterator[str]:
     facts: dict[str, str | None] = {
+        "letter": "gone; this is the ledger's copy" if letter.gone else None,
         "reason": " ".join(part for part in ("" if letter.ours else _FROM_BROKER, redact(letter.reason)) if part),
         "error": redact(_error(letter)),
         "counters": tries(letter.attempts, letter.crashes, letter.losses),

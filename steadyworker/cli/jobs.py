@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
 import click
+from msgspec.structs import replace
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -18,12 +19,10 @@ from steadyworker.cli.output import Column, ago, amount, framed, instant, json_l
 from steadyworker.cli.settings import open_ledger, settings
 from steadyworker.clock import SystemClock
 from steadyworker.config.resolve import Options
-from steadyworker.ledger.base import Ledger, Progress, Row, State, Wanted
+from steadyworker.ledger.base import JobId, Ledger, Orphan, Progress, Row, State, Wanted
+from steadyworker.ledger.lost import OVERDUE, advice, lost
 from steadyworker.outcome import JobState
 from steadyworker.units import count_text
-
-OVERDUE = 3600.0
-"""Seconds after which a job is overdue: its retry did not arrive, or its worker process did not renew the lease."""
 
 _REFRESH = 2.0
 _MOST = 1 << 31
@@ -54,7 +53,8 @@ _STATES = {
 }
 """For each state that users see (`Row.job_state`), the states of rows that it can come from; the ledger's query reads only such rows."""
 
-Job = tuple[Row, Progress | None]
+Job = tuple[Row, Progress | None, Orphan | None]
+"""A job's row, its last progress, and if no message of it came for an hour, the reason for which it waits."""
 
 
 @click.command(
@@ -84,7 +84,7 @@ Examples:
     "--overdue",
     is_flag=True,
     help="Only jobs that need an operator: their retry is more than an hour late, "
-    "or the lease of their worker ended more than an hour ago.",
+    "the lease of their worker ended more than an hour ago, or their message is lost and no worker takes them by itself.",
 )
 @click.option("--queue", metavar="NAME", help="Only this queue.")
 @click.option("--state", type=click.Choice([state.value for state in JobState]), help="Only this state.")
@@ -100,38 +100,72 @@ Examples:
 def command(
     options: Options, *, watch: bool, overdue: bool, queue: str | None, state: str | None, limit: int, as_json: bool
 ) -> None:
-    """List jobs, newest first."""
+    """
+    List jobs, newest first.
+
+    If no message of a job came for an hour, WHY says so, and names the command that helps.
+    With --overdue, the jobs that no worker takes by itself come first.
+    """
     if watch and as_json:
         raise click.UsageError("Expected --watch or --json, got both: run `jobs --json` as often as you need it.")
     with open_ledger(options) as ledger:
 
-        def chosen() -> list[Job]:
-            found = _chosen(ledger, options.namespace, queue, state, overdue=overdue)
-            return list(islice(found, limit or None))
+        def chosen() -> tuple[list[Job], list[Orphan]]:
+            orphans = list(_lost(ledger, options.namespace, queue))
+            found = _chosen(
+                ledger, Wanted(options.namespace, queue, late_by=OVERDUE if overdue else None), state, orphans
+            )
+            return list(islice(found, limit or None)), orphans
 
         if as_json:
-            for row, progress in chosen():
-                json_line(as_record(row, progress))
+            for job in chosen()[0]:
+                json_line(as_record(*job))
         elif watch and Console().is_terminal:
             _watch(chosen, ledger.url)
         else:
-            jobs = chosen()
+            jobs, orphans = chosen()
             if jobs:
                 table(_COLUMNS, _cells(jobs))
             else:
                 click.echo(f"No matching jobs in {ledger.url}.", err=True)
+            if not overdue:
+                _tell_stranded(orphans, {row.id for row, _, _ in jobs})
 
 
-def _chosen(
-    ledger: Ledger, namespace: str | None, queue: str | None, state: str | None, *, overdue: bool
-) -> Iterable[Job]:
+def _chosen(ledger: Ledger, wanted: Wanted, state: str | None, orphans: Sequence[Orphan]) -> Iterator[Job]:
+    """Yield the jobs of a listing; in one of overdue jobs, those that no worker process takes by itself come first."""
+    known = {orphan.row.id: orphan for orphan in orphans}
+    first = [orphan for orphan in orphans if orphan.hindrance is not None and wanted.late_by is not None]
+    for orphan in first:
+        if state is None or orphan.row.job_state == state:
+            yield orphan.row, ledger.last_progress(orphan.row.id), orphan
+    listed = {orphan.row.id for orphan in first}
     states = None if state is None else _STATES[JobState(state)]
-    for row, progress in ledger.jobs(Wanted(namespace, queue, states, OVERDUE if overdue else None)):
-        if state is None or row.job_state == state:
-            yield row, progress
+    for row, progress in ledger.jobs(replace(wanted, states=states)):
+        if (state is None or row.job_state == state) and row.id not in listed:
+            yield row, progress, known.get(row.id)
 
 
-def as_record(row: Row, progress: Progress | None) -> dict[str, Any]:
+def _lost(ledger: Ledger, namespace: str | None, queue: str | None) -> Iterator[Orphan]:
+    """Yield the overdue jobs of which no message came; first those that no worker process takes by itself."""
+    bindings = [
+        (bound, name) for bound, name in ledger.bindings() if namespace in (None, bound) and queue in (None, name)
+    ]
+    for stranded in (True, False):
+        for bound, name in bindings:
+            yield from lost(ledger, bound, name, stranded=stranded)
+
+
+def _tell_stranded(orphans: Sequence[Orphan], listed: Collection[JobId]) -> None:
+    """Print how many jobs need an operator that the list does not show, because they are not among the newest."""
+    if count := sum(orphan.hindrance is not None and orphan.row.id not in listed for orphan in orphans):
+        told = (
+            f"{count_text(count, 'more job')} of which no message came for an hour, and that no worker takes by itself"
+        )
+        click.echo(f"{told}: `steadyworker jobs --overdue` lists them.", err=True)
+
+
+def as_record(row: Row, progress: Progress | None, orphan: Orphan | None = None) -> dict[str, Any]:
     """
     Return a job's record as `--json` prints it.
 
@@ -157,6 +191,8 @@ def as_record(row: Row, progress: Progress | None) -> dict[str, Any]:
         "conflicts": row.conflicts,
         "due_in": row.due_in,
         "late_by": row.late_by,
+        "message_missing_for": orphan.unseen_for if orphan else None,
+        "hindrance": orphan.hindrance.value if orphan and orphan.hindrance else None,
         "fence": row.fence,
         "worker": row.worker,
         "owner": row.owner,
@@ -170,10 +206,11 @@ def as_record(row: Row, progress: Progress | None) -> dict[str, Any]:
 
 def _cells(jobs: Sequence[Job]) -> list[list[str]]:
     now = SystemClock().wall()
-    return [_fixed(row, progress, now, _progress_text(progress)) for row, progress in jobs]
+    return [_fixed(job, now, _progress_text(job[1])) for job in jobs]
 
 
-def _fixed(row: Row, progress: Progress | None, now: float, shown: Any) -> list[Any]:
+def _fixed(job: Job, now: float, shown: Any) -> list[Any]:
+    row, progress, orphan = job
     running = row.state is State.RUNNING
     elapsed = None if row.started_at is None else (row.ended_at or now) - row.started_at
     return [
@@ -184,17 +221,18 @@ def _fixed(row: Row, progress: Progress | None, now: float, shown: Any) -> list[
         shown,
         span(elapsed if running or row.ended_at is not None else None),
         ago(now - progress.at if progress and running else None),
-        why(row),
+        why(row, orphan),
     ]
 
 
-def why(row: Row) -> str:
+def why(row: Row, orphan: Orphan | None = None) -> str:
     """Return the text of the column WHY: the cause of the job's state, a wait or delay, and the last error."""
     crashes, losses = row.counters.crashes, row.counters.losses
     parts = [
         f"cancelled: {row.cancel_reason}" if row.cancel_reason is not None else "",
         f"due in {span(row.due_in)}" if row.state is State.MOVED and row.due_in else "",
-        f"late by {span(row.late_by)}" if row.late_by > OVERDUE else "",
+        f"late by {span(row.late_by)}" if row.late_by > OVERDUE and orphan is None else "",
+        f"no message came for {span(orphan.unseen_for)}; {advice(orphan)}" if orphan is not None else "",
         row.reason,
         _error(row),
         ", ".join(
@@ -238,8 +276,8 @@ def _watch(chosen: Any, where: str) -> None:
 
     def picture() -> Any:
         now = SystemClock().wall()
-        jobs = chosen()
-        rows = [_fixed(row, progress, now, _progress_bar(row, progress)) for row, progress in jobs]
+        jobs, _ = chosen()
+        rows = [_fixed(job, now, _progress_bar(*job[:2])) for job in jobs]
         footer = Text(f"{count_text(len(jobs), 'job')} in {where}; Ctrl-C ends only this view", style="dim")
         return Group(framed(_COLUMNS, rows), footer)
 

@@ -188,6 +188,12 @@ OPTIONS: tuple[Option, ...] = (
         "Stop with exit code 69 after this time without a connection to the broker [default: never].",
     ),
     Option(
+        "orphan_after",
+        _SECONDS,
+        None,
+        "Time without a message after which a job's message counts as lost, and the job runs with the ledger's copy [default: the shortest that is safe with this broker, at least 90s].",
+    ),
+    Option(
         "ledger_reach",
         _choice("host"),
         None,

@@ -59,6 +59,7 @@ class Options:
     max_rss: int | None
     idle_exit: float | None
     give_up_after: float | None
+    orphan_after: float | None
     ledger_reach: Literal["host"] | None
     on_ledger_loss: Literal["stop", "finish"] | None
     topology: str

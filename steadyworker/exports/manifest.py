@@ -9,7 +9,6 @@ An export stores its query and parameters in the manifest, but never its connect
 from __future__ import annotations
 
 import builtins
-import importlib.metadata
 import platform
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ import msgspec
 
 from steadyworker.clock import Clock
 from steadyworker.errors import ExportError, ExportRejected
+from steadyworker.versions import version
 
 SCHEMA = 1
 
@@ -151,12 +151,4 @@ def timestamp(clock: Clock) -> str:
 
 def versions(*distributions: str) -> dict[str, str]:
     """Return the versions of Python, of SteadyWorker and of these distributions, for a manifest."""
-    return {"python": platform.python_version()} | {name: _version(name) for name in ("steadyworker", *distributions)}
-
-
-def _version(distribution: str) -> str:
-    """Return the installed version; "unknown" for a checkout that is not installed."""
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
+    return {"python": platform.python_version()} | {name: version(name) for name in ("steadyworker", *distributions)}

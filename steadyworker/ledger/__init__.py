@@ -4,6 +4,7 @@ The ledger: the durable record of jobs, and the life of a job.
 One job is one row, named by (namespace, queue, key, round).
 A replay of a dead letter, or a send with `again=True`, raises the round.
 The row records the worker process that runs the job, the end of its lease, the job's checkpoint, and the job's outcome.
+Beside the row, the ledger keeps the job's message, so that a claimed job does not depend on the broker's copy.
 The ledger records no event of a connection, so no event of a connection starts a job again.
 
 `base` has the Protocol of all ledgers.
@@ -21,6 +22,8 @@ States
               │              message not yet confirmed) └→ dead  (dead letter sent)
               └────────→ done
 
+`dead replay` inserts the row of the next round: `moved`, due now, with the message of the dead letter; then it publishes.
+The hop of this row is -1, so the first message of the round is its retry.
 A retry that arrives also claims a row that is still `moving`, because its arrival proves that its publish succeeded.
 A claim of a job whose owner is gone leaves the row `running`, with a new owner.
 `Client.cancel` sets a cancel mark; for a job without a row it inserts a row that is `interrupted`, and matches any body.
@@ -58,7 +61,7 @@ The letter of round n always replays as round n + 1, even if the key already has
 So two copies of a letter are one replay, even if an operator moved one of them and `dead replay` published the other.
 A letter that arrives while its row is still `moving` proves that its publish succeeded.
 `Defer` publishes a delayed message with the same hop, waits for its confirm, and acknowledges the delivery.
-It writes nothing to the ledger.
+It then records in the ledger when this message comes, so that the job's message does not count as lost before.
 If the broker has no delays, the runner keeps the delivery and decides again after 30 s.
 The count of losses starts again at 1 if the lost run had saved a checkpoint.
 `Claim`, `Finish` and `LostTooOften` are each one compare-and-set, which draws a new fence.
@@ -74,6 +77,66 @@ A kill between these two steps leads to a second job.
 If the full work queue refuses the copy, the copy gets a delay of 30 s, and the runner claims the job at once.
 This run begins without a delivery, like a DETACHED run; the decision table handles its copy when the copy arrives.
 The runner claims the job after the copy's confirm, so a row never waits for a message that does not exist.
+
+A job whose message is lost
+---------------------------
+The transaction of a claim also keeps the job's message: its body, its headers, and all other facts of the delivery that a handler can see.
+It is deleted in the transaction that records `done`, or with the row; a `dead` job keeps it for a replay.
+So whatever happens to the broker's copy, the job can run: a purge, an expiry, a delivery limit, a lost disk, or a defect of the broker.
+
+A claimed row says when a message of its job must come:
+
+| row | a message must come |
+|---|---|
+| running, moving | when lease and margin are over |
+| interrupted | at once |
+| moved | when the retry is due, by the delay level that the adapter chose |
+| any of these, after `Defer` | when the deferred message comes, if that is later |
+
+If none comes for `orphan_after` more seconds, the message counts as lost, and the job is an *orphan*.
+The option `orphan_after` is at least the greatest of these: lease and margin, twice the delay of `Defer`, and two times that the
+adapter names in its `Capabilities`, `forgets_consumers_within` and `redelivers_within`.
+
+Each worker process asks the ledger every 30 s for orphans of its own queues.
+It takes one only if it would have received the message:
+
+- its prefetch is above 0: it is not quiet, draining, blocked or unfit, and has a free slot;
+- by the monotonic clock, it has renewed its leases and consumed from the broker without a gap for `orphan_after`;
+- its open prefetch has had no delivery for `answers_within`, another time of the adapter's.
+
+So an outage of the ledger or the broker, a suspended host or a long queue makes no orphan.
+In a queue that is never empty, a job whose message is an hour late gets the next free slot, if another message came since.
+The runner makes a delivery of the kept message, with a hop that is higher by 1 if the row is `moved`, and the decision table applies.
+So the counters count what they count with the broker's message.
+If several worker processes find the same orphan, the claim's compare-and-set decides.
+A message that comes after all is answered from the record, like any second copy.
+The log has `message_lost`, with the worker process that had the job last, and with what becomes of the job.
+
+No worker process takes such a job by itself in two cases; `jobs` and `check` list it.
+A worker process reports it once, as soon as no message waits in the queue:
+
+- *Old record.* Since the last claim of the job, the ledger went back in time, or its queue had no registered owner for an hour.
+  Then another ledger can have done the job: after a restored backup, after a fail-over without the last commits, or after a move to another ledger.
+  `steadyworker retry` publishes the kept message again; after a `cancel`, this makes the job a dead letter.
+- *No message.* The Worker has `keep_message = False`, the body is above `max_body`, or an older version of SteadyWorker claimed the job.
+  Then only the sender has the content: send the job again with `--again`.
+  If such a job moves to a dead letter, it becomes `dead` without a letter, as soon as no message waits in the queue.
+
+A mark of `cancel` for a job that was never claimed is no orphan.
+
+| what | with a lost message |
+|---|---|
+| a purge, or the deletion of the queue | stops no claimed job; `cancel` does |
+| a queue that was deleted, if `topology` is not `declare` | the worker process is not ready, and names the queue; the jobs go on when the queue exists |
+| a message without a key | the copy with the generated key is the job's message; before the claim, only the broker has it |
+| rounds | each round has a message of its own; only the last round of a key can run as an orphan; an earlier one that moves to a dead letter gets its letter |
+| `dead replay` | the next round has its row and its message before anything is published, so it runs even if the broker loses the message |
+| a dead letter that is lost | `dead replay` takes the kept message; `dead drop` deletes it with the row |
+| `send --again` | makes another round, which takes the place of the unfinished one: that becomes `dead` without a run, unless its message comes before |
+| `--max-jobs` | counts an orphan that runs like any job; a settlement that is only finished does not count |
+| quiet, draining | the process takes no orphan, because it takes no message |
+| two Workers on one ledger | each worker process asks for the orphans of its own queues; of two with the same queue, one gets the job |
+| a changed namespace | the jobs under the old name have no owner, so none of them runs by itself |
 
 The holder of a row
 -------------------
@@ -98,6 +161,7 @@ When the lease has been over for 30 s (the margin), other processes may take the
 Only the ledger's clock judges this: the server's wall clock in PostgreSQL, CLOCK_BOOTTIME with the boot's id in SQLite.
 PostgreSQL has no other clock: if its wall clock jumps forward, or a fail-over leads to a server whose clock is ahead, leases end too early.
 Another process can then take over a job that runs; the fence still refuses every write of the older run.
+After such a jump, no job is an orphan for the time of a lease, so that living owners renew first.
 If the clock jumps back, leases and waits for retries take that much longer.
 So let each server's clock follow NTP, which corrects small differences without a jump; `check` compares the clocks of all hosts in the ledger's URL.
 When the ledger refuses a write or a renewal, the runner drops the run and kills its child.
@@ -138,15 +202,17 @@ Retention of rows
 - `moved`: until 14 days after the retry is due.
 - `done`: until 24 hours after the broker confirmed the settlement; 14 days if the broker did not confirm it.
 - `dead`: 30 days, or until its dead letter is replayed or dropped.
+- The message of a job: until the job is `done`, and never longer than its row.
 
 The first claim of a replay (round + 1) copies the checkpoint from the row of the round before it.
 
 Guarantees
 ----------
-The guarantees hold if the broker keeps each message until it is acknowledged, each message has a key, and a key names one piece of work.
+The guarantees hold if each message has a key, and a key names one piece of work.
 All consumers of a queue must share one ledger, and the ledger must keep its commits.
+Until the first claim of a job, the broker must keep its message; after the claim, the ledger has it, unless `keep_message` is False.
 
-1. Every job ends in `done`, or in `dead` with a reason, and never in both.
+1. Every claimed job ends in `done`, or in `dead` with a reason, and never in both, whatever becomes of its message.
 2. At most one run of a job at a time can write a checkpoint, commit an export or record an outcome.
    Two runs may compute at the same time only while the owner of one of them is frozen or cut off from the ledger.
 3. A lost connection, a broker's timeout or restart, or a redelivery never starts a job again.

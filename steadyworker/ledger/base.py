@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from steadyworker.errors import Finding, NoLedger
+from steadyworker.errors import Finding, NoLedger, OlderLedger
 from steadyworker.outcome import CANCELLED, SNOOZED, Counters, JobState
 
 
@@ -122,12 +122,24 @@ class Row(Struct, frozen=True):
                 return JobState(state.value)
 
 
+class KeptMessage(Struct, frozen=True):
+    """
+    A job's message, as the ledger keeps it until the job is done: the body, and all other facts of the delivery as JSON.
+
+    `steadyworker.ledger.kept` makes it of a delivery, and a delivery of it.
+    """
+
+    body: bytes
+    facts: bytes
+
+
 class Claimed(Struct, frozen=True):
     """
     The values that a claim writes, besides a new fence.
 
     `seen` is the row from which the runner decided, or None if the job had no row.
     The ledger refuses the claim if the row has changed since the runner read it.
+    `message` is kept with the row, unless the row has a message already.
     """
 
     id: JobId
@@ -136,6 +148,7 @@ class Claimed(Struct, frozen=True):
     hop: int
     body_sha256: bytes
     counters: Counters
+    message: KeptMessage | None = None
 
 
 class Verdict(Struct, frozen=True):
@@ -186,15 +199,45 @@ class Wanted(Struct, frozen=True):
         namespace, queue: Only rows of this namespace, or of this queue.
         states: Only rows in one of these states.
         late_by: Only rows whose `late_by` is more than this many seconds, and that are the last round of their key.
+        kept: If True, only rows whose message the ledger has, and that are the last round of their key.
     """
 
     namespace: str | None = None
     queue: str | None = None
     states: tuple[State, ...] | None = None
     late_by: float | None = None
+    kept: bool = False
 
 
 EVERY_ROW = Wanted()
+
+REPLAYED = "replayed"
+"""The reason of a `moved` row that waits for the first message of a replay."""
+
+
+class Hindrance(StrEnum):
+    """
+    Why no worker process takes an orphan by itself.
+
+    NO_MESSAGE: The ledger has not kept the job's message, so there is nothing to run.
+    OLD_RECORD: Since the row's last claim, the ledger went back in time, or its queue had no owner for `retention.ABSENCE`.
+        Another ledger may have done the job meanwhile.
+    """
+
+    NO_MESSAGE = "no message"
+    OLD_RECORD = "old record"
+
+
+class Orphan(Struct, frozen=True):
+    """
+    An unfinished job of which no message came when one had to come: its row, and the seconds since then.
+
+    `hindrance` is the reason for which no worker process takes the job by itself; None if a worker process may take it.
+    """
+
+    row: Row
+    unseen_for: float
+    hindrance: Hindrance | None = None
 
 
 class OwnerSeen(Struct, frozen=True):
@@ -231,8 +274,17 @@ class Ledger(Protocol):
         """Return the queues that are bound in this namespace."""
         ...
 
-    def register(self, owner: str, host: str, queues: Sequence[str]) -> None:
-        """Record that this owner lives and consumes these queues, in order and with repetitions; called at each renewal."""
+    def bindings(self) -> Sequence[tuple[str, str]]:
+        """Return every pair of a namespace and a queue that is bound."""
+        ...
+
+    def register(self, owner: str, host: str, queues: Sequence[str]) -> bool:
+        """
+        Record that this owner lives and consumes these queues, in order and with repetitions; called at each renewal.
+
+        Return False if the ledger went back in time: it has lost the last registration, or it is a restored copy.
+        After that, and after an hour without any owner of a queue, no older row of the queue is an orphan that runs by itself.
+        """
         ...
 
     def unregister(self, owner: str) -> None:
@@ -247,9 +299,47 @@ class Ledger(Protocol):
         """Return the job's present row, or None."""
         ...
 
+    def message(self, id: JobId) -> KeptMessage | None:
+        """Return the job's message, or None if the ledger has not kept it."""
+        ...
+
+    def orphans(
+        self, namespace: str, queue: str, after: float, limit: int, *, stranded: bool = False
+    ) -> Sequence[Orphan]:
+        """
+        Return unfinished jobs of which no message came for more than `after` seconds after one had to come, the longest first.
+
+        A message of a `running` or `moving` job must come when lease and margin are over.
+        One of an `interrupted` job must come at once, one of a `moved` job when `moved` said, and after `deferred` as that said.
+        With `stranded`, return only the orphans with a hindrance, and else only those without one; at most `limit` of them.
+        A job that moves to a dead letter needs no message to become `dead`, so the lack of one does not hinder it.
+        A job that was sent again since has no hindrance, because it only ends: the next round has taken its place.
+        A ledger that no longer has this process's last registration returns none, because it went back in time.
+        """
+        ...
+
+    def distrust(self) -> None:
+        """Make an old record of every row, because a job has shown that the ledger went back in time; later claims are trusted."""
+        ...
+
+    def deferred(self, id: JobId, delay: float) -> None:
+        """Record that a message of this unfinished job comes in `delay` seconds, so that the job is no orphan before."""
+        ...
+
+    def replay(self, id: JobId, message: KeptMessage, body_sha256: bytes) -> bool:
+        """
+        Insert the row of a dead job's next round: `moved`, due now, with this message; return False if the round has a row.
+
+        The row's hop is -1, so the round's first message, with hop 0, is the retry for which a `moved` row waits.
+        The row copies the checkpoint of the round before it.
+        """
+        ...
+
     def claim(self, claim: Claimed) -> Row | None:
         """
         Begin a run: draw a fence, set the owner, keep checkpoint and export_state; return None if the claim is refused.
+
+        The ledger keeps the claim's message in the same transaction.
 
         The first claim of a round above 0 copies the checkpoint from the row of the round before it.
         The new fence is greater than every fence that this ledger gave before the call, and the lease begins now.
@@ -295,7 +385,7 @@ class Ledger(Protocol):
         ...
 
     def done(self, token: Token) -> bool:
-        """Change `running` to `done`."""
+        """Change `running` to `done`, and delete the job's message."""
         ...
 
     def interrupted(self, token: Token, counters: Counters) -> bool:
@@ -310,8 +400,12 @@ class Ledger(Protocol):
         """
         ...
 
-    def moved(self, token: Token) -> bool:
-        """Change `moving` to `moved` or, for the target `dead`, to `dead`, because the broker has confirmed the message."""
+    def moved(self, token: Token, wake_in: float = 0.0) -> bool:
+        """
+        Change `moving` to `moved` or, for the target `dead`, to `dead`, because the broker has confirmed the message.
+
+        The retry comes in `wake_in` seconds at the latest, as far as the broker delivers in time.
+        """
         ...
 
     def settled(self, token: Token, known: bool) -> None:  # noqa: FBT001 - a flag of the Protocol
@@ -384,9 +478,11 @@ class Ledger(Protocol):
 
 
 def missing(error: NoLedger) -> Finding:
-    """Return the note of `check` on a ledger that the first worker process will create."""
+    """Return the note of `check` on a ledger that the first worker process will create or migrate."""
     remedy = "start a worker; or, if workers of these queues run already, set --ledger to their ledger."
-    return Finding("note", str(error), remedy, id="ledger.missing")
+    if isinstance(error, OlderLedger):
+        remedy = "start a worker of this version; the worker processes of the version before finish their jobs."
+    return Finding("note", str(error), remedy, id=error.id or "ledger.missing")
 
 
 def permit(found: Sequence[Sequence[Any]]) -> Renewal:
@@ -417,7 +513,7 @@ def seen_values(row: Row) -> Values:
 
 def wanted_values(wanted: Wanted) -> Values:
     """Return the conditions of a listing, without the states, for which each database needs another form."""
-    return {"namespace": wanted.namespace, "queue": wanted.queue, "late_by": wanted.late_by}
+    return {"namespace": wanted.namespace, "queue": wanted.queue, "late_by": wanted.late_by, "kept": wanted.kept}
 
 
 def counters_values(counters: Counters) -> Values:

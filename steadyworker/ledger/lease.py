@@ -66,6 +66,7 @@ class Keeper:
     5. While this owner has `left` a queue, or is `quiet` there, it registers the queue with a suffix that says so.
        An owner that `holds` a delivery still counts as a consumer, so it registers the queue without the suffix.
     6. It registers a queue that it consumes as many times as the broker can count it there (`consumers`).
+    7. It calls `went_back` if the ledger has lost its last registration, because the ledger then went back in time.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Keeper:
         quiet: Callable[[str], bool] = lambda _: False,
         holds: Callable[[str], bool] = lambda _: False,
         consumers: Callable[[str], int] = lambda _: 1,
+        went_back: Callable[[], None] = lambda: None,
     ) -> None:
         self.last_turn = clock.monotonic()
         self.away = False
@@ -91,6 +93,7 @@ class Keeper:
         self._quiet = quiet
         self._holds = holds
         self._consumers = consumers
+        self._went_back = went_back
         self._holders = holders
         self._clock = clock
         self._times = times
@@ -106,13 +109,15 @@ class Keeper:
         try:
             answers = iter(self._ledger.renew(tokens))
             names = [name for queue in self._queues for name in self._registered(queue)]
-            self._ledger.register(self._owner, self._host, names)
+            whole = self._ledger.register(self._owner, self._host, names)
         except LedgerUnavailable as error:
             self.away = True
             for holder, _ in held:
                 holder.ledger_lost(str(error))
         else:
             self.away = False
+            if not whole:
+                self._went_back()
             for holder, theirs in held:
                 holder.renewed(began, [(token, next(answers)) for token in theirs])
         self.last_turn = self._clock.monotonic()

@@ -6,6 +6,8 @@ It keeps every promise of `Ledger` except durability, and is fast enough for a h
 
 from __future__ import annotations
 
+import copy
+import math
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import Lock
@@ -17,9 +19,14 @@ from steadyworker.errors import Finding
 from steadyworker.ledger import retention
 from steadyworker.ledger.base import (
     EVERY_ROW,
+    REPLAYED,
     Claimed,
+    Hindrance,
     JobId,
+    KeptMessage,
     Ledger,
+    Moving,
+    Orphan,
     OwnerSeen,
     Progress,
     Renewal,
@@ -29,7 +36,8 @@ from steadyworker.ledger.base import (
     Verdict,
     Wanted,
 )
-from steadyworker.ledger.memory_job import HELD, MemoryJob
+from steadyworker.ledger.lease import QUIET, registered_name
+from steadyworker.ledger.memory_job import HELD, MemoryJob, fits
 from steadyworker.outcome import Counters
 
 _ENDED = (State.DONE, State.DEAD)
@@ -60,6 +68,9 @@ class MemoryLedger(Ledger):
         self._fence = 0
         self._bindings: dict[tuple[str, str], str] = {}
         self._owners: dict[str, tuple[str, tuple[str, ...], float]] = {}
+        self._seen: dict[str, float] = {}
+        self._trusted_from: dict[str, int] = {}
+        self._set_back = False
 
     @property
     @override
@@ -85,9 +96,23 @@ class MemoryLedger(Ledger):
             return [queue for bound, queue in self._bindings if bound == namespace]
 
     @override
-    def register(self, owner: str, host: str, queues: Sequence[str]) -> None:
+    def bindings(self) -> Sequence[tuple[str, str]]:
         with self._lock:
-            self._owners[owner] = (host, tuple(queues), self._clock.wall())
+            return list(self._bindings)
+
+    @override
+    def register(self, owner: str, host: str, queues: Sequence[str]) -> bool:
+        with self._lock:
+            whole, self._set_back = not self._set_back, False
+            now = self._clock.wall()
+            if not whole:
+                self._distrust()
+            for name in {queue.removesuffix(QUIET) for queue in queues}:
+                if now - self._seen.get(name, -math.inf) > retention.ABSENCE:
+                    self._trusted_from[name] = self._next_fence()
+                self._seen[name] = now
+            self._owners[owner] = (host, tuple(queues), now)
+            return whole
 
     @override
     def unregister(self, owner: str) -> None:
@@ -111,6 +136,68 @@ class MemoryLedger(Ledger):
             return None if job is None else self._row(job)
 
     @override
+    def message(self, id: JobId) -> KeptMessage | None:
+        with self._lock:
+            job = self._jobs.get(id)
+            return None if job is None else job.message
+
+    @override
+    def orphans(
+        self, namespace: str, queue: str, after: float, limit: int, *, stranded: bool = False
+    ) -> Sequence[Orphan]:
+        with self._lock:
+            if self._set_back:
+                return ()
+            now = self._clock.boottime()
+            theirs = [job for job in self._jobs.values() if (job.id.namespace, job.id.queue) == (namespace, queue)]
+            late = [(job, unseen) for job in theirs if (unseen := job.unseen_for(now, self._times.margin)) is not None]
+            found = [Orphan(self._row(job), unseen, self._hindrance(job)) for job, unseen in late if unseen > after]
+            fitting = [orphan for orphan in found if (orphan.hindrance is not None) is stranded]
+            return sorted(fitting, key=lambda orphan: -orphan.unseen_for)[:limit]
+
+    def _hindrance(self, job: MemoryJob) -> Hindrance | None:
+        this = job.id
+        if any(
+            (id.namespace, id.queue, id.key) == (this.namespace, this.queue, this.key) and id.round > this.round
+            for id in self._jobs
+        ):
+            return None
+        trusted_from = self._trusted_from.get(registered_name(job.id.namespace, job.id.queue))
+        if trusted_from is None or job.fence < trusted_from:
+            return Hindrance.OLD_RECORD
+        return Hindrance.NO_MESSAGE if job.message is None and not job.dies else None
+
+    @override
+    def distrust(self) -> None:
+        with self._lock:
+            self._distrust()
+
+    def _distrust(self) -> None:
+        for name in tuple(self._trusted_from):
+            self._trusted_from[name] = self._next_fence()
+
+    @override
+    def deferred(self, id: JobId, delay: float) -> None:
+        with self._lock:
+            job = self._jobs.get(id)
+            if job is not None and job.fence > 0 and job.state not in _ENDED:
+                job.wake_at = max(job.wake_at or 0.0, self._clock.boottime() + delay)
+
+    @override
+    def replay(self, id: JobId, message: KeptMessage, body_sha256: bytes) -> bool:
+        with self._lock:
+            if id in self._jobs:
+                return False
+            job = self._jobs[id] = MemoryJob(id, self._clock.wall())
+            before = self._jobs.get(JobId(id.namespace, id.queue, id.key, id.round - 1))
+            job.checkpoint = None if before is None else before.checkpoint
+            job.message, job.body_sha256, job.hop, job.target = message, body_sha256, -1, Moving.RETRY
+            job.reason = REPLAYED
+            job.fence = self._fence = self._next_fence()
+            job.move(self._clock.boottime(), self._clock.wall(), 0.0)
+            return True
+
+    @override
     def claim(self, claim: Claimed) -> Row | None:
         with self._lock:
             job = self._jobs.get(claim.id)
@@ -131,7 +218,8 @@ class MemoryLedger(Ledger):
             job.target = None
             job.due = job.delay = 0.0
             job.settled = "unknown"
-            job.keep_until = None
+            job.keep_until = job.wake_at = None
+            job.message = job.message or claim.message
             job.started_at = self._clock.wall()
             job.worker = self._worker
             return self._own(job, claim.owner)
@@ -191,6 +279,7 @@ class MemoryLedger(Ledger):
                 return False
             job.reason = job.error_class = job.error_text = ""
             job.end(State.DONE, self._clock.wall(), retention.DONE)
+            job.message = None
             return True
 
     @override
@@ -202,6 +291,7 @@ class MemoryLedger(Ledger):
             job.state = State.INTERRUPTED
             job.counters = counters
             job.owner = None
+            job.wake_at = max(job.wake_at or 0.0, self._clock.boottime())
             return True
 
     @override
@@ -214,12 +304,12 @@ class MemoryLedger(Ledger):
             return True
 
     @override
-    def moved(self, token: Token) -> bool:
+    def moved(self, token: Token, wake_in: float = 0.0) -> bool:
         with self._lock:
             job = self._held(token, State.MOVING)
             if job is None:
                 return False
-            job.move(self._clock.boottime(), self._clock.wall())
+            job.move(self._clock.boottime(), self._clock.wall(), wake_in)
             return True
 
     @override
@@ -284,13 +374,17 @@ class MemoryLedger(Ledger):
     @override
     def jobs(self, wanted: Wanted = EVERY_ROW) -> Iterable[tuple[Row, Progress | None]]:
         with self._lock:
-            listed = [(self._row(job), job.progress) for job in reversed(self._jobs.values())]
-        by_round = sorted((row.id for row, _ in listed), key=lambda id: id.round)
-        last = {(id.namespace, id.queue, id.key): id.round for id in by_round}
+            listed = [
+                (self._row(job), job.progress)
+                for job in reversed(self._jobs.values())
+                if job.message is not None or not wanted.kept
+            ]
+            every = sorted(self._jobs, key=lambda id: id.round)
+        last = {(id.namespace, id.queue, id.key): id.round for id in every}
         return [
             (row, progress)
             for row, progress in listed
-            if _fits(row, wanted, last[row.id.namespace, row.id.queue, row.id.key])
+            if fits(row, wanted, last[row.id.namespace, row.id.queue, row.id.key])
         ]
 
     @override
@@ -335,10 +429,25 @@ class MemoryLedger(Ledger):
     def _own(self, job: MemoryJob, owner: str) -> Row:
         """Give the job to this owner under a fence that was never given before, and return its row."""
         now = self._clock.boottime()
-        self._fence = job.fence = max(self._fence + 1, int(self._clock.wall() * 1000))
+        self._fence = job.fence = self._next_fence()
         job.owner = owner
+        job.wake_at = None
         job.lease_until = now + self._times.lease
         return job.row(now, lease_over=False)
+
+    def _next_fence(self) -> int:
+        return max(self._fence + 1, int(self._clock.wall() * 1000))
+
+    def saved(self) -> object:
+        """Return a copy of everything, for `restore`: what a backup has."""
+        with self._lock:
+            return copy.deepcopy((self._jobs, self._owners, self._seen, self._trusted_from))
+
+    def restore(self, saved: object) -> None:
+        """Set the ledger back to a copy, as an operator does who restores a backup; the worker processes go on."""
+        with self._lock:
+            self._jobs, self._owners, self._seen, self._trusted_from = copy.deepcopy(saved)  # type: ignore[misc]
+            self._set_back = True
 
     def _held(self, token: Token, *states: State) -> MemoryJob | None:
         job = self._jobs.get(token.id)
@@ -350,12 +459,3 @@ class MemoryLedger(Ledger):
             return Renewal(granted=False)
         job.lease_until = self._clock.boottime() + self._times.lease
         return Renewal(granted=True, cancel_reason=job.cancel_reason)
-
-
-def _fits(row: Row, wanted: Wanted, last_round: int) -> bool:
-    return (
-        wanted.namespace in (None, row.id.namespace)
-        and wanted.queue in (None, row.id.queue)
-        and (wanted.states is None or row.state in wanted.states)
-        and (wanted.late_by is None or (row.late_by > wanted.late_by and row.id.round == last_round))
-    )

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Collection
 
 from steadyworker.ledger import retention
-from steadyworker.ledger.base import JobId, Moving, Progress, Row, State, Token, Verdict
+from steadyworker.ledger.base import JobId, KeptMessage, Moving, Progress, Row, State, Token, Verdict, Wanted
 from steadyworker.outcome import Counters
 
 HELD = (State.RUNNING, State.MOVING)
@@ -14,7 +14,7 @@ HELD = (State.RUNNING, State.MOVING)
 
 
 class MemoryJob:
-    """One row, changed in place under the ledger's lock; `lease_until` and `due` are readings of the boot clock."""
+    """One row, changed in place under the ledger's lock; `lease_until`, `due` and `wake_at` are readings of the boot clock."""
 
     __slots__ = (
         "body_sha256",
@@ -35,6 +35,7 @@ class MemoryJob:
         "id",
         "keep_until",
         "lease_until",
+        "message",
         "owner",
         "progress",
         "reason",
@@ -43,6 +44,7 @@ class MemoryJob:
         "state",
         "target",
         "uid",
+        "wake_at",
         "worker",
     )
 
@@ -74,6 +76,8 @@ class MemoryJob:
         self.ended_at: float | None = None
         self.worker = ""
         self.progress: Progress | None = None
+        self.message: KeptMessage | None = None
+        self.wake_at: float | None = None
 
     def held_by(self, token: Token, states: Collection[State]) -> bool:
         """Return whether this token still holds the job, in one of these states; otherwise the ledger refuses the write."""
@@ -97,19 +101,20 @@ class MemoryJob:
         if not verdict.keep_checkpoint:
             self.checkpoint = self.checkpoint_fence = self.export_state = None
 
-    def move(self, now: float, wall: float) -> None:
+    def move(self, now: float, wall: float, wake_in: float) -> None:
         """Change `moving` to `moved` or, for the target `dead`, to `dead`; `now` is a reading of the boot clock."""
         if self.target is Moving.DEAD:
             self.end(State.DEAD, wall, retention.DEAD)
         else:
             self.state = State.MOVED
             self.owner = None
+            self.wake_at = now + wake_in
             self.keep_until = wall + max(0.0, self.due - now) + retention.MOVED
 
     def end(self, state: State, wall: float, keep: float) -> None:
         """Record that the job ended in this state, and keep the row for `keep` seconds; `wall` is the wall clock."""
         self.state = state
-        self.owner = None
+        self.owner = self.wake_at = None
         self.ended_at = wall
         self.keep_until = wall + keep
 
@@ -118,6 +123,18 @@ class MemoryJob:
         self.cancel_reason = reason
         if self.fence == 0:
             self.keep_until = wall + retention.CANCEL_MARK
+
+    @property
+    def dies(self) -> bool:
+        """True if the job moves to a dead letter: it needs no message for that, and nothing of it runs again."""
+        return self.state is State.MOVING and self.target is Moving.DEAD
+
+    def unseen_for(self, now: float, margin: float) -> float | None:
+        """Return the seconds since a message of this job had to come; None for a job that waits for none."""
+        moments = [self.lease_until + margin] if self.owner is not None else []
+        if self.wake_at is not None:
+            moments.append(self.wake_at)
+        return now - max(moments) if moments else None
 
     def row(self, now: float, *, lease_over: bool) -> Row:
         """Return the row; `now` is the boot clock."""
@@ -154,3 +171,14 @@ class MemoryJob:
             ended_at=self.ended_at,
             worker=self.worker,
         )
+
+
+def fits(row: Row, wanted: Wanted, last_round: int) -> bool:
+    """Return whether a row fits the conditions of a listing, apart from its message; `last_round` is the last round of its key."""
+    return (
+        wanted.namespace in (None, row.id.namespace)
+        and wanted.queue in (None, row.id.queue)
+        and (wanted.states is None or row.state in wanted.states)
+        and (wanted.late_by is None or row.late_by > wanted.late_by)
+        and (row.id.round == last_round or (wanted.late_by is None and not wanted.kept))
+    )

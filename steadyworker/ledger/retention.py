@@ -26,3 +26,10 @@ CANCEL_MARK = 14 * DAY
 
 OWNERS = DAY
 """For an owner, counted from its last registration; after this time, the ledger no longer lists the owner."""
+
+ABSENCE = 3600.0
+"""
+The time without a registered owner of a queue after which no older row of the queue runs without its message.
+
+Meanwhile worker processes with another ledger can have done the queue's jobs.
+"""

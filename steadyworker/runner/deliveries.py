@@ -43,6 +43,7 @@ from steadyworker.runner.envelope import (
     Envelope,
     Unkeyed,
     Unreadable,
+    header_text,
     identify,
     in_round,
     key_of,
@@ -78,7 +79,7 @@ class Deliveries:
         self._state = state
         self._runs = runs
         self._timers = timers
-        self._unkeyed = UnkeyedMessages(deps, state, runs, self._may_begin, self._begin_detached, self._decline)
+        self._unkeyed = UnkeyedMessages(deps, state, runs, self.may_begin, self._begin_detached, self._decline)
         self._redeliveries = Redeliveries(deps.spec.key_header, deps.times.margin)
         self._epoch = -1
         self._asks_again = False
@@ -186,7 +187,7 @@ class Deliveries:
                 if conflict := envelope.conflict(None if row is None else row.uid):
                     self._reject(envelope.delivery, conflict, row)
                     return
-                held_by = self._held_by(row)
+                held_by = self.held_by(row)
                 carried, max_losses, letter = envelope.carried, retry.max_losses, envelope.letter
                 action = answer(row, envelope.hop, envelope.body_sha256, held_by, carried, max_losses, letter=letter)
                 if self._act(envelope, row, action):
@@ -205,10 +206,10 @@ class Deliveries:
             and not envelope.letter
             and not envelope.contradiction
             and not self._state.unreaped(envelope.id)
-            and self._may_begin()
+            and self.may_begin()
         )
 
-    def _may_begin(self) -> bool:
+    def may_begin(self) -> bool:
         """Return whether a new job could begin at once."""
         return (
             self._state.stage is Stage.RUNNING
@@ -218,7 +219,8 @@ class Deliveries:
             and self._state.free_slot() is not None
         )
 
-    def _held_by(self, row: Row | None) -> HeldBy:
+    def held_by(self, row: Row | None) -> HeldBy:
+        """Return the holder of this row, as this process sees it."""
         if row is None or row.owner is None:
             return HeldBy.GONE
         if row.owner != self._deps.owner:
@@ -289,11 +291,11 @@ class Deliveries:
 
     def _begin(self, envelope: Envelope, row: Row | None, claim: Claim, slot: Slot) -> bool:
         """Claim a job that the quota has counted, and begin its run; return False when the ledger refused the claim."""
-        began = self._deps.clock.boottime()
+        began, owner, message = self._deps.clock.boottime(), self._deps.owner, self._deps.to_keep(envelope.delivery)
         claimed = None
         try:
             claimed = self._deps.ledger.claim(
-                Claimed(envelope.id, row, self._deps.owner, envelope.hop, envelope.body_sha256, claim.counters)
+                Claimed(envelope.id, row, owner, envelope.hop, envelope.body_sha256, claim.counters, message)
             )
         finally:
             if claimed is None:
@@ -324,7 +326,7 @@ class Deliveries:
         slot = self._state.free_slot()
         if slot is None or not self._deps.quota.take():
             return
-        self._pause()
+        self.pause()
         try:
             self._begin(envelope, None, Claim(envelope.carried), slot)
         except LedgerUnavailable as error:
@@ -335,13 +337,14 @@ class Deliveries:
         self._state.adopt_until = 0.0
         self._give_back(delivery)
 
-    def _pause(self) -> None:
+    def pause(self) -> None:
+        """Set the prefetch to 0 until the end of this turn, so that the broker delivers no message for a slot that a run takes."""
         self._state.paused = True
         self._deps.adapter.prefetch(0)
 
     def _give_back(self, delivery: Delivery) -> None:
         """Release a delivery; set the prefetch to 0 first, so that the broker does not return it to this process at once."""
-        self._pause()
+        self.pause()
         self._redeliveries.ended(delivery, RELEASED)
         self._runs.carry_out(planning.settle_only(delivery, Settle.RELEASE))
 
@@ -357,6 +360,7 @@ class Deliveries:
             self._hold(delivery, self._deps.times.defer_delay)
             return
         about, because = report.about(row.token, self._deps.clock), self._why_again(envelope, row)
+        self._deps.ledger.deferred(row.id, planning.comes_in(delay, self._deps.adapter.capabilities))
         self._deps.emit(DeliveryDeferred(**about, delay=delay, redelivered_because=because))
         self._runs.carry_out(planning.pass_on(delivery, planning.deferred(envelope, row.uid, delay)))
 
@@ -409,7 +413,7 @@ class Deliveries:
             self._runs.carry_out(planning.settle_only(delivery, Settle.REJECT))
             return
         theirs = {as_unicode(name): as_unicode(text) for name, text in delivery.headers.items()}
-        ours = {QUEUE: delivery.queue, REASON: planning.header_text(reason), WORKER: self._deps.worker}
+        ours = {QUEUE: delivery.queue, REASON: header_text(reason), WORKER: self._deps.worker}
         if key:  # the broker gives the copy another message id
             ours[KEY] = key
         self._runs.carry_out(planning.pass_on(delivery, OutgoingMessage(Target.DEAD, delivery.body, theirs | ours)))

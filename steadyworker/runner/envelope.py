@@ -22,13 +22,15 @@ from steadyworker.delivery import (
     LOSSES,
     OWN_HEADERS,
     QUEUE,
+    REASON,
     ROUND,
     UID,
     WORKER,
     Delivery,
     Headers,
 )
-from steadyworker.ledger.base import JobId
+from steadyworker.ledger.base import JobId, KeptMessage, Row, State
+from steadyworker.ledger.kept import OF_THE_LEDGER, delivery_of
 from steadyworker.names import PLAIN_KEY, normal_key
 from steadyworker.outcome import Counters
 from steadyworker.text.plain_text import as_unicode, surrogate_in
@@ -36,6 +38,7 @@ from steadyworker.text.plain_text import as_unicode, surrogate_in
 LARGEST_NUMBER = 10**15 - 1
 """The largest counter, hop or round in a header: no job reaches it, and every ledger can store this number plus 1."""
 
+_LONGEST_TEXT = 2000
 _LATEST = 1e11  # the year 5138: a larger number cannot be a time
 
 
@@ -81,6 +84,11 @@ class Envelope(Struct, frozen=True):
         if self.letter and uid is not None and not self.contradiction:
             return f"{KEY_CONFLICT}: expected a dead letter of this job, got one with another {UID}"
         return self.contradiction
+
+    @property
+    def from_ledger(self) -> bool:
+        """True if the message is the ledger's, because the job's own message is lost."""
+        return self.delivery.epoch == OF_THE_LEDGER
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +141,46 @@ def identify(delivery: Delivery, namespace: str, key_header: str | None) -> Enve
     letter = uid is not None and WORKER in headers
     digest = hashlib.sha256(delivery.body).digest()
     return Envelope(delivery, id_, hop, digest, carried, uid, letter, _contradiction(headers, key, key_header))
+
+
+def envelope_of(row: Row, message: KeptMessage) -> Envelope:
+    """
+    Return the envelope of the message for which this unfinished job waits, made of the message that the ledger keeps.
+
+    A `moved` job waits for its retry, and any other job for the message that its last claim had.
+    """
+    hop = row.hop + 1 if row.state is State.MOVED else row.hop
+    delivery = delivery_of(message, row.id.queue)
+    if hop > 0:
+        ours = facts_of(row.id, hop, row.uid, row.counters, row.reason)
+        delivery = replace(delivery, headers=without_facts(delivery.headers) | ours)
+    digest = row.body_sha256 or hashlib.sha256(message.body).digest()
+    return Envelope(delivery, row.id, hop, digest, row.counters, row.uid)
+
+
+def names_of(id: JobId, hop: int, uid: str) -> dict[str, str]:
+    """Return the headers by which a copy is known as this job's."""
+    return {KEY: id.key, QUEUE: id.queue, ROUND: str(id.round), HOP: str(hop), UID: uid}
+
+
+def facts_of(id: JobId, hop: int, uid: str, counters: Counters, reason: str) -> dict[str, str]:
+    """Return the headers of a retry or a dead letter that tell of the job."""
+    facts = {
+        **names_of(id, hop, uid),
+        ATTEMPTS: str(counters.attempts),
+        CRASHES: str(counters.crashes),
+        LOSSES: str(counters.losses),
+        REASON: header_text(reason),
+    }
+    if counters.first_failed_at is not None:
+        facts[FIRST_FAILED_AT] = f"{counters.first_failed_at:.3f}"
+    return facts
+
+
+def header_text(text: str) -> str:
+    """Return text that fits a header: one line of at most 2,000 characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST_TEXT else line[: _LONGEST_TEXT - 1] + "…"
 
 
 def of_queue(delivery: Delivery, queue: str) -> Delivery:

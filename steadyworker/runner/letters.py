@@ -23,6 +23,8 @@ from steadyworker.delivery import (
     WORKER,
     Headers,
 )
+from steadyworker.ledger.base import KeptMessage, Row
+from steadyworker.ledger.kept import delivery_of
 from steadyworker.names import normal_key
 from steadyworker.runner.envelope import KEY_CONFLICT, key_of, moment_of, number_of, of_queue
 from steadyworker.system.spool import Spool
@@ -47,7 +49,7 @@ class DeadLetter:
             Otherwise the broker made it one, and only `body` and `headers` are certain.
         size: The body's length in bytes, also when `body` itself was left out.
         unshown: The reason why the content did not arrive, although the broker has it; such a letter is neither replayed nor dropped.
-        copies: The number of letters of this job in the queue.
+        copies: The number of letters of this job in the queue; 0 if its letter is gone, and the ledger has kept its message.
         first_failed_at, sent_at: Wall-clock times, for people.
     """
 
@@ -71,6 +73,11 @@ class DeadLetter:
     ours: bool = True
     keyed: bool = True
     unshown: str = ""
+
+    @property
+    def gone(self) -> bool:
+        """True if the queue has no letter of this job, and its message is the ledger's copy."""
+        return not self.copies
 
     @property
     def whole(self) -> bool:
@@ -97,6 +104,29 @@ class Copies(NamedTuple):
     def whole(self, bodies: Spool) -> DeadLetter:
         """Return the letter with its body, as far as the adapter has it."""
         return self.letter if self.body is None else replace(self.letter, body=bodies.read(self.body))
+
+
+def kept_letter(row: Row, message: KeptMessage) -> DeadLetter:
+    """Return the dead letter of a job whose letter is gone, as the ledger knows it."""
+    return DeadLetter(
+        key=row.id.key,
+        round=row.id.round,
+        queue=row.id.queue,
+        body=message.body,
+        size=len(message.body),
+        headers=delivery_of(message, row.id.queue).headers,
+        reason=row.reason,
+        error_class=row.error_class,
+        error=row.error_text,
+        attempts=row.counters.attempts,
+        crashes=row.counters.crashes,
+        losses=row.counters.losses,
+        first_failed_at=row.counters.first_failed_at,
+        sent_at=row.ended_at,
+        worker=row.worker,
+        uid=row.uid,
+        copies=0,
+    )
 
 
 def unshown_text(letters: Sequence[DeadLetter]) -> str:

@@ -8,20 +8,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from steadyworker.adapter import Capabilities
 from steadyworker.delivery import (
-    ATTEMPTS,
-    CRASHES,
     DEAD_HEADERS,
     ERROR_CLASS,
     ERROR_TEXT,
-    FIRST_FAILED_AT,
-    HOP,
-    KEY,
-    LOSSES,
-    QUEUE,
-    REASON,
-    ROUND,
-    UID,
     WORKER,
     Delivery,
     OutgoingMessage,
@@ -29,12 +20,20 @@ from steadyworker.delivery import (
     Settle,
     Target,
 )
-from steadyworker.ledger.base import JobId, Moving, Row, Token, Verdict
+from steadyworker.ledger.base import KeptMessage, Moving, Row, Token, Verdict
 from steadyworker.link import Task
 from steadyworker.outcome import Ack, Counters, Crashed, DeadLetter, Failed, Later, Outcome, Release
 from steadyworker.retry import count, decide
 from steadyworker.runner import report
-from steadyworker.runner.envelope import Envelope, for_handler, without_facts
+from steadyworker.runner.envelope import (
+    Envelope,
+    envelope_of,
+    facts_of,
+    for_handler,
+    header_text,
+    names_of,
+    without_facts,
+)
 from steadyworker.runner.settlement_plan import RecordDone, RecordInterrupted, SettlementPlan, Step
 from steadyworker.runner.state import Deps, Run
 from steadyworker.runner.waits import Waits
@@ -43,7 +42,6 @@ from steadyworker.spec import WorkerSpec
 REFUSED = "the broker refuses its copies: "
 """The part of a dead letter's reason before the broker's own words, if the broker never accepts a copy of the job's message."""
 
-_ERROR_CHARACTERS = 2000
 _MARKED = {Redelivered.YES: True, Redelivered.NO: False, Redelivered.UNKNOWN: None}
 _AFTER_RECORD = (Step.PUBLISH, Step.CONFIRM, Step.SETTLE)
 
@@ -93,15 +91,15 @@ def plan_for(run: Run, outcome: Outcome, deps: Deps, waits: Waits) -> Settlement
     return moving(run.token, run.delivery, verdict, message)
 
 
-def finishing_plan(row: Row, envelope: Envelope, worker: str) -> SettlementPlan:
+def finishing_plan(row: Row, envelope: Envelope, delivery: Delivery | None, worker: str) -> SettlementPlan:
     """
     Return the remaining steps of a settlement that its former owner left in the state `moving`.
 
-    The plan's fence is the new fence of the take-over.
+    The plan's fence is the new fence of the take-over; the plan has no delivery if the job's message is lost.
     """
     target = Moving.DEAD if row.target is None else row.target
     verdict = Verdict(target, row.reason, row.counters, row.due_in, row.error_class, row.error_text)
-    return finish(row.token, envelope.delivery, message_for(envelope, row.hop, verdict, row.uid, worker))
+    return finish(row.token, delivery, message_for(envelope, row.hop, verdict, row.uid, worker))
 
 
 def done(token: Token, delivery: Delivery | None) -> SettlementPlan:
@@ -119,9 +117,14 @@ def moving(token: Token, delivery: Delivery | None, verdict: Verdict, message: O
     return SettlementPlan((Step.RECORD, *_AFTER_RECORD), delivery, token, verdict, message)
 
 
-def finish(token: Token, delivery: Delivery, message: OutgoingMessage) -> SettlementPlan:
+def finish(token: Token, delivery: Delivery | None, message: OutgoingMessage) -> SettlementPlan:
     """Return the plan of a settlement that is already recorded: all steps after the record."""
     return SettlementPlan(_AFTER_RECORD, delivery, token, message=message)
+
+
+def comes_in(delay: float, broker: Capabilities) -> float:
+    """Return the seconds after which a message with this delay comes: a broker with delay levels rounds the delay up."""
+    return min((level for level in broker.levels if level >= delay), default=delay)
 
 
 def pass_on(delivery: Delivery, message: OutgoingMessage) -> SettlementPlan:
@@ -175,31 +178,18 @@ def deferred(envelope: Envelope, uid: str, delay: float) -> OutgoingMessage:
     theirs = envelope.delivery.headers
     if not envelope.letter:
         theirs = {name: text for name, text in theirs.items() if name not in DEAD_HEADERS}
-    headers = {**theirs, **_names(envelope.id, envelope.hop, uid)}
+    headers = {**theirs, **names_of(envelope.id, envelope.hop, uid)}
     return OutgoingMessage(Target.LATER, envelope.delivery.body, headers, delay)
 
 
-def _names(id: JobId, hop: int, uid: str) -> dict[str, str]:
-    """Return the headers by which a copy is known as this job's."""
-    return {KEY: id.key, QUEUE: id.queue, ROUND: str(id.round), HOP: str(hop), UID: uid}
+def again(row: Row, kept: KeptMessage) -> OutgoingMessage:
+    """Return the message for which this unfinished job waits, made of the message that the ledger keeps."""
+    envelope = envelope_of(row, kept)
+    verdict = Verdict(Moving.RETRY, row.reason, row.counters)
+    return OutgoingMessage(Target.WORK, envelope.delivery.body, _headers(envelope, envelope.hop, verdict, row.uid))
 
 
 def _headers(envelope: Envelope, hop: int, verdict: Verdict, uid: str) -> dict[str, str]:
     """Return the user's headers, and our headers with their new values."""
-    counters = verdict.counters
-    ours = {
-        **_names(envelope.id, hop, uid),
-        ATTEMPTS: str(counters.attempts),
-        CRASHES: str(counters.crashes),
-        LOSSES: str(counters.losses),
-        REASON: header_text(verdict.reason),
-    }
-    if counters.first_failed_at is not None:
-        ours[FIRST_FAILED_AT] = f"{counters.first_failed_at:.3f}"
+    ours = facts_of(envelope.id, hop, uid, verdict.counters, verdict.reason)
     return without_facts(envelope.delivery.headers) | ours
-
-
-def header_text(text: str) -> str:
-    """Return text that fits a header: one line of at most 2,000 characters."""
-    line = " ".join(text.split())
-    return line if len(line) <= _ERROR_CHARACTERS else line[: _ERROR_CHARACTERS - 1] + "…"

@@ -61,7 +61,7 @@ class Redeliveries:
         known = ""
         if self._ended and delivery.redelivered is not Redelivered.NO:
             known = self._ended.pop(self._message(delivery), "")
-        if row is None:
+        if row is None or row.hop < 0:
             return known or ("requeued-by-operator" if envelope.id.round > 0 and envelope.hop == 0 else "")
         if row.state is State.INTERRUPTED and row.fence:
             return known or RELEASED

@@ -39,8 +39,8 @@ def about(token: Token, clock: Clock) -> dict[str, Any]:
 
 
 def why(before: Row | None, *, lost: bool) -> str:
-    """Return why a run begins."""
-    if before is None:
+    """Return why a run begins; `before` is None or the row that a replay has inserted if it is the first one of its round."""
+    if before is None or before.hop < 0:
         return "new"
     return "taken over" if lost else f"after {before.state.value}"
 
@@ -127,17 +127,31 @@ def _record_removed(token: Token) -> None:
     get_logger("steadyworker.runner").info("job_record_removed", **about, why=why)
 
 
+_WENT_BACK = (
+    "Find out what set the ledger back: a stand-by that was promoted without the last commits, or a backup that was restored. "
+    "Every job that ran since then is unknown to it: a job that was done runs again if its message comes again, "
+    "a job that runs now starts again, and an accepted cancel is lost; cancel again, and look for effects that happened twice. "
+    "A job of before whose message is lost waits for `steadyworker retry`, because it may be done. "
+    "Let commits wait for the stand-by (synchronous_commit), so that a fail-over loses none."
+)
+
+
 def history_lost(token: Token, lost: str) -> None:
-    """Log that the ledger has gone back in time, with all that follows for the operator."""
-    remedy = (
-        "Find out what set the ledger back: a stand-by that was promoted without the last commits, or a backup that was restored. "
-        "Every job that ran since then is unknown to it: a job that was done runs again if its message comes again, "
-        "a job that runs now starts again, and an accepted cancel is lost; cancel again, and look for effects that happened twice. "
-        "Let commits wait for the stand-by (synchronous_commit), so that a fail-over loses none."
-    )
+    """Log that the ledger has gone back in time, as this job shows, with all that follows for the operator."""
     about = {"key": token.id.key, "queue": token.id.queue, "fence": token.fence}
     log = get_logger("steadyworker.runner")
-    log.error("ledger_lost_history", **about, lost=lost, remedy=remedy, explain="ledger.lost-history")
+    log.error("ledger_lost_history", **about, lost=lost, remedy=_WENT_BACK, explain="ledger.lost-history")
+
+
+def replaced(ledger: str) -> None:
+    """
+    Warn that another server, or an older copy, has taken the place of the ledger at this URL.
+
+    After a fail-over to a stand-by that has every commit, nothing is lost, but no process can know that.
+    """
+    what = "a stand-by, a restored backup or another file is in its place, and may lack what was written last"
+    log = get_logger("steadyworker.runner")
+    log.warning("ledger_replaced", ledger=ledger, what=what, remedy=_WENT_BACK, explain="ledger.lost-history")
 
 
 def row_locked(token: Token) -> None:

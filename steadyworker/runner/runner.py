@@ -16,6 +16,7 @@ In production one thread calls both in a loop; the simulation calls them in any 
     worker process ── Staged, ServiceSaid ────────────────────────────┘
 
 `deliveries.py` is its front half, and `runs.py` its back half; `unkeyed.py` handles messages without a key.
+`orphans.py` runs the jobs whose message is lost.
 `requests.py` serves running jobs, and `state.py` has the state that all these files share.
 """
 
@@ -34,6 +35,7 @@ from steadyworker.outcome import Interrupted
 from steadyworker.runner import report
 from steadyworker.runner.consumer_audit import AuditResult
 from steadyworker.runner.deliveries import Deliveries
+from steadyworker.runner.orphans import Orphans
 from steadyworker.runner.requests import Requests
 from steadyworker.runner.runs import MOST_PARKED, Runs
 from steadyworker.runner.slot_health import SlotHealth
@@ -91,6 +93,7 @@ class Runner:
         self.state = RunnerState(deps)
         self.runs = Runs(deps, self.state, self.timers, self.post)
         self.deliveries = Deliveries(deps, self.state, self.runs, self.timers)
+        self.orphans = Orphans(deps, self.state, self.runs, self.deliveries, self.timers)
         self.requests = Requests(deps, self.state, self.runs, self.post)
         self.final: str | None = None
         self.killed = False
@@ -118,6 +121,7 @@ class Runner:
             slot.start(self.post)
         self.deps.adapter.start(self.post)
         self.timers.after(_PROGRESS_EVERY, self._write_progress)
+        self.orphans.start()
 
     def run(self) -> None:
         """Drive the machine until `end`; the body of the runner's thread."""
@@ -163,6 +167,7 @@ class Runner:
                 self._was_connected = True
                 self.deliveries.connected(epoch)
             case Delivered(delivery=delivery):
+                self.orphans.delivered()
                 self.deliveries.arrived(delivery)
             case Lost(id=id_):
                 if id_ is None:
@@ -234,6 +239,7 @@ class Runner:
             self._idle_since = None if wanted > 0 else self.deps.clock.monotonic()
             self._prefetch = wanted
             self.deps.adapter.prefetch(wanted)
+        self.orphans.turn(wanted, able=not (self._closed or self._connection or self._blocked))
         held, self._holds = self._holds, bool(state.valid) and self.deps.adapter.capabilities.counts_holders
         if held and not self._holds and wanted == 0:
             self.deps.hurry()  # so that the ledger soon stops counting this process, as the broker does
@@ -246,16 +252,24 @@ class Runner:
         """
         Return the allowed number of unsettled deliveries: one for each slot that can take runs, and the parked deliveries.
 
+        A slot that is reserved for an orphan does not count.
+
         A slot with a detached run counts only for a while, in which the broker can deliver the run's message again.
         """
-        state = self.state
-        closed = state.stage is not Stage.RUNNING or state.unfit is not None or self.deps.quota.spent
-        if closed or state.ledger_away or self.audit_result.cause:
+        if self._closed:
             return 0
+        state = self.state
         detached = state.slots_detached()
         offered = detached if self.deps.adoption and self.deps.clock.monotonic() < state.adopt_until else 0
         parked = min(state.parked_deliveries, MOST_PARKED)
-        return max(0, len(state.ready_slots) - detached + offered) + parked
+        return max(0, len(state.ready_slots) - detached + offered - self.orphans.reserved) + parked
+
+    @property
+    def _closed(self) -> bool:
+        """True while the runner may begin no job, whatever slots are free."""
+        state = self.state
+        ends = state.stage is not Stage.RUNNING or state.unfit is not None or self.deps.quota.spent
+        return ends or state.ledger_away or bool(self.audit_result.cause)
 
     @property
     def quiet(self) -> bool:
@@ -305,19 +319,23 @@ class Runner:
 
     def _renewed(self, event: Renewed) -> None:
         self.state.ledger_cause = None
+        granted = True
         for token, renewal in event.answers:
             run = self.state.by_fence.get(token.fence)
             if run is None:
                 continue
             if renewal.locked:
+                granted = False
                 report.row_locked(token)
                 self.runs.stop_without_lease([run])
             elif renewal.granted:
                 run.trusted_until = max(run.trusted_until, event.began + self.deps.times.trust_for)
                 if renewal.cancel_reason is not None:
                     self.runs.cancel(run, renewal.cancel_reason)
-            elif run.phase in (Phase.RUNNING, Phase.ENDED) or run.stopped:
+            elif run.phase in (Phase.RUNNING, Phase.ENDED) or run.stopped:  # else it has just been recorded
+                granted = False
                 self.runs.drop(run, "renew")
+        self.orphans.renewed(event.began, granted=granted)
         self._go_on()
 
     def _cancelled(self, event: Cancelled) -> None:

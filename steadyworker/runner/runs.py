@@ -129,10 +129,11 @@ class Runs:
         `began` is the boot time at which this process asked for the new fence.
         """
         clock, times = self._deps.clock, self._deps.times
-        run = Run(row.token, row, envelope, envelope.delivery, began + times.trust_for, clock.monotonic())
+        delivery = envelope.delivery if self._state.is_valid(envelope.delivery) else None
+        run = Run(row.token, row, envelope, delivery, began + times.trust_for, clock.monotonic())
         run.outcome = Failed(row.reason, row.error_class)
         run.phase = Phase.SETTLING
-        run.plan = finishing_plan(row, envelope, self._deps.worker)
+        run.plan = finishing_plan(row, envelope, delivery, self._deps.worker)
         self._state.by_fence[row.fence] = run
         self._settler.carry_out(run.plan, run)
 
@@ -249,7 +250,8 @@ class Runs:
 
         A parked plan keeps its lease, but stops no other job, because the prefetch grows by its delivery.
         """
-        rejects = self._deps.adapter.capabilities.rejects
+        lost = run is not None and run.delivery is None and run.envelope.from_ledger
+        rejects = self._deps.adapter.capabilities.rejects and not lost
         verdict = refused_verdict(run, plan, str(error)) if run is not None else None
         recorded = verdict == plan.record
         if not told and not (run is not None and recorded):
@@ -381,10 +383,18 @@ class Runs:
         return lost
 
     def history_lost(self, token: Token, lost: str) -> None:
-        """Log that the ledger has gone back in time: once for all jobs that show it at about the same time."""
+        """
+        Log that the ledger has gone back in time, and distrust its rows: once for all jobs that show it at about the same time.
+
+        Another process can have done the job of an older row since then.
+        """
         now = self._deps.clock.monotonic()
         if now >= self._quiet_until:
             report.history_lost(token, lost)
+            try:
+                self._deps.ledger.distrust()
+            except LedgerUnavailable as error:
+                self.ledger_lost(str(error))
         self._quiet_until = now + _SAME_LOSS
 
     def ledger_lost(self, cause: str) -> None:

@@ -20,6 +20,7 @@ from steadyworker.errors import (
     Unsettled,
 )
 from steadyworker.ledger.base import Ledger, Token, Verdict
+from steadyworker.runner.planning import comes_in
 from steadyworker.runner.settlement_plan import RecordDone, RecordInterrupted, SettlementPlan, Step
 from steadyworker.runner.state import PlanResult, Run
 
@@ -99,7 +100,8 @@ class Settler:
                 case Step.CONFIRM:
                     if plan.how is Settle.REJECT and plan.settled is not Settled.CONFIRMED:
                         raise NotRejected("confirm")
-                    if not self._ledger.moved(_token(plan)):
+                    delay = 0.0 if plan.message is None else plan.message.delay
+                    if not self._ledger.moved(_token(plan), comes_in(delay, self._adapter.capabilities)):
                         raise Refused("confirm")
                 case Step.SETTLE:
                     delivery = plan.delivery  # read once: another thread may set it to None at any moment

@@ -22,7 +22,8 @@ from steadyworker.clock import Clock, Times
 from steadyworker.delivery import Delivery
 from steadyworker.errors import NotPublished, PublishFailed
 from steadyworker.events import Listener
-from steadyworker.ledger.base import JobId, Ledger, Progress, Renewal, Row, Token
+from steadyworker.ledger.base import JobId, KeptMessage, Ledger, Progress, Renewal, Row, Token
+from steadyworker.ledger.kept import kept
 from steadyworker.lifecycle import Stage
 from steadyworker.outcome import Outcome
 from steadyworker.runner.envelope import Envelope
@@ -100,6 +101,10 @@ class Deps:
     max_body: int = 1 << 20
     adoption: bool = True
     stop_on_ledger_loss: bool = False
+
+    def to_keep(self, delivery: Delivery) -> KeptMessage | None:
+        """Return the message that the ledger keeps for this job; None if the Worker keeps none, or if it is over the limit."""
+        return kept(delivery) if self.spec.keep_message and delivery.size <= self.max_body else None
 
 
 class Phase(Enum):

@@ -10,7 +10,8 @@ from __future__ import annotations
 import socket
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -26,11 +27,12 @@ from steadyworker.exports.spark.settings import SparkSettings
 from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.lease import Keeper, registered_name
 from steadyworker.ledger.owners import OwnerLock, new_owner_id
+from steadyworker.runner import report
 from steadyworker.runner.consumer_audit import AuditThread, ConsumerAudit
 from steadyworker.runner.runner import Runner
 from steadyworker.runner.state import Deps, Quota
 from steadyworker.service.broker_recheck import BrokerRecheck
-from steadyworker.service.checks import check
+from steadyworker.service.checks import broker_findings, check
 from steadyworker.service.pool import MOST_THREADS, SettlePool
 from steadyworker.slots.base import JobService, Slot
 from steadyworker.slots.guard import Guard
@@ -186,6 +188,8 @@ def assemble(
     Raises ConfigError if the namespace is bound to another broker, and BrokerUnavailable if a broker does not respond.
     """
     options, clock, times = plan.options, plan.clock, plan.times
+    if options.orphan_after is not None:
+        times = replace(times, orphan_after=options.orphan_after)
     namespaces = [
         namespace_of(adapter, options, plan.ledger, spec.queue)
         for adapter, spec in zip(plan.adapters, plan.specs, strict=True)
@@ -245,9 +249,11 @@ def assemble(
         quiet=lambda name: by_name[name].quiet,
         holds=lambda name: by_name[name].holds(),
         consumers=lambda name: by_name[name].deps.adapter.capabilities.most_consumers,
+        went_back=partial(report.replaced, plan.ledger.url),
     )
     recheck = BrokerRecheck(
-        [(adapter, spec.queue_spec) for adapter, spec in zip(plan.adapters, plan.specs, strict=True)], known
+        [partial(broker_findings, spec, adapter) for adapter, spec in zip(plan.adapters, plan.specs, strict=True)],
+        known,
     )
     return Assembly(
         options, plan.ledger, owner, lock, guard, runners, keeper, AuditThread(audits), recheck, services, pools, stages

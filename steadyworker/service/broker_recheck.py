@@ -15,9 +15,8 @@ One check is not enough, because during a change the broker can report an error 
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
-from steadyworker.adapter import Adapter, QueueSpec
 from steadyworker.errors import BrokerUnavailable, Finding
 from steadyworker.telemetry.logs import EXPLAIN, get_logger
 
@@ -30,13 +29,13 @@ class BrokerRecheck:
     The checks of all brokers of one worker process, in a separate thread, because a broker can respond slowly.
 
     Args:
-        brokers: The started adapters, each with its queue.
+        questions: Each returns the findings of one queue's broker, or raises BrokerUnavailable.
         known: The findings that the start has logged, and that are not logged again.
     """
 
-    def __init__(self, brokers: Sequence[tuple[Adapter, QueueSpec]], known: Collection[Finding] = ()) -> None:
+    def __init__(self, questions: Sequence[Callable[[], Sequence[Finding]]], known: Collection[Finding] = ()) -> None:
         self.lasting: Sequence[Finding] = ()
-        self._brokers = brokers
+        self._questions = questions
         self._known = set(known)
         self._suspected: frozenset[Finding] = frozenset()
         self._ended = threading.Event()
@@ -59,9 +58,9 @@ class BrokerRecheck:
         """
         away = False
         found: list[Finding] = []
-        for adapter, spec in self._brokers:
+        for question in self._questions:
             try:
-                found += adapter.findings(spec)
+                found += question()
             except BrokerUnavailable:
                 away = True
         self._log(found)

@@ -15,21 +15,42 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from steadyworker.adapter import Adapter, Capabilities, Uncounted
 from steadyworker.backends.opening import name_findings
 from steadyworker.config.resolve import Options
-from steadyworker.errors import BrokerUnavailable, Finding, LedgerUnavailable, NoLedger, by_level
+from steadyworker.errors import (
+    BrokerUnavailable,
+    ConfigError,
+    Finding,
+    LedgerUnavailable,
+    Loss,
+    NoLedger,
+    OlderLedger,
+    by_level,
+)
 from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.lease import registered_name
+from steadyworker.ledger.lost import MOST, lost
 from steadyworker.names import NAMESPACE
 from steadyworker.runner.consumer_audit import registered
 from steadyworker.spec import WorkerSpec, misspelt
 from steadyworker.system.host import Host, look
 from steadyworker.text.redaction import redact
 from steadyworker.units import count_text, size_text
+
+_KEPT: Mapping[Loss, str] = {
+    "jobs": "A job that a worker process has claimed survives that, because the ledger keeps its message.",
+    "letters": "Such a job can still be replayed, because the ledger keeps its message.",
+}
+_NOT_KEPT: Mapping[Loss, str] = {
+    "jobs": "With keep_message = False, this also ends a job that a worker process has claimed.",
+    "letters": "With keep_message = False, such a job cannot be replayed.",
+}
+"""The end of a finding about lost messages, with and without the ledger's copy of them."""
 
 
 def check(
@@ -56,6 +77,7 @@ def check(
         found += _broker(spec, adapter)
         found += _consumers(spec, options, adapter, ledger)
         found += _name(spec, options, adapter, ledger)
+        found += _lost(spec, options, adapter, ledger)
     return sorted(dict.fromkeys(found), key=by_level)
 
 
@@ -68,6 +90,14 @@ def _settings(specs: Sequence[WorkerSpec], options: Options) -> Iterator[Finding
             id="check.namespace-name",
         )
     for spec in specs:
+        if not spec.keep_message:
+            yield Finding(
+                "note",
+                f"The ledger keeps no message of {spec.target}, so a job that has begun still depends on the broker's copy: "
+                "if the broker loses it, nothing ends the job, and a dead letter that is gone cannot be replayed.",
+                "leave keep_message out, unless the bodies must not be in the ledger.",
+                id="check.message-not-kept",
+            )
         if spec.dead_letter_queue == spec.queue:
             what = f"Expected a dead-letter queue for {spec.target} that is not its work queue, got {spec.queue!r} for both."
             yield Finding(
@@ -185,6 +215,8 @@ def _foreign(spec: WorkerSpec, options: Options, adapter: Adapter, ledger: Ledge
     name = registered_name(options.namespace or adapter.identity(), spec.queue)
     try:
         known = registered(ledger, name, dead_for=adapter.capabilities.forgets_consumers_within)
+    except OlderLedger:  # it lists its consumers after its migration
+        return
     except NoLedger:  # it has a finding of its own
         known = 0
     if consumers > known:
@@ -223,9 +255,23 @@ def _ledger(ledger: Ledger) -> Sequence[Finding]:
         ]
 
 
+def broker_findings(spec: WorkerSpec, adapter: Adapter) -> Sequence[Finding]:
+    """Return what the adapter finds, and say for each loss of messages what it means for this Worker; raises BrokerUnavailable."""
+    return [_with_consequence(finding, spec) for finding in adapter.findings(spec.queue_spec)]
+
+
+def _with_consequence(finding: Finding, spec: WorkerSpec) -> Finding:
+    """Return a finding that says what a loss of messages means; for a Worker that keeps none, a note about a loss is a warning."""
+    if finding.loses is None:
+        return finding
+    what = f"{finding.what} {_KEPT[finding.loses] if spec.keep_message else _NOT_KEPT[finding.loses]}"
+    level = "warning" if finding.level == "note" and not spec.keep_message else finding.level
+    return replace(finding, level=level, what=what)
+
+
 def _broker(spec: WorkerSpec, adapter: Adapter) -> Sequence[Finding]:
     try:
-        return adapter.findings(spec.queue_spec)
+        return broker_findings(spec, adapter)
     except BrokerUnavailable as error:
         what = f"The broker does not respond, so queue {spec.queue!r} was not checked: {redact(str(error))}"
         return [
@@ -236,6 +282,23 @@ def _broker(spec: WorkerSpec, adapter: Adapter) -> Sequence[Finding]:
                 id=error.id or "check.broker-unreachable",
             )
         ]
+
+
+def _lost(spec: WorkerSpec, options: Options, adapter: Adapter, ledger: Ledger) -> Iterator[Finding]:
+    """Yield a warning if jobs of the queue wait for messages that do not come, and no worker process takes them by itself."""
+    with suppress(BrokerUnavailable, LedgerUnavailable, ConfigError):  # each has a finding of its own
+        jobs = lost(ledger, options.namespace or adapter.identity(), spec.queue, stranded=True)
+        if jobs:
+            many = "at least " if len(jobs) == MOST else ""
+            what = (
+                f"Of {many}{count_text(len(jobs), 'job')} of queue {spec.queue!r} no message came for more than an hour "
+                f"(the longest: {jobs[0].unseen_for / 3600:.1f} h), and no worker takes such a job by itself."
+            )
+            remedy = (
+                f"`steadyworker jobs --overdue --queue {spec.queue}` names each with its reason; "
+                f"`steadyworker retry {spec.queue} KEY` starts one."
+            )
+            yield Finding("warning", what, remedy, id="check.lost-messages")
 
 
 def _name(spec: WorkerSpec, options: Options, adapter: Adapter, ledger: Ledger) -> Iterator[Finding]:

@@ -26,6 +26,7 @@ from steadyworker.events import (
     JobSettled,
     JobStarted,
     Listener,
+    MessageLost,
     TakenOver,
 )
 from steadyworker.telemetry.logs import EXPLAIN, get_logger
@@ -40,6 +41,7 @@ LINES: Mapping[type[Event], tuple[str, int]] = {
     DuplicateAcked: ("duplicate_acked", logging.INFO),
     DeliveryRejected: ("delivery_rejected", logging.ERROR),
     TakenOver: ("taken_over", logging.WARNING),
+    MessageLost: ("message_lost", logging.WARNING),
     Fenced: ("fenced", logging.WARNING),
     Checkpointed: ("checkpointed", logging.DEBUG),
 }
@@ -48,6 +50,7 @@ LINES: Mapping[type[Event], tuple[str, int]] = {
 
 _ENTRIES: Mapping[type[Event], str] = {
     Fenced: "steadyworker.fenced",
+    MessageLost: "steadyworker.message-lost",
     TakenOver: "steadyworker.taken-over",
     JobSettled: "steadyworker.dead-letter",
 }

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from steadyworker.telemetry.logs import lines_lost
+from steadyworker.versions import version
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
@@ -71,7 +71,7 @@ def gauges(readings: Callable[[], Sequence[Reading]], state: Callable[[], Mappin
     class Gauges(Collector):
         def collect(self) -> Iterator[Any]:
             info = GaugeMetricFamily("steadyworker_info", "The version of SteadyWorker.", labels=("version",))
-            info.add_metric((version("steadyworker"),), 1)
+            info.add_metric((version(),), 1)
             yield info
             for name, holds in state().items():
                 yield GaugeMetricFamily(

@@ -26,6 +26,7 @@ from steadyworker.events import (
     JobEnded,
     JobSettled,
     JobStarted,
+    MessageLost,
     TakenOver,
 )
 from steadyworker.telemetry.gauges import Reading, gauges
@@ -103,6 +104,9 @@ class _Counted:
             JobStarted: counter("runs_started", "Runs that began."),
             DeliveryLost: counter("deliveries_lost", "Deliveries that were lost while their run went on."),
             TakenOver: counter("jobs_taken_over", "Jobs whose owner was gone, and that continued here."),
+            MessageLost: counter(
+                "messages_lost", "Jobs whose message did not come again; the ledger keeps a copy of it."
+            ),
             Fenced: counter("runs_fenced", "Runs that ended because a later run has their job."),
         }
         self._settled = counter(

@@ -10,6 +10,7 @@ So a test, a simulation or the Harness decides the order of events; with `pump(c
 | `drop_connection(adapter)` | the socket is cut: the epoch ends, un-acked messages are redelivered, a new epoch follows |
 | `redeliver(key)` | a delivery timeout: the message is delivered again, and the first delivery is no longer valid |
 | `duplicate(key)` | a sender that did not receive its confirm and published twice |
+| `lose(message)` | a purge, a TTL, a lost store, or a fault of the broker: the message is gone |
 | `hasten(key)` | a delay that ends too early, because an operator set a clock |
 | `delay_by(*levels)` | a broker without exact delays: a delay is rounded up to a level, and cut to the longest level |
 | `lose_settlement(adapter, landed=…)` | a settlement, or the reply to it, is lost |
@@ -133,6 +134,15 @@ class MemoryBroker:
         with self._lock:
             message = self._queues.find(key)[0]
             self._queues.put(message.queue, message.body, message.headers, message.message_id)
+
+    def lose(self, message: Message, *, silent: bool = True) -> None:
+        """
+        Lose this message, which `messages` or `dead` has returned; a consumer that holds it does not hear of it.
+
+        With `silent`, a later settlement of its delivery succeeds, and does nothing; otherwise it raises StaleDelivery.
+        """
+        with self._lock:
+            self._queues.lose(message, silent=silent)
 
     def hasten(self, key: str) -> None:
         """Make every delayed message with this job key or message id due now."""

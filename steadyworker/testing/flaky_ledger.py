@@ -39,10 +39,10 @@ class LedgerLine:
         return self._relayed(name, real) if callable(real) else real
 
     def _relayed(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
             if self._away is not None:
                 raise LedgerUnavailable(f"Expected a reply to {name}, but {self._away}: call mend().")
-            answer = real(*arguments)
+            answer = real(*arguments, **options)
             if name in self._lost:
                 self._lost.remove(name)
                 raise LedgerUnavailable(f"Expected the ledger's reply to {name}, but it was lost.")

@@ -250,6 +250,16 @@ class Queues:
             f"Expected an un-acked message {key!r}, got one that no consumer holds: call `pump` first, which delivers it."
         )
 
+    def lose(self, message: Message, *, silent: bool) -> None:
+        """Remove a message; `silent` as in `MemoryBroker.lose`."""
+        self.by_name[message.queue].remove(message)
+        if (holder := message.holder) is not None:
+            id_ = next(id_ for id_, held in holder.held.items() if held is message)
+            del holder.held[id_]
+            message.holder = None
+            if not silent:
+                holder.revoked.add(id_)
+
     def find(self, key: str) -> list[Message]:
         """Return the messages with this job key or message id; raises LookupError if there is none."""
         everything = (message for queue in self.by_name.values() for message in queue)

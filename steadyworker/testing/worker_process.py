@@ -15,7 +15,7 @@ from steadyworker.adapter import QueueSpec
 from steadyworker.clock import SystemClock, Times
 from steadyworker.events import Listener
 from steadyworker.ledger.base import Ledger
-from steadyworker.ledger.lease import Keeper
+from steadyworker.ledger.lease import Keeper, registered_name
 from steadyworker.lifecycle import Stage
 from steadyworker.runner.runner import Runner, RunnerEvent
 from steadyworker.runner.state import Deps, Phase, Run, Staged
@@ -86,7 +86,7 @@ class WorkerProcess:
             )
             self.adapters.append(adapter)
             self.runners.append(_Runner(deps, wake))
-        queues = [spec.queue for spec in specs]
+        queues = [registered_name(NAMESPACE, spec.queue) for spec in specs]
         self._keeper = Keeper(line, owner, owner, queues, self.runners, clock, self._times)
         self._keeper_due = self._look_due = clock.monotonic()
         for runner in self.runners:

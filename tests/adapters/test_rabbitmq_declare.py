@@ -566,6 +566,9 @@ def test_policies_that_drop_messages_are_found_with_what_to_take_out(bench: Benc
     found_ = until(found)
     assert {(finding.level, finding.what) for finding in found_} == expected
     assert [finding.remedy for finding in found_ if "policy 'test'" not in finding.remedy] == []
+    for finding in found_:
+        letters = "letters" if finding.what.startswith("Dead letters") else "jobs"
+        assert finding.loses == (None if "return to the work queue" in finding.what else letters)
 
 
 LOSING = {"message_ttl": 500, "max_length": 10, "expires": 60_000}
@@ -671,7 +674,7 @@ def test_a_queue_of_somebody_s_own_that_drops_messages_is_an_error(bench: Bench)
             "more than 10 (max-length)",
             "after 100 deliveries, without a dead letter",
         ):
-            assert about(found, text).level == "error"
+            assert (about(found, text).level, about(found, text).loses) == ("error", "jobs")
             assert "delete queue 'exports' and create it again without x-" in about(found, text).remedy
 
 

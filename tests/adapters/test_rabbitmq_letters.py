@@ -148,6 +148,24 @@ def test_letters_that_are_moved_back_as_they_are_run_once_more(
     assert depth(channel, DEAD) == 0
 
 
+def test_a_deleted_dead_letter_queue_loses_no_job(
+    place: Processes, channel: Any, open_letters: OpenLetters, eventually: Eventually
+) -> None:
+    """The ledger has the message of the dead job, so it is listed as gone, and its replay goes on from its checkpoint."""
+    work_on(place, FAILS)
+    place.send("fails", {}, key="k")
+    place.reaches("fails", State.DEAD, "k")
+    eventually(lambda: depth(channel, DEAD) == 1)
+    channel.queue_delete(DEAD)
+    place.open()
+    letters = open_letters("fails", place.ledger)
+    assert letters.letters() == []
+    assert [letter.key for letter in letters.kept()] == ["k"]
+    assert [(replayed.key, replayed.round) for replayed in letters.replay(["k"])] == [("k", 1)]
+    place.reaches("fails", State.DONE, "k")
+    assert place.lines("starts") == ["fails k 1 0", "fails k.r1 1 1"]
+
+
 def test_a_letter_that_is_moved_to_another_worker_is_a_new_job_there(
     place: Processes, channel: Any, eventually: Eventually
 ) -> None:

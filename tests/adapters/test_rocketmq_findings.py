@@ -21,13 +21,16 @@ from steadyworker_rocketmq.checks import brokers
 from steadyworker_rocketmq.checks.versions import version_findings, version_of
 from steadyworker_rocketmq.direct.adapter import DirectAdapter
 from steadyworker_rocketmq.grpc import GrpcAdapter
+from steadyworker_rocketmq.url import parse_url
 from tests.brokers.process import free_ports
 from tests.brokers.rocketmq import RocketMQ5, RocketMQNode
 from tests.support.stage import eventually
 
 REGISTER_BROKER, MAKE_TOPIC = 103, 17
 RETENTION = "deletes every message after 72 h"
-USUAL = (RETENTION, "CVE-2024-23321", "sends back for the last time")
+REVIVAL = "can lose a message that a killed worker held"
+FLUSH = "confirms a message before it is on a disk or at another broker"
+USUAL = (RETENTION, REVIVAL, FLUSH, "CVE-2024-23321", "sends back for the last time")
 """What 4.9.7 and 5.4.0 have as these tests start them."""
 
 Find = Callable[..., list[Finding]]
@@ -117,6 +120,18 @@ def test_a_healthy_broker_has_no_problem_and_is_not_changed(case: Case) -> None:
     assert retention is not None
     assert retention.level == "note"
     assert "fileReservedTime" in retention.remedy
+
+
+def test_how_a_broker_can_lose_the_message_of_a_claimed_job(case: Case) -> None:
+    """These brokers flush late and have no slave; only a proxy's clients need the revival."""
+    (flush,) = [each for each in case.found(usual=True) if FLUSH in each.what]
+    assert (flush.level, flush.loses) == ("note", "jobs")
+    assert "(flushDiskType=ASYNC_FLUSH, brokerRole=ASYNC_MASTER)" in flush.what
+    with case.node.set("flushDiskType", "SYNC_FLUSH"):
+        assert [each for each in case.found(usual=True) if FLUSH in each.what] == []
+    revival = [each for each in case.found(usual=True) if REVIVAL in each.what]
+    assert [(each.level, each.loses) for each in revival] == [("note", "jobs")] * case.is_grpc
+    assert all("(5.4.0)" in each.what and "popConsumerKVServiceEnable=true" in each.remedy for each in revival)
 
 
 def test_a_look_makes_nothing(case: Case) -> None:
@@ -243,6 +258,38 @@ def test_versions(text: str, driver: Any, said: list[str]) -> None:
         assert part in finding.what
         assert finding.level == ("note" if "sends back" in part else "warning")
     assert version_of("5.4.0-SNAPSHOT") == (5, 4, 0)
+
+
+@pytest.mark.parametrize(
+    ("version", "settings", "loses"),
+    [
+        ((5, 0, 0), {}, False),
+        ((5, 1, 0), {}, True),
+        ((5, 4, 0), {}, True),
+        ((5, 5, 0), {"popConsumerKVServiceEnable": "false"}, True),
+        ((5, 4, 0), {"popConsumerKVServiceEnable": "true"}, False),
+        ((), {}, False),
+    ],
+)
+def test_versions_whose_revival_loses_messages(
+    version: tuple[int, ...], settings: dict[str, str], *, loses: bool
+) -> None:
+    assert len([*brokers.revival_findings(version, settings, "broker-a")]) == loses
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({"flushDiskType": "ASYNC_FLUSH", "brokerRole": "ASYNC_MASTER"}, True),
+        ({"flushDiskType": "ASYNC_FLUSH", "brokerRole": "SYNC_MASTER"}, False),
+        ({"flushDiskType": "ASYNC_FLUSH", "enableDLegerCommitLog": "true"}, False),
+        ({"flushDiskType": "SYNC_FLUSH"}, False),
+        ({}, False),
+    ],
+)
+def test_brokers_that_confirm_what_no_disk_and_no_other_broker_has(settings: dict[str, str], *, found: bool) -> None:
+    url = parse_url("rocketmq://localhost")
+    assert len([*brokers.setting_findings(settings, "broker-a", url, Settings())]) == found
 
 
 def test_a_short_retention(case: Case) -> None:

@@ -605,6 +605,9 @@ def test_each_setting_that_harms_is_found_with_its_level(
         found = judged(given, work=of_work)
         assert [finding.level for finding in found] == ([] if expected is None else [expected])
         assert all(says in finding.what and finding.remedy for finding in found)
+        assert all(
+            finding.loses == ("jobs" if of_work else "letters") for finding in found if "are lost" in finding.what
+        )
 
 
 @pytest.mark.parametrize(
@@ -629,6 +632,9 @@ def test_each_attribute_of_a_queue_that_harms_is_found_with_its_level(
         found = judged(own={**OWN, **own}, work=of_work)
         assert [finding.level for finding in found] == ([] if expected is None else [expected])
         assert all(says in finding.what and finding.remedy for finding in found)
+        assert all(
+            finding.loses == ("jobs" if of_work else "letters") for finding in found if "are lost" in finding.what
+        )
 
 
 def test_a_dead_letter_queue_that_the_url_names_wrongly_is_a_warning() -> None:

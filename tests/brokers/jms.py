@@ -34,10 +34,8 @@ def map_of(names: int) -> bytes:
 def managed(broker: StompBroker, queue: str, kind: int, body: bytes) -> None:
     """Have Artemis's management send a message of this kind to a queue."""
     (mbean,) = broker.jolokia.search("org.apache.activemq.artemis:broker=*")
-    if not broker.jolokia.search(f'org.apache.activemq.artemis:*,subcomponent=queues,queue="{queue}"'):
-        broker.jolokia.execute(
-            mbean, "createQueue(java.lang.String,java.lang.String,java.lang.String)", queue, queue, "ANYCAST"
-        )
+    unless_it_exists = json.dumps({"name": queue, "address": queue, "routing-type": "ANYCAST"})
+    broker.jolokia.execute(mbean, "createQueue(java.lang.String,boolean)", unless_it_exists, True)
     (address,) = broker.jolokia.search(f'org.apache.activemq.artemis:broker=*,component=addresses,address="{queue}"')
     send = "sendMessage(java.util.Map,int,java.lang.String,boolean,java.lang.String,java.lang.String)"
     text = base64.b64encode(body).decode()

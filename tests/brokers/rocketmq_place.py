@@ -158,11 +158,18 @@ class RocketmqPlace(ABC):
         return len(self._letters(f"%DLQ%{queue}", f"{queue}{DEAD}"))
 
     def purge(self, queue: str) -> None:
-        for topic in (queue, *self._retries(queue, self.node.topics("%RETRY%"))):
-            with self.node.remoting() as remoting:
-                for each in remoting.route(topic) or []:
-                    remoting.set_consumed(each, topic, queue, remoting.end(each, topic))
+        self._skip(queue, queue, *self._retries(queue, self.node.topics("%RETRY%")))
         self._delayed.forget(queue)
+
+    def drop_revived(self, queue: str) -> None:
+        """Lose what a proxy's consumer held, was revived after it was killed, and waits: the group's place is set behind it."""
+        self._skip(queue, *self._retries(queue, self.node.topics("%RETRY%")))
+
+    def _skip(self, group: str, *topics: str) -> None:
+        with self.node.remoting() as remoting:
+            for topic in topics:
+                for each in remoting.route(topic) or []:
+                    remoting.set_consumed(each, topic, group, remoting.end(each, topic))
 
     def drain(self) -> list[Message]:
         """As `Place`, once what a consumer held is seen again."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -18,7 +20,7 @@ from steadyworker.backends.connections import Connections, Line
 from steadyworker.backends.opening import namespace_of, open_adapter_for
 from steadyworker.config.resolve import Options
 from steadyworker.delivery import Delivery, Settle
-from steadyworker.ledger.base import Claimed, JobId, Ledger, Moving, Progress, Row, Verdict
+from steadyworker.ledger.base import Claimed, JobId, KeptMessage, Ledger, Moving, Progress, Row, Verdict
 from steadyworker.outcome import Counters
 from steadyworker.runner.envelope import Envelope
 from steadyworker.runner.planning import message_for
@@ -120,15 +122,22 @@ class Queues:
         return found
 
     def job(
-        self, key: str, then: Callable[[Ledger, Row], object] = lambda ledger, row: None, body: bytes = BODY
+        self,
+        key: str,
+        then: Callable[[Ledger, Row], object] = lambda ledger, row: None,
+        body: bytes = BODY,
+        *,
+        keep: bool = True,
+        round_: int = 0,
     ) -> Row:
-        """A run of a job of `exports`, as far as `then` takes it."""
+        """A run of a job of `exports`, as far as `then` takes it; the ledger keeps its message only with `keep`."""
         with Connections(self.options) as links:
             # Bound as a worker process binds its queue at its start.
             namespace = namespace_of(links.adapter(_EXPORTS), self.options, links.ledger(), "exports")
-            id_ = JobId(namespace, "exports", key)
+            id_ = JobId(namespace, "exports", key, round_)
             digest = hashlib.sha256(body).digest()
-            row = links.ledger().claim(Claimed(id_, None, "host/boot/1", 0, digest, Counters()))
+            message = KeptMessage(body, b"{}") if keep else None
+            row = links.ledger().claim(Claimed(id_, None, "host/boot/1", 0, digest, Counters(), message))
             assert row is not None
             then(links.ledger(), row)
             return row
@@ -154,3 +163,10 @@ class Queues:
             assert ledger.moved(row.token)
 
         self.job(key, die, body)
+
+
+def let_pass(queues: Queues, seconds: float) -> None:
+    """Let each message of the ledger's jobs be that much later, as it would be after this time."""
+    with closing(sqlite3.connect(queues.options.ledger.removeprefix("sqlite:"))) as db, db:
+        db.execute("UPDATE jobs SET wake_at = wake_at - ?, not_before = not_before - ?", (seconds, seconds))
+        db.execute("UPDATE jobs SET lease_boot = 'before' WHERE owner IS NOT NULL")

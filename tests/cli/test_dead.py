@@ -11,7 +11,7 @@ from steadyworker.adapter import OutgoingMessage, Target
 from steadyworker.backends.connections import Connections, Line
 from steadyworker.ledger.base import Claimed, JobId, Moving, Verdict
 from steadyworker.outcome import Counters
-from tests.cli.kit import Queues, Shell
+from tests.cli.kit import BODY, Queues, Shell
 
 EXPORTS = Line("exports", "exports", None, object)
 
@@ -99,7 +99,7 @@ def test_replay_of_all(shell: Shell, queues: Queues) -> None:
     queues.dead("k-1")
     queues.dead("k-2")
     said = shell("dead", "replay", "app:Exports", "--all", "--from-start", "--json")
-    assert said.records == [{"key": key, "round": 1, "was": key} for key in ("k-1", "k-2")]
+    assert said.records == [{"key": key, "round": 1, "was": key, "letter_gone": False} for key in ("k-1", "k-2")]
     assert len(queues.received("exports", 2)) == 2
 
 
@@ -109,6 +109,36 @@ def test_drop_removes_for_good(shell: Shell, queues: Queues) -> None:
     assert (said.code, said.out) == (0, "k-1: dropped\n")
     assert shell("dead", "list", "app:Exports").out == ""
     assert shell("jobs", "--json").out == ""
+
+
+class TestALetterThatIsGone:
+    """Another tool dropped it, and the ledger has the job's message."""
+
+    def test_is_listed_shown_and_replayed_by_its_key(self, shell: Shell, queues: Queues) -> None:
+        queues.dead("k-1", copies=0)
+        queues.dead("k-2")
+        said = shell("dead", "list", "app:Exports")
+        assert [line.split()[0] for line in said.lines] == ["KEY", "k-2", "k-1"]
+        assert said.lines[2].endswith("letter gone, kept in the ledger: exhausted (ValueError: no such merchant)")
+        (shown,) = shell("dead", "show", "app:Exports", "k-1", "--json").records
+        assert (shown["letter_gone"], shown["copies"], shown["payload"]["merchant"]) == (True, 0, "m-17")
+        assert shell("dead", "show", "app:Exports", "k-1", "--body").out == f"{BODY.decode()}\n"
+        said = shell("dead", "replay", "app:Exports", "k-1")
+        assert (said.code, said.out) == (0, "k-1: letter gone; replayed from the ledger as k-1, round 1\n")
+        (delivery,) = queues.received("exports", 1)
+        assert (delivery.body, delivery.headers["sw-round"]) == (BODY, "1")
+
+    def test_is_left_alone_by_all_which_says_how_to_select_it(self, shell: Shell, queues: Queues) -> None:
+        queues.dead("k-1", copies=0)
+        queues.dead("k-2")
+        said = shell("dead", "drop", "app:Exports", "--all")
+        assert said.out == "k-2: dropped\n"
+        assert (
+            "1 dead job whose letter is gone, kept in the ledger: select them by KEY, or with --all --gone." in said.err
+        )
+        assert shell("dead", "drop", "app:Exports", "--gone").code == 64
+        assert shell("dead", "drop", "app:Exports", "--all", "--gone").out == "k-1: dropped\n"
+        assert shell("jobs", "--json").out == ""
 
 
 @pytest.mark.parametrize("verb", ["replay", "drop"])

@@ -29,7 +29,21 @@ from steadyworker.errors import (
 from tests.cli.kit import Shell
 
 ROOT = Path(__file__).parents[2]
-VERBS = ("run", "exec", "send", "check", "jobs", "cancel", "dead", "verify", "explain", "trace", "deploy", "adapters")
+VERBS = (
+    "run",
+    "exec",
+    "send",
+    "check",
+    "jobs",
+    "retry",
+    "cancel",
+    "dead",
+    "verify",
+    "explain",
+    "trace",
+    "deploy",
+    "adapters",
+)
 
 
 def test_help_names_every_verb_and_imports_none() -> None:
@@ -154,7 +168,7 @@ def test_a_character_that_standard_output_cannot_encode_is_an_escape(shell: Shel
         (["dead", "lst", "exports"], "got 'lst': did you mean list?"),
         (
             ["nope"],
-            "Expected one of the commands run, exec, send, check, jobs, cancel, dead, verify, explain, trace, deploy, adapters, got 'nope'",
+            "Expected one of the commands run, exec, send, check, jobs, retry, cancel, dead, verify, explain, trace, deploy, adapters, got 'nope'",
         ),
         (["run", "app:Exports", "--max-job", "1"], "--max-jobs"),
         (["jobs", "--watch", "--json"], "Expected --watch or --json, got both"),

@@ -21,12 +21,14 @@ from typing import Self
 import pytest
 from msgspec.structs import replace
 
+from steadyworker.backends.opening import open_ledger
 from steadyworker.cli.jobs import as_record, why
 from steadyworker.cli.output import amount, instant, span
 from steadyworker.ledger.base import JobId, Ledger, Moving, Progress, Row, State, Verdict
+from steadyworker.ledger.lease import registered_name
 from steadyworker.outcome import Counters
 from steadyworker.text.plain_text import printable
-from tests.cli.kit import Queues, Shell
+from tests.cli.kit import Queues, Shell, let_pass
 from tests.support.stage import eventually
 
 WRITE = {"x86_64": "1 ", "aarch64": "64 "}
@@ -92,6 +94,45 @@ def test_overdue_is_empty_while_all_is_well(shell: Shell, queues: Queues) -> Non
     queues.job("k-1")
     queues.job("k-2", lambda ledger, row: ledger.moving(row.token, Verdict(Moving.RETRY, "again", Counters(), 60)))
     assert shell("jobs", "--overdue", "--json").out == ""
+
+
+def test_a_job_of_which_no_message_came_is_listed_with_the_hindrance_and_the_command(
+    shell: Shell, queues: Queues
+) -> None:
+    """Also one that was interrupted, which is late by no clock; `--overdue` and the list say the same of each."""
+    queues.job("k-1", lambda ledger, row: ledger.interrupted(row.token, Counters()))
+    queues.job("k-2", lambda ledger, row: ledger.interrupted(row.token, Counters()), keep=False)
+    queues.job("k-3")  # its worker process is lost
+    queues.job("k-4", lambda ledger, row: ledger.interrupted(row.token, Counters()))
+    attend(queues)
+    queues.job("k-5", lambda ledger, row: ledger.interrupted(row.token, Counters()))
+    queues.job("k-6", lambda ledger, row: ledger.interrupted(row.token, Counters()), keep=False)
+    let_pass(queues, 7200.0)
+    queues.job("k-7", lambda ledger, row: ledger.interrupted(row.token, Counters()))
+    queues.job("k-4", lambda ledger, row: ledger.done(row.token), round_=1)  # sent again: it only has to end
+    listed = {job["key"]: job for job in shell("jobs", "--json").records if not job["round"]}
+    old, none = "old record", "no message"
+    expected = {"k-1": old, "k-2": old, "k-3": old, "k-4": None, "k-5": None, "k-6": none, "k-7": None}
+    assert {key: job["hindrance"] for key, job in listed.items()} == expected
+    assert [key for key, job in listed.items() if job["message_missing_for"] is None] == ["k-7"]
+
+    overdue = shell("jobs", "--overdue", "--json").records
+    assert sorted(job["key"] for job in overdue) == ["k-1", "k-2", "k-3", "k-6"]
+    told = shell("jobs").out
+    assert (
+        "no message came for 2 h 00 min; no worker takes it by itself, because another ledger may have done it" in told
+    )
+    assert "`steadyworker retry exports k-1`" in told
+    assert "`steadyworker send exports … --key k-6 --again`" in told
+    assert "a worker with a free slot takes it by itself" in told
+    assert "3 more jobs of which no message came" in shell("jobs", "--limit", "4").err
+
+
+def attend(queues: Queues) -> None:
+    """A worker process of the queue registers, the first one for more than an hour."""
+    with closing(open_ledger(queues.options)) as ledger:
+        ((namespace, queue),) = ledger.bindings()
+        ledger.register("host/boot/2", "host", [registered_name(namespace, queue)])
 
 
 @pytest.mark.parametrize(

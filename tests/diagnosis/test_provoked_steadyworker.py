@@ -208,6 +208,18 @@ def test_a_worker_process_that_was_killed(stage: Stage) -> None:
     assert "worker-killed" in REDELIVERED
 
 
+def test_a_message_that_is_gone_when_its_worker_process_is_killed(stage: Stage) -> None:
+    stage.send("steps", {"gate": "gate"})
+    first = stage.worker(f"{JOBS}:Steps", script=QUICK | {"silence": 3})
+    stage.notes("waiting", 1)
+    first.kill()
+    stage.lose("steps")
+    second = stage.worker(f"{JOBS}:Steps", script=QUICK | {"silence": 3})
+    explained(second, "message_lost", "steadyworker.message-lost", state="running", fate="runs")
+    assert second.says("job_started")["redelivered_because"] == "message-lost"
+    assert "message-lost" in REDELIVERED
+
+
 def test_a_worker_process_that_was_frozen(stage: Stage) -> None:
     stage.send("steps", {"gate": "gate", "at": 4})
     first = stage.worker(f"{JOBS}:Steps", script=QUICK | {"silence": 3})

@@ -51,6 +51,8 @@ class Operated(Drill):
     | `go on` | saves five positions a second until the end |
     """
 
+    time_limit = 900
+
     def handle(self, job: Job[dict[str, Any], int]) -> None:
         """Note its start, do what it is for, note its end."""
         note("start", job.key)

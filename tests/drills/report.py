@@ -25,7 +25,7 @@ ROWS = {
     "a late acknowledgement after a reconnect": r"D4",
     "SIGTERM in the middle of a job": r"D5",
     "a job kills its process, a good job waits behind it": r"D6",
-    "an operator's mistakes under a fleet, each named by `check` or `jobs --overdue`": r"D7",
+    "an operator's mistakes under a fleet, each named by `check` or the log": r"D7",
     "ten worker processes are replaced twenty times": r"D8",
 }
 """What a row says, and the drills that it sums up."""

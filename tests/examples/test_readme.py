@@ -232,7 +232,7 @@ def test_the_events_of_the_log_are_events() -> None:
     of_runner = {name: level for level, name in re.findall(r"\.(info|warning|error)\(\s*\"(\w+)\"", code)}
     of_log = {"log_lines_lost": "warning"}  # tests/service/test_log_nobody_reads.py
     levels = of_runner | of_log | {name: logging.getLevelName(level).lower() for name, level in LINES.values()}
-    assert len(named) == 15
+    assert len(named) == 17
     assert {name: level for name, level in named if levels.get(name) != level} == {}
 
 
@@ -247,7 +247,7 @@ def test_every_guarantee_has_its_proof() -> None:
     """A sentence of the guarantees ends with a colon and its proofs, or begins what is given, or follows from a proof."""
     text = Page("tests/README.md").section("Guarantees")
     promises = re.findall(r"^\d\. .*|^   [A-Z].*", text, re.MULTILINE)
-    assert len(promises) == 11
+    assert len(promises) == 13
     for promise in promises:
         assert promise.endswith(":"), promise
         assert PROOF.match(text.split(promise)[1].strip()), promise

@@ -20,7 +20,7 @@ class Apart(Worker[dict[str, Any]]):
     """
     In a child process; a crash is tried again at once.
 
-    `gate`: waits for that file. `delays`: so many attempts fail, each asking for its delay.
+    `gate`: waits for that file, and hears no shutdown meanwhile if it is `deaf`. `delays`: so many attempts fail, each asking for its delay.
     `busy`: keeps the processor busy for so many seconds. `dies`: kills the process.
     While there is a file `broken`, its `setup` fails.
     """
@@ -42,7 +42,8 @@ class Apart(Worker[dict[str, Any]]):
         while time.monotonic() < until:
             sum(range(10_000))
         while "gate" in job.payload and not is_open(job.payload["gate"]):
-            job.check()
+            if not job.payload.get("deaf"):
+                job.check()
             time.sleep(0.05)
         delays = job.payload.get("delays", [])
         if job.attempt <= len(delays):
@@ -54,6 +55,20 @@ class Light(Apart):
     """The same in a thread of the worker process."""
 
     isolation = "thread"
+
+
+class Brief(Worker[dict[str, Any]]):
+    """In a thread: takes `seconds`; notes each start with process and time, and its end."""
+
+    queue = QUEUE
+    isolation = "thread"
+    time_limit = 600
+    retry = RetryPolicy(max_losses=50)
+
+    def handle(self, job: Job[dict[str, Any]]) -> None:
+        note("starts", f"{job.key} {os.getpid()} {time.monotonic()}")
+        time.sleep(job.payload["seconds"])
+        note("ends", job.key)
 
 
 class Ordered(Light):

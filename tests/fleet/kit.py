@@ -10,8 +10,9 @@ from typing import Any
 
 from steadyworker import Client
 from steadyworker.clock import SystemClock, Times
-from steadyworker.ledger.base import State, Wanted
+from steadyworker.ledger.base import Ledger, State, Wanted
 from steadyworker.ledger.postgres.ledger import PostgresLedger
+from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Counters
 from tests.brokers.place import Ability, Place
 from tests.support.stage import WITHIN, Processes, Setting, WorkerProcess, eventually
@@ -27,13 +28,12 @@ SOON = {"times": {"defer_delay": 2.0}}
 
 
 class Fleet(Processes):
-    """Worker processes that may be on several hosts, for all that broker and ledger know."""
+    """Worker processes at one broker; with a ledger in PostgreSQL, they may be on several hosts for all that both know."""
 
     main = Path(__file__).with_name("main.py")
 
     def __init__(self, folder: Path, place: Place, database: str) -> None:
-        ledger = PostgresLedger(lambda: database, owners_dir=folder, clock=SystemClock(), times=Times())
-        super().__init__(folder, ledger, broker_url=place.url(), ledger_url=database)
+        super().__init__(folder, ledger_at(database, folder), broker_url=place.url(), ledger_url=database)
         self.place = place
         self.queue = place.queue(QUEUE)
         """The work queue."""
@@ -123,6 +123,13 @@ class Fleet(Processes):
         """What all of them have logged of this event."""
         lines = [line for process in self.processes for line in process.lines(event)]
         return [line for line in lines if values.items() <= line.items()]
+
+
+def ledger_at(url: str, folder: Path) -> Ledger:
+    """Return the ledger at this URL, of either kind."""
+    if url.startswith("sqlite:"):
+        return SqliteLedger(Path(url.removeprefix("sqlite:")), clock=SystemClock(), times=Times())
+    return PostgresLedger(lambda: url, owners_dir=folder, clock=SystemClock(), times=Times())
 
 
 def _numbers(counters: Counters) -> tuple[int, int, int, int]:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 from steadyworker.clock import SystemClock, Times
 from steadyworker.ledger.base import Claimed, JobId, Ledger, Moving, Verdict
@@ -98,6 +105,76 @@ def write(path: str) -> None:
             assert seen.checkpoint == kept
 
 
+class Mortal(sqlite3.Connection):
+    """A connection that kills its process before the n-th statement from the first BEGIN on; never if that is 0."""
+
+    left = 0
+    began = changed = False
+
+    def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
+        Mortal.changed = Mortal.changed or statement.startswith("ALTER")
+        Mortal.began = Mortal.began or statement.startswith("BEGIN")
+        if Mortal.began:
+            Mortal.left -= 1
+            if Mortal.left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return super().execute(statement, *values)
+
+
+def migrate(path: str) -> None:
+    """Open a ledger of an earlier version in a process for each line, which says at which statement that process dies."""
+    for words in sys.stdin:
+        if not words.strip().isdigit():
+            say("ready")
+            continue
+        child = os.fork()
+        if not child:
+            Mortal.left = int(words)
+            with (
+                patch("sqlite3.connect", partial(sqlite3.connect, factory=Mortal)),
+                closing(open_ledger(path)) as ledger,
+            ):
+                ledger.ledger_id()
+            os._exit(Mortal.changed)
+        _, status = os.waitpid(child, 0)
+        say(*(("killed", int(words)) if os.WIFSIGNALED(status) else ("ended", bool(os.WEXITSTATUS(status)))))
+
+
+def migrate_full(path: str, room: str) -> None:
+    """Open a copy of a ledger of an earlier version where there is no room, and again where there is some."""
+    copy, ballast = Path(room, "ledger.db"), Path(room, "ballast")
+    shutil.copy(path, copy)
+    with suppress(OSError), ballast.open("wb", buffering=0) as out:
+        while True:
+            out.write(bytes(4096))
+    os.truncate(ballast, ballast.stat().st_size - (48 << 10))  # the log's index has room, and a little of the log
+
+    def tell() -> None:
+        with closing(sqlite3.connect(copy)) as db:
+            (schema,), (rows,) = (
+                db.execute(f"SELECT {what}").fetchone() for what in ("schema FROM meta", "count(*) FROM jobs")
+            )
+        say("schema", schema, "rows", rows)
+
+    try:
+        with closing(open_ledger(str(copy))) as ledger:
+            say("opened", ledger.ledger_id())
+    except Exception as error:  # noqa: BLE001 - which one it is, is what the test asks
+        say(type(error).__name__, error)
+    ballast.unlink()
+    tell()
+    with closing(open_ledger(str(copy))) as ledger:
+        ledger.ledger_id()
+    tell()
+
+
 if __name__ == "__main__":
-    parts: dict[str, Callable[..., None]] = {"race": race, "live": live, "hold": hold, "write": write}
+    parts: dict[str, Callable[..., None]] = {
+        "race": race,
+        "live": live,
+        "hold": hold,
+        "write": write,
+        "migrate": migrate,
+        "migrate_full": migrate_full,
+    }
     parts[sys.argv[1]](*sys.argv[2:])

@@ -1,7 +1,8 @@
-"""What the tests of the PostgreSQL ledger ask for."""
+"""What the tests of the ledgers ask for."""
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -11,7 +12,23 @@ import pytest
 
 from steadyworker.clock import SystemClock, Times
 from steadyworker.ledger.postgres.ledger import PostgresLedger
+from tests.ledger.kit import Actor, started
 from tests.ledger.pgkit import QUICK, Admin, Open
+
+
+@pytest.fixture
+def actor(tmp_path: Path) -> Iterator[Actor]:
+    """Starts actors, and ends what is left of them."""
+    actors: list[subprocess.Popen[str]] = []
+
+    def start(part: str, *arguments: object) -> subprocess.Popen[str]:
+        actors.append(started(tmp_path, part, *arguments))
+        return actors[-1]
+
+    yield start
+    for process in actors:
+        process.kill()
+        process.communicate()
 
 
 @pytest.fixture

@@ -34,6 +34,9 @@ QUICK = Times(call_timeout=2.0)
 Open = Callable[..., PostgresLedger]
 Admin = psycopg.Connection[tuple[Any, ...]]
 
+TABLES = [f"steadyworker_{name}" for name in ("meta", "jobs", "messages", "progress", "owners", "attended", "bindings")]
+"""The ledger's tables; those that others refer to come first."""
+
 FIRST_BOOT = 1_700_000_000.0 - 1_000.0
 """What a FakeClock's wall clock was, when its boot clock was at 0."""
 
@@ -81,6 +84,23 @@ class Schemas:
         """Forget every job of the ledger of this place."""
         with suppress(psycopg.errors.UndefinedTable):  # it was never used
             self.admin.execute(sql.SQL("DELETE FROM {}.steadyworker_jobs").format(sql.Identifier(_schema(place))))
+
+    def saved(self, place: Path) -> Callable[[], object]:
+        """Copy all tables of the ledger of this place; return a function that sets the same tables back to the copy."""
+        schema = _schema(place)
+        tables = [(sql.Identifier(schema, table), sql.Identifier(schema, f"copy_of_{table}")) for table in TABLES]
+        for table, copy in tables:
+            self.admin.execute(sql.SQL("CREATE TABLE {} AS TABLE {}").format(copy, table))
+
+        def restore() -> None:
+            with self.admin.transaction():
+                all_of_them = sql.SQL(", ").join(table for table, _ in tables)
+                self.admin.execute(sql.SQL("TRUNCATE {}").format(all_of_them))
+                for table, copy in tables:
+                    insert = sql.SQL("INSERT INTO {} OVERRIDING SYSTEM VALUE TABLE {}")
+                    self.admin.execute(insert.format(table, copy))
+
+        return restore
 
     def _follow(self, clock: FakeClock, schema: str) -> None:
         """Let the server's clock be this one's boot clock, from now on."""

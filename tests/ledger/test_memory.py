@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from steadyworker.clock import Times
@@ -19,6 +21,10 @@ class TestMemoryLedger(LedgerSuite):
         # pytest makes one instance of this class for each test.
         opened: dict[Path, Ledger] = self.__dict__.setdefault("opened", {})
         return opened.setdefault(place, MemoryLedger(clock, times))
+
+    def saved(self, ledger: Ledger, place: Path) -> Callable[[], object]:
+        assert isinstance(ledger, MemoryLedger)
+        return partial(ledger.restore, ledger.saved())
 
 
 def test_proof_of_death_ends_a_lease_at_once() -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, LiteralString
 
 import psycopg
 import pytest
 
 from steadyworker.clock import Times
 from steadyworker.ledger.base import Ledger, Wanted
-from steadyworker.ledger.postgres import schema as sql
+from steadyworker.ledger.postgres import statements as sql
+from steadyworker.ledger.postgres.trust import ORPHANS
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.conformance import LedgerSuite
 from steadyworker.testing.conformance.ledger_claims import ClaimPromises
@@ -49,6 +50,9 @@ class TestPostgresLedger(OnPostgres, LedgerSuite):
     def make_ledger(self, place: Path, clock: FakeClock, times: Times) -> Ledger:
         return self.schemas.ledger(place, clock=clock, times=times)
 
+    def saved(self, ledger: Ledger, place: Path) -> Callable[[], object]:
+        return self.schemas.saved(place)
+
 
 class TestOnTheServersClock(OnPostgres, ClaimPromises):
     """Leases, judged by the clock that is judged by in use."""
@@ -75,15 +79,61 @@ def test_late_jobs_are_found_by_an_index(opened: Open, admin: Admin) -> None:
         "INSERT INTO steadyworker_progress SELECT uid, 1, 1, 2, '', 1 FROM steadyworker_jobs WHERE number % 10 = 0"
     )
     admin.execute("ANALYZE")
-    values = dict.fromkeys(("namespace", "queue", "states")) | {"late_by": 3600.0, "below": 1 << 62, "rows": 200}
-    with psycopg.ClientCursor(admin) as cursor:  # as the ledger does it, with the values in the statement's text
-        cursor.execute(f"EXPLAIN (FORMAT JSON) {sql.PAGE}", values | {"margin": 10.0, "lease": 60.0})
-        ((plan,),) = cursor.fetchall()
-    steps = list(_steps(plan[0]["Plan"]))
+    values = dict.fromkeys(("namespace", "queue", "states")) | {
+        "late_by": 3600.0,
+        "kept": False,
+        "below": 1 << 62,
+        "rows": 200,
+    }
+    steps = explained(admin, sql.PAGE, values | {"margin": 10.0, "lease": 60.0})
     assert "steadyworker_jobs_waiting" in {step.get("Index Name") for step in steps}
     assert "steadyworker_jobs" not in {step["Relation Name"] for step in steps if step["Node Type"] == "Seq Scan"}
     late = [row.id.key for row, _ in ledger.jobs(Wanted(late_by=3600.0))]
     assert late == [f"k-{number}" for number in range(30_000, 0, -1000)]
+
+
+WAITING = """
+    INSERT INTO steadyworker_jobs (namespace, queue, key, round, uid, state, fence, target, owner, lease_until, wake_at)
+    SELECT 'shop', 'exports', 'k-' || n, 0, n, CASE WHEN n <= 10 THEN 'running' ELSE 'moved' END, n, 'retry',
+        CASE WHEN n <= 10 THEN 'me' END, CASE WHEN n <= 10 THEN now() - interval '1 hour' END,
+        CASE WHEN n > 10 THEN now() + interval '1 day' - CASE WHEN n <= 20 THEN interval '2 days' ELSE '0' END END
+    FROM generate_series(1, 100000) AS n
+"""
+"""A hundred thousand jobs: ten of lost owners, ten whose retry did not come, and all others wait for their retry."""
+
+
+def test_orphans_are_found_by_an_index_among_a_hundred_thousand_jobs_that_wait(opened: Open, admin: Admin) -> None:
+    """Each worker process asks every 30 s, so the server reads only the rows that are late."""
+    ledger = opened(times=Times())
+    ledger.register("me", "host", ["shop/exports"])
+    admin.execute("UPDATE steadyworker_attended SET trusted_from = 0")
+    admin.execute(WAITING)
+    admin.execute("INSERT INTO steadyworker_messages SELECT number, '', '' FROM steadyworker_jobs WHERE number % 2 = 1")
+    admin.execute("ANALYZE")
+    values = {"namespace": "shop", "queue": "exports", "name": "shop/exports", "owner": "me", "beat": 1, "margin": 30.0}
+    statement = ORPHANS.replace("{now}", "ARRAY[NULL]::text[]")
+    for stranded in (False, True):
+        steps = explained(admin, statement, values | {"after": 60.0, "rows": 100, "stranded": stranded}, "ANALYZE, ")
+        read = [step for step in steps if step.get("Relation Name") == "steadyworker_jobs"]
+        assert {step["Index Name"] for step in read} >= {"steadyworker_jobs_to_wake", "steadyworker_jobs_held"}
+        assert "Seq Scan" not in {step["Node Type"] for step in read}
+        assert sum(step.get("Rows Removed by Filter", 0) for step in read) == 10
+        found = ledger.orphans("shop", "exports", 60.0, 100, stranded=stranded)
+        assert sorted(int(orphan.row.id.key[2:]) for orphan in found) == list(range(1 + stranded, 21, 2))
+
+
+def explained(
+    admin: Admin, statement: LiteralString, values: dict[str, object], options: LiteralString = ""
+) -> list[dict[str, Any]]:
+    """Every step of the statement's plan, as the ledger runs it, with the values in the text; compiled by no plan."""
+    with psycopg.ClientCursor(admin) as cursor:
+        before, end, last = statement.rpartition(";")
+        cursor.execute(f"{before}{end} EXPLAIN ({options}FORMAT JSON) {last}", values)
+        while cursor.nextset():
+            pass
+        ((plan,),) = cursor.fetchall()
+    assert "JIT" not in plan[0]
+    return list(_steps(plan[0]["Plan"]))
 
 
 def _steps(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -79,11 +79,18 @@ class TestAtTheFirstCall:
         finally:
             admin.execute("DROP ROLE guest")
 
-    @pytest.mark.parametrize("schema", [1, 99], ids=["the one before", "a newer one"])
-    def test_another_schema(self, opened: Open, admin: Admin, schema: int) -> None:
+    @pytest.mark.parametrize(
+        ("schema", "text"),
+        [
+            (4, "schema 5 to 6 at .*, got 4: finish its jobs with the version of SteadyWorker that made it"),
+            (99, r"schema 6 at .*, got 99, of SteadyWorker 7\.1: install SteadyWorker 7\.1 or newer here; this is "),
+        ],
+        ids=["an old one", "a newer one"],
+    )
+    def test_another_schema(self, opened: Open, admin: Admin, schema: int, text: str) -> None:
         claim(opened())
-        admin.execute("UPDATE steadyworker_meta SET schema = %s", [schema])
-        self.refused(opened(), f"got {schema}: finish its jobs with the version of SteadyWorker that made it")
+        admin.execute("UPDATE steadyworker_meta SET schema = %s, made_by = '7.1'", [schema])
+        self.refused(opened(), text)
 
     def test_a_database_that_cannot_hold_every_text(self, database: str, opened: Open, admin: Admin) -> None:
         admin.execute("CREATE DATABASE narrow ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")

@@ -9,9 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 from steadyworker.errors import ConfigError, LedgerUnavailable
-from steadyworker.ledger.base import JobId, Moving, Progress, Row, State, Verdict
+from steadyworker.ledger.base import Claimed, JobId, KeptMessage, Moving, Progress, Row, State, Verdict
 from steadyworker.ledger.postgres.ledger import PostgresLedger
 from steadyworker.outcome import Counters
 from tests.brokers.pgbouncer import Pooler
@@ -28,12 +29,18 @@ class TestInTransactionMode:
         url = pooler(sessions=2).through(database)
         ledgers = [opened(url) for _ in range(8)]
 
+        message = KeptMessage(bytes(range(256)), b'{"it\'s": "% \\ a fact"}')
+
         def work(number: int) -> int:
             ledger = ledgers[number]
             for turn in range(8):
                 job = JobId("shop", "exports", f"{number}-{turn}")
-                row = claim(ledger, job)
-                ledger.register(f"me-{number}", "host", ["exports"])
+                assert ledger.register(f"me-{number}", "host", ["shop/exports"])
+                row = ledger.claim(Claimed(job, None, "me", 0, b"", Counters(), message))
+                assert row is not None
+                assert ledger.message(job) == message
+                ledger.deferred(job, 60.0)
+                assert ledger.orphans("shop", "exports", 60.0, 10) == []
                 assert ledger.renew([row.token])[0].granted
                 assert ledger.checkpoint(row.token, bytes(range(256)))
                 ledger.progress(row.token, Progress(1.0, None, "it's % \\ a note", 17.0))
@@ -41,7 +48,8 @@ class TestInTransactionMode:
                 assert ledger.cancel_marks([row.uid]) == {}
                 if turn % 2:
                     assert ledger.moving(row.token, Verdict(Moving.DEAD, "no", Counters(attempts=1)))
-                    assert ledger.moved(row.token)
+                    assert ledger.moved(row.token, 60.0)
+                    assert ledger.replay(replace(job, round=1), message, b"")
                 else:
                     assert ledger.done(row.token)
                 ledger.settled(row.token, known=True)
@@ -52,8 +60,8 @@ class TestInTransactionMode:
             assert list(pool.map(work, range(8))) == [0] * 8
         assert len({ledger.ledger_id() for ledger in ledgers}) == 1
         rows = [row for row, _ in opened().jobs()]
-        assert len(rows) == len({row.fence for row in rows}) == 8 * 8
-        assert {row.state for row in rows} == {State.DONE, State.DEAD}
+        assert len(rows) == len({row.fence for row in rows}) == 8 * 12
+        assert {row.state for row in rows} == {State.DONE, State.DEAD, State.MOVED}
 
     def test_a_locked_row_is_waited_for_by_the_server_and_the_limit_stays_with_its_statement(
         self, pooler: Poolers, database: str, opened: Open, admin: Admin

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -24,39 +21,12 @@ from steadyworker.ledger.postgres.ledger import PostgresLedger
 from steadyworker.outcome import Counters
 from tests.brokers.postgres import Cluster
 from tests.conftest import Eventually
+from tests.ledger.kit import Actor, line, tell
 
-ROOT = Path(__file__).parents[2]
 JOB = JobId("shop", "exports", "m-17")
 BODY = b"\x01" * 32
 OWNERS = 200
 MEASURED = 30.0
-
-Actor = Callable[..., "subprocess.Popen[str]"]
-
-
-@pytest.fixture
-def actor(tmp_path: Path) -> Iterator[Actor]:
-    """Starts actors, and ends what is left of them."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(part: str, *arguments: object) -> subprocess.Popen[str]:
-        command = [sys.executable, str(Path(__file__).with_name("actors.py")), part, *map(str, arguments)]
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # the server is killed under one of them
-            text=True,
-            env=env,
-        )
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
 
 
 def opened(url: str, owners: Path) -> PostgresLedger:
@@ -69,11 +39,6 @@ def ledger(database: str, tmp_path: Path) -> Iterator[PostgresLedger]:
         yield ledger
 
 
-def line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
-
-
 def test_of_two_processes_that_claim_a_row_a_thousand_times_one_wins_each_time(
     actor: Actor, database: str, ledger: Ledger
 ) -> None:
@@ -82,9 +47,7 @@ def test_of_two_processes_that_claim_a_row_a_thousand_times_one_wins_each_time(
     assert [line(racer) for racer in racers] == ["ready", "ready"]
     wins: list[list[tuple[int, int]]] = []
     for racer in racers:
-        assert racer.stdin is not None
-        racer.stdin.write("go\n")
-        racer.stdin.flush()
+        tell(racer, "go")
     for racer in racers:
         said, _ = racer.communicate(timeout=100)
         assert racer.returncode == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from steadyworker.ledger.base import JobId, Ledger
 from steadyworker.ledger.owners import OwnerLock, lock_path, new_owner_id
 from steadyworker.ledger.sqlite import schema as sql
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
+from steadyworker.outcome import Counters
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.conformance import LedgerSuite
 from steadyworker.testing.conformance.ledger_fixtures import JOB, claimed, seen
@@ -27,6 +29,18 @@ def clock() -> FakeClock:
 class TestSqliteLedger(LedgerSuite):
     def make_ledger(self, place: Path, clock: FakeClock, times: Times) -> Ledger:
         return SqliteLedger(place / "ledger.db", clock=clock, times=times)
+
+    def saved(self, ledger: Ledger, place: Path) -> Callable[[], object]:
+        """Into the same file, which the ledger has open: its inode stays."""
+        copy, file = sqlite3.connect(":memory:"), place / "ledger.db"
+        with closing(sqlite3.connect(file)) as source:
+            source.backup(copy)
+
+        def restore() -> None:
+            with closing(copy), closing(sqlite3.connect(file)) as target:
+                copy.backup(target)
+
+        return restore
 
 
 def test_what_is_settled_is_committed_with_the_next_claim_or_at_the_close(tmp_path: Path, clock: FakeClock) -> None:
@@ -59,6 +73,30 @@ def test_a_settlement_that_cannot_be_committed_holds_nobody_up(tmp_path: Path, c
     ledger.close()
 
 
+def test_a_deferred_message_is_written_with_the_next_registration(tmp_path: Path, clock: FakeClock) -> None:
+    """Nobody waits for it: this process sees it at once, and another one before the job can be an orphan."""
+    mine, theirs = (SqliteLedger(tmp_path / "ledger.db", clock=clock, times=Times()) for _ in range(2))
+
+    def seen_by(ledger: Ledger) -> int:
+        return len(ledger.orphans(JOB.namespace, JOB.queue, 0.0, 10, stranded=True))
+
+    for ledger, owner in ((mine, "mine"), (theirs, "theirs")):
+        ledger.register(owner, "host", [f"{JOB.namespace}/{JOB.queue}"])
+    assert mine.interrupted(claimed(mine).token, Counters())
+    clock.advance(1)
+    mine.deferred(JOB, Times().renew + 1)
+    assert seen_by(theirs) == 1
+    mine.register("mine", "host", [])
+    assert (seen_by(theirs), seen_by(mine)) == (0, 0)
+    mine.deferred(JOB, 100)
+    clock.advance(50)
+    assert seen_by(mine) == 0
+    clock.advance(51)
+    assert seen_by(mine) == 1
+    for ledger in (mine, theirs):
+        ledger.close()
+
+
 def test_the_rows_of_dead_owners_are_found_by_an_index(tmp_path: Path, clock: FakeClock) -> None:
     """A scan of a million rows would hold the ledger's lock for a tenth of a second, for each owner."""
     with closing(SqliteLedger(tmp_path / "ledger.db", clock=clock, times=Times())) as ledger:
@@ -73,12 +111,27 @@ def test_late_jobs_are_found_by_an_index(tmp_path: Path, clock: FakeClock) -> No
     """`jobs --overdue` reads the few rows that can be late, not the hundreds of thousands that are done, nor each page twice."""
     with closing(SqliteLedger(tmp_path / "ledger.db", clock=clock, times=Times())) as ledger:
         ledger.ledger_id()
-    names = ("namespace", "queue", "states", "boot", "boottime", "now", "late_by", "below", "rows")
+    names = ("namespace", "queue", "states", "boot", "boottime", "now", "late_by", "kept", "below", "rows")
     values: dict[str, None] = dict.fromkeys(names)
     with closing(sqlite3.connect(tmp_path / "ledger.db")) as db:
         plan = [str(step[-1]) for step in db.execute(f"EXPLAIN QUERY PLAN {sql.LATE_PAGE}", values)]
     assert "SEARCH jobs USING INDEX jobs_waiting (<expr>=? AND rowid<?)" in plan
     assert not any(step.startswith(("SCAN jobs", "SCAN later", "USE TEMP B-TREE")) for step in plan)
+
+
+def test_orphans_are_found_by_indexes(tmp_path: Path, clock: FakeClock) -> None:
+    """Each worker process asks every 30 s: it reads the few rows that are held, and of those that wait the few that are late."""
+    with closing(SqliteLedger(tmp_path / "ledger.db", clock=clock, times=Times())) as ledger:
+        ledger.ledger_id()
+    names = ("namespace", "queue", "boot", "boottime", "now", "after", "margin", "trusted_from", "stranded", "rows")
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as db:
+        plan = [str(step[-1]) for step in db.execute(f"EXPLAIN QUERY PLAN {sql.ORPHANS}", dict.fromkeys(names))]
+    held, waiting = [step for step in plan if " jobs " in step]
+    assert held == "SEARCH jobs USING INDEX jobs_held (owner>?)"
+    assert waiting.startswith("SEARCH jobs USING INDEX jobs_to_wake (namespace=? AND queue=? AND ")
+    assert waiting.endswith("wake_at<?)")
+    assert "SEARCH messages USING INTEGER PRIMARY KEY (rowid=?)" in plan
+    assert not any(step.startswith(("SCAN jobs", "SCAN messages")) for step in plan)
 
 
 def test_a_purge_removes_the_locks_of_dead_owners_that_hold_no_job(tmp_path: Path, clock: FakeClock) -> None:

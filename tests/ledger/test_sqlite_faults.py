@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ from steadyworker.outcome import Counters
 from steadyworker.system import mounts
 from steadyworker.system.mounts import network_file_system
 from steadyworker.testing.clock import FakeClock
+from tests.support.schema_6 import version_before
 
 ROOT = Path(__file__).parents[2]
 JOB = JobId("shop", "exports", "m-17")
@@ -72,15 +73,21 @@ class TestAtTheFirstCall:
         with closing(sqlite3.connect(path)) as db:
             assert db.execute("PRAGMA journal_mode").fetchone() == ("delete",), "it is left as it was"
 
-    @pytest.mark.parametrize("schema", [1, 2, 99], ids=["the first", "the one before", "a newer one"])
-    def test_another_schema(self, path: Path, schema: int) -> None:
+    @pytest.mark.parametrize(
+        ("schema", "text"),
+        [
+            (1, "schema 6 to 7 at {path}, got 1: finish its jobs with the version of SteadyWorker that made it"),
+            (5, "schema 6 to 7 at {path}, got 5: finish its jobs with the version of SteadyWorker that made it"),
+            (99, "schema 7 at {path}, got 99, of SteadyWorker 7.1: install SteadyWorker 7.1 or newer here"),
+        ],
+        ids=["the first", "an old one", "a newer one"],
+    )
+    def test_another_schema(self, path: Path, schema: int, text: str) -> None:
         with closing(opened(path)) as ledger:
             claim(ledger)
         with closing(sqlite3.connect(path)) as db, db:
-            db.execute("UPDATE meta SET schema = ?", [schema])
-        self.refused(
-            path, f"schema 6 at {path}, got {schema}: finish its jobs with the version of SteadyWorker that made it"
-        )
+            db.execute("UPDATE meta SET schema = ?, made_by = '7.1'", [schema])
+        self.refused(path, text.format(path=path))
 
     def test_a_damaged_ledger(self, path: Path) -> None:
         with closing(opened(path)) as ledger:
@@ -301,10 +308,11 @@ class TestNoRoom:
         assert kinds == {"ok", "LedgerUnavailable"}
         assert any(said in line for line in lines)
 
-    def test_read_only(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("version", [nullcontext, version_before], ids=["this version", "to be migrated"])
+    def test_read_only(self, tmp_path: Path, version: Callable[[], AbstractContextManager[None]]) -> None:
         """At the first call it is a ConfigError: the deployment is wrong."""
         (tmp_path / "room").mkdir()
-        with closing(opened(tmp_path / "room" / "l.db")) as ledger:
+        with version(), closing(opened(tmp_path / "room" / "l.db")) as ledger:
             claim(ledger)
         around = in_own_mounts(tmp_path, "mount -o bind,ro " + str(tmp_path / "room"))
         script = (

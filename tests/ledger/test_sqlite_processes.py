@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -19,31 +17,11 @@ from steadyworker.ledger.base import Claimed, JobId, State
 from steadyworker.ledger.owners import lock_path
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Counters
+from tests.ledger.kit import Actor, line, tell
 
 pytestmark = pytest.mark.processes
 
-ROOT = Path(__file__).parents[2]
 JOB = JobId("shop", "exports", "m-17")
-
-Actor = Callable[..., "subprocess.Popen[str]"]
-
-
-@pytest.fixture
-def actor() -> Iterator[Actor]:
-    """Starts actors, and ends what is left of them."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(part: str, *arguments: object) -> subprocess.Popen[str]:
-        command = [sys.executable, str(Path(__file__).with_name("actors.py")), part, *map(str, arguments)]
-        env = {**os.environ, "PYTHONPATH": str(ROOT)}
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
 
 
 @pytest.fixture
@@ -57,11 +35,6 @@ def ledger(path: Path) -> Iterator[SqliteLedger]:
         yield ledger
 
 
-def line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
-
-
 def test_of_two_processes_that_claim_a_row_a_thousand_times_one_wins_each_time(
     actor: Actor, path: Path, ledger: SqliteLedger
 ) -> None:
@@ -70,9 +43,7 @@ def test_of_two_processes_that_claim_a_row_a_thousand_times_one_wins_each_time(
     assert [line(racer) for racer in racers] == ["ready", "ready"]
     wins: list[list[tuple[int, int]]] = []
     for racer in racers:
-        assert racer.stdin is not None
-        racer.stdin.write("go\n")
-        racer.stdin.flush()
+        tell(racer, "go")
     for racer in racers:
         said, _ = racer.communicate(timeout=60)
         assert racer.returncode == 0

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from steadyworker.adapter import Delivered, QueueSpec
+from steadyworker.adapter import DeadLetters, Delivered, QueueSpec
 from steadyworker.deadletters import DeadLetterQueue
 from steadyworker.delivery import DEAD_HEADERS, HOP, KEY, REASON, ROUND, Delivery, OutgoingMessage, Target
 from steadyworker.errors import Reject, Snooze
 from steadyworker.events import DeliveryRejected, DuplicateAcked, JobSettled
-from steadyworker.ledger.base import JobId, Row, State, Wanted
+from steadyworker.ledger.base import Claimed, JobId, KeptMessage, Row, State, Wanted
+from steadyworker.outcome import Counters
 from steadyworker.runner.envelope import identify
 from steadyworker.testing.harness import Harness
 from steadyworker.testing.plugin import MakeHarness
@@ -390,6 +393,37 @@ def test_replayed_twice_it_runs_once(harness: MakeHarness) -> None:
     assert h.dead == []
 
 
+def test_a_replay_that_was_cut_off_before_its_message_still_runs_and_runs_once(harness: MakeHarness) -> None:
+    """The ledger has the next round's message, so a worker process takes it; then the letter is replayed once more."""
+    exports = worker(raises(Reject("no")), nothing)
+    h = harness(exports)
+    key = h.send(exports, {})
+    h.wait(key)
+    adapter = h.broker.adapter(QueueSpec(QUEUE, f"{QUEUE}.dead"))
+
+    class Cut(Exception):
+        pass
+
+    @contextmanager
+    def cut_off() -> Iterator[DeadLetters]:
+        with adapter.dead_letters() as held:
+            held.publish = raise_cut  # type: ignore[method-assign]
+            yield held
+
+    def raise_cut(message: OutgoingMessage) -> None:
+        raise Cut
+
+    with pytest.raises(Cut):
+        DeadLetterQueue(cut_off, h.ledger, NAMESPACE, QUEUE).replay([key])
+    h.advance(600)
+    row = h.wait(key)
+    assert row is not None
+    assert (row.id.round, row.state, h.starts(key), len(h.dead)) == (1, State.DONE, 2, 1)
+    letters(h).replay([key])
+    h.wait("anything", until=lambda: h.broker.depth(QUEUE) == 0)
+    assert (h.starts(key), h.dead) == (2, [])
+
+
 def test_a_job_that_died_again_is_replayed_to_the_next_round(harness: MakeHarness) -> None:
     exports = worker(raises(Reject("no")), raises(Reject("still no")), nothing)
     h = harness(exports)
@@ -491,3 +525,20 @@ def test_the_ledger_is_asked_before_a_claim_only_of_what_is_not_new(
     assert asked == ["may"]
     assert h.starts("may") == 1
     assert len(events(h, "may", DuplicateAcked)) == 1
+
+
+def test_a_job_whose_message_was_lost_and_that_was_sent_again_runs_once(harness: MakeHarness) -> None:
+    """The ledger keeps the lost message, too, but the next round has taken its place."""
+    seen = Seen(lambda job: job.key)
+    exports = worker(seen)
+    h = harness(exports)
+    id_, kept = JobId(NAMESPACE, QUEUE, "k-1"), KeptMessage(b"{}", b'{"headers":{"sw-job-key":"k-1"}}')
+    lost = Claimed(id_, None, "gone", 0, hashlib.sha256(b"{}").digest(), Counters(), kept)
+    assert h.ledger.claim(lost) is not None
+
+    h.send(exports, {}, key="k-1", again=True)
+    row = h.wait("k-1")
+    h.advance(900)
+
+    assert row is not None
+    assert (row.id.round, row.state, seen.values) == (1, State.DONE, ["k-1"])

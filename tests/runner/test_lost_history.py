@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from steadyworker.events import Fenced, JobStarted, TakenOver
-from steadyworker.ledger.base import JobId, Row, State
+from steadyworker.ledger.base import Claimed, Hindrance, JobId, KeptMessage, Row, State
+from steadyworker.outcome import Counters
 from steadyworker.runner.report import lost_history
 from steadyworker.runner.state import Phase
 from steadyworker.testing.harness import Harness
 from steadyworker.testing.plugin import MakeHarness
-from tests.runner.kit import Gate, counted, events, raises, worker
+from steadyworker.testing.worker_process import NAMESPACE
+from tests.runner.kit import QUEUE, Gate, counted, events, raises, worker
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[Any]:
@@ -36,6 +38,24 @@ def at_a_gate(harness: MakeHarness) -> tuple[Harness, str, Gate]:
 
 def goes_back(h: Harness, to: dict[JobId, Any]) -> None:
     h.ledger._jobs = copy.deepcopy(to)
+
+
+def test_a_job_that_shows_a_loss_makes_old_records_of_all_others(harness: MakeHarness) -> None:
+    h, key, gate = at_a_gate(harness)
+    id = JobId(NAMESPACE, QUEUE, "waits")
+    waits = h.ledger.claim(Claimed(id, None, "dead", 0, b"", Counters(), KeptMessage(b"{}", b"{}")))
+    assert waits is not None
+    h.ledger.interrupted(waits.token, Counters())
+    before = {id: job for id, job in h.ledger._jobs.items() if id.key == "waits"}
+    goes_back(h, before)
+    while not events(h, key, Fenced):
+        h.advance(1)
+    gate.open()
+    assert h.wait(key) is not None
+    h.advance(600)
+    (orphan,) = h.ledger.orphans(NAMESPACE, QUEUE, 1.0, 10, stranded=True)
+    assert (orphan.row.id.key, orphan.hindrance) == ("waits", Hindrance.OLD_RECORD)
+    assert events(h, "waits", JobStarted) == []
 
 
 def test_jobs_whose_records_are_gone_are_one_error_and_start_again(

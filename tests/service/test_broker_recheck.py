@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from steadyworker.adapter import Adapter, QueueSpec
 from steadyworker.errors import BrokerUnavailable, Finding
 from steadyworker.service import broker_recheck
 from steadyworker.service.broker_recheck import DAILY, SOON, BrokerRecheck
@@ -23,7 +22,7 @@ class Broker:
         self.answers = list(answers)
         self.asked = threading.Event()
 
-    def findings(self, _: QueueSpec) -> list[Finding]:
+    def findings(self) -> list[Finding]:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         self.asked.set()
         if isinstance(answer, Exception):
@@ -32,8 +31,7 @@ class Broker:
 
 
 def recheck(*brokers: Broker, known: list[Finding] | None = None) -> BrokerRecheck:
-    spec = QueueSpec("exports", "exports.dead")
-    return BrokerRecheck([(cast(Adapter, broker), spec) for broker in brokers], known or [])
+    return BrokerRecheck([broker.findings for broker in brokers], known or [])
 
 
 @pytest.fixture

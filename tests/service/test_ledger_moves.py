@@ -1,8 +1,10 @@
-"""Two versions on one ledger, and one fleet that moves from one ledger to another, as deploy/README.md describes it."""
+"""Two versions on one ledger, a deploy that migrates it, and one fleet that moves from one ledger to another, as deploy/README.md describes it."""
 
 from __future__ import annotations
 
+import sqlite3
 from contextlib import closing
+from importlib.metadata import version
 
 import psycopg
 import pytest
@@ -11,10 +13,10 @@ from psycopg import sql
 from steadyworker.clock import SystemClock, Times
 from steadyworker.ledger.base import State
 from steadyworker.ledger.postgres.ledger import PostgresLedger
-from tests.support.stage import Stage
+from tests.support.stage import WITHIN, Stage, eventually
 
 STEPS = "tests.support.jobs:Steps"
-ANOTHER = {"schema": 99}
+VERSION_BEFORE = {"schema": 6}
 FOREIGN = ("jobs", "meta", "owners", "progress", "bindings")
 """The tables of another program, beside those of the ledger."""
 
@@ -30,27 +32,78 @@ def ledger_url(request: pytest.FixtureRequest, stage: Stage) -> str:
     return url
 
 
-def test_a_version_with_other_tables_ends_with_78_and_the_old_one_goes_on(stage: Stage, ledger_url: str) -> None:
+def test_a_version_that_the_ledger_is_too_new_for_ends_with_78_and_the_others_go_on(
+    stage: Stage, ledger_url: str
+) -> None:
     """It takes no message, it changes nothing, and `check` has said so."""
+    older = {"schema": 1}
     stage.send("steps", {"gate": "gate", "at": 3})
-    old = stage.worker(STEPS, ledger=ledger_url, concurrency=2).started()
+    worker = stage.worker(STEPS, ledger=ledger_url, concurrency=2).started()
     stage.notes("waiting", 1)
     stage.send("steps", {}, key="later")
     stage.reaches("steps", State.DONE, "later")
-    check = stage.worker("check", STEPS, ledger=ledger_url, script=ANOTHER)
+    check = stage.worker("check", STEPS, ledger=ledger_url, script=older)
     check.ended(78)
-    new = stage.worker(STEPS, ledger=ledger_url, script=ANOTHER)
-    new.ended(78)
-    what = new.says("startup_refused")["what"]
-    assert "Expected a ledger of schema 99" in what
+    refused = stage.worker(STEPS, ledger=ledger_url, script=older)
+    refused.ended(78)
+    what = refused.says("startup_refused")["what"]
+    assert "Expected a ledger of schema 1" in what
     assert " ".join(what.split()) in " ".join(check.said().split())
     stage.send("steps", {}, key="last")
     stage.reaches("steps", State.DONE, "last")
     stage.open()
     stage.empties("steps")
     assert sorted(stage.lines("starts")) == ["job 1 0", "last 1 0", "later 1 0"]
-    old.terminate()
-    old.ended(0)
+    worker.terminate()
+    worker.ended(0)
+
+
+def test_a_rolling_deploy_over_a_migration(stage: Stage) -> None:
+    """The old worker process ends its job; killed and started again, it is refused, and its other job is taken over."""
+
+    def schema() -> tuple[int, int]:
+        with closing(sqlite3.connect(stage.ledger_path, timeout=WITHIN)) as ledger:
+            counted = "SELECT schema, (SELECT count(*) FROM jobs WHERE state = 'done') FROM meta"
+            found: tuple[int, int] = ledger.execute(counted).fetchone()
+            return found
+
+    old = stage.worker(STEPS, script=VERSION_BEFORE, concurrency=2).started()
+    stage.send("steps", {}, key="early")
+    eventually(lambda: schema() == (6, 1), "the first job, on the old tables", report=stage.logs)
+    stage.send("steps", {"steps": 4, "gate": "gate", "at": 3}, key="ends")
+    stage.send("steps", {"steps": 4, "gate": "other", "at": 2}, key="moves")
+    stage.notes("waiting", 2)
+    check = stage.command("check", STEPS)
+    check.ended(0)
+    assert "[ledger.older]" in check.said()
+    jobs = stage.command("jobs")
+    jobs.ended(78)
+    assert "start a worker of SteadyWorker" in " ".join(jobs.said().split())
+    assert schema() == (6, 1)
+
+    new = stage.worker(STEPS, concurrency=2).started()
+    assert schema() == (7, 1)
+    stage.open()
+    stage.reaches("steps", State.DONE, "ends")
+
+    old.kill()
+    old.wait()
+    again = stage.worker(STEPS, script=VERSION_BEFORE)
+    again.ended(78)
+    what = again.says("startup_refused")["what"]
+    assert "Expected a ledger of schema 6" in what
+    assert f"install SteadyWorker {version('steadyworker')} or newer" in what
+    stage.notes("starts", 4)
+    stage.open("other")
+    row = stage.reaches("steps", State.DONE, "moves")
+    assert row.counters.crashes == 0
+    stage.empties("steps")
+    assert sorted(stage.lines("starts")) == ["early 1 0", "ends 1 0", "moves 1 0", "moves 1 2"]
+    assert sorted(stage.lines("effects")) == sorted(
+        [*(f"early {at}" for at in range(10)), *(f"{key} {at}" for key in ("ends", "moves") for at in range(4))]
+    )
+    new.terminate()
+    new.ended(0)
 
 
 def test_a_ledger_among_the_tables_of_other_programs(stage: Stage, database: str) -> None:

@@ -7,6 +7,7 @@ A violation names its seed: `history(seed)` in a debugger plays the same history
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,17 +20,21 @@ from msgspec import structs
 from steadyworker.clock import Times
 from steadyworker.delivery import HOP, Target
 from steadyworker.errors import TargetFull
-from steadyworker.ledger.base import State
+from steadyworker.ledger.base import Hindrance, State
 from steadyworker.ledger.memory import MemoryLedger
+from steadyworker.ledger.memory_job import MemoryJob
 from steadyworker.ledger.rules import HeldBy, answer
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Interrupted
-from steadyworker.runner import deliveries, planning, unkeyed
+from steadyworker.runner import deliveries, orphans, planning, unkeyed
 from steadyworker.runner.deliveries import Deliveries
+from steadyworker.runner.envelope import envelope_of
+from steadyworker.runner.orphans import Orphans
 from steadyworker.runner.runs import Runs
 from steadyworker.runner.settlement_plan import SettlementPlan, Step
 from steadyworker.runner.state import Phase, PlanResult, Run
 from steadyworker.runner.unkeyed import UnkeyedMessages
+from tests.simulation.lossy import NO_LOSS, STORM, LossyWorld, lossy
 from tests.simulation.unkeyed import SOME, WITHOUT_DOUBT, LonelyWorld, UnkeyedWorld
 from tests.simulation.world import CALM, CONNECTIONS_ONLY, Faults, Violation, World, history
 
@@ -44,9 +49,32 @@ ALWAYS = 2
     "chunk", [pytest.param(chunk, marks=[pytest.mark.slow] if chunk >= ALWAYS else []) for chunk in range(CHUNKS)]
 )
 def test_every_guarantee_holds_in_every_history(chunk: int) -> None:
-    """100,000 histories on `memory:`, a tenth of them with adoption switched off."""
+    """100,000 histories on `memory:`, with a broker that loses messages, a tenth of them with adoption switched off."""
     for seed in range(chunk * EACH, (chunk + 1) * EACH):
-        history(seed, adoption=seed % 10 != 0)
+        lossy(seed, STORM, adoption=seed % 10 != 0)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("chunk", [0, *(pytest.param(chunk, marks=pytest.mark.slow) for chunk in range(1, 10))])
+def test_nothing_is_called_lost_that_is_not_lost(chunk: int) -> None:
+    """
+    Outages, suspends, frozen owners and backlogs without a loss: the search for lost messages starts no job.
+
+    It starts one only if its process is cut off while it holds the message, or if no slot was free for longer than `orphan_reserve`.
+    """
+    for seed in range(chunk * 1_000, (chunk + 1) * 1_000):
+        world = lossy(seed, NO_LOSS, adoption=seed % 10 != 0)
+        assert world.seen.orphans == world.seen.reserved + world.seen.held, world.describe()
+        assert world.seen.of_orphans == 0, "a run began beside another, because its message was called lost"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_two_runs_of_a_job_overlap_no_oftener_than_without_the_search_for_lost_messages() -> None:
+    """The same histories, with and without the search; the two diverge by chance only."""
+    on = sum(lossy(seed, NO_LOSS).seen.overlaps for seed in range(5_000))
+    off = sum(lossy(seed, NO_LOSS, orphan_look=1e12).seen.overlaps for seed in range(5_000))
+    assert on <= off + 3 * math.sqrt(off), f"{on} with the search, {off} without"
 
 
 @pytest.mark.timeout(600)
@@ -58,7 +86,7 @@ def test_every_guarantee_holds_on_sqlite(chunk: int, tmp_path: Path) -> None:
         def on_sqlite(clock: Any, times: Times, is_dead: Callable[[str], bool], seed: int = seed) -> SqliteLedger:
             return SqliteLedger(tmp_path / f"{seed}.db", clock=clock, times=times, is_dead=is_dead)
 
-        world = history(seed, adoption=seed % 10 != 0, make_ledger=on_sqlite)
+        world = lossy(seed, STORM, adoption=seed % 10 != 0, make_ledger=on_sqlite)
         world.ledger.close()
         for file in tmp_path.glob(f"{seed}.db*"):
             if file.is_file():
@@ -118,13 +146,13 @@ def a_refused_run_leaves_its_delivery_alone() -> Any:
 
 
 def my_name_without_my_run_means_wait() -> Any:
-    original = Deliveries._held_by
+    original = Deliveries.held_by
 
     def held_by(self: Deliveries, row: Any) -> HeldBy:
         answer = original(self, row)
         return HeldBy.MINE if answer is HeldBy.LOST else answer
 
-    return replaced(Deliveries, "_held_by", held_by)
+    return replaced(Deliveries, "held_by", held_by)
 
 
 def moved_is_written_before_the_confirm() -> Any:
@@ -181,6 +209,74 @@ def a_moved_letter_settles_the_job_that_still_moves_to_it() -> Any:
     return replaced(deliveries, "answer", only_of_the_dead)
 
 
+def steadiness_is_not_asked_for() -> Any:
+    return replaced(Orphans, "_steady", lambda *_: True)
+
+
+def an_open_credit_is_not_asked_for() -> Any:
+    return replaced(Orphans, "_nothing_waits", lambda *_: True)
+
+
+def moved_says_no_moment() -> Any:
+    original = MemoryJob.move
+
+    def move(self: MemoryJob, now: float, wall: float, wake_in: float) -> None:
+        original(self, now, wall, wake_in)
+        self.wake_at = None
+
+    return replaced(MemoryJob, "move", move)
+
+
+def moved_says_now() -> Any:
+    original = MemoryJob.move
+    return replaced(MemoryJob, "move", lambda self, now, wall, _: original(self, now, wall, 0.0))
+
+
+def a_replay_publishes_without_its_row() -> Any:
+    return replaced(LossyWorld, "replay_row", lambda *_: None)
+
+
+def the_message_is_kept_after_the_claim() -> Any:
+    """With the first renewal, in a transaction of its own."""
+    claim, renew = MemoryLedger.claim, MemoryLedger.renew
+
+    @contextmanager
+    def mutant() -> Iterator[None]:
+        owed: dict[Any, Any] = {}
+
+        def claims(self: MemoryLedger, claimed: Any) -> Any:
+            owed[claimed.id] = claimed.message
+            return claim(self, structs.replace(claimed, message=None))
+
+        def renews(self: MemoryLedger, tokens: Any) -> Any:
+            for token in tokens:
+                job = self._jobs.get(token.id)
+                if job is not None and job.state is not State.DONE:
+                    job.message = job.message or owed.get(token.id)
+            return renew(self, tokens)
+
+        with replaced(MemoryLedger, "claim", claims), replaced(MemoryLedger, "renew", renews):
+            yield
+
+    return mutant()
+
+
+def the_retry_of_an_orphan_keeps_the_hop() -> Any:
+    original = envelope_of
+    return replaced(orphans, "envelope_of", lambda row, message: structs.replace(original(row, message), hop=row.hop))
+
+
+def an_old_record_is_trusted() -> Any:
+    def hindrance(self: MemoryLedger, job: MemoryJob) -> Hindrance | None:
+        return Hindrance.NO_MESSAGE if job.message is None else None
+
+    return replaced(MemoryLedger, "_hindrance", hindrance)
+
+
+def a_deferral_is_not_recorded() -> Any:
+    return replaced(MemoryLedger, "deferred", lambda *_: None)
+
+
 LOSSY = Faults(lost_answer=0.05)
 HASTY = Faults(kill=0.03, cut=0.2, lost_confirm=0.5, move=0.2)
 """Confirms are lost, and an operator moves each letter at once: its publisher does not know that the broker has it."""
@@ -209,6 +305,35 @@ def test_the_simulation_catches_the_mutant(mutant: Callable[[], Any], caught_wit
             try:
                 history(seed, adoption=seed % 2 == 0, faults=faults)
             except (Violation, AssertionError):
+                return
+    pytest.fail(f"{mutant.__name__} survived {caught_within} histories")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("mutant", "caught_within", "faults"),
+    [
+        (steadiness_is_not_asked_for, 2_000, NO_LOSS),
+        (an_open_credit_is_not_asked_for, 2_000, NO_LOSS),
+        (moved_says_no_moment, 2_000, STORM),
+        (moved_says_now, 2_000, NO_LOSS),
+        (a_replay_publishes_without_its_row, 2_000, STORM),
+        (the_message_is_kept_after_the_claim, 2_000, STORM),
+        (the_retry_of_an_orphan_keeps_the_hop, 2_000, STORM),
+        (an_old_record_is_trusted, 2_000, STORM),
+        (a_deferral_is_not_recorded, 2_000, NO_LOSS),
+    ],
+)
+def test_the_simulation_catches_the_mutant_of_the_search_for_lost_messages(
+    mutant: Callable[[], Any], caught_within: int, faults: Faults
+) -> None:
+    with mutant():
+        for seed in range(caught_within):
+            try:
+                world = lossy(seed, faults)
+            except (Violation, AssertionError):
+                return
+            if faults is NO_LOSS and world.seen.of_orphans:
                 return
     pytest.fail(f"{mutant.__name__} survived {caught_within} histories")
 

@@ -25,7 +25,7 @@ WITHOUT_DOUBT = replace(CONNECTIONS_ONLY, lost_ack=0, early=0, redeliver=0)
 class UnkeyedWorld(World):
     """One history of a few equal messages."""
 
-    name = ""
+    names = ("",)
 
     def __init__(self, seed: int, **options: Any) -> None:
         self.count = 1 + seed % 4

@@ -10,19 +10,18 @@ that everybody else goes on meanwhile (a frozen process): the wrappers below do 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any, cast
 
-from msgspec.structs import replace
-
 from steadyworker.adapter import QueueSpec
-from steadyworker.clock import Times
+from steadyworker.clock import Clock, Times
 from steadyworker.delivery import KEY, ROUND, Delivery, OutgoingMessage, Settle, Settled, Target
 from steadyworker.errors import LedgerUnavailable, StaleDelivery, Unsettled
 from steadyworker.events import Event, Fenced
 from steadyworker.ledger.base import JobId, Ledger, Row, State, Token, Verdict
-from steadyworker.ledger.lease import Keeper
+from steadyworker.ledger.lease import Keeper, registered_name
 from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.lifecycle import Stage
 from steadyworker.link import Task
@@ -82,6 +81,10 @@ class Faults:
     cancel: float = 0.003
     stop: float = 0.005
     move: float = 0.02
+    lose: float = 0.0
+    outage: float = 0.0
+    suspend: float = 0.0
+    restore: float = 0.0
 
 
 CALM = Faults(*[0.0] * len(fields(Faults)))
@@ -91,12 +94,13 @@ CONNECTIONS_ONLY = Faults(kill=0, freeze=0, lost_answer=0, ledger_away=0, duplic
 class SimSlot:
     """A slot whose job takes a step when the world says so."""
 
-    id = 0
     stuck = broken = False
     last_turn = None
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, worker: SimWorker, id: int = 0) -> None:
+        self.id = id
         self._world = world
+        self._worker = worker
         self._sink: SlotSink | None = None
         self.warm = False
         self.task: Task | None = None
@@ -108,13 +112,18 @@ class SimSlot:
     def start(self, sink: SlotSink) -> None:
         self._sink = sink
         self.warm = True
-        sink(Ready(0))
+        sink(Ready(self.id))
 
     def run(self, task: Task) -> None:
         if self.task is not None:
             raise Violation("a slot was given two runs at once")
         self.task, self.warm, self._asking, self._reason, self._killed = task, False, False, None, None
-        self._world.began(task)
+        self._world.began(task, self._worker)
+
+    @property
+    def computing(self) -> Task | None:
+        """The run that goes on here, unless it is to end."""
+        return self.task if self._killed is None and self._reason is None else None
 
     @property
     def can_step(self) -> bool:
@@ -134,7 +143,7 @@ class SimSlot:
         elif rng.random() < 0.4:
             self._asking, self._asked = True, self._asked + 1
             what = rng.choice(("checkpoint", "may_commit"))
-            self._sink(Asked(0, task.fence, self._asked, what, b"%d" % self._asked))
+            self._sink(Asked(self.id, task.fence, self._asked, what, b"%d" % self._asked))
         else:
             self._end(self._world.outcome())
 
@@ -142,7 +151,7 @@ class SimSlot:
         task, self.task, self.warm = self.task, None, True
         assert task is not None
         assert self._sink is not None
-        self._sink(Ended(0, task.fence, outcome))
+        self._sink(Ended(self.id, task.fence, outcome))
 
     def reply(self, fence: int, id: int, answer: Any, *, refused: Any = None, end: bool = True) -> None:
         self._asking = False
@@ -174,12 +183,13 @@ class SimLedger:
         real = getattr(self._world.ledger, name)
         world, worker = self._world, self._worker
 
-        def call(*arguments: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
             faults, rng = world.faults, world.rng
-            if worker.ledger_away or (faults.lost_answer and rng.random() < faults.lost_answer / 2):
+            if worker.ledger_away or world.ledger_out or (faults.lost_answer and rng.random() < faults.lost_answer / 2):
                 raise LedgerUnavailable(f"{name}: no answer")
             world.perhaps_struck(worker)
-            answer = real(*arguments)
+            answer = real(*arguments, **options)
+            world.caller = worker
             world.observed(name, arguments, answer)
             world.perhaps_struck(worker)
             if faults.lost_answer and rng.random() < faults.lost_answer / 2:
@@ -251,23 +261,26 @@ class SimWorker:
         world = self.world
         self.adapter = (SoonAdapter if world.soon else SimAdapter)(world, self)
         self.ledger = SimLedger(world, self)
-        self.slot = SimSlot(world)
+        self.clock = world.clock_of_a_host()
+        self.slots = [SimSlot(world, self, number) for number in range(world.slots)]
         deps = Deps(
-            spec=SPEC,
+            spec=world.spec,
             namespace=NAMESPACE,
             owner=self.owner,
             worker=self.owner,
             ledger=cast(Ledger, self.ledger),
             adapter=self.adapter,  # type: ignore[arg-type]
-            slots=[cast(Slot, self.slot)],
-            clock=world.clock,
-            times=TIMES,
+            slots=[cast(Slot, slot) for slot in self.slots],
+            clock=self.clock,
+            times=world.times,
             emit=world.heard,
             submit=self.pending.append,
             adoption=world.adoption,
+            stop_on_ledger_loss=world.stops,
         )
         self.runner = Runner(deps)
-        self.keeper = Keeper(cast(Ledger, self.ledger), self.owner, "host", [QUEUE], [self.runner], world.clock, TIMES)
+        names, ledger = [registered_name(NAMESPACE, QUEUE)], cast(Ledger, self.ledger)
+        self.keeper = Keeper(ledger, self.owner, "host", names, [self.runner], self.clock, world.times)
         self.next_turn = self.next_look = 0.0
         self.runner.start()
 
@@ -278,18 +291,14 @@ class SimWorker:
             possible.append(self._one_event)
         if self.pending:
             possible.append(self._one_hand_over)
-        if self.slot.can_step:
-            possible.append(self._one_slot_step)
-        if self.world.clock.monotonic() >= self.next_turn:
+        possible += [partial(slot.step, self.world.rng) for slot in self.slots if slot.can_step]
+        if self.clock.monotonic() >= self.next_turn:
             possible.append(self._keep)
-        if self.world.clock.monotonic() >= self.next_look and self.runner.tokens() and not self.keeper.away:
+        if self.clock.monotonic() >= self.next_look and self.runner.tokens() and not self.keeper.away:
             possible.append(self._look)
         if (due := self.runner.timers.next_in()) is not None and due == 0.0:
             possible.append(self.runner.tick)
         return possible
-
-    def _one_slot_step(self) -> None:
-        self.slot.step(self.world.rng)
 
     def _one_event(self) -> None:
         """A turn of one event or of several, as the runner's thread takes them."""
@@ -302,11 +311,11 @@ class SimWorker:
 
     def _keep(self) -> None:
         self.keeper.turn()
-        self.next_turn = self.world.clock.monotonic() + (1.0 if self.keeper.away else TIMES.renew)
+        self.next_turn = self.clock.monotonic() + (1.0 if self.keeper.away else self.world.times.renew)
 
     def _look(self) -> None:
         self.keeper.look()
-        self.next_look = self.world.clock.monotonic() + TIMES.cancel_look
+        self.next_look = self.clock.monotonic() + self.world.times.cancel_look
 
 
 class World:
@@ -315,8 +324,22 @@ class World:
     fleet = 3
     """How many worker processes there are."""
 
-    name = "job"
-    """What the broker's faults call the message: its key, or its id."""
+    slots = 1
+    """How many jobs a worker process can run at once."""
+
+    names: Sequence[str] = ("job",)
+    """What the broker's faults call the messages: their keys, or their ids."""
+
+    times = TIMES
+    spec = SPEC
+    stops = False
+    """Whether a run ends when its lease is over and the ledger is away."""
+
+    levels: tuple[float, ...] = ()
+    """The delay levels of the broker; without levels, its delays are exact."""
+
+    ledger_out = False
+    """Whether the ledger is away for everybody."""
 
     def __init__(
         self,
@@ -335,34 +358,41 @@ class World:
         self.clock = FakeClock()
         self.dead_owners: set[str] = set()
         make = make_ledger or (lambda clock, times, is_dead: MemoryLedger(clock, times, is_dead=is_dead))
-        self.ledger = make(self.clock, TIMES, self.dead_owners.__contains__)
+        self.ledger = make(self.clock, self.times, self.dead_owners.__contains__)
         self.broker = MemoryBroker(self.clock)
+        self.broker.delay_by(*self.levels)
         self._owners = 0
         self.starts = 0
         self.granted: dict[JobId, int] = {}
         self.accepted: list[str] = []
-        self.final: list[tuple[int, str]] = []
-        self.moved: set[int] = set()
+        self.final: list[tuple[JobId, str]] = []
+        self.moved: set[tuple[str, int]] = set()
         self.kills = 0
         self.fenced = 0
         self.pauses = 0
         self.depth = 0
-        self.id = JobId(NAMESPACE, QUEUE, "job", 0)
         self.workers = [self._new_worker() for _ in range(self.fleet)]
         self.operator = self.broker.adapter(QueueSpec(QUEUE, SPEC.dead_letter_queue))
         self.send()
 
     def send(self) -> None:
         """Send the one job."""
-        self.operator.publish(OutgoingMessage(Target.WORK, b"{}", {KEY: "job"}))
+        self.operator.publish(OutgoingMessage(Target.WORK, b"{}", {KEY: self.names[0]}))
+
+    caller: SimWorker
+    """The worker process of the call that is observed."""
 
     def _new_worker(self) -> SimWorker:
         self._owners += 1
         return SimWorker(self, f"host/boot/{self._owners}")
 
+    def clock_of_a_host(self) -> Clock:
+        """The clock of a new worker process."""
+        return self.clock
+
     # --- what the wrappers tell ---
 
-    def began(self, task: Task) -> None:
+    def began(self, task: Task, worker: SimWorker) -> None:
         self.starts += 1
 
     def heard(self, event: Event) -> None:
@@ -401,11 +431,11 @@ class World:
                 self.accepted.append(name)
             token: Token = arguments[0]
             if name == "done":
-                self.final.append((token.id.round, "done"))
+                self.final.append((token.id, "done"))
             elif name == "moved":
                 row = self.ledger.read(token.id)
                 if row is not None and row.state is State.DEAD:
-                    self.final.append((token.id.round, "dead"))
+                    self.final.append((token.id, "dead"))
 
     def _permitted(self, token: Token) -> None:
         self._current("may_commit", token)
@@ -424,10 +454,14 @@ class World:
         if self.faults.freeze and self.depth < 2 and self.rng.random() < self.faults.freeze:
             self.pauses += 1
             self.depth += 1
-            self.clock.advance(self.rng.choice([1.0, 20.0, 70.0, 120.0]))
-            for _ in range(self.rng.randrange(40)):
-                self.step()
+            self.freeze(worker)
             self.depth -= 1
+
+    def freeze(self, worker: SimWorker) -> None:
+        """The worker does nothing for a while; the others go on."""
+        self.clock.advance(self.rng.choice([1.0, 20.0, 70.0, 120.0]))
+        for _ in range(self.rng.randrange(40)):
+            self.step()
 
     # --- the scheduler ---
 
@@ -449,7 +483,7 @@ class World:
         elif not pumped:
             self._let_time_pass()
         elif rng.random() < 0.05:
-            self.clock.advance(rng.choice([0.5, 2.0, 15.0]))
+            self.pass_time(rng.choice([0.5, 2.0, 15.0]))
 
     def _do(self, worker: SimWorker, step: Callable[[], None]) -> None:
         worker.busy = True
@@ -459,6 +493,10 @@ class World:
             self.kill(worker)
         finally:
             worker.busy = False
+
+    def pass_time(self, seconds: float) -> None:
+        """Time passes."""
+        self.clock.advance(seconds)
 
     def _let_time_pass(self) -> None:
         waits = [wait for wait in (self.broker.due_in(),) if wait is not None]
@@ -473,11 +511,15 @@ class World:
 
     def kill(self, worker: SimWorker) -> None:
         """SIGKILL: everything that the process knew is gone; its connection too; its lock is free (on the same host)."""
-        self.kills += 1
+        self.died(worker)
         if self.rng.random() < 0.5:
             self.dead_owners.add(worker.owner)
         worker.adapter.real.stop(0)
         self.workers[self.workers.index(worker)] = self._new_worker()
+
+    def died(self, worker: SimWorker) -> None:
+        """Count the runs whose outcome a death can take along."""
+        self.kills += 1
 
     def _fault(self) -> None:  # noqa: C901 - one line per fault
         faults, rng = self.faults, self.rng
@@ -493,15 +535,13 @@ class World:
         if rng.random() < faults.lost_confirm:
             self.broker.lose_confirm(worker.adapter.real, landed=rng.random() < 0.5)
         if rng.random() < faults.duplicate and self.broker.depth(QUEUE):
-            self.broker.duplicate("job")
+            self.broker.duplicate(self._victim())
         if rng.random() < faults.early and self.broker.depth(QUEUE):
-            self.broker.hasten("job")
+            self.broker.hasten(self._victim())
         if rng.random() < faults.ledger_away:
-            worker.ledger_away = not worker.ledger_away
+            self._ledger_fails(worker)
         if faults.cancel and rng.random() < faults.cancel:
-            self.ledger.cancel(
-                replace(self.id, round=self.ledger.last_round(NAMESPACE, QUEUE, "job") or 0), "not needed"
-            )
+            self._cancel()
         if faults.move and rng.random() < faults.move:
             self._move_letters()
         if faults.stop and rng.random() < faults.stop:
@@ -511,9 +551,21 @@ class World:
             worker.adapter.real.stop(0)
             self.workers[self.workers.index(worker)] = self._new_worker()
 
+    def _victim(self) -> str:
+        """The job whose message a fault of the broker strikes."""
+        return self.names[0]
+
+    def _ledger_fails(self, worker: SimWorker) -> None:
+        worker.ledger_away = not worker.ledger_away
+
+    def _cancel(self) -> None:
+        key = self.rng.choice(self.names) if len(self.names) > 1 else self.names[0]
+        round_ = self.ledger.last_round(NAMESPACE, QUEUE, key) or 0
+        self.ledger.cancel(JobId(NAMESPACE, QUEUE, key, round_), "not needed")
+
     def _redeliver(self) -> None:
         try:
-            self.broker.redeliver(self.name, silent=self.rng.random() < 0.3)
+            self.broker.redeliver(self._victim(), silent=self.rng.random() < 0.3)
         except LookupError:
             return
 
@@ -529,7 +581,7 @@ class World:
                 self.operator.publish(
                     OutgoingMessage(Target.WORK, letter.body, letter.headers, message_id=letter.message_id)
                 )
-                self.moved.add(int(letter.headers[ROUND]))
+                self.moved.add((letter.headers[KEY], int(letter.headers[ROUND])))
                 if self.rng.random() < 0.8:
                     letters.drop(letter)
 
@@ -552,7 +604,7 @@ class World:
             # Only one is left: what it forgot of its own, nobody else will put right.
             for worker in self.workers[1:]:
                 worker.adapter.real.stop(0)
-                self.kills += 1
+                self.died(worker)
             del self.workers[1:]
         for _ in range(4000):
             if self.settled():
@@ -573,27 +625,23 @@ class World:
 
     def judge(self) -> None:
         """Every guarantee that can be judged at the end."""
-        rows = {row.id.round: row for row, _ in self.ledger.jobs()}
-        letters = {int(message.headers[ROUND]) for message in self.broker.dead(QUEUE)}
-        if not rows:
-            raise Violation("lost: the job has no row: " + self.describe())
-        for round_, row in rows.items():
+        rows = {(row.id.key, row.id.round): row for row, _ in self.ledger.jobs()}
+        letters = {(each.headers[KEY], int(each.headers[ROUND])) for each in self.broker.dead(QUEUE)}
+        for job, row in rows.items():
             if row.state not in (State.DONE, State.DEAD):
                 raise Violation(f"lost: no message is left and the job is {row.state}: " + self.describe())
-            if row.state is State.DONE and round_ in letters:
-                raise Violation(f"the job is done in round {round_} and has a dead letter of it: " + self.describe())
-            if row.state is State.DEAD and round_ not in letters | self.moved:
-                raise Violation(f"lost: the job is dead in round {round_} without a dead letter: " + self.describe())
-        if {*rows} != {0, *(round_ + 1 for round_ in self.moved)}:
-            raise Violation(
-                f"letters of rounds {self.moved} were moved, and the rounds are {sorted(rows)}: {self.describe()}"
-            )
+            if row.state is State.DONE and job in letters:
+                raise Violation(f"{job} is done and has a dead letter: " + self.describe())
+            if row.state is State.DEAD and job not in letters | self.moved:
+                raise Violation(f"lost: {job} is dead without a dead letter: " + self.describe())
+        if {*rows} != {*((key, 0) for key in self.names), *((key, round_ + 1) for key, round_ in self.moved)}:
+            raise Violation(f"letters {self.moved} were moved, and the rows are {sorted(rows)}: {self.describe()}")
         if self.starts > len(self.accepted) + self.kills + self.fenced:
             raise Violation(
                 f"{self.starts} starts, {self.accepted}, {self.kills} kills, {self.fenced} fenced: {self.describe()}"
             )
-        if sorted(round_ for round_, _ in self.final) != sorted(rows):
-            raise Violation(f"final outcomes {self.final} of rounds {sorted(rows)}: " + self.describe())
+        if sorted((id.key, id.round) for id, _ in self.final) != sorted(rows):
+            raise Violation(f"final outcomes {self.final} of {sorted(rows)}: " + self.describe())
 
 
 def history(seed: int, kind: type[World] = World, **options: Any) -> World:

@@ -11,7 +11,8 @@ A real worker process for a test, with what the test says in `STAGE` (JSON) done
 | `silence` | seconds after which the broker gives a silent consumer's messages to another |
 | `proof` | false: no owner is ever provably dead, so that its lease has to run out |
 | `adoption` | false: a redelivery is never bound to the run that is under way |
-| `schema` | the number of the ledger's tables that this version knows |
+| `capabilities` | single abilities of the broker, by their names in `Capabilities` |
+| `schema` | the number of the ledger's tables that this version knows; 6: those tables, and the statements of that version |
 | `setup_limit` | seconds that `setup` may take |
 | `turn_limit` | seconds after which a loop that does not turn is stuck |
 
@@ -51,6 +52,7 @@ from steadyworker.slots.process import ProcessSlot
 from steadyworker.telemetry import logs
 from steadyworker.worker import load_worker
 from steadyworker_sqlite import SqliteAdapter
+from tests.support import schema_6
 
 OPTIONAL = (Renamable, SettlesAsync)
 """What only some adapters are: the core asks `isinstance`, which from Python 3.12 on does not ask `__getattr__`."""
@@ -62,6 +64,7 @@ class Wrapped:
     def __init__(self, real: Any, kind: str, script: dict[str, Any]) -> None:
         self._real = real
         self._hangs = {script.get("hang", "")}
+        self._abilities = script.get("capabilities", {}) if kind == "adapter" else {}
         self._kind = kind
         self._point, _, when = script.get("point", "").partition(":")
         self._when, _, count = when.partition(":")
@@ -74,6 +77,8 @@ class Wrapped:
 
     def __getattr__(self, name: str) -> Any:
         real = getattr(self._real, name)
+        if name == "capabilities":
+            return replace(real, **self._abilities)
         if f"{self._kind}.{name}" in self._hangs:
             return lambda *_arguments, **_options: threading.Event().wait()
         if f"{self._kind}.{name}" == self._pause:
@@ -135,6 +140,9 @@ def main() -> int:
     script = json.loads(os.environ.get("STAGE", "{}"))
     if "schema" in script:
         known = script.pop("schema")
+        if known == schema_6.SCHEMA_VERSION:
+            before = schema_6.version_before()
+            before.__enter__()  # for as long as this process lives
         patch.object(sqlite_schema, "SCHEMA_VERSION", known).start()
         patch.object(postgres_schema, "SCHEMA_VERSION", known).start()
     if sys.argv[1] == "check":

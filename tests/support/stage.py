@@ -275,6 +275,14 @@ class Stage(Processes):
             broker.execute("DELETE FROM consumers WHERE queue = ?", (owner_of,))
             broker.execute("COMMIT")
 
+    def lose(self, queue: str) -> None:
+        """What a broker does that loses the messages of a queue: they are gone, and no consumer hears of it."""
+        with closing(sqlite3.connect(self.broker, isolation_level=None, timeout=10)) as broker:
+            broker.execute("BEGIN IMMEDIATE")
+            broker.execute("DELETE FROM deliveries WHERE seq IN (SELECT seq FROM messages WHERE queue = ?)", (queue,))
+            assert broker.execute("DELETE FROM messages WHERE queue = ?", (queue,)).rowcount > 0
+            broker.execute("COMMIT")
+
 
 def each_once(lines: Iterable[str], expected: Iterable[str]) -> bool:
     """Whether these lines are exactly those, each once, in any order."""

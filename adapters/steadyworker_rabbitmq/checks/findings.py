@@ -265,6 +265,7 @@ def _queue(broker: Broker, topology: Topology, wanted: Wanted, actual: QueueStat
             what,
             "delete it when it is empty, and create it again as a durable queue.",
             id="rabbitmq.transient-queue",
+            loses=risks.LOSSES[wanted.role],
         )
     if wanted.role == "retry":
         if found := retry_finding(wanted, actual):
@@ -310,6 +311,7 @@ def _unfit(wanted: Wanted, actual: QueueState) -> Finding | None:
             what,
             "delete it when it is empty, and create it again as a durable queue without auto-delete.",
             id="rabbitmq.auto-delete-queue",
+            loses=risks.LOSSES[wanted.role],
         )
     return None
 

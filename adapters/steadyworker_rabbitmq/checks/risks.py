@@ -11,7 +11,7 @@ import difflib
 from collections.abc import Iterator
 from typing import Literal
 
-from steadyworker.errors import Finding
+from steadyworker.errors import Finding, Loss
 from steadyworker_rabbitmq.checks import limits
 from steadyworker_rabbitmq.checks.queue_state import QueueState
 from steadyworker_rabbitmq.topology import Role, Version, Wanted
@@ -32,6 +32,8 @@ KNOWN_ARGUMENTS = frozenset(
 
 
 _MESSAGES: dict[Role, str] = {"work": "Jobs", "retry": "Waiting jobs", "dead": "Dead letters"}
+LOSSES: dict[Role, Loss] = {"work": "jobs", "retry": "jobs", "dead": "letters"}
+"""What is lost with the messages of each queue."""
 
 
 def losses(wanted: Wanted, actual: QueueState) -> Iterator[Finding]:
@@ -41,6 +43,7 @@ def losses(wanted: Wanted, actual: QueueState) -> Iterator[Finding]:
     level: Literal["error", "warning"] = "warning" if forwards or wanted.role == "dead" else "error"
     fate = "become dead letters without being run" if forwards else "are lost"
     messages = f"{_MESSAGES[wanted.role]} in {actual.name!r}"
+    loses = LOSSES[wanted.role]
 
     ttl = actual.number("message-ttl")
     if ttl is not None and wanted.role != "retry":
@@ -49,6 +52,7 @@ def losses(wanted: Wanted, actual: QueueState) -> Iterator[Finding]:
             f"{messages} {fate} after {ttl / 1000:g} s.",
             _without(actual, "message-ttl"),
             id="rabbitmq.message-ttl",
+            loses=loses,
         )
     elif ttl is not None and ttl < int(wanted.arguments["x-message-ttl"]):
         what = f"{messages} return to the work queue too early, after {ttl / 1000:g} s, and must wait again."
@@ -58,14 +62,13 @@ def losses(wanted: Wanted, actual: QueueState) -> Iterator[Finding]:
         longest = actual.number(key)
         if longest is not None and actual.text("overflow") != "reject-publish":
             what = f"{messages} {fate} when the queue holds more than {longest} ({key})."
-            yield Finding(
-                level, what, f"set overflow to reject-publish, or {_without(actual, key)}", id="rabbitmq.max-length"
-            )
+            remedy = f"set overflow to reject-publish, or {_without(actual, key)}"
+            yield Finding(level, what, remedy, id="rabbitmq.max-length", loses=loses)
 
     expires = actual.number("expires")
     if expires is not None:
         what = f"{messages} are lost when the queue is unused for {expires / 1000:g} s: it then expires (expires)."
-        yield Finding("error", what, _without(actual, "expires"), id="rabbitmq.queue-expires")
+        yield Finding("error", what, _without(actual, "expires"), id="rabbitmq.queue-expires", loses=loses)
 
 
 def dead_letter_target(wanted: Wanted, actual: QueueState) -> Iterator[Finding]:
@@ -126,6 +129,7 @@ def delivery_limit(
             f"The broker drops a dead letter in {actual.name!r} that has been read {limit} times.",
             remedy,
             id="rabbitmq.dead-letters-dropped",
+            loses="letters",
         )
         return
     needed = limits.deliveries_needed(version, actual, time_limit)
@@ -137,7 +141,7 @@ def delivery_limit(
             f"The broker drops a job of {actual.name!r} after {limit} deliveries, without a dead letter, "
             "because the queue has no dead-letter exchange."
         )
-        yield Finding("error", what, remedy, id="rabbitmq.limit-without-dead-letter")
+        yield Finding("error", what, remedy, id="rabbitmq.limit-without-dead-letter", loses="jobs")
     else:
         what = f"A job of {actual.name!r} becomes a dead letter after {limit} deliveries, whatever its progress."
         yield Finding("warning", what, remedy, id="rabbitmq.delivery-limit")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from steadyworker.adapter import Settings
 from steadyworker.errors import Finding, Level
 from steadyworker_rocketmq.checks.topics import waiting_in
-from steadyworker_rocketmq.checks.versions import version_findings
+from steadyworker_rocketmq.checks.versions import LOSES_BY_REVIVAL, Version, version_findings, version_of
 from steadyworker_rocketmq.errors import is_lacking_right
 from steadyworker_rocketmq.remoting import Broker, Remoting, RemotingError
 from steadyworker_rocketmq.url import BrokerUrl
@@ -31,9 +31,11 @@ MANY_UNDECIDED = 1000
 
 def broker_findings(remoting: Remoting, broker: Broker, url: BrokerUrl, settings: Settings) -> Iterator[Finding]:
     """Yield the findings of one broker; raises what `Remoting` raises."""
-    yield from version_findings(remoting.version(broker), url.driver, broker.name)
-    yield from setting_findings(remoting.settings(broker), broker.name, url, settings)
+    version, found = remoting.version(broker), remoting.settings(broker)
+    yield from version_findings(version, url.driver, broker.name)
+    yield from setting_findings(found, broker.name, url, settings)
     if url.driver == "grpc":
+        yield from revival_findings(version_of(version), found, broker.name)
         yield from clock_findings(remoting.runtime(broker), broker.name, settings.clock.wall())
     try:
         yield from _transactions(remoting, broker)
@@ -60,7 +62,15 @@ def setting_findings(found: Mapping[str, str], broker: str, url: BrokerUrl, sett
             what,
             "set fileReservedTime in broker.conf to the longest time that a message may wait.",
             id="rocketmq.retention",
+            loses="jobs",
         )
+    if found.get("flushDiskType") == "ASYNC_FLUSH" and not _waits_for_another(found):
+        what = (
+            f"Broker {broker} confirms a message before it is on a disk or at another broker (flushDiskType=ASYNC_FLUSH, "
+            f"brokerRole={found.get('brokerRole', 'unknown')}), so the last messages are lost with its host."
+        )
+        remedy = "set flushDiskType=SYNC_FLUSH in broker.conf, or add a slave and set brokerRole=SYNC_MASTER."
+        yield Finding("note", what, remedy, id="rocketmq.async-flush", loses="jobs")
     size = found.get("maxMessageSize", "")
     if size.isdecimal() and int(size) < settings.max_body:
         what = (
@@ -80,6 +90,26 @@ def setting_findings(found: Mapping[str, str], broker: str, url: BrokerUrl, sett
             "remove timerWheelEnable from broker.conf, and restart the broker.",
             id="rocketmq.timer-wheel-off",
         )
+
+
+def _waits_for_another(found: Mapping[str, str]) -> bool:
+    """Return whether a broker with these settings confirms a message only when another broker has it, too."""
+    return found.get("brokerRole") == "SYNC_MASTER" or found.get("enableDLegerCommitLog") == "true"
+
+
+def revival_findings(version: Version, found: Mapping[str, str], broker: str) -> Iterator[Finding]:
+    """Yield a note if the broker's revival of messages can lose one; `found` are the broker's settings."""
+    if version < LOSES_BY_REVIVAL or found.get("popConsumerKVServiceEnable") == "true":
+        return
+    what = (
+        f"Broker {broker} ({'.'.join(map(str, version))}) can lose a message that a killed worker held: if its PopReviveService "
+        "is busy for more than 30 s, it records a time instead of the message's place."
+    )
+    remedy = (
+        "from 5.3.2 on, set popConsumerKVServiceInit=true and popConsumerKVServiceEnable=true in broker.conf, and restart the broker; "
+        "or use a rocketmq: URL. Both do without that service."
+    )
+    yield Finding("note", what, remedy, id="rocketmq.loses-by-revival", loses="jobs")
 
 
 def clock_findings(runtime: Mapping[str, object], broker: str, now: float) -> Iterator[Finding]:

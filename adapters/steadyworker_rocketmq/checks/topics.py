@@ -100,7 +100,7 @@ def group_findings(
                     f"Broker {broker.name} moves a message of group {group!r} to its own dead letters after {1 + attempts} "
                     "deliveries, and each worker that is killed costs one."
                 )
-                yield Finding("warning", what, command, id="rocketmq.retry-limit")
+                yield Finding("warning", what, command, id="rocketmq.retry-limit", loses="jobs")
         if url.driver == "grpc" and not all(of_broker is None for of_broker in found.values()):
             yield from _skipped(remoting, topic, group)
     if url.driver == "remoting":

@@ -27,6 +27,20 @@ Tried with rocketmq-client-python on 5.4.0 (NullPointerException in `TopicValida
 """
 
 
+LOSES_BY_REVIVAL: Version = (5, 1)
+"""
+The first version whose revival can lose a message for which a proxy's client had an invisibility.
+
+Such a message comes again through `PopReviveService`, which keeps a pair of a time and a result for each revival under way.
+If one takes more than 30 s, `rePutCK` writes its checkpoint again, with that time in place of the offset.
+The next revival looks for a message at that offset, and finds none (seen on 5.4.0 as `startOffset: 1795695018112`).
+By their source code, 5.1.0 to 5.3.3 have this defect, and 5.5.0 by its bytecode; 5.0 does not have the pair.
+Up to 5.2.0, the revival also drops a message that another broker stored by a clock that is ahead (apache/rocketmq#7914).
+From 5.3.2 on, `popConsumerKVServiceEnable=true` lets a broker use another service.
+It was tried on 5.4.0 with the conformance tests, and with kills of worker, proxy and broker.
+"""
+
+
 def version_of(text: str) -> Version:
     """Return the numbers of a version's text; empty if they cannot be read."""
     parts = text.partition("-")[0].split(".")

@@ -32,9 +32,10 @@ from steadyworker.network.iothread import IoThread
 from steadyworker.network.loop import PlainLoop
 from steadyworker.network.preparation import Preparation
 from steadyworker.network.settlement import OnSettled
-from steadyworker_rocketmq.adapter import Base
+from steadyworker_rocketmq.adapter import LATE, Base
 from steadyworker_rocketmq.deadletters import RocketmqDeadLetters
 from steadyworker_rocketmq.direct.consumer import Consumer
+from steadyworker_rocketmq.direct.member import LOCKED_FOR
 from steadyworker_rocketmq.direct.publisher import Publisher
 from steadyworker_rocketmq.errors import translated
 from steadyworker_rocketmq.topology import Prepared, delay_levels, prepare_at, remoting_of
@@ -78,6 +79,7 @@ class DirectAdapter(Base):
             counts_holders=True,
             reports_name=False,
             forgets_consumers_within=_SILENT,
+            redelivers_within=LATE * LOCKED_FOR,
             holds_dead_letters=False,
             loses_unacked=False,
             max_body=self._settings.max_body,

@@ -23,12 +23,13 @@ from steadyworker.network.errors import Refused
 from steadyworker.network.iothread import IoThread
 from steadyworker.network.loop import PlainLoop
 from steadyworker.network.settlement import OnSettled
-from steadyworker_rocketmq.adapter import Base
+from steadyworker_rocketmq.adapter import LATE, Base
 from steadyworker_rocketmq.checks.findings import refused
 from steadyworker_rocketmq.checks.members import MEMBERS_REMEDY, member_findings
 from steadyworker_rocketmq.deadletters import RocketmqDeadLetters
 from steadyworker_rocketmq.errors import ProxyError, is_lacking_right, is_missing_topic, unavailable
 from steadyworker_rocketmq.grpc.checks import library_findings, proxy_findings
+from steadyworker_rocketmq.grpc.client import POLL_WITHIN
 from steadyworker_rocketmq.grpc.consumer import Consumer
 from steadyworker_rocketmq.grpc.publisher import Publisher
 
@@ -65,6 +66,8 @@ class GrpcAdapter(Base):
             counts_holders=True,
             reports_name=False,
             forgets_consumers_within=_SILENT,
+            redelivers_within=LATE * self._first.invisible,
+            answers_within=2.0 * POLL_WITHIN,
             reads_dead_letters=bool(self._first.namesrv),
             holds_dead_letters=False,
             loses_unacked=False,

@@ -40,8 +40,10 @@ EARLY_FOR, EARLY_EVERY = 30.0, 0.5
 """Seconds for which a proxy may not know a new session, and between two calls meanwhile."""
 
 _REQUEST_WITHIN = 10
-_POLL_WITHIN = 5
-"""Seconds: the limit of a request, and the time for which a proxy waits for a message; a proxy waits for at least 5 s (tried)."""
+"""The limit of a request in seconds."""
+
+POLL_WITHIN = 5
+"""Seconds for which a proxy waits for a message before it replies that there is none; it waits for at least 5 s (tried)."""
 
 
 def _library() -> Any:
@@ -233,7 +235,7 @@ class Session:
                     _configuration(url),
                     group,
                     {topic: _rocketmq.FilterExpression()},
-                    await_duration=_POLL_WITHIN,
+                    await_duration=POLL_WITHIN,
                     tls_enable=url.tls,
                 )
             )

@@ -232,13 +232,14 @@ class _Check:
     def _unseen(self) -> Finding:
         what = (
             f"ActiveMQ Classic does not report over STOMP which plugins and policies it has for {self._spec.queue!r}, "
-            "so a time-to-live, an abort of slow consumers and the dead-letter strategy were not checked."
+            "so a time-to-live, an abort of slow consumers and the dead-letter strategy, by which messages can be lost, were not checked."
         )
         return Finding(
             "note",
             what,
             "compare activemq.xml with the list on the page of the adapter.",
             id="activemq.policies-unseen",
+            loses="jobs",
         )
 
     def _reported(self, visited: Visit, queue: str) -> list[Finding]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from steadyworker.errors import Finding
+from steadyworker.errors import Finding, Loss
 
 Level = Literal["error", "warning"]
 
@@ -53,6 +53,11 @@ class QueueState:
     def level(self) -> Level:
         """The level of a loss: an operator can want a limit on dead letters."""
         return "error" if self.work else "warning"
+
+    @property
+    def loss(self) -> Loss:
+        """What is lost with the queue's messages."""
+        return "jobs" if self.work else "letters"
 
     def number(self, name: str, default: int = -1) -> int:
         """Return a setting that is a number."""
@@ -114,7 +119,7 @@ def _attempts(state: QueueState, *, letters_kept: bool | None) -> Iterator[Findi
     if not address or letters_kept is False:
         why = f"dead-letter address {address!r} has no queue" if address else "there is no dead-letter address"
         what = f"{state.messages} are lost after {attempts} lost connections, because {why}."
-        yield Finding(state.level, what, remedy, id="artemis.limit-without-dead-letter")
+        yield Finding(state.level, what, remedy, id="artemis.limit-without-dead-letter", loses=state.loss)
     elif not state.work:
         return  # they stay dead letters, in another queue that `dead` reads
     elif attempts < SPARE_DELIVERIES:
@@ -154,7 +159,7 @@ def _expiry(state: QueueState) -> Iterator[Finding]:
         fate = f"moved to {address!r} without being run" if address and state.work else f"moved to {address!r}"
         fate = fate if address else "lost"
         what = f"{state.messages} are {fate} after {after[first] / 1000:g} s ({first})."
-        yield Finding(state.level, what, state.without(first), id="artemis.expiry")
+        yield Finding(state.level, what, state.without(first), id="artemis.expiry", loses=state.loss)
 
 
 def _full(state: QueueState) -> Iterator[Finding]:
@@ -165,9 +170,8 @@ def _full(state: QueueState) -> Iterator[Finding]:
     ):
         if state.settings.get(setting) == "DROP":
             what = f"{state.messages} are lost when the address is full: the broker confirms them, and drops them ({element} DROP)."
-            yield Finding(
-                state.level, what, f"set {element} to PAGE, BLOCK or FAIL in broker.xml.", id="artemis.full-policy-drop"
-            )
+            remedy = f"set {element} to PAGE, BLOCK or FAIL in broker.xml."
+            yield Finding(state.level, what, remedy, id="artemis.full-policy-drop", loses=state.loss)
 
 
 def _slow_consumers(state: QueueState) -> Iterator[Finding]:
@@ -211,12 +215,12 @@ def _kind(state: QueueState) -> Iterator[Finding]:
         yield Finding("error", what, f"{again} as an anycast queue.", id="artemis.multicast-queue")
     if state.own("durable", "", "true") != "true":
         what = f"The queue {name!r} is not durable: a restart of the broker deletes it with all its messages."
-        yield Finding("error", what, f"{again} as a durable queue.", id="artemis.transient-queue")
+        yield Finding("error", what, f"{again} as a durable queue.", id="artemis.transient-queue", loses=state.loss)
     if state.own("filter", "", ""):
         what = (
             f"The queue {name!r} has a filter: the broker confirms every message that does not match it, and drops it."
         )
-        yield Finding("error", what, f"{again} without the filter.", id="artemis.filtered-queue")
+        yield Finding("error", what, f"{again} without the filter.", id="artemis.filtered-queue", loses=state.loss)
     if state.is_on("defaultNonDestructive"):
         what = f"The broker keeps a message of {name!r} after its acknowledgement (non-destructive), so jobs come again without end."
         yield Finding("error", what, state.without("default-non-destructive"), id="artemis.non-destructive")
@@ -227,19 +231,33 @@ def _losses(state: QueueState) -> Iterator[Finding]:
     name, level = state.name, state.level
     if state.own("purgeOnNoConsumers", "defaultPurgeOnNoConsumers", "false") == "true":
         what = f"{state.messages} are lost when the last consumer leaves, for instance at a deploy (purge-on-no-consumers)."
-        yield Finding(level, what, state.again("default-purge-on-no-consumers"), id="artemis.purge-on-no-consumers")
+        yield Finding(
+            level,
+            what,
+            state.again("default-purge-on-no-consumers"),
+            id="artemis.purge-on-no-consumers",
+            loses=state.loss,
+        )
     ring = state.own("ringSize", "defaultRingSize", "-1")
     if ring != "-1":
         what = f"{state.messages} are lost when the queue holds more than {ring} (ring-size)."
-        yield Finding(level, what, state.again("default-ring-size"), id="artemis.ring-queue")
+        yield Finding(level, what, state.again("default-ring-size"), id="artemis.ring-queue", loses=state.loss)
     if state.own("lastValue", "defaultLastValueQueue", "false") == "true":
         what = f"The queue {name!r} is a last-value queue: a message can replace an older one, whose job is lost."
-        yield Finding(level, what, state.again("default-last-value-queue"), id="artemis.last-value-queue")
+        yield Finding(
+            level, what, state.again("default-last-value-queue"), id="artemis.last-value-queue", loses=state.loss
+        )
     count = state.number("autoDeleteQueuesMessageCount", 0)
     if state.is_on("autoDeleteQueues", default=True) and count != 0:
         up_to = "with all its messages" if count < 0 else f"with up to {count} messages"
         what = f"When the last consumer leaves, the broker deletes queue {name!r} {up_to}, for instance at a deploy."
-        yield Finding(level, what, state.without("auto-delete-queues-message-count"), id="artemis.auto-delete-queue")
+        yield Finding(
+            level,
+            what,
+            state.without("auto-delete-queues-message-count"),
+            id="artemis.auto-delete-queue",
+            loses=state.loss,
+        )
 
 
 def _oddities(state: QueueState) -> Iterator[Finding]:

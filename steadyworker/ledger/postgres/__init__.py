@@ -7,5 +7,7 @@ The ledger of a fleet: a PostgreSQL database.
 | `session.py` | the connections, and the translation of their errors |
 | `url.py` | from the URL to libpq's parameters |
 | `clocks.py` | the comparison of the clocks of all hosts in the URL |
-| `rows.py`, `schema.py` | the conversion between jobs and rows; tables and statements |
+| `trust.py` | the registration of owners, and the search for orphans, on a ledger that may have gone back in time |
+| `rows.py` | the conversion between jobs and rows |
+| `schema.py`, `statements.py` | the tables and their migration; the statements |
 """

@@ -27,9 +27,13 @@ from steadyworker.ledger import owners as proof
 from steadyworker.ledger import retention
 from steadyworker.ledger.base import (
     EVERY_ROW,
+    REPLAYED,
     Claimed,
+    Hindrance,
     JobId,
+    KeptMessage,
     Ledger,
+    Orphan,
     OwnerSeen,
     Progress,
     Renewal,
@@ -47,10 +51,19 @@ from steadyworker.ledger.base import (
     seen_values,
     wanted_values,
 )
-from steadyworker.ledger.postgres import schema as sql
+from steadyworker.ledger.postgres import statements as sql
 from steadyworker.ledger.postgres.clocks import clock_findings
-from steadyworker.ledger.postgres.rows import progress_of, row_of, storable, tokens_values, verdict_values
+from steadyworker.ledger.postgres.rows import (
+    LONGEST_DELAY,
+    message_values,
+    progress_of,
+    row_of,
+    storable,
+    tokens_values,
+    verdict_values,
+)
 from steadyworker.ledger.postgres.session import Identity, Session
+from steadyworker.ledger.postgres.trust import Trust
 from steadyworker.ledger.postgres.url import Target, target_of
 from steadyworker.outcome import Counters
 
@@ -104,6 +117,7 @@ class PostgresLedger(Ledger):
         self._call = times.call_timeout
         self._clock = clock
         self._identity = Identity()
+        self._trust = Trust(clock, times.lease)
         self._record = Session(target, self._identity, times.call_timeout, clock, create=create)
         self._renewals = Session(target, self._identity, times.call_timeout, clock, create=create)
         self._is_dead = is_dead or self._lock_is_free
@@ -166,15 +180,20 @@ class PostgresLedger(Ledger):
         return [str(queue) for (queue,) in self._ask(sql.QUEUES, {"namespace": namespace})]
 
     @override
-    def register(self, owner: str, host: str, queues: Sequence[str]) -> None:
+    def bindings(self) -> Sequence[tuple[str, str]]:
+        return [(str(namespace), str(queue)) for namespace, queue in self._ask(sql.BINDINGS, {})]
+
+    @override
+    def register(self, owner: str, host: str, queues: Sequence[str]) -> bool:
         lock = str(proof.lock_path(self._owners_dir, owner))
-        values = {"owner": owner, "host": host, "lock_path": lock, "queues": list(queues), "boot": proof.boot_id()}
+        values = {"host": host, "lock_path": lock, "queues": list(queues), "boot": proof.boot_id()}
         with self._renewals.connection() as db:
-            db.run(sql.REGISTER, values)
+            return self._trust.register(db, owner, values)
 
     @override
     def unregister(self, owner: str) -> None:
         self._tell(sql.UNREGISTER, {"owner": owner})
+        self._trust.forget(owner)
         if not self._holding([owner]):
             proof.remove_own(self._owners_dir, owner)
 
@@ -191,8 +210,43 @@ class PostgresLedger(Ledger):
         return row_of(found[0], self._is_dead) if found else None
 
     @override
+    def message(self, id: JobId) -> KeptMessage | None:
+        found = self._ask(sql.MESSAGE, pk_values(id))
+        return KeptMessage(*found[0]) if found else None
+
+    @override
+    def orphans(
+        self, namespace: str, queue: str, after: float, limit: int, *, stranded: bool = False
+    ) -> Sequence[Orphan]:
+        values = self._lease | {"after": after, "rows": limit, "stranded": stranded}
+        with self._record.connection() as db:
+            found = self._trust.orphans(db, namespace, queue, values)
+        return [
+            Orphan(row_of(row, self._is_dead), unseen_for, None if hindrance is None else Hindrance(hindrance))
+            for *row, unseen_for, hindrance in found
+        ]
+
+    @override
+    def distrust(self) -> None:
+        with self._record.connection() as db:
+            self._trust.distrust(db)
+
+    @override
+    def deferred(self, id: JobId, delay: float) -> None:
+        self._tell(sql.DEFERRED, pk_values(id) | {"delay": min(delay, LONGEST_DELAY)})
+
+    @override
+    def replay(self, id: JobId, message: KeptMessage, body_sha256: bytes) -> bool:
+        values = pk_values(id) | message_values(message) | {"uid": secrets.token_hex(16), "body_sha256": body_sha256}
+        values |= {"reason": REPLAYED, "keep_moved": retention.MOVED}
+        with self._record.connection() as db:
+            ((fence,),) = db.run(sql.DRAW).fetchall()
+            return db.run(sql.REPLAY, values | {"drawn": fence}).rowcount == 1
+
+    @override
     def claim(self, claim: Claimed) -> Row | None:
-        values = counters_values(claim.counters) | {
+        values = counters_values(claim.counters) | message_values(claim.message)
+        values |= {
             "hop": claim.hop,
             "owner": claim.owner,
             "body_sha256": claim.body_sha256,
@@ -257,8 +311,9 @@ class PostgresLedger(Ledger):
         return self._write(sql.MOVING, token, verdict_values(verdict))
 
     @override
-    def moved(self, token: Token) -> bool:
-        return self._write(sql.MOVED, token, {"keep_dead": retention.DEAD, "keep_moved": retention.MOVED})
+    def moved(self, token: Token, wake_in: float = 0.0) -> bool:
+        keep = {"keep_dead": retention.DEAD, "keep_moved": retention.MOVED}
+        return self._write(sql.MOVED, token, keep | {"wake_in": min(wake_in, LONGEST_DELAY)})
 
     @override
     def settled(self, token: Token, known: bool) -> None:

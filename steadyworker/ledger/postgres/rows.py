@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from steadyworker.ledger.base import JobId, Moving, Progress, Row, State, Token, Values, Verdict, counters_values
+from steadyworker.ledger.base import (
+    JobId,
+    KeptMessage,
+    Moving,
+    Progress,
+    Row,
+    State,
+    Token,
+    Values,
+    Verdict,
+    counters_values,
+)
 from steadyworker.outcome import Counters
 
-_LONGEST_DELAY = 100 * 365.25 * 86_400.0
+LONGEST_DELAY = 100 * 365.25 * 86_400.0
 """The longest delay in seconds, a century: PostgreSQL's timestamps have a largest value, so longer delays are cut."""
 
 
@@ -16,13 +28,20 @@ def verdict_values(verdict: Verdict) -> Values:
     """Return the parameters of a settlement that is decided now."""
     return counters_values(verdict.counters) | {
         "target": verdict.target.value,
-        "due_in": min(verdict.delay, _LONGEST_DELAY),
+        "due_in": min(verdict.delay, LONGEST_DELAY),
         "delay": verdict.delay,
         "reason": storable(verdict.reason),
         "error_class": storable(verdict.error_class),
         "error_text": storable(verdict.error_text),
         "keep_checkpoint": verdict.keep_checkpoint,
     }
+
+
+def message_values(message: KeptMessage | None) -> Values:
+    """Return the parameters of a message, or NULLs if there is none."""
+    if message is None:
+        return {"body": None, "facts": None}
+    return {"body": b64encode(message.body).decode(), "facts": message.facts}
 
 
 def tokens_values(tokens: Sequence[Token]) -> Values:
@@ -40,7 +59,7 @@ def row_of(found: Sequence[Any], is_dead: Callable[[str], bool]) -> Row:
         namespace, queue, key, round_, uid, state, body_sha256, hop, fence, owner, lease_over,
         attempts, crashes, losses, interruptions, first_failed_at, target, due_in, late_by, delay,
         reason, error_class, error_text, checkpoint, checkpoint_fence, export_state, cancel_reason, settled,
-        conflicts, created_at, started_at, ended_at, worker,
+        conflicts, created_at, started_at, ended_at, worker, *_of_the_statement,
     ) = found  # fmt: skip
     return Row(
         id=JobId(namespace, queue, key, round_),

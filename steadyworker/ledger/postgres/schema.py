@@ -1,22 +1,20 @@
 """
-The PostgreSQL ledger's tables and statements.
+The PostgreSQL ledger's tables, and their migration from earlier versions.
 
-The server's clock (`clock_timestamp()`) sets and judges all times; no worker's clock decides anything.
 The tables are in the first schema of the connection's search path; their names do not clash with another program's.
 
-Each write is one statement, and therefore one transaction.
-A claim draws its fence in an earlier statement, so no statement locks both the row of `steadyworker_meta` and a job's row.
-Therefore claims never deadlock, and a claim that waits for its job's row, or for the disk, delays no other claim.
-If such a claim is then refused, its fence stays unused.
+Processes of an older version work on while a newer one migrates the tables.
+So a migration only adds tables, columns at the end that are NULL or have a default, and triggers for what the older version does not write.
+While it runs, the calls of all other processes wait; a process of an older version that connects after it is refused.
 """
-# ruff: noqa: S608 - the statements are put together from this file's own constants, once, at import
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import LiteralString
 
-SCHEMA_VERSION = 5
-"""The version of the tables, raised with every change; the code refuses a ledger of any other version."""
+SCHEMA_VERSION = 6
+"""The version of the tables, raised with every change; a worker process brings a ledger of an earlier version to this one."""
 
 LIMITED = """
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
@@ -30,15 +28,41 @@ The isolation is READ COMMITTED, because the second of two compare-and-sets must
 At a stricter isolation, the server would raise an error instead.
 """
 
-# The condition of a partial index; the server uses the index only for a query that repeats this condition.
-_CAN_BE_LATE: LiteralString = "(owner IS NOT NULL OR state = 'moved')"
+# The conditions of partial indexes; the server uses such an index only for a query that repeats its condition.
+CAN_BE_LATE: LiteralString = "(owner IS NOT NULL OR state = 'moved')"
+WAITS: LiteralString = "(state IN ('interrupted', 'moved') AND wake_at IS NOT NULL)"
+# What schema 6 has and schema 5 had not.
+_SINCE_6: tuple[LiteralString, ...] = (
+    # The number is that of the job's row.
+    """
+    CREATE TABLE steadyworker_messages (
+        number bigint PRIMARY KEY REFERENCES steadyworker_jobs (number) ON DELETE CASCADE,
+        body bytea NOT NULL,
+        facts bytea NOT NULL
+    )
+    """,
+    # The server does not compress the body: that takes longer than the write, and the message goes when its job is done.
+    "ALTER TABLE steadyworker_messages ALTER COLUMN body SET STORAGE EXTERNAL",
+    # One row for each queue, under the name by which owners register it.
+    """
+    CREATE TABLE steadyworker_attended (
+        name text PRIMARY KEY,
+        seen_at timestamptz NOT NULL,
+        trusted_from bigint NOT NULL
+    ) WITH (fillfactor = 70)
+    """,
+    # For the rows that wait for a message and have no owner; those that have one are few.
+    f"CREATE INDEX steadyworker_jobs_to_wake ON steadyworker_jobs (namespace, queue, wake_at) WHERE {WAITS}",
+)
 _TABLES: tuple[LiteralString, ...] = (
     """
     CREATE TABLE steadyworker_meta (
         one boolean PRIMARY KEY DEFAULT true CHECK (one),
         ledger_id text NOT NULL,
         schema integer NOT NULL,
-        next_fence bigint NOT NULL DEFAULT 1
+        next_fence bigint NOT NULL DEFAULT 1,
+        made_by text NOT NULL DEFAULT '',
+        incarnation text[]
     )
     """,
     # With free space in each page, a renewal writes its new row version to the same page, without an update of any index.
@@ -78,13 +102,14 @@ _TABLES: tuple[LiteralString, ...] = (
         first_failed_at double precision,
         ended_at timestamptz,
         worker text NOT NULL DEFAULT '',
+        wake_at timestamptz,
         PRIMARY KEY (namespace, queue, key, round)
     ) WITH (fillfactor = 70)
     """,
     "CREATE INDEX steadyworker_jobs_held ON steadyworker_jobs (owner) WHERE owner IS NOT NULL",
     "CREATE INDEX steadyworker_jobs_to_purge ON steadyworker_jobs (keep_until) WHERE keep_until IS NOT NULL",
     # For the rows that can be late; a renewal changes none of the index's columns.
-    f"CREATE INDEX steadyworker_jobs_waiting ON steadyworker_jobs (number) WHERE {_CAN_BE_LATE}",
+    f"CREATE INDEX steadyworker_jobs_waiting ON steadyworker_jobs (number) WHERE {CAN_BE_LATE}",
     """
     CREATE TABLE steadyworker_progress (
         uid text PRIMARY KEY REFERENCES steadyworker_jobs (uid) ON DELETE CASCADE,
@@ -102,7 +127,8 @@ _TABLES: tuple[LiteralString, ...] = (
         boot_id text NOT NULL,
         lock_path text NOT NULL,
         queues text[] NOT NULL,
-        seen_at timestamptz NOT NULL
+        seen_at timestamptz NOT NULL,
+        beat bigint NOT NULL DEFAULT 0
     ) WITH (fillfactor = 70)
     """,
     """
@@ -113,15 +139,60 @@ _TABLES: tuple[LiteralString, ...] = (
         PRIMARY KEY (namespace, queue)
     )
     """,
+    *_SINCE_6,
 )
-# The advisory lock lets one process at a time create the tables; the four bytes of its number spell `SWLG`.
+# The advisory lock lets one process at a time make or migrate the tables; the four bytes of its number spell `SWLG`.
+_ALONE: LiteralString = "SELECT pg_advisory_xact_lock(1398230087)"
 CREATE: LiteralString = ";".join(
     [
-        "SELECT pg_advisory_xact_lock(1398230087)",
+        _ALONE,
         *_TABLES,
-        "INSERT INTO steadyworker_meta (ledger_id, schema) VALUES (%(ledger_id)s, %(schema)s)",
+        "INSERT INTO steadyworker_meta (ledger_id, schema, made_by) VALUES (%(ledger_id)s, %(schema)s, %(made_by)s)",
     ]
 )
+MIGRATIONS: Mapping[int, tuple[LiteralString, ...]] = {
+    5: (
+        "ALTER TABLE steadyworker_meta ADD COLUMN made_by text NOT NULL DEFAULT '', ADD COLUMN incarnation text[]",
+        "ALTER TABLE steadyworker_jobs ADD COLUMN wake_at timestamptz",
+        "ALTER TABLE steadyworker_owners ADD COLUMN beat bigint NOT NULL DEFAULT 0",
+        *_SINCE_6,
+        "UPDATE steadyworker_jobs SET wake_at = not_before WHERE state = 'moved'",
+        "UPDATE steadyworker_jobs SET wake_at = clock_timestamp() WHERE state = 'interrupted' AND fence > 0",
+        # A process of schema 5 gives up a row and does not write `wake_at`.
+        """
+        CREATE FUNCTION steadyworker_wakes() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            NEW.wake_at := CASE NEW.state WHEN 'moved' THEN NEW.not_before WHEN 'interrupted' THEN greatest(NEW.wake_at, clock_timestamp()) END;
+            RETURN NEW;
+        END $$
+        """,
+        """
+        CREATE TRIGGER schema_5_gives_up_a_row BEFORE UPDATE OF owner ON steadyworker_jobs FOR EACH ROW
+        WHEN (NEW.owner IS NULL AND OLD.owner IS NOT NULL AND NEW.wake_at IS NOT DISTINCT FROM OLD.wake_at
+            AND (NEW.wake_at IS NOT NULL OR NEW.state NOT IN ('done', 'dead')))
+        EXECUTE FUNCTION steadyworker_wakes()
+        """,
+    ),
+}
+"""For each earlier version, the statements that bring a ledger of this version to the next one."""
+
+OLDEST = min(MIGRATIONS)
+"""The earliest version from which a ledger can be migrated."""
+
+
+def migration(found: int) -> LiteralString | None:
+    """
+    Return the statements that bring a ledger of version `found` to `SCHEMA_VERSION`, as one transaction; None if there are none.
+
+    If another process has migrated it meanwhile, they raise NotNullViolation, and change nothing.
+    """
+    versions = range(found, SCHEMA_VERSION)
+    if not all(version in MIGRATIONS for version in versions):
+        return None
+    steps = (statement for version in versions for statement in MIGRATIONS[version])
+    begin: LiteralString = "UPDATE steadyworker_meta SET schema = CASE schema WHEN %(found)s THEN %(schema)s END"
+    return ";".join([_ALONE, begin, *steps, "UPDATE steadyworker_meta SET made_by = %(made_by)s"])
+
+
 # A setting from the URL's `options` has the source `client`, or `session` behind a pooler that passes it on.
 PLACE = """
     SELECT
@@ -130,230 +201,5 @@ PLACE = """
         (SELECT source IN ('client', 'session') FROM pg_settings WHERE name = 'search_path'),
         EXISTS (SELECT FROM pg_class WHERE relname = 'steadyworker_meta' AND pg_table_is_visible(oid))
 """
-META = "SELECT ledger_id, schema FROM steadyworker_meta"
-DURABILITY = "SELECT current_setting('synchronous_commit'), current_setting('fsync')"
-
-_JOB = "namespace = %(namespace)s AND queue = %(queue)s AND key = %(key)s AND round = %(round)s"
-_RUN = f"{_JOB} AND uid = %(uid)s AND fence = %(fence)s"
-_SEEN = f"{_RUN} AND state = %(state)s"
-_MINE = f"{_RUN} AND owner = %(owner)s"
-_NOW = "clock_timestamp()"
-
-
-def _after(seconds: LiteralString) -> LiteralString:
-    return f"{_NOW} + make_interval(secs => {seconds})"
-
-
-_LEASE = f"lease_until = {_after('%(lease)s')}"
-# The time from which a row is late, or NULL.
-_DUE = "CASE WHEN owner IS NOT NULL THEN lease_until WHEN state = 'moved' THEN not_before END"
-_LAST_OF_ITS_KEY = """NOT EXISTS (
-    SELECT FROM steadyworker_jobs AS later
-    WHERE later.namespace = steadyworker_jobs.namespace AND later.queue = steadyworker_jobs.queue
-        AND later.key = steadyworker_jobs.key AND later.round > steadyworker_jobs.round
-)"""
-# The columns are in the order in which `rows.row_of` unpacks them.
-_COLUMNS = f"""
-    namespace, queue, key, round, uid, state, body_sha256, hop, fence, owner,
-    owner IS NULL OR {_NOW} > lease_until + make_interval(secs => %(margin)s),
-    attempts, crashes, losses, interruptions, first_failed_at, target,
-    greatest(0, extract(epoch FROM not_before - {_NOW}))::float8,
-    greatest(0, extract(epoch FROM {_NOW} - {_DUE}))::float8,
-    delay, reason, error_class, error_text, checkpoint, checkpoint_fence, export_state, cancel_reason, settled,
-    conflicts, extract(epoch FROM created_at)::float8, extract(epoch FROM started_at)::float8,
-    extract(epoch FROM ended_at)::float8, worker
-"""
-_CHECKPOINT_OF_ROUND_BEFORE = """(
-    SELECT earlier.checkpoint FROM steadyworker_jobs AS earlier
-    WHERE earlier.namespace = %(namespace)s AND earlier.queue = %(queue)s AND earlier.key = %(key)s
-        AND earlier.round = %(round)s - 1
-)"""
-_OWN = f"fence = %(drawn)s, owner = %(owner)s, {_LEASE}"
-_NOBODY = "owner = NULL, lease_until = NULL"
-_COUNTERS = """
-    attempts = %(attempts)s, crashes = %(crashes)s, losses = %(losses)s, interruptions = %(interruptions)s,
-    first_failed_at = %(first_failed_at)s
-"""
-_MOVING = f"""
-    state = 'moving', target = %(target)s, not_before = {_after("%(due_in)s")}, delay = %(delay)s,
-    reason = %(reason)s, error_class = %(error_class)s, error_text = %(error_text)s, {_COUNTERS},
-    checkpoint = CASE WHEN %(keep_checkpoint)s THEN checkpoint END,
-    checkpoint_fence = CASE WHEN %(keep_checkpoint)s THEN checkpoint_fence END,
-    export_state = CASE WHEN %(keep_checkpoint)s THEN export_state END
-"""
-
-
-def _committing(level: LiteralString) -> LiteralString:
-    """
-    Return the first part of a statement, which sets `synchronous_commit` for the statement's own commit.
-
-    The rest of the statement must contain `FROM committed`; without it PostgreSQL does not apply the setting.
-    """
-    return f"WITH committed AS MATERIALIZED (SELECT set_config('synchronous_commit', {level}, true))"
-
-
-# The new fence is the last fence of this ledger + 1, or the wall clock in milliseconds if that is greater.
-# This statement does not wait for the disk, because the later commit of the claim also makes the draw durable.
-DRAW = f"""
-    {_committing("'off'")}
-    UPDATE steadyworker_meta
-    SET next_fence = greatest(next_fence, floor(extract(epoch FROM {_NOW}) * 1000)::bigint) + 1
-    FROM committed RETURNING next_fence - 1
-"""
-READ = f"SELECT {_COLUMNS} FROM steadyworker_jobs WHERE {_JOB}"
-CLAIM_NEW = f"""
-    INSERT INTO steadyworker_jobs (
-        namespace, queue, key, round, uid, body_sha256, state, hop, fence, owner, lease_until,
-        attempts, crashes, losses, interruptions, first_failed_at, checkpoint, started_at, worker
-    ) VALUES (
-        %(namespace)s, %(queue)s, %(key)s, %(round)s, %(uid)s, %(body_sha256)s, 'running', %(hop)s, %(drawn)s, %(owner)s,
-        {_after("%(lease)s")}, %(attempts)s, %(crashes)s, %(losses)s, %(interruptions)s, %(first_failed_at)s,
-        {_CHECKPOINT_OF_ROUND_BEFORE}, {_NOW}, %(worker)s
-    ) ON CONFLICT (namespace, queue, key, round) DO NOTHING RETURNING {_COLUMNS}
-"""
-CLAIM_SEEN = f"""
-    UPDATE steadyworker_jobs SET
-        state = 'running', hop = greatest(hop, %(hop)s), {_OWN}, {_COUNTERS},
-        body_sha256 = coalesce(body_sha256, %(body_sha256)s),
-        checkpoint = CASE WHEN fence = 0 THEN {_CHECKPOINT_OF_ROUND_BEFORE} ELSE checkpoint END,
-        target = NULL, not_before = NULL, delay = 0,
-        settled = 'unknown', keep_until = NULL, started_at = {_NOW}, worker = %(worker)s
-    WHERE {_SEEN} AND state NOT IN ('done', 'dead') RETURNING {_COLUMNS}
-"""
-TAKE = f"UPDATE steadyworker_jobs SET {_OWN} WHERE {_SEEN} AND state = 'moving' RETURNING {_COLUMNS}"
-LOSE = f"""
-    UPDATE steadyworker_jobs SET {_OWN}, {_MOVING} WHERE {_SEEN} AND state = 'running' RETURNING {_COLUMNS}
-"""
-RENEW = f"""
-    UPDATE steadyworker_jobs AS job SET {_LEASE}
-    FROM unnest(%(uids)s::text[], %(fences)s::bigint[], %(owners)s::text[])
-        WITH ORDINALITY AS mine (uid, fence, owner, place)
-    WHERE job.uid = mine.uid AND job.fence = mine.fence AND job.owner = mine.owner
-        AND job.state IN ('running', 'moving')
-    RETURNING mine.place, job.cancel_reason
-"""
-# `off` is the only level that does not wait for this server's disk, so this statement replaces it by `on`.
-MAY_COMMIT = f"""
-    {_committing("coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on')")}
-    UPDATE steadyworker_jobs SET {_LEASE} FROM committed WHERE {_MINE} AND state = 'running'
-    RETURNING cancel_reason
-"""
-CHECKPOINT = f"""
-    UPDATE steadyworker_jobs
-    SET checkpoint = %(value)s, checkpoint_fence = CASE WHEN %(value)s::bytea IS NOT NULL THEN fence END
-    WHERE {_MINE} AND state = 'running'
-"""
-EXPORT_STATE = f"UPDATE steadyworker_jobs SET export_state = %(value)s WHERE {_MINE} AND state = 'running'"
-DONE = f"""
-    UPDATE steadyworker_jobs SET
-        state = 'done', {_NOBODY}, reason = '', error_class = '', error_text = '',
-        ended_at = {_NOW}, keep_until = {_after("%(keep_done)s")}
-    WHERE {_MINE} AND state = 'running'
-"""
-INTERRUPTED = f"""
-    UPDATE steadyworker_jobs SET state = 'interrupted', {_NOBODY}, {_COUNTERS} WHERE {_MINE} AND state = 'running'
-"""
-MOVING = f"UPDATE steadyworker_jobs SET {_MOVING} WHERE {_MINE} AND state IN ('running', 'moving')"
-MOVED = f"""
-    UPDATE steadyworker_jobs SET
-        state = CASE target WHEN 'dead' THEN 'dead' ELSE 'moved' END, {_NOBODY},
-        ended_at = CASE target WHEN 'dead' THEN {_NOW} END,
-        keep_until = CASE target
-            WHEN 'dead' THEN {_after("%(keep_dead)s")}
-            ELSE greatest({_NOW}, not_before) + make_interval(secs => %(keep_moved)s)
-        END
-    WHERE {_MINE} AND state = 'moving'
-"""
-# These two writes do not wait for the disk: if one of them is lost, the ledger only keeps the row longer.
-SETTLED_CONFIRMED = f"""
-    {_committing("'off'")}
-    UPDATE steadyworker_jobs
-    SET settled = 'confirmed', keep_until = CASE state WHEN 'done' THEN {_after("%(keep_confirmed)s")} ELSE keep_until END
-    FROM committed WHERE {_RUN} AND state NOT IN ('running', 'moving')
-"""
-SETTLED_SENT = f"""
-    {_committing("'off'")}
-    UPDATE steadyworker_jobs SET settled = 'sent'
-    FROM committed WHERE {_RUN} AND state NOT IN ('running', 'moving') AND settled = 'unknown'
-"""
-# A row without a fence was never claimed: it only holds a cancel mark, and is kept for 14 days.
-CANCEL = f"""
-    INSERT INTO steadyworker_jobs AS job (namespace, queue, key, round, uid, state, cancel_reason, keep_until)
-    VALUES (
-        %(namespace)s, %(queue)s, %(key)s, %(round)s, %(uid)s, 'interrupted', %(reason)s, {_after("%(keep_mark)s")}
-    )
-    ON CONFLICT (namespace, queue, key, round) DO UPDATE SET
-        cancel_reason = CASE
-            WHEN job.state IN ('done', 'dead') THEN job.cancel_reason ELSE excluded.cancel_reason
-        END,
-        keep_until = CASE job.fence WHEN 0 THEN excluded.keep_until ELSE job.keep_until END
-    RETURNING job.state, job.uid
-"""
-CONFLICT = f"UPDATE steadyworker_jobs SET conflicts = conflicts + 1 WHERE {_JOB}"
-CLEAR_CHECKPOINT = f"""
-    UPDATE steadyworker_jobs SET checkpoint = NULL, checkpoint_fence = NULL
-    WHERE {_JOB} AND state NOT IN ('running', 'moving')
-"""
-PROGRESS = f"""
-    {_committing("'off'")}
-    INSERT INTO steadyworker_progress (uid, fence, done, total, note, at)
-    SELECT uid, fence, %(done)s::float8, %(total)s::float8, %(note)s, %(at)s::float8
-    FROM steadyworker_jobs, committed WHERE {_RUN}
-    ON CONFLICT (uid) DO UPDATE
-    SET fence = excluded.fence, done = excluded.done, total = excluded.total, note = excluded.note, at = excluded.at
-"""
-CANCEL_MARKS = """
-    SELECT uid, cancel_reason FROM steadyworker_jobs WHERE uid = ANY(%(uids)s::text[]) AND cancel_reason IS NOT NULL
-"""
-ENDED = "SELECT uid FROM steadyworker_jobs WHERE uid = ANY(%(uids)s::text[]) AND state IN ('done', 'dead')"
-LAST_PROGRESS = (
-    f"SELECT done, total, note, at FROM steadyworker_progress JOIN steadyworker_jobs USING (uid) WHERE {_JOB}"
-)
-LAST_ROUND = """
-    SELECT max(round) FROM steadyworker_jobs WHERE namespace = %(namespace)s AND queue = %(queue)s AND key = %(key)s
-"""
-# `_LAST_OF_ITS_KEY` is a column, not a condition, so that the server computes it only for the rows of a page.
-# As a condition, it made the server expect a long query, and compile this query first, for more than a second.
-PAGE = f"""
-    SELECT
-        {_COLUMNS}, %(late_by)s::float8 IS NULL OR {_LAST_OF_ITS_KEY}, number,
-        progress.done, progress.total, progress.note, progress.at
-    FROM steadyworker_jobs LEFT JOIN (SELECT uid, done, total, note, at FROM steadyworker_progress) AS progress USING (uid)
-    WHERE number < %(below)s AND (%(namespace)s::text IS NULL OR namespace = %(namespace)s)
-        AND (%(queue)s::text IS NULL OR queue = %(queue)s)
-        AND (%(states)s::text[] IS NULL OR state = ANY(%(states)s::text[]))
-        AND (%(late_by)s::float8 IS NULL OR {_CAN_BE_LATE} AND {_DUE} < {_after("- %(late_by)s::float8")})
-    ORDER BY number DESC LIMIT %(rows)s
-"""
-FORGET = f"""
-    DELETE FROM steadyworker_jobs WHERE {_JOB} AND state = 'dead' AND (checkpoint IS NULL OR EXISTS (
-        SELECT 1 FROM steadyworker_jobs AS later
-        WHERE later.namespace = %(namespace)s AND later.queue = %(queue)s AND later.key = %(key)s
-            AND later.round = %(round)s + 1
-    ))
-"""
-# This skips rows that another session is claiming, because the claim clears `keep_until`.
-PURGE = f"""
-    DELETE FROM steadyworker_jobs WHERE number IN (
-        SELECT number FROM steadyworker_jobs WHERE keep_until <= {_NOW} LIMIT %(rows)s FOR UPDATE SKIP LOCKED
-    )
-"""
-PURGE_OWNERS = f"DELETE FROM steadyworker_owners WHERE seen_at <= {_NOW} - make_interval(secs => %(keep_owners)s)"
-HOLDING = """
-    SELECT asked.owner FROM unnest(%(owners)s::text[]) AS asked (owner)
-    WHERE EXISTS (SELECT FROM steadyworker_jobs AS job WHERE job.owner = asked.owner)
-"""
-REGISTER = f"""
-    INSERT INTO steadyworker_owners VALUES (%(owner)s, %(host)s, %(boot)s, %(lock_path)s, %(queues)s, {_NOW})
-    ON CONFLICT (owner) DO UPDATE SET host = excluded.host, queues = excluded.queues, seen_at = excluded.seen_at
-"""
-UNREGISTER = "DELETE FROM steadyworker_owners WHERE owner = %(owner)s"
-OWNERS = f"""
-    SELECT owner, host, queues, extract(epoch FROM {_NOW} - seen_at)::float8 FROM steadyworker_owners
-    WHERE seen_at > {_NOW} - make_interval(secs => %(keep_owners)s)
-"""
-BIND = """
-    INSERT INTO steadyworker_bindings AS bound VALUES (%(namespace)s, %(queue)s, %(identity)s)
-    ON CONFLICT (namespace, queue) DO UPDATE SET broker_identity = bound.broker_identity RETURNING broker_identity
-"""
-QUEUES = "SELECT queue FROM steadyworker_bindings WHERE namespace = %(namespace)s"
+# As JSON, because earlier versions have no column `made_by`.
+META = "SELECT ledger_id, schema, to_jsonb(steadyworker_meta) ->> 'made_by' FROM steadyworker_meta"

@@ -5,7 +5,7 @@ A pooler in transaction mode lends a session of the server for only one transact
 So the session prepares and sets nothing: each statement goes to the server in one message, together with its limits.
 The server begins when it has the whole message, and runs it as one transaction.
 So a network failure in the middle leaves no transaction open, and no row locked.
-The statement's text has the values in it, so a server that logs failed statements also logs checkpoints.
+The statement's text has the values in it, so a server that logs failed statements also logs checkpoints and messages.
 
 ::
 
@@ -38,11 +38,12 @@ from tenacity import wait_random_exponential
 from typing_extensions import override
 
 from steadyworker.clock import Clock
-from steadyworker.errors import ConfigError, LedgerUnavailable, NoLedger
+from steadyworker.errors import ConfigError, LedgerUnavailable, NoLedger, OlderLedger
 from steadyworker.ledger.postgres import schema as sql
 from steadyworker.ledger.postgres.url import Target
 from steadyworker.retry import draw
 from steadyworker.text.redaction import REDACTED, redact
+from steadyworker.versions import version
 
 Result = TypeVar("Result")
 
@@ -55,6 +56,14 @@ With a timeout of 10 s, the reconnects of a fleet spread over 5 s after a restar
 _MOST_TRIES = 10
 _SERVER_SHARE = 0.8
 """The longest run of a statement in the server, as a share of the call timeout."""
+_MIGRATION = 600.0
+"""The longest run of a statement of a migration, in seconds, because it changes every row of a large ledger."""
+_MIGRATION_LOCK = 0.1
+"""
+How long a migration waits for a locked table, as a share of the call timeout.
+
+This wait is short, because the calls of all other processes wait behind it; the migration is tried again.
+"""
 # Only the text of libpq's error shows why there is no connection. These texts mean faults that only a person can mend.
 _REFUSED = re.compile(
     r"authentication failed|no password supplied|no pg_hba\.conf entry|does not exist|not permitted|permission denied|"
@@ -84,24 +93,35 @@ _OUR_BUGS = (psycopg.ProgrammingError, psycopg.IntegrityError, psycopg.DataError
 
 
 class Connection(psycopg.Connection[tuple[Any, ...]]):
-    """A connection whose calls never wait past `deadline`, a time of `clock.monotonic`."""
+    """
+    A connection whose calls never wait past `deadline`, a time of `clock.monotonic`.
+
+    `incarnation` is the expression that `steadyworker.ledger.postgres.trust` has found for this server.
+    """
 
     clock: Clock
     deadline: float
     call: float
+    incarnation: LiteralString | None = None
 
     def run(
-        self, statement: LiteralString, values: Mapping[str, Any] | None = None, *, lock_wait: float | None = None
+        self,
+        statement: LiteralString,
+        values: Mapping[str, Any] | None = None,
+        *,
+        lock_wait: float | None = None,
+        longest: float | None = None,
     ) -> psycopg.Cursor[tuple[Any, ...]]:
         """
         Run one statement as one transaction, and return the cursor with its result.
 
         The server's limits are shorter than this process's limit, so that no statement takes effect long after its call.
         The server waits for a lock for at most `lock_wait` seconds, by default half of the limit for a call.
+        It runs for at most `longest` seconds, by default most of the limit for a call.
         """
         limits = {
             "lock_timeout": max(1, round(1000 * (self.call / 2 if lock_wait is None else lock_wait))),  # 0 is no limit
-            "statement_timeout": round(1000 * self.call * _SERVER_SHARE),
+            "statement_timeout": round(1000 * (longest or self.call * _SERVER_SHARE)),
         }
         cursor = self.execute(sql.LIMITED + statement, {**(values or {}), **limits})
         while cursor.nextset():
@@ -152,7 +172,7 @@ class Session:
         create: True if a session creates the ledger in a database without one.
 
     Raises:
-        NoLedger: Before the first success: the database has no ledger, and `create` is False.
+        NoLedger: Before the first success: the database has no ledger, or an older one (OlderLedger), and `create` is False.
         ConfigError: Before the first success: another fault that no retry can mend, such as a refused login, another schema, or no rights.
         LedgerUnavailable: Every other fault, and every fault after the first success.
     """
@@ -260,17 +280,51 @@ class Session:
             if schema is None:
                 raise errors.InvalidSchemaName("no schema of the search_path exists")
             with suppress(errors.DuplicateTable):  # another process has created them
-                connection.run(sql.CREATE, {"ledger_id": secrets.token_hex(16), "schema": sql.SCHEMA_VERSION})
-        found = connection.run(sql.META).fetchone()
-        ledger_id, version = found or ("", 0)
-        if version != sql.SCHEMA_VERSION:
+                made = {"ledger_id": secrets.token_hex(16), "schema": sql.SCHEMA_VERSION, "made_by": version()}
+                connection.run(sql.CREATE, made)
+        ledger_id, schema, made_by = self._meta(connection)
+        if schema < sql.SCHEMA_VERSION:
+            self._migrate(connection, schema)
+            ledger_id, schema, made_by = self._meta(connection)
+        if schema > sql.SCHEMA_VERSION:
             raise self._unfit(
-                f"Expected a ledger of schema {sql.SCHEMA_VERSION} at {self._at.shown}, got {version}: "
-                "finish its jobs with the version of SteadyWorker that made it, or name another database in --ledger."
+                f"Expected a ledger of schema {sql.SCHEMA_VERSION} at {self._at.shown}, got {schema}, "
+                f"of SteadyWorker {made_by}: install SteadyWorker {made_by} or newer here; this is {version()}."
             )
         if self._identity.ledger_id not in {None, ledger_id}:
             raise self._unfit(self._another(f"the ledger {ledger_id}"))
         self._identity.ledger_id = ledger_id
+
+    def _meta(self, connection: Connection) -> tuple[str, int, str]:
+        """Return the ledger's id, the version of its tables, and the version of SteadyWorker that made them."""
+        ledger_id, schema, made_by = connection.run(sql.META).fetchone() or ("", 0, "")
+        return ledger_id, schema, made_by
+
+    def _migrate(self, connection: Connection, found: int) -> None:
+        """Bring the tables to this version; raise ConfigError if that is impossible, or not for this process."""
+        statements = sql.migration(found)
+        if statements is None:
+            raise self._unfit(
+                f"Expected a ledger of schema {sql.OLDEST} to {sql.SCHEMA_VERSION} at {self._at.shown}, got {found}: "
+                "finish its jobs with the version of SteadyWorker that made it, or name another database in --ledger."
+            )
+        expected = f"Expected a ledger of schema {sql.SCHEMA_VERSION} at {self._at.shown}, got {found}"
+        ours = version()
+        if not self._create:
+            raise OlderLedger(self._at.shown, sql.SCHEMA_VERSION, found, ours)
+        connection.deadline = self._clock.monotonic() + _MIGRATION
+        values = {"found": found, "schema": sql.SCHEMA_VERSION, "made_by": ours}
+        try:
+            connection.run(statements, values, lock_wait=self._call * _MIGRATION_LOCK, longest=_MIGRATION)
+        except errors.NotNullViolation:
+            return  # another process has migrated it
+        except errors.InsufficientPrivilege as error:
+            raise self._unfit(
+                f"{expected}, and {' '.join(str(error).split())!r}: let this user own the ledger's tables (ALTER TABLE … OWNER TO …) "
+                "and GRANT it CREATE on their schema, or start a worker once as the user that owns them."
+            ) from error
+        finally:
+            connection.deadline = self._clock.monotonic() + self._call / 2
 
     def _another(self, got: str) -> str:
         return (

@@ -23,9 +23,10 @@ from urllib.parse import quote
 from typing_extensions import override
 
 from steadyworker.clock import Clock
-from steadyworker.errors import ConfigError, LedgerUnavailable, NoLedger
+from steadyworker.errors import ConfigError, LedgerUnavailable, NoLedger, OlderLedger
 from steadyworker.ledger.sqlite import schema as sql
 from steadyworker.system.private import make_private_file, make_private_folder
+from steadyworker.versions import version
 
 _OLDEST_SQLITE = (3, 37, 0)  # the first with STRICT tables
 _PAUSE = 0.01
@@ -76,11 +77,11 @@ class LedgerFile:
         call: The limit in seconds for a call's wait for another process or thread.
         clock: Measures the waits.
         marker: A folder that is created right after the file: a folder without its file shows that the file was removed.
-        create: True if the first call creates a ledger when there is none.
+        create: True if the first call creates a ledger when there is none, and migrates one of an earlier version.
 
     Raises:
         ConfigError: At the first call: a fault that no retry can mend (not a ledger, another schema, not writable).
-        NoLedger: There is no ledger, and `create` is False.
+        NoLedger: There is no ledger, or one of an earlier version (OlderLedger), and `create` is False.
         LedgerUnavailable: Every other fault, and every fault after the first success.
     """
 
@@ -101,6 +102,12 @@ class LedgerFile:
         self._inode: tuple[int, int] | None = None
         self._was_open = False
         self._closed = False
+
+    @property
+    def inode(self) -> int:
+        """The inode of the open file: a copy of the ledger that an operator puts in its place has another."""
+        assert self._inode is not None, "the file is open"
+        return self._inode[1]
 
     def connection(self, synchronous: str | None = None) -> AbstractContextManager[sqlite3.Connection]:
         """
@@ -277,15 +284,11 @@ class LedgerFile:
         )
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        """Create the tables in an empty file; raise for a file that is no ledger, has another schema, or cannot be written."""
+        """Create the tables in an empty file, or migrate them; raise for a file that is no ledger, or cannot be written."""
         if connection.execute("PRAGMA application_id").fetchone()[0] != sql.APPLICATION_ID:
             self._fill(connection)
-        schema = connection.execute("SELECT schema FROM meta").fetchone()[0]
-        if schema != sql.SCHEMA_VERSION:
-            raise self._unfit(
-                f"Expected a ledger of schema {sql.SCHEMA_VERSION} at {self.path}, got {schema}: "
-                "finish its jobs with the version of SteadyWorker that made it, or name another file."
-            )
+        if connection.execute(sql.SCHEMA).fetchone()[0] != sql.SCHEMA_VERSION:
+            self._migrate(connection)
         connection.execute("BEGIN IMMEDIATE")  # fails if the file cannot be written
         connection.execute("COMMIT")
         connection.execute(f"PRAGMA wal_autocheckpoint = {_WAL_PAGES}")
@@ -304,8 +307,34 @@ class LedgerFile:
                 )
             for statement in sql.CREATE:
                 connection.execute(statement)
-            connection.execute("INSERT INTO meta VALUES (1, ?, ?, 1)", (secrets.token_hex(16), sql.SCHEMA_VERSION))
+            values = {"schema": sql.SCHEMA_VERSION, "made_by": version()}
+            connection.execute(sql.FILL, values | {"ledger_id": secrets.token_hex(16)})
             connection.execute(f"PRAGMA application_id = {sql.APPLICATION_ID}")
+        connection.execute("COMMIT")
+
+    def _migrate(self, connection: sqlite3.Connection) -> None:
+        """Bring the tables to this version, in one transaction; raise for a ledger that this process cannot migrate."""
+        if self._create:
+            connection.execute("BEGIN IMMEDIATE")  # waits for another process that does the same
+        ours, (found,) = version(), connection.execute(sql.SCHEMA).fetchone()
+        if found > sql.SCHEMA_VERSION:
+            (made_by,) = connection.execute(sql.MADE_BY).fetchone()
+            raise self._unfit(
+                f"Expected a ledger of schema {sql.SCHEMA_VERSION} at {self.path}, got {found}, of SteadyWorker {made_by}: "
+                f"install SteadyWorker {made_by} or newer here; this is {ours}."
+            )
+        steps = range(found, sql.SCHEMA_VERSION)
+        if not sql.MIGRATIONS.keys() >= set(steps):
+            raise self._unfit(
+                f"Expected a ledger of schema {min(sql.MIGRATIONS)} to {sql.SCHEMA_VERSION} at {self.path}, got {found}: "
+                "finish its jobs with the version of SteadyWorker that made it, or name another file."
+            )
+        if not self._create:
+            raise OlderLedger(f"sqlite:{self.path}", sql.SCHEMA_VERSION, found, ours)
+        for step in steps:  # none, if another process was first
+            for statement in sql.MIGRATIONS[step]:
+                connection.execute(statement, {"now": self._clock.wall()})
+            connection.execute(sql.MADE, {"schema": step + 1, "made_by": ours})
         connection.execute("COMMIT")
 
     def _into_wal(self, connection: sqlite3.Connection) -> None:

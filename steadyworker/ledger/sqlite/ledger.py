@@ -18,14 +18,18 @@ from typing import Any
 from typing_extensions import override
 
 from steadyworker.clock import Clock, Times
-from steadyworker.errors import ConfigError, Finding, NoLedger
+from steadyworker.errors import ConfigError, Finding, NoLedger, OlderLedger
 from steadyworker.ledger import owners as proof
 from steadyworker.ledger import retention
 from steadyworker.ledger.base import (
     EVERY_ROW,
+    REPLAYED,
     Claimed,
+    Hindrance,
     JobId,
+    KeptMessage,
     Ledger,
+    Orphan,
     OwnerSeen,
     Progress,
     Renewal,
@@ -43,10 +47,12 @@ from steadyworker.ledger.base import (
     seen_values,
     wanted_values,
 )
+from steadyworker.ledger.lease import registered_name
 from steadyworker.ledger.sqlite import schema as sql
 from steadyworker.ledger.sqlite.file import LedgerFile
 from steadyworker.ledger.sqlite.place import creation_findings, place_findings
-from steadyworker.ledger.sqlite.rows import new_row, progress_of, row_of, storable, verdict_values
+from steadyworker.ledger.sqlite.rows import kept_values, new_row, progress_of, row_of, storable, verdict_values
+from steadyworker.ledger.sqlite.trust import Trust
 from steadyworker.outcome import Counters
 from steadyworker.system.private import access_findings
 
@@ -65,12 +71,13 @@ class SqliteLedger(Ledger):
         times: The lease, the margin, and the limit for one call.
         worker: The name of the worker process that claims through this ledger, for people.
         is_dead: Returns whether an owner is proven dead; by default, whether its lock in `owners_dir` is free.
-        create: True if the first call creates the ledger when there is none; only a worker process does this.
+        create: True if the first call creates the ledger when there is none, or migrates one of an earlier version.
+            Only a worker process does this.
 
     Raises:
         ConfigError: `synchronous` is unknown.
             At the first call also: the file is not a ledger, has another schema, or cannot be written.
-        NoLedger: At the first call: there is no ledger, and `create` is False.
+        NoLedger: At the first call: there is no ledger, or one of an earlier version, and `create` is False.
     """
 
     def __init__(
@@ -97,6 +104,7 @@ class SqliteLedger(Ledger):
         self._boot = proof.boot_id()
         self._offset = clock.wall() - clock.boottime()
         self._is_dead = is_dead or self._lock_is_free
+        self._trust = Trust(self._file, self.owners_dir, clock)
 
     @property
     @override
@@ -118,6 +126,8 @@ class SqliteLedger(Ledger):
         found = []
         try:
             self.ledger_id()
+        except OlderLedger as error:
+            found += [missing(error), *access_findings("the ledger", self._path)]
         except NoLedger as error:
             found += [missing(error), *creation_findings(self._path)]
         except ConfigError as error:
@@ -146,16 +156,17 @@ class SqliteLedger(Ledger):
             return [str(queue) for (queue,) in db.execute(sql.QUEUES, {"namespace": namespace})]
 
     @override
-    def register(self, owner: str, host: str, queues: Sequence[str]) -> None:
-        lock = str(proof.lock_path(self.owners_dir, owner))
-        values = {"owner": owner, "host": host, "lock_path": lock, "queues": json.dumps(list(queues))}
+    def bindings(self) -> Sequence[tuple[str, str]]:
         with self._file.connection() as db:
-            db.execute(sql.REGISTER, {**values, "boot": self._boot, "now": self._clock.wall()})
+            return db.execute(sql.BINDINGS).fetchall()
+
+    @override
+    def register(self, owner: str, host: str, queues: Sequence[str]) -> bool:
+        return self._trust.register(owner, host, queues)
 
     @override
     def unregister(self, owner: str) -> None:
-        with self._file.connection() as db:
-            db.execute(sql.UNREGISTER, {"owner": owner})
+        self._trust.unregister(owner)
         if not self._holding([owner]):
             proof.remove_own(self.owners_dir, owner)
 
@@ -178,18 +189,64 @@ class SqliteLedger(Ledger):
         return None if found is None else self._row(found)
 
     @override
+    def message(self, id: JobId) -> KeptMessage | None:
+        with self._file.connection() as db:
+            found = db.execute(sql.MESSAGE, pk_values(id)).fetchone()
+        return None if found is None else KeptMessage(*found)
+
+    @override
+    def orphans(
+        self, namespace: str, queue: str, after: float, limit: int, *, stranded: bool = False
+    ) -> Sequence[Orphan]:
+        self._file.catch_up()
+        values = {"namespace": namespace, "queue": queue, "after": after, "rows": limit, "stranded": stranded}
+        values |= {"boot": self._boot, "boottime": self._clock.boottime(), "now": self._clock.wall()}
+        with self._file.connection() as db:
+            if self._trust.lost(db):
+                return ()
+            trusted = db.execute(sql.TRUSTED_FROM, {"name": registered_name(namespace, queue)}).fetchone()
+            values |= {"margin": self._times.margin, "trusted_from": trusted[0] if trusted else sys.maxsize}
+            found = db.execute(sql.ORPHANS, values).fetchall()
+        return [
+            Orphan(self._row(row), unseen_for, None if hindrance is None else Hindrance(hindrance))
+            for *row, unseen_for, hindrance in found
+        ]
+
+    @override
+    def distrust(self) -> None:
+        with self._file.connection() as db:
+            db.execute(sql.DISTRUST)
+
+    @override
+    def deferred(self, id: JobId, delay: float) -> None:
+        # Deferred to the next transaction: if it is lost, the job only counts as an orphan earlier.
+        self._file.later(sql.DEFERRED, pk_values(id) | {"wake_at": self._clock.wall() + delay})
+
+    @override
+    def replay(self, id: JobId, message: KeptMessage, body_sha256: bytes) -> bool:
+        values = pk_values(id) | self._drawn("") | {"uid": secrets.token_hex(16), "body_sha256": body_sha256}
+        values |= {"now": self._clock.wall(), "keep_moved": retention.MOVED, "reason": REPLAYED}
+        with self._file.transaction() as db:
+            inserted = db.execute(sql.REPLAY, values)
+            if inserted.rowcount == 1:
+                db.execute(sql.KEEP, kept_values(message) | {"number": inserted.lastrowid})
+        return inserted.rowcount == 1
+
+    @override
     def claim(self, claim: Claimed) -> Row | None:
         now = self._started_now()
         said = {"hop": claim.hop, "body_sha256": claim.body_sha256, "now": now, "worker": self._worker}
         values = counters_values(claim.counters) | said
         if claim.seen is not None:
-            return self._own(sql.CLAIM_SEEN, seen_values(claim.seen) | values, claim.owner)
+            return self._own(sql.CLAIM_SEEN, seen_values(claim.seen) | values, claim.owner, claim.message)
         uid = secrets.token_hex(16)
         values |= pk_values(claim.id) | self._lease() | self._drawn(claim.owner) | {"uid": uid}
-        with self._file.writing() as db:
+        with self._file.writing() if claim.message is None else self._file.transaction() as db:
             inserted = db.execute(sql.CLAIM_NEW, values)
             if inserted.rowcount != 1:
                 return None
+            if claim.message is not None:
+                db.execute(sql.KEEP, kept_values(claim.message) | {"number": inserted.lastrowid})
             # The first round begins without a checkpoint.
             checkpoint = db.execute(sql.CHECKPOINT_OF, values).fetchone()[0] if claim.id.round else None
         return new_row(claim, uid, inserted.lastrowid or 0, checkpoint, now, self._worker)
@@ -235,15 +292,15 @@ class SqliteLedger(Ledger):
 
     @override
     def interrupted(self, token: Token, counters: Counters) -> bool:
-        return self._write(sql.INTERRUPTED, token, counters_values(counters))
+        return self._write(sql.INTERRUPTED, token, counters_values(counters) | {"now": self._clock.wall()})
 
     @override
     def moving(self, token: Token, verdict: Verdict) -> bool:
         return self._write(sql.MOVING, token, self._verdict(verdict))
 
     @override
-    def moved(self, token: Token) -> bool:
-        keep = {"keep_dead": retention.DEAD, "keep_moved": retention.MOVED}
+    def moved(self, token: Token, wake_in: float = 0.0) -> bool:
+        keep = {"keep_dead": retention.DEAD, "keep_moved": retention.MOVED, "wake_in": wake_in}
         return self._write(sql.MOVED, token, keep | {"now": self._clock.wall(), "step": self._step()})
 
     @override
@@ -344,10 +401,12 @@ class SqliteLedger(Ledger):
         with self._file.connection(synchronous) as db:
             return db.execute(statement, mine_values(token) | values).rowcount == 1
 
-    def _own(self, statement: str, values: Values, owner: str) -> Row | None:
+    def _own(self, statement: str, values: Values, owner: str, message: KeptMessage | None = None) -> Row | None:
         """Run one statement that gives a row to an owner under a new fence; return the row, or None if refused."""
-        with self._file.writing() as db:
+        with self._file.writing() if message is None else self._file.transaction() as db:
             found = db.execute(statement, values | self._lease() | self._drawn(owner)).fetchall()
+            if found and message is not None:
+                db.execute(sql.KEEP_FIRST, values | kept_values(message))
         return row_of(found[0], self._clock, self._times, self._boot, _lives) if found else None
 
     def _step(self) -> float:

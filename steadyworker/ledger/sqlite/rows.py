@@ -6,7 +6,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from steadyworker.clock import Clock, Times
-from steadyworker.ledger.base import Claimed, JobId, Moving, Progress, Row, State, Values, Verdict, counters_values
+from steadyworker.ledger.base import (
+    Claimed,
+    JobId,
+    KeptMessage,
+    Moving,
+    Progress,
+    Row,
+    State,
+    Values,
+    Verdict,
+    counters_values,
+)
 from steadyworker.outcome import Counters
 
 
@@ -23,6 +34,11 @@ def verdict_values(verdict: Verdict, clock: Clock, boot: str) -> Values:
         "error_text": storable(verdict.error_text),
         "keep_checkpoint": verdict.keep_checkpoint,
     }
+
+
+def kept_values(message: KeptMessage) -> Values:
+    """Return the parameters of a message that the ledger keeps."""
+    return {"body": message.body, "facts": message.facts}
 
 
 def row_of(found: Sequence[Any], clock: Clock, times: Times, boot: str, is_dead: Callable[[str], bool]) -> Row:

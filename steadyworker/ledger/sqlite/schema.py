@@ -5,13 +5,20 @@ There are two kinds of times.
 Times that decide when a job may run (`lease_until`, `due`) are readings of CLOCK_BOOTTIME, stored with the boot's id.
 The start of a run is a wall time, too; the owner's renewals move it with each step of the clock.
 Times that people read, or that decide when a row is removed (`…_at`, `not_before`, `keep_until`) are readings of the wall clock.
+`wake_at`, too, is a wall time: it only finds the jobs whose message may be lost, and `due` decides whether a retry may run.
+
+Processes of the version before work on while a newer one migrates the file, until they open it again.
+So a migration only adds tables, columns with a default, and triggers that write what the older version does not know.
+No statement inserts into a table without naming its columns, so that a later migration can add some.
 """
 # ruff: noqa: S608 - the statements are put together from this file's own constants, once, at import
 
 from __future__ import annotations
 
-SCHEMA_VERSION = 6
-"""The version of the tables, raised with every change; the code refuses a ledger of any other version."""
+from collections.abc import Mapping
+
+SCHEMA_VERSION = 7
+"""The version of the tables, raised with every change; a worker process brings a ledger of an earlier version to this one."""
 
 APPLICATION_ID = 0x53574C47
 """`SWLG` in the file's header: distinguishes a ledger from any other SQLite database."""
@@ -41,13 +48,63 @@ _CAN_BE_LATE = "iif(owner IS NOT NULL OR state = 'moved', 1, NULL)"
 
 An index on this expression, which leaves out NULL, finds such rows in the order of their numbers.
 """
+_MESSAGES = (
+    # The number is that of the job's row.
+    "CREATE TABLE messages (number INTEGER PRIMARY KEY, body BLOB NOT NULL, facts BLOB NOT NULL) STRICT",
+    """
+    CREATE TRIGGER message_goes_with_its_job AFTER DELETE ON jobs BEGIN
+        DELETE FROM messages WHERE number = old.rowid;
+    END
+    """,
+    """
+    CREATE TRIGGER message_goes_when_its_job_is_done AFTER UPDATE OF state ON jobs WHEN new.state = 'done' BEGIN
+        DELETE FROM messages WHERE number = old.rowid;
+    END
+    """,
+    "CREATE INDEX jobs_to_wake ON jobs (namespace, queue, wake_at) WHERE owner IS NULL AND wake_at IS NOT NULL",
+    # One row for each queue, under the name by which owners register it.
+    """
+    CREATE TABLE attended (
+        name TEXT PRIMARY KEY,
+        seen_at REAL NOT NULL,
+        trusted_from INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID
+    """,
+)
+MIGRATIONS: Mapping[int, tuple[str, ...]] = {
+    6: (
+        "ALTER TABLE meta ADD COLUMN made_by TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE meta ADD COLUMN incarnation INTEGER",
+        "ALTER TABLE meta ADD COLUMN registrations INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE jobs ADD COLUMN wake_at REAL",
+        "UPDATE jobs SET wake_at = not_before WHERE state = 'moved'",
+        "UPDATE jobs SET wake_at = :now WHERE state = 'interrupted' AND fence > 0",
+        # A process of schema 6 gives up a row and does not write `wake_at`.
+        """
+        CREATE TRIGGER schema_6_gives_up_a_row AFTER UPDATE OF owner ON jobs
+        WHEN new.owner IS NULL AND old.owner IS NOT NULL AND new.wake_at IS old.wake_at
+            AND (new.wake_at IS NOT NULL OR new.state NOT IN ('done', 'dead'))
+        BEGIN
+            UPDATE jobs SET wake_at = CASE new.state
+                WHEN 'moved' THEN new.not_before WHEN 'interrupted' THEN max(coalesce(new.wake_at, 0), CAST(strftime('%s', 'now') AS REAL))
+            END WHERE rowid = new.rowid;
+        END
+        """,
+        *_MESSAGES,
+    ),
+}
+"""For each earlier version, the statements that bring a ledger of this version to the next one; `:now` is the wall clock."""
+
 CREATE = (
     """
     CREATE TABLE meta (
         one INTEGER PRIMARY KEY CHECK (one = 1),
         ledger_id TEXT NOT NULL,
         schema INTEGER NOT NULL,
-        next_fence INTEGER NOT NULL
+        next_fence INTEGER NOT NULL,
+        made_by TEXT NOT NULL DEFAULT '',
+        incarnation INTEGER,
+        registrations INTEGER NOT NULL DEFAULT 0
     ) STRICT
     """,
     f"""
@@ -88,6 +145,7 @@ CREATE = (
         first_failed_at REAL,
         ended_at REAL,
         worker TEXT NOT NULL DEFAULT '',
+        wake_at REAL,
         PRIMARY KEY (namespace, queue, key, round)
     ) STRICT
     """,
@@ -134,6 +192,7 @@ CREATE = (
         PRIMARY KEY (namespace, queue)
     ) STRICT, WITHOUT ROWID
     """,
+    *_MESSAGES,
 )
 
 _JOB = "namespace = :namespace AND queue = :queue AND key = :key AND round = :round"
@@ -153,7 +212,7 @@ _CHECKPOINT_OF_ROUND_BEFORE = """(
 )"""
 # A fence that is new, and above every fence of a ledger that was lost; the triggers `fence_is_drawn_…` store the next fence.
 _FENCE = "(SELECT max(next_fence, :wall_ms) FROM meta)"
-_OWN = f"fence = {_FENCE}, owner = :owner, lease_boot = :boot, lease_until = :lease_until"
+_OWN = f"fence = {_FENCE}, owner = :owner, lease_boot = :boot, lease_until = :lease_until, wake_at = NULL"
 _NOBODY = "owner = NULL, lease_boot = NULL, lease_until = NULL"
 _COUNTERS = """
     attempts = :attempts, crashes = :crashes, losses = :losses, interruptions = :interruptions,
@@ -185,6 +244,54 @@ CLAIM_NEW = f"""
         :now, :now, :worker
     ) ON CONFLICT DO NOTHING
 """
+KEEP = "INSERT INTO messages (number, body, facts) VALUES (:number, :body, :facts)"
+KEEP_FIRST = f"""
+    INSERT INTO messages (number, body, facts) SELECT rowid, :body, :facts FROM jobs WHERE {_JOB} ON CONFLICT DO NOTHING
+"""
+MESSAGE = f"SELECT body, facts FROM messages WHERE number = (SELECT rowid FROM jobs WHERE {_JOB})"
+REPLAY = f"""
+    INSERT INTO jobs (
+        rowid, namespace, queue, key, round, uid, body_sha256, state, hop, fence, target, not_before, wake_at, reason,
+        checkpoint, keep_until, created_at
+    ) VALUES (
+        {_FENCE}, :namespace, :queue, :key, :round, :uid, :body_sha256, 'moved', -1, {_FENCE}, 'retry', :now, :now, :reason,
+        {_CHECKPOINT_OF_ROUND_BEFORE}, :now + :keep_moved, :now
+    ) ON CONFLICT DO NOTHING
+"""
+DEFERRED = f"""
+    UPDATE jobs SET wake_at = max(coalesce(wake_at, 0), :wake_at) WHERE {_JOB} AND state NOT IN ('done', 'dead') AND fence > 0
+"""
+_LAST_OF_ITS_KEY = """NOT EXISTS (
+    SELECT 1 FROM jobs AS later
+    WHERE later.namespace = jobs.namespace AND later.queue = jobs.queue AND later.key = jobs.key AND later.round > jobs.round
+)"""
+# Such a job needs no message to become `dead`, and nothing of it runs again.
+_DIES = "(state = 'moving' AND target = 'dead')"
+_HINDRANCE = f"""CASE
+    WHEN NOT {_LAST_OF_ITS_KEY} THEN NULL
+    WHEN fence < :trusted_from THEN 'old record'
+    WHEN NOT {_DIES} AND NOT EXISTS (SELECT 1 FROM messages WHERE number = jobs.rowid) THEN 'no message'
+END"""
+
+
+def _unseen(for_: str, index: str, which: str) -> str:
+    return f"""
+        SELECT {_COLUMNS}, {for_} AS unseen_for, {_HINDRANCE} AS hindrance FROM jobs INDEXED BY {index}
+        WHERE {which} AND namespace = :namespace AND queue = :queue AND fence > 0 AND (hindrance IS NOT NULL) = :stranded
+    """
+
+
+# `min` of two ages is the age of the later moment.
+_HELD_FOR = "min(:boottime - :margin - iif(lease_boot = :boot, lease_until, 0.0), :now - coalesce(wake_at, 0))"
+# The second part reads its index in order and stops after `:rows`, even if a hundred thousand rows are late.
+ORPHANS = f"""
+    SELECT * FROM ({_unseen(_HELD_FOR, "jobs_held", f"owner IS NOT NULL AND {_HELD_FOR} > :after")})
+    UNION ALL SELECT * FROM (
+        {_unseen(":now - wake_at", "jobs_to_wake", "owner IS NULL AND wake_at IS NOT NULL AND wake_at < :now - :after")}
+        ORDER BY wake_at LIMIT :rows
+    ) ORDER BY unseen_for DESC LIMIT :rows
+"""
+TRUSTED_FROM = "SELECT trusted_from FROM attended WHERE name = :name"
 CHECKPOINT_OF = f"SELECT checkpoint FROM jobs WHERE {_JOB}"
 CLAIM_SEEN = f"""
     UPDATE jobs SET
@@ -212,15 +319,19 @@ CHECKPOINT = f"""
 EXPORT_STATE = f"UPDATE jobs SET export_state = :value WHERE {_MINE} AND state = 'running'"
 DONE = f"""
     UPDATE jobs SET
-        state = 'done', {_NOBODY}, reason = '', error_class = '', error_text = '',
+        state = 'done', {_NOBODY}, wake_at = NULL, reason = '', error_class = '', error_text = '',
         ended_at = :now, started_at = started_at + :step, keep_until = :now + :keep_done
     WHERE {_MINE} AND state = 'running'
 """
-INTERRUPTED = f"UPDATE jobs SET state = 'interrupted', {_NOBODY}, {_COUNTERS} WHERE {_MINE} AND state = 'running'"
+INTERRUPTED = f"""
+    UPDATE jobs SET state = 'interrupted', {_NOBODY}, {_COUNTERS}, wake_at = max(coalesce(wake_at, 0), :now)
+    WHERE {_MINE} AND state = 'running'
+"""
 MOVING = f"UPDATE jobs SET {_MOVING} WHERE {_MINE} AND state IN ('running', 'moving')"
 MOVED = f"""
     UPDATE jobs SET
         state = iif(target = 'dead', 'dead', 'moved'), {_NOBODY},
+        wake_at = iif(target = 'dead', NULL, :now + :wake_in),
         ended_at = iif(target = 'dead', :now, NULL), started_at = started_at + :step,
         keep_until = iif(target = 'dead', :now + :keep_dead, max(:now, not_before) + :keep_moved)
     WHERE {_MINE} AND state = 'moving'
@@ -250,7 +361,7 @@ CLEAR_CHECKPOINT = f"""
     UPDATE jobs SET checkpoint = NULL, checkpoint_fence = NULL WHERE {_JOB} AND state NOT IN ('running', 'moving')
 """
 PROGRESS = f"""
-    INSERT INTO progress
+    INSERT INTO progress (namespace, queue, key, round, fence, done, total, note, at)
     SELECT namespace, queue, key, round, fence, :done, :total, :note, :at FROM jobs
     WHERE {_JOB} AND uid = :uid AND fence = :fence
     ON CONFLICT DO UPDATE
@@ -269,13 +380,13 @@ _PAGE = f"""
         AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
 """
 _NEWEST_FIRST = "ORDER BY jobs.rowid DESC LIMIT :rows"
-PAGE = f"{_PAGE} {_NEWEST_FIRST}"
+PAGE = f"""
+    {_PAGE} AND (NOT :kept OR EXISTS (SELECT 1 FROM messages WHERE number = jobs.rowid) AND {_LAST_OF_ITS_KEY})
+    {_NEWEST_FIRST}
+"""
 # A statement of its own, because SQLite chooses a partial index without regard to the values.
 LATE_PAGE = f"""
-    {_PAGE} AND {_CAN_BE_LATE} = 1 AND {_LATE_BY} > :late_by AND NOT EXISTS (
-        SELECT 1 FROM jobs AS later
-        WHERE later.namespace = jobs.namespace AND later.queue = jobs.queue AND later.key = jobs.key AND later.round > jobs.round
-    ) {_NEWEST_FIRST}
+    {_PAGE} AND {_CAN_BE_LATE} = 1 AND {_LATE_BY} > :late_by AND {_LAST_OF_ITS_KEY} {_NEWEST_FIRST}
 """
 FORGET = f"""
     DELETE FROM jobs WHERE {_JOB} AND state = 'dead' AND (checkpoint IS NULL OR EXISTS (
@@ -290,12 +401,30 @@ HOLDING = """
     WHERE EXISTS (SELECT 1 FROM jobs INDEXED BY jobs_held WHERE owner = asked.value)
 """
 REGISTER = """
-    INSERT INTO owners VALUES (:owner, :host, :boot, :lock_path, :queues, :now)
+    INSERT INTO owners (owner, host, boot_id, lock_path, queues, seen_at)
+    VALUES (:owner, :host, :boot, :lock_path, :queues, :now)
     ON CONFLICT DO UPDATE SET host = excluded.host, queues = excluded.queues, seen_at = excluded.seen_at
+"""
+COUNTED = "SELECT registrations, incarnation FROM meta"
+SET_COUNTED = "UPDATE meta SET registrations = :count, incarnation = :incarnation"
+COUNT_END = "UPDATE meta SET registrations = registrations + 1 WHERE registrations >= :known RETURNING registrations"
+_NEXT = "(SELECT next_fence FROM meta)"
+DISTRUST = f"UPDATE attended SET trusted_from = {_NEXT}"
+ATTEND = f"""
+    INSERT INTO attended (name, seen_at, trusted_from) VALUES (:name, :now, {_NEXT})
+    ON CONFLICT DO UPDATE SET
+        trusted_from = iif(:now - seen_at > :absence, excluded.trusted_from, trusted_from), seen_at = excluded.seen_at
 """
 UNREGISTER = "DELETE FROM owners WHERE owner = :owner"
 OWNERS = "SELECT owner, host, queues, seen_at FROM owners WHERE seen_at > :now - :keep_owners"
-BIND = "INSERT INTO bindings VALUES (:namespace, :queue, :identity) ON CONFLICT DO NOTHING"
+BIND = """
+    INSERT INTO bindings (namespace, queue, broker_identity) VALUES (:namespace, :queue, :identity) ON CONFLICT DO NOTHING
+"""
 BOUND = "SELECT broker_identity FROM bindings WHERE namespace = :namespace AND queue = :queue"
 QUEUES = "SELECT queue FROM bindings WHERE namespace = :namespace"
+FILL = "INSERT INTO meta (one, ledger_id, schema, next_fence, made_by) VALUES (1, :ledger_id, :schema, 1, :made_by)"
+BINDINGS = "SELECT namespace, queue FROM bindings ORDER BY namespace, queue"
+SCHEMA = "SELECT schema FROM meta"
+MADE_BY = "SELECT made_by FROM meta"
+MADE = "UPDATE meta SET schema = :schema, made_by = :made_by"
 LEDGER_ID = "SELECT ledger_id FROM meta"

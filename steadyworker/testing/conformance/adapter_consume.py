@@ -40,9 +40,12 @@ class ConsumePromises(AdapterBench):
         assert isinstance(tape.signals[0], Connected)
 
     def test_no_delivery_comes_without_credits(self, adapter: Adapter) -> None:
-        """The prefetch is 0 at first."""
+        """The prefetch is 0 at first; a message that waits comes within `answers_within` of a prefetch above 0."""
         adapter.publish(message())
-        self.started(adapter).stays(deliveries=0)
+        tape = self.started(adapter)
+        tape.stays(deliveries=0)
+        adapter.prefetch(1)
+        tape.delivery(within=adapter.capabilities.answers_within)
 
     def test_credits_are_a_window(self, adapter: Adapter) -> None:
         """There are never more un-settled deliveries than the prefetch; each settlement allows one more delivery."""

@@ -118,9 +118,9 @@ class Tape:
         """Every delivery so far."""
         return [signal.delivery for signal in list(self.signals) if isinstance(signal, Delivered)]
 
-    def delivery(self, number: int = 1) -> Delivery:
-        """Wait for the n-th delivery, and return it."""
-        return self.until(lambda: self.deliveries[number - 1 : number], f"delivery {number}")[0]
+    def delivery(self, number: int = 1, within: float | None = None) -> Delivery:
+        """Wait for the n-th delivery, for `within` seconds if they are given, and return it."""
+        return self.until(lambda: self.deliveries[number - 1 : number], f"delivery {number}", within)[0]
 
     def connected(self, number: int = 1) -> Connected:
         """Wait for the n-th connection, and return it."""
@@ -137,17 +137,18 @@ class Tape:
         if len(self.deliveries) != deliveries:
             pytest.fail(f"Expected {deliveries} deliveries and no more, got {self.signals}.")
 
-    def until(self, probe: Callable[[], Answer], what: str) -> Answer:
-        """Wait until `probe` returns something true, and return this result."""
+    def until(self, probe: Callable[[], Answer], what: str, within: float | None = None) -> Answer:
+        """Wait until `probe` returns something true, for at most `within` seconds (the bench's by default), and return this result."""
         clock = SystemClock()
-        deadline = clock.monotonic() + self._bench.within
+        within = self._bench.within if within is None else within
+        deadline = clock.monotonic() + within
         while True:
             self._bench.pump()
             answer = probe()
             if answer:
                 return answer
             if clock.monotonic() > deadline:
-                pytest.fail(f"Expected {what} within {self._bench.within:g} s, got {self.signals}.")
+                pytest.fail(f"Expected {what} within {within:g} s, got {self.signals}.")
             threading.Event().wait(_POLL)
 
     def _all(self, kind: type[Answer]) -> list[Answer]:

@@ -6,18 +6,23 @@
     class TestMyLedger(LedgerSuite):
         def make_ledger(self, place, clock, times):
             return MyLedger(place / "ledger", clock, times)
+
+        def saved(self, ledger, place):
+            copy = (place / "ledger").read_bytes()
+            return lambda: (place / "ledger").write_bytes(copy)
 """
 
 from __future__ import annotations
 
 from steadyworker.testing.conformance.ledger_claims import ClaimPromises
+from steadyworker.testing.conformance.ledger_messages import MessagePromises
 from steadyworker.testing.conformance.ledger_record import RecordPromises
 from steadyworker.testing.conformance.ledger_writes import WritePromises
 
 
-class LedgerSuite(ClaimPromises, WritePromises, RecordPromises):
+class LedgerSuite(ClaimPromises, WritePromises, RecordPromises, MessagePromises):
     """
     Tests of every promise of `steadyworker.ledger.base.Ledger`.
 
-    Subclass it, and implement `make_ledger` (see `LedgerBench`).
+    Subclass it, and implement `make_ledger` and `saved` (see `LedgerBench`).
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,7 +25,7 @@ DEAD_END = Verdict(Moving.DEAD, "exhausted", Counters(attempts=5))
 
 class LedgerBench:
     """
-    Base of the ledger tests; a subclass implements `make_ledger`.
+    Base of the ledger tests; a subclass implements `make_ledger` and `saved`.
 
     Attributes:
         times: The ledger's durations; a suite for a ledger with its own clock scales them down, so that no test waits long.
@@ -39,6 +39,10 @@ class LedgerBench:
 
     def make_ledger(self, place: Path, clock: FakeClock, times: Times) -> Ledger:
         """Open the ledger at this place; the same place has the same record, even if it is open already."""
+        raise NotImplementedError
+
+    def saved(self, ledger: Ledger, place: Path) -> Callable[[], object]:
+        """Copy the record of this open ledger; return a function that sets it back to the copy, as a restored backup does."""
         raise NotImplementedError
 
     def let_pass(self, clock: FakeClock, seconds: float) -> None:

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from steadyworker.ledger.base import JobId, Ledger, Progress, State, Wanted
+from steadyworker.ledger.base import Claimed, JobId, KeptMessage, Ledger, Progress, State, Wanted
 from steadyworker.ledger.retention import DAY
+from steadyworker.outcome import Counters
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.conformance.ledger_fixtures import (
     AGAIN,
+    BODY,
     DEAD_END,
     JOB,
     ME,
@@ -209,6 +211,19 @@ class RecordPromises(LedgerBench):
         assert late() == {waiting}
         assert {replaced, again} <= {row.id for row, _ in ledger.jobs()}
 
+    def test_jobs_whose_message_is_kept_are_listed_alone(self, ledger: Ledger) -> None:
+        """`jobs` can list only the rows whose message the ledger has, and that no later round replaces."""
+        for key in ("waits", "replaced", "done"):
+            row = ledger.claim(Claimed(replace(JOB, key=key), None, ME, 0, BODY, Counters(), KeptMessage(b"{}", b"{}")))
+            assert row is not None
+            assert ledger.done(row.token) if key == "done" else ledger.moving(row.token, DEAD_END)
+            assert key == "done" or ledger.moved(row.token)
+        in_state(ledger, State.DEAD, id=replace(JOB, key="without"))
+        in_state(ledger, State.RUNNING, id=replace(JOB, key="replaced", round=1))
+        listed = list(ledger.jobs(Wanted("shop", "exports", (State.DEAD,), kept=True)))
+        assert [row.id.key for row, _ in listed] == ["waits"]
+        assert list(ledger.jobs(Wanted(states=(State.DONE,), kept=True))) == []
+
     @pytest.mark.parametrize("state", State)
     def test_only_a_dead_job_is_forgotten(self, ledger: Ledger, state: State) -> None:
         """`forget` removes the row of a dropped dead letter, with its progress; rows in other states stay."""
@@ -314,6 +329,7 @@ class RecordPromises(LedgerBench):
         for namespace, queue in (("shop", "exports"), ("shop", "refunds"), ("other", "exports")):
             ledger.bind(namespace, queue, "broker-1")
         assert sorted(ledger.queues("shop")) == ["exports", "refunds"]
+        assert {("shop", "exports"), ("shop", "refunds")} <= set(ledger.bindings())
 
     @pytest.mark.parametrize("state", State)
     def test_a_conflict_is_counted_and_changes_nothing_else(self, ledger: Ledger, state: State) -> None:

@@ -1,0 +1,45 @@
+"""
+The jobs whose message is lost, for people: what no worker process takes by itself, and the command that helps.
+
+A worker process that runs takes most such jobs by itself, and much earlier than after `OVERDUE`.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from steadyworker.ledger.base import Hindrance, Ledger, Orphan
+
+OVERDUE = 3600.0
+"""Seconds after which a job is overdue: its message did not arrive, or its worker process did not renew the lease."""
+
+MOST = 100
+"""The largest number of jobs of one queue that `lost` returns."""
+
+
+def lost(ledger: Ledger, namespace: str, queue: str, *, stranded: bool) -> Sequence[Orphan]:
+    """
+    Return the overdue jobs of a queue of which no message came, the longest first.
+
+    With `stranded`, return the jobs that no worker process takes by itself, and else those that wait for a worker process.
+    """
+    return ledger.orphans(namespace, queue, OVERDUE, MOST, stranded=stranded)
+
+
+def advice(orphan: Orphan) -> str:
+    """Return why this job waits, and the command that starts it."""
+    queue, key = shlex.quote(orphan.row.id.queue), shlex.quote(orphan.row.id.key)
+    match orphan.hindrance:
+        case Hindrance.OLD_RECORD:
+            return (
+                "no worker takes it by itself, because another ledger may have done it: "
+                f"if not, and if its queue has no message of it, `steadyworker retry {queue} {key}`"
+            )
+        case Hindrance.NO_MESSAGE:
+            return (
+                "the ledger has not kept its message: "
+                f"if its queue has no message of it, `steadyworker send {queue} … --key {key} --again`"
+            )
+        case None:
+            return "a worker with a free slot takes it by itself"

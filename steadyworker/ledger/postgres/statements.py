@@ -1,0 +1,282 @@
+"""
+The PostgreSQL ledger's statements.
+
+The server's clock (`clock_timestamp()`) sets and judges all times; no worker's clock decides anything.
+
+Each write is one statement, and therefore one transaction.
+A claim draws its fence in an earlier statement, so no statement locks both the row of `steadyworker_meta` and a job's row.
+Therefore claims never deadlock, and a claim that waits for its job's row, or for the disk, delays no other claim.
+If such a claim is then refused, its fence stays unused.
+"""
+# ruff: noqa: S608 - the statements are put together from this package's own constants, once, at import
+
+from __future__ import annotations
+
+from typing import LiteralString
+
+from steadyworker.ledger.postgres.schema import CAN_BE_LATE
+
+DURABILITY = "SELECT current_setting('synchronous_commit'), current_setting('fsync')"
+
+_JOB = "namespace = %(namespace)s AND queue = %(queue)s AND key = %(key)s AND round = %(round)s"
+_RUN = f"{_JOB} AND uid = %(uid)s AND fence = %(fence)s"
+_SEEN = f"{_RUN} AND state = %(state)s"
+_MINE = f"{_RUN} AND owner = %(owner)s"
+NOW = "clock_timestamp()"
+
+
+def after(seconds: LiteralString) -> LiteralString:
+    """Return the expression of the time in so many seconds."""
+    return f"{NOW} + make_interval(secs => {seconds})"
+
+
+_LEASE = f"lease_until = {after('%(lease)s')}"
+# The time from which a row is late, or NULL.
+_DUE = "CASE WHEN owner IS NOT NULL THEN lease_until WHEN state = 'moved' THEN not_before END"
+LAST_OF_ITS_KEY = """NOT EXISTS (
+    SELECT FROM steadyworker_jobs AS later
+    WHERE later.namespace = steadyworker_jobs.namespace AND later.queue = steadyworker_jobs.queue
+        AND later.key = steadyworker_jobs.key AND later.round > steadyworker_jobs.round
+)"""
+# The columns are in the order in which `rows.row_of` unpacks them.
+COLUMNS = f"""
+    namespace, queue, key, round, uid, state, body_sha256, hop, fence, owner,
+    owner IS NULL OR {NOW} > lease_until + make_interval(secs => %(margin)s),
+    attempts, crashes, losses, interruptions, first_failed_at, target,
+    greatest(0, extract(epoch FROM not_before - {NOW}))::float8,
+    greatest(0, extract(epoch FROM {NOW} - {_DUE}))::float8,
+    delay, reason, error_class, error_text, checkpoint, checkpoint_fence, export_state, cancel_reason, settled,
+    conflicts, extract(epoch FROM created_at)::float8, extract(epoch FROM started_at)::float8,
+    extract(epoch FROM ended_at)::float8, worker
+"""
+_CHECKPOINT_OF_ROUND_BEFORE = """(
+    SELECT earlier.checkpoint FROM steadyworker_jobs AS earlier
+    WHERE earlier.namespace = %(namespace)s AND earlier.queue = %(queue)s AND earlier.key = %(key)s
+        AND earlier.round = %(round)s - 1
+)"""
+_OWN = f"fence = %(drawn)s, owner = %(owner)s, wake_at = NULL, {_LEASE}"
+_NOBODY = "owner = NULL, lease_until = NULL"
+_COUNTERS = """
+    attempts = %(attempts)s, crashes = %(crashes)s, losses = %(losses)s, interruptions = %(interruptions)s,
+    first_failed_at = %(first_failed_at)s
+"""
+_MOVING = f"""
+    state = 'moving', target = %(target)s, not_before = {after("%(due_in)s")}, delay = %(delay)s,
+    reason = %(reason)s, error_class = %(error_class)s, error_text = %(error_text)s, {_COUNTERS},
+    checkpoint = CASE WHEN %(keep_checkpoint)s THEN checkpoint END,
+    checkpoint_fence = CASE WHEN %(keep_checkpoint)s THEN checkpoint_fence END,
+    export_state = CASE WHEN %(keep_checkpoint)s THEN export_state END
+"""
+
+
+def _committing(level: LiteralString) -> LiteralString:
+    """
+    Return the first part of a statement, which sets `synchronous_commit` for the statement's own commit.
+
+    The rest of the statement must contain `FROM committed`; without it PostgreSQL does not apply the setting.
+    """
+    return f"WITH committed AS MATERIALIZED (SELECT set_config('synchronous_commit', {level}, true))"
+
+
+# In base64, a body in the text of a statement takes a third more than the body, and in PostgreSQL's own form twice as much.
+_BODY = "decode(%(body)s, 'base64')"
+
+
+def _keeping(claim: LiteralString) -> LiteralString:
+    """Return this claim with a write of the job's message, if the claim has one, and the row has none."""
+    return f"""
+        WITH claimed AS ({claim}), kept AS (
+            INSERT INTO steadyworker_messages (number, body, facts)
+            SELECT number, {_BODY}, %(facts)s FROM claimed WHERE %(facts)s::bytea IS NOT NULL ON CONFLICT (number) DO NOTHING
+        )
+        SELECT * FROM claimed
+    """
+
+
+# The new fence is the last fence of this ledger + 1, or the wall clock in milliseconds if that is greater.
+# This statement does not wait for the disk, because the later commit of the claim also makes the draw durable.
+NEXT_FENCE = f"next_fence = greatest(next_fence, floor(extract(epoch FROM {NOW}) * 1000)::bigint) + 1"
+DRAW = f"""
+    {_committing("'off'")} UPDATE steadyworker_meta SET {NEXT_FENCE} FROM committed RETURNING next_fence - 1
+"""
+READ = f"SELECT {COLUMNS} FROM steadyworker_jobs WHERE {_JOB}"
+CLAIM_NEW = _keeping(f"""
+    INSERT INTO steadyworker_jobs (
+        namespace, queue, key, round, uid, body_sha256, state, hop, fence, owner, lease_until,
+        attempts, crashes, losses, interruptions, first_failed_at, checkpoint, started_at, worker
+    ) VALUES (
+        %(namespace)s, %(queue)s, %(key)s, %(round)s, %(uid)s, %(body_sha256)s, 'running', %(hop)s, %(drawn)s, %(owner)s,
+        {after("%(lease)s")}, %(attempts)s, %(crashes)s, %(losses)s, %(interruptions)s, %(first_failed_at)s,
+        {_CHECKPOINT_OF_ROUND_BEFORE}, {NOW}, %(worker)s
+    ) ON CONFLICT (namespace, queue, key, round) DO NOTHING RETURNING {COLUMNS}, number
+""")
+CLAIM_SEEN = _keeping(f"""
+    UPDATE steadyworker_jobs SET
+        state = 'running', hop = greatest(hop, %(hop)s), {_OWN}, {_COUNTERS},
+        body_sha256 = coalesce(body_sha256, %(body_sha256)s),
+        checkpoint = CASE WHEN fence = 0 THEN {_CHECKPOINT_OF_ROUND_BEFORE} ELSE checkpoint END,
+        target = NULL, not_before = NULL, delay = 0,
+        settled = 'unknown', keep_until = NULL, started_at = {NOW}, worker = %(worker)s
+    WHERE {_SEEN} AND state NOT IN ('done', 'dead') RETURNING {COLUMNS}, number
+""")
+MESSAGE = f"SELECT body, facts FROM steadyworker_messages JOIN steadyworker_jobs USING (number) WHERE {_JOB}"
+REPLAY = f"""
+    WITH inserted AS (
+        INSERT INTO steadyworker_jobs (
+            namespace, queue, key, round, uid, body_sha256, state, hop, fence, target, not_before, wake_at, reason,
+            checkpoint, keep_until
+        ) VALUES (
+            %(namespace)s, %(queue)s, %(key)s, %(round)s, %(uid)s, %(body_sha256)s, 'moved', -1, %(drawn)s, 'retry', {NOW},
+            {NOW}, %(reason)s, {_CHECKPOINT_OF_ROUND_BEFORE}, {after("%(keep_moved)s")}
+        ) ON CONFLICT (namespace, queue, key, round) DO NOTHING RETURNING number
+    )
+    INSERT INTO steadyworker_messages (number, body, facts) SELECT number, {_BODY}, %(facts)s FROM inserted
+"""
+# This write does not wait for the disk: if it is lost, the job only counts as an orphan earlier.
+DEFERRED = f"""
+    {_committing("'off'")}
+    UPDATE steadyworker_jobs SET wake_at = greatest(wake_at, {after("%(delay)s")})
+    FROM committed WHERE {_JOB} AND state NOT IN ('done', 'dead') AND fence > 0
+"""
+TAKE = f"UPDATE steadyworker_jobs SET {_OWN} WHERE {_SEEN} AND state = 'moving' RETURNING {COLUMNS}"
+LOSE = f"""
+    UPDATE steadyworker_jobs SET {_OWN}, {_MOVING} WHERE {_SEEN} AND state = 'running' RETURNING {COLUMNS}
+"""
+RENEW = f"""
+    UPDATE steadyworker_jobs AS job SET {_LEASE}
+    FROM unnest(%(uids)s::text[], %(fences)s::bigint[], %(owners)s::text[])
+        WITH ORDINALITY AS mine (uid, fence, owner, place)
+    WHERE job.uid = mine.uid AND job.fence = mine.fence AND job.owner = mine.owner
+        AND job.state IN ('running', 'moving')
+    RETURNING mine.place, job.cancel_reason
+"""
+# `off` is the only level that does not wait for this server's disk, so this statement replaces it by `on`.
+MAY_COMMIT = f"""
+    {_committing("coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on')")}
+    UPDATE steadyworker_jobs SET {_LEASE} FROM committed WHERE {_MINE} AND state = 'running'
+    RETURNING cancel_reason
+"""
+CHECKPOINT = f"""
+    UPDATE steadyworker_jobs
+    SET checkpoint = %(value)s, checkpoint_fence = CASE WHEN %(value)s::bytea IS NOT NULL THEN fence END
+    WHERE {_MINE} AND state = 'running'
+"""
+EXPORT_STATE = f"UPDATE steadyworker_jobs SET export_state = %(value)s WHERE {_MINE} AND state = 'running'"
+DONE = f"""
+    WITH ended AS (
+        UPDATE steadyworker_jobs SET
+            state = 'done', {_NOBODY}, wake_at = NULL, reason = '', error_class = '', error_text = '',
+            ended_at = {NOW}, keep_until = {after("%(keep_done)s")}
+        WHERE {_MINE} AND state = 'running' RETURNING number
+    ), let_go AS (
+        DELETE FROM steadyworker_messages USING ended WHERE steadyworker_messages.number = ended.number
+    )
+    SELECT FROM ended
+"""
+INTERRUPTED = f"""
+    UPDATE steadyworker_jobs SET state = 'interrupted', {_NOBODY}, wake_at = greatest(wake_at, {NOW}), {_COUNTERS}
+    WHERE {_MINE} AND state = 'running'
+"""
+MOVING = f"UPDATE steadyworker_jobs SET {_MOVING} WHERE {_MINE} AND state IN ('running', 'moving')"
+MOVED = f"""
+    UPDATE steadyworker_jobs SET
+        state = CASE target WHEN 'dead' THEN 'dead' ELSE 'moved' END, {_NOBODY},
+        wake_at = CASE target WHEN 'dead' THEN NULL ELSE {after("%(wake_in)s")} END,
+        ended_at = CASE target WHEN 'dead' THEN {NOW} END,
+        keep_until = CASE target
+            WHEN 'dead' THEN {after("%(keep_dead)s")}
+            ELSE greatest({NOW}, not_before) + make_interval(secs => %(keep_moved)s)
+        END
+    WHERE {_MINE} AND state = 'moving'
+"""
+# These two writes do not wait for the disk: if one of them is lost, the ledger only keeps the row longer.
+SETTLED_CONFIRMED = f"""
+    {_committing("'off'")}
+    UPDATE steadyworker_jobs
+    SET settled = 'confirmed', keep_until = CASE state WHEN 'done' THEN {after("%(keep_confirmed)s")} ELSE keep_until END
+    FROM committed WHERE {_RUN} AND state NOT IN ('running', 'moving')
+"""
+SETTLED_SENT = f"""
+    {_committing("'off'")}
+    UPDATE steadyworker_jobs SET settled = 'sent'
+    FROM committed WHERE {_RUN} AND state NOT IN ('running', 'moving') AND settled = 'unknown'
+"""
+# A row without a fence was never claimed: it only holds a cancel mark, and is kept for 14 days.
+CANCEL = f"""
+    INSERT INTO steadyworker_jobs AS job (namespace, queue, key, round, uid, state, cancel_reason, keep_until)
+    VALUES (
+        %(namespace)s, %(queue)s, %(key)s, %(round)s, %(uid)s, 'interrupted', %(reason)s, {after("%(keep_mark)s")}
+    )
+    ON CONFLICT (namespace, queue, key, round) DO UPDATE SET
+        cancel_reason = CASE
+            WHEN job.state IN ('done', 'dead') THEN job.cancel_reason ELSE excluded.cancel_reason
+        END,
+        keep_until = CASE job.fence WHEN 0 THEN excluded.keep_until ELSE job.keep_until END
+    RETURNING job.state, job.uid
+"""
+CONFLICT = f"UPDATE steadyworker_jobs SET conflicts = conflicts + 1 WHERE {_JOB}"
+CLEAR_CHECKPOINT = f"""
+    UPDATE steadyworker_jobs SET checkpoint = NULL, checkpoint_fence = NULL
+    WHERE {_JOB} AND state NOT IN ('running', 'moving')
+"""
+PROGRESS = f"""
+    {_committing("'off'")}
+    INSERT INTO steadyworker_progress (uid, fence, done, total, note, at)
+    SELECT uid, fence, %(done)s::float8, %(total)s::float8, %(note)s, %(at)s::float8
+    FROM steadyworker_jobs, committed WHERE {_RUN}
+    ON CONFLICT (uid) DO UPDATE
+    SET fence = excluded.fence, done = excluded.done, total = excluded.total, note = excluded.note, at = excluded.at
+"""
+CANCEL_MARKS = """
+    SELECT uid, cancel_reason FROM steadyworker_jobs WHERE uid = ANY(%(uids)s::text[]) AND cancel_reason IS NOT NULL
+"""
+ENDED = "SELECT uid FROM steadyworker_jobs WHERE uid = ANY(%(uids)s::text[]) AND state IN ('done', 'dead')"
+LAST_PROGRESS = (
+    f"SELECT done, total, note, at FROM steadyworker_progress JOIN steadyworker_jobs USING (uid) WHERE {_JOB}"
+)
+LAST_ROUND = """
+    SELECT max(round) FROM steadyworker_jobs WHERE namespace = %(namespace)s AND queue = %(queue)s AND key = %(key)s
+"""
+# `LAST_OF_ITS_KEY` is a column, not a condition, so that the server computes it only for the rows of a page.
+# As a condition, it made the server expect a long query, and compile this query first, for more than a second.
+PAGE = f"""
+    SELECT
+        {COLUMNS}, (%(late_by)s::float8 IS NULL AND NOT %(kept)s::bool) OR {LAST_OF_ITS_KEY}, number,
+        progress.done, progress.total, progress.note, progress.at
+    FROM steadyworker_jobs LEFT JOIN (SELECT uid, done, total, note, at FROM steadyworker_progress) AS progress USING (uid)
+    WHERE number < %(below)s AND (%(namespace)s::text IS NULL OR namespace = %(namespace)s)
+        AND (%(queue)s::text IS NULL OR queue = %(queue)s)
+        AND (%(states)s::text[] IS NULL OR state = ANY(%(states)s::text[]))
+        AND (%(late_by)s::float8 IS NULL OR {CAN_BE_LATE} AND {_DUE} < {after("- %(late_by)s::float8")})
+        AND (NOT %(kept)s::bool OR EXISTS (SELECT FROM steadyworker_messages AS kept WHERE kept.number = steadyworker_jobs.number))
+    ORDER BY number DESC LIMIT %(rows)s
+"""
+FORGET = f"""
+    DELETE FROM steadyworker_jobs WHERE {_JOB} AND state = 'dead' AND (checkpoint IS NULL OR EXISTS (
+        SELECT 1 FROM steadyworker_jobs AS later
+        WHERE later.namespace = %(namespace)s AND later.queue = %(queue)s AND later.key = %(key)s
+            AND later.round = %(round)s + 1
+    ))
+"""
+# This skips rows that another session is claiming, because the claim clears `keep_until`.
+PURGE = f"""
+    DELETE FROM steadyworker_jobs WHERE number IN (
+        SELECT number FROM steadyworker_jobs WHERE keep_until <= {NOW} LIMIT %(rows)s FOR UPDATE SKIP LOCKED
+    )
+"""
+PURGE_OWNERS = f"DELETE FROM steadyworker_owners WHERE seen_at <= {NOW} - make_interval(secs => %(keep_owners)s)"
+HOLDING = """
+    SELECT asked.owner FROM unnest(%(owners)s::text[]) AS asked (owner)
+    WHERE EXISTS (SELECT FROM steadyworker_jobs AS job WHERE job.owner = asked.owner)
+"""
+UNREGISTER = "DELETE FROM steadyworker_owners WHERE owner = %(owner)s"
+OWNERS = f"""
+    SELECT owner, host, queues, extract(epoch FROM {NOW} - seen_at)::float8 FROM steadyworker_owners
+    WHERE seen_at > {NOW} - make_interval(secs => %(keep_owners)s)
+"""
+BIND = """
+    INSERT INTO steadyworker_bindings AS bound VALUES (%(namespace)s, %(queue)s, %(identity)s)
+    ON CONFLICT (namespace, queue) DO UPDATE SET broker_identity = bound.broker_identity RETURNING broker_identity
+"""
+QUEUES = "SELECT queue FROM steadyworker_bindings WHERE namespace = %(namespace)s"
+BINDINGS = "SELECT namespace, queue FROM steadyworker_bindings ORDER BY namespace, queue"

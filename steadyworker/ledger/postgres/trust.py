@@ -1,0 +1,192 @@
+"""
+The registration of owners, and the search for orphans: what a ledger that went back in time must not say.
+
+A ledger goes back in time when an operator restores a dump or a backup, or a stand-by without the last commits takes over.
+Then rows of jobs that are done can be unfinished again, and must not run by themselves.
+Two facts show it:
+
+- An owner's *beat* counts its registrations, and the owner knows the last count that the ledger confirmed.
+- The *incarnation* names the server, its timeline, the database and the table.
+  A restored dump has other tables, and each fail-over and each recovery of a backup begins another timeline.
+  Managed servers may hide a part of it; such a part is left out.
+"""
+
+# ruff: noqa: S608 - the statements are put together from this package's own constants, once, at import
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, LiteralString
+
+import psycopg
+
+from steadyworker.clock import Clock
+from steadyworker.ledger import retention
+from steadyworker.ledger.base import Values
+from steadyworker.ledger.lease import QUIET, registered_name
+from steadyworker.ledger.postgres.schema import WAITS
+from steadyworker.ledger.postgres.session import Connection
+from steadyworker.ledger.postgres.statements import COLUMNS, LAST_OF_ITS_KEY, NEXT_FENCE, NOW, after
+
+_PARTS: tuple[LiteralString, ...] = (
+    "(SELECT system_identifier::text FROM pg_control_system())",
+    "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)",
+    "(SELECT oid::text FROM pg_database WHERE datname = current_database())",
+    "'steadyworker_meta'::regclass::oid::text",
+)
+# A part that is hidden now, or was hidden when it was recorded, is NULL, and differs from nothing.
+_PART = "unnest(incarnation, {now}) WITH ORDINALITY AS part (known, got, place)"
+_SAME = f"NOT EXISTS (SELECT FROM {_PART} WHERE known <> got)"
+_KNOWN = f"ARRAY(SELECT coalesce(got, known) FROM {_PART} ORDER BY place)"
+
+_ABSENT = f"seen_at < {after('- %(absence)s')}"
+# An owner renews `seen_at` once a minute, not at each registration, because a queue can have many owners, and each would wait.
+_REGISTER = f"""
+    WITH beaten AS (
+        INSERT INTO steadyworker_owners (owner, host, boot_id, lock_path, queues, seen_at, beat)
+        VALUES (%(owner)s, %(host)s, %(boot)s, %(lock_path)s, %(queues)s, {NOW}, 1)
+        ON CONFLICT (owner) DO UPDATE SET
+            host = excluded.host, queues = excluded.queues, seen_at = excluded.seen_at, beat = steadyworker_owners.beat + 1
+        RETURNING beat
+    ), renewed AS (
+        UPDATE steadyworker_attended SET seen_at = {NOW} WHERE name IN (
+            SELECT name FROM steadyworker_attended
+            WHERE name = ANY(%(names)s::text[]) AND seen_at < {after("-60")} AND NOT {_ABSENT} ORDER BY name FOR UPDATE
+        )
+    )
+    SELECT beat, {_SAME}, incarnation = {_KNOWN} AND NOT EXISTS (
+        SELECT FROM unnest(%(names)s::text[]) AS asked (name) LEFT JOIN steadyworker_attended USING (name)
+        WHERE seen_at IS NULL OR {_ABSENT}
+    ), extract(epoch FROM {NOW})::float8
+    FROM beaten, steadyworker_meta
+"""
+_LAST_FENCE = "(SELECT next_fence - 1 FROM steadyworker_meta)"
+# The row of `steadyworker_meta` is locked first, then those of queues, in the order in which a registration locks them.
+_ATTEND = f"""
+    UPDATE steadyworker_meta SET {NEXT_FENCE}, incarnation = {_KNOWN};
+    SELECT FROM steadyworker_attended ORDER BY name FOR UPDATE;
+    UPDATE steadyworker_attended SET trusted_from = {_LAST_FENCE} WHERE %(went_back)s;
+    INSERT INTO steadyworker_attended AS known (name, seen_at, trusted_from)
+    SELECT name, {NOW}, {_LAST_FENCE} FROM unnest(%(names)s::text[]) AS name ORDER BY name
+    ON CONFLICT (name) DO UPDATE SET
+        trusted_from = CASE WHEN known.{_ABSENT} THEN excluded.trusted_from ELSE known.trusted_from END,
+        seen_at = excluded.seen_at
+"""
+
+_SINCE = "greatest(CASE WHEN owner IS NOT NULL THEN lease_until + make_interval(secs => %(margin)s) END, wake_at)"
+# Such a job needs no message to become `dead`, and nothing of it runs again.
+_DIES = "(state = 'moving' AND target = 'dead')"
+_HINDRANCE = f"""CASE
+    WHEN NOT {LAST_OF_ITS_KEY} THEN NULL
+    WHEN fence < (SELECT trusted_from FROM asked) THEN 'old record'
+    WHEN NOT {_DIES} AND NOT EXISTS (SELECT FROM steadyworker_messages AS kept WHERE kept.number = steadyworker_jobs.number)
+    THEN 'no message'
+END"""
+
+
+def _late(which: LiteralString, since: LiteralString) -> LiteralString:
+    return f"""(
+        SELECT number, {_SINCE} AS since, {_HINDRANCE} AS hindrance FROM steadyworker_jobs
+        WHERE namespace = %(namespace)s AND queue = %(queue)s AND {which} AND fence > 0
+            AND {since} < (SELECT latest FROM asked) AND ({_HINDRANCE} IS NOT NULL) = %(stranded)s
+        ORDER BY {since} LIMIT %(rows)s
+    )"""
+
+
+# The clock is read once, in `asked`; a condition that reads it for each row could not use an index.
+# All jobs of a queue that was never registered are old, and all jobs of another incarnation in which no owner has registered.
+# The server would expect to read a third of the rows, and compile the query first, for a hundred times as long as it takes.
+ORPHANS = f"""
+    SET LOCAL jit = off;
+    WITH asked AS MATERIALIZED (
+        SELECT moment, moment - make_interval(secs => %(after)s) AS latest, coalesce(
+            (SELECT trusted_from FROM steadyworker_attended WHERE name = %(name)s AND {_SAME}), 9223372036854775807
+        ) AS trusted_from
+        FROM (SELECT {NOW} AS moment) AS clock, steadyworker_meta
+        WHERE %(beat)s <= coalesce((SELECT beat FROM steadyworker_owners WHERE owner = %(owner)s), 0)
+    ), late AS (
+        {_late("owner IS NOT NULL", _SINCE)} UNION ALL {_late(WAITS, "wake_at")} ORDER BY since LIMIT %(rows)s
+    )
+    SELECT
+        {COLUMNS}, extract(epoch FROM (SELECT moment FROM asked) - since)::float8, hindrance,
+        extract(epoch FROM (SELECT moment FROM asked))::float8
+    FROM late JOIN steadyworker_jobs USING (number) ORDER BY since
+"""
+
+
+_JUMP = 30.0
+"""Seconds by which the server's clock can seem to gain on this machine's; a call can take 10 s, and an orphan needs a longer jump."""
+
+
+class Trust:
+    """
+    The registrations of this process that the ledger has confirmed; without one, every ledger is trusted.
+
+    If the server's clock jumps forward, all leases seem to have ended long ago, although their owners live.
+    So there are no orphans for the time of a `lease`, in which each living owner renews.
+    """
+
+    def __init__(self, clock: Clock, lease: float) -> None:
+        self._clock = clock
+        self._lease = lease
+        self._ahead: float | None = None
+        self._unsure_until = clock.boottime()
+        self._beats: dict[str, int] = {}
+        self._at = clock.boottime()
+        self._owner = ""
+
+    def register(self, db: Connection, owner: str, values: Values) -> bool:
+        """Register an owner; return False if the ledger went back in time, after every older row is marked as old."""
+        names = sorted({name.removesuffix(QUIET) for name in values["queues"]})
+        values = values | {"owner": owner, "names": names, "absence": retention.ABSENCE}
+        now = _incarnation(db)
+        ((beat, same, settled, moment),) = db.run(_REGISTER.replace("{now}", now), values).fetchall()
+        # After a day without a registration, other processes have removed the owner, and the count begins again.
+        removed = beat == 1 and self._clock.boottime() - self._at > retention.OWNERS / 2
+        went_back = not same or (beat <= self._beats.get(owner, 0) and not removed)
+        if went_back or not settled:
+            db.run(_ATTEND.replace("{now}", now), values | {"went_back": went_back})
+        self._beats[owner], self._owner, self._at = beat, owner, self._clock.boottime()
+        self._jumped(moment)
+        self._ahead = moment - self._at
+        return not went_back
+
+    def distrust(self, db: Connection) -> None:
+        """Mark every older row of every queue as old."""
+        values: Values = {"names": [], "absence": retention.ABSENCE, "went_back": True}
+        db.run(_ATTEND.replace("{now}", _incarnation(db)), values)
+
+    def forget(self, owner: str) -> None:
+        """Forget an owner that unregistered."""
+        self._beats.pop(owner, None)
+
+    def orphans(self, db: Connection, namespace: str, queue: str, values: Values) -> Sequence[Sequence[Any]]:
+        """Return the rows of orphans, each with the seconds since its message had to come, and its hindrance."""
+        name, beat = registered_name(namespace, queue), self._beats.get(self._owner, 0)
+        values = values | {"namespace": namespace, "queue": queue, "name": name, "owner": self._owner, "beat": beat}
+        found = db.run(ORPHANS.replace("{now}", _incarnation(db)), values).fetchall()
+        return () if found and self._jumped(found[0][-1]) else [row[:-1] for row in found]
+
+    def _jumped(self, moment: float) -> bool:
+        """Return whether the server's clock, which shows this moment, has jumped since the last registration, or shortly before."""
+        now = self._clock.boottime()
+        if self._ahead is not None and moment - now > self._ahead + _JUMP:
+            self._unsure_until = now + self._lease
+        return now < self._unsure_until
+
+
+def _incarnation(db: Connection) -> LiteralString:
+    """Return the expression of the incarnation, of those parts that this server shows to this user."""
+    if db.incarnation is None:
+        db.incarnation = f"ARRAY[{', '.join(part if _is_shown(db, part) else 'NULL' for part in _PARTS)}]"
+    return db.incarnation
+
+
+def _is_shown(db: Connection, part: LiteralString) -> bool:
+    try:
+        db.run(f"SELECT {part}")
+    except psycopg.OperationalError:
+        raise
+    except psycopg.Error:
+        return False
+    return True

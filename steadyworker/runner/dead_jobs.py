@@ -1,0 +1,144 @@
+"""The ledger's side of dead letters: the rows of dead jobs, and the messages that the ledger has kept of them."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+
+from steadyworker.delivery import Delivery, OutgoingMessage
+from steadyworker.errors import LedgerUnavailable
+from steadyworker.ledger.base import JobId, Ledger, Moving, Row, State, Wanted
+from steadyworker.ledger.kept import kept
+from steadyworker.runner.letters import DeadLetter, kept_letter
+
+_BEFORE_THE_FIRST = -1
+"""The hop of a row that `Ledger.replay` has inserted, and that no run has claimed."""
+
+
+class DeadJobs:
+    """
+    The dead jobs of one queue, as the ledger knows them; every method can raise LedgerUnavailable.
+
+    Args:
+        ledger: The ledger.
+        namespace: The ledger's namespace for the queue's broker.
+        queue: The work queue's name.
+        max_body: The largest body in bytes of which the ledger keeps a copy.
+        keep_message: Whether the Worker lets the ledger keep messages; None if that is not known.
+    """
+
+    def __init__(
+        self, ledger: Ledger, namespace: str, queue: str, max_body: int, *, keep_message: bool | None = None
+    ) -> None:
+        self._ledger = ledger
+        self._namespace = namespace
+        self._queue = queue
+        self._max_body = max_body
+        self._keep_message = keep_message
+
+    def id(self, letter: DeadLetter) -> JobId:
+        """Return the id of the letter's job, in the letter's round."""
+        return JobId(self._namespace, self._queue, letter.key, letter.round)
+
+    def row(self, letter: DeadLetter) -> Row | None:
+        """Return the row of the letter's job, or None if the ledger has none."""
+        return self._ledger.read(self.id(letter))
+
+    def dead(self, keys: Sequence[str] | None) -> list[JobId]:
+        """Return the jobs (all, or only these keys) that are dead in their last round, and whose message the ledger has kept."""
+        if keys is None:
+            with suppress(LedgerUnavailable):  # the letters are worth listing without them
+                listed = self._ledger.jobs(Wanted(self._namespace, self._queue, (State.DEAD,), kept=True))
+                return [row.id for row, _ in listed]
+            return []
+        last = (self._last(key) for key in keys)
+        return [id for id in last if id is not None and self.kept(id) is not None]
+
+    def parked(self) -> list[Row]:
+        """Return the rows of jobs that become dead, but whose dead letter is not confirmed."""
+        moving = self._ledger.jobs(Wanted(self._namespace, self._queue, (State.MOVING,)))
+        return [row for row, _ in moving if row.target is Moving.DEAD]
+
+    def kept(self, id: JobId) -> DeadLetter | None:
+        """Return what the ledger has kept of a job that is dead in its last round; None for another job."""
+        row = self._ledger.read(id)
+        if row is None or row.state is not State.DEAD or self._last(id.key) != id:
+            return None
+        message = self._ledger.message(id)
+        return None if message is None else kept_letter(row, message)
+
+    def awaits_replay(self, key: str) -> bool:
+        """Return whether the job of this key was replayed, and waits for its first message, which can be lost or unpublished."""
+        last = self._last(key)
+        return last is not None and _is_begun(self._ledger.read(last))
+
+    def is_dead(self, row: Row, letter: DeadLetter) -> bool:
+        """
+        Return whether the job of this row, which has this letter, is dead.
+
+        A worker process that was killed or disconnected while the broker moved its message could not record the move.
+        Then the letter is the proof of the move, so this call records it, unless the process still has its lease to do so.
+        """
+        if row.state is not State.MOVING or row.target is not Moving.DEAD:
+            return row.state is State.DEAD
+        if letter.body and hashlib.sha256(letter.body).digest() != row.body_sha256:
+            return False  # a message of another sender with the same key; this job's message is still in the work queue
+        if row.lease_over and (taken := self._ledger.take(row, f"dead-letters-{uuid.uuid4().hex}")) is not None:
+            self._ledger.moved(taken.token)
+        return True
+
+    def clear_checkpoint(self, letter: DeadLetter) -> None:
+        """Delete the checkpoint, also in the next round, if an earlier replay has copied it and no run has begun there."""
+        before = self.id(letter)
+        self._ledger.clear_checkpoint(before)
+        after = _next(before)
+        if _is_begun(self._ledger.read(after)):
+            self._ledger.clear_checkpoint(after)
+
+    def begin_round(self, letter: DeadLetter, message: OutgoingMessage, now: float) -> bool:
+        """
+        Write the row of a dead job's next round with this message; return False if it gets no row.
+
+        A letter that was made without a run has no row, and gets none: its message has to pass the same checks again.
+        """
+        if len(letter.body) > self._max_body or not ((letter.ours and letter.uid) or self.row(letter)):
+            return False
+        keeps = self._keep_message
+        if not (self._ledger.message(self.id(letter)) if keeps is None else keeps):
+            return False
+        delivery = Delivery(-1, "", self._queue, letter.body, message.headers, message.message_id, sent_at=now)
+        self._ledger.replay(_next(self.id(letter)), kept(delivery), hashlib.sha256(letter.body).digest())
+        return True
+
+    def end_round(self, letter: DeadLetter) -> None:
+        """Delete the row of a replayed dead letter, unless the broker could deliver the message of its round again."""
+        row = self.row(letter)
+        if row is not None and row.settled == "confirmed":
+            self._ledger.forget(row.id)
+
+    def forget(self, letter: DeadLetter) -> None:
+        """Delete the rows of a dropped job: of the letter's round, and of the dead rounds before it, which can have a message, too."""
+        row = self.row(letter)
+        if letter.is_conflict or row is None or not self.is_dead(row, letter):  # the row can be another job's
+            return
+        id = row.id
+        while (row := self._ledger.read(id)) is not None:
+            if row.state is State.DEAD:
+                # `forget` keeps a row with a checkpoint for the next round; a dropped job has no next round.
+                self._ledger.clear_checkpoint(id)
+                self._ledger.forget(id)
+            id = JobId(id.namespace, id.queue, id.key, id.round - 1)
+
+    def _last(self, key: str) -> JobId | None:
+        number = self._ledger.last_round(self._namespace, self._queue, key)
+        return None if number is None else JobId(self._namespace, self._queue, key, number)
+
+
+def _next(id: JobId) -> JobId:
+    return JobId(id.namespace, id.queue, id.key, id.round + 1)
+
+
+def _is_begun(row: Row | None) -> bool:
+    return row is not None and row.state is State.MOVED and row.hop == _BEFORE_THE_FIRST

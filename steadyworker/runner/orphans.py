@@ -1,0 +1,294 @@
+"""
+The jobs whose message is lost: this runner finds them in the ledger, and runs them with the message that the ledger keeps.
+
+An *orphan* is an unfinished job of which no message has come, although one had to come (`Ledger.orphans`).
+The decision table decides on it as on a message, so it starts no job that a message would not start.
+If the message comes after all, it finds the job running or ended, as each second message of a job does.
+
+What makes "no message has come" true
+-------------------------------------
+A message can be late without being lost: no worker process consumes, the queue is long, the ledger or the broker was away.
+So a runner takes an orphan only if all of this holds:
+
+1. For `orphan_after`, the runner could consume, the broker was there, and each renewal of its own leases was granted.
+   After an outage or a suspend, each living owner therefore renews its leases before a runner takes a job.
+2. The runner has asked for a message, and for a while the broker has had none for it: no message waits in the queue.
+3. A slot is free, and `--max-jobs` counts the job.
+
+In a queue that is never empty, the second condition never holds.
+After an hour, such an orphan therefore gets the next free slot: the runner lowers its prefetch by one, and waits for the slot.
+It does so only if another message came since that of the orphan had to come: in one slot with jobs of hours, that can be the next.
+One orphan gets a slot in this way after each question, so that many orphans do not starve the queue.
+If the queue is empty, the next orphan follows as soon as a slot is free, and the broker has had no message for a while.
+"""
+
+from __future__ import annotations
+
+import math
+
+from steadyworker.adapter import Capabilities
+from steadyworker.clock import Times
+from steadyworker.errors import LedgerUnavailable
+from steadyworker.events import MessageLost
+from steadyworker.ledger.base import Claimed, Hindrance, Moving, Orphan, Row, State, Verdict
+from steadyworker.ledger.rules import Claim, Finish, LostTooOften, answer
+from steadyworker.runner import report
+from steadyworker.runner.deliveries import Deliveries
+from steadyworker.runner.envelope import Envelope, envelope_of
+from steadyworker.runner.runs import Runs
+from steadyworker.runner.state import Deps, RunnerState, Timers
+
+MESSAGE_LOST = "message-lost"
+"""The reason for which the run of an orphan began, as `redelivered_because` has it."""
+
+_MOST = 16
+"""The largest number of orphans that one question returns."""
+
+_LEFT_EVERY = 600.0
+"""Seconds between two questions for the orphans that no worker process takes by itself."""
+
+_MOST_LEFT = 100
+
+
+def orphan_after(times: Times, broker: Capabilities) -> float:
+    """
+    Return the seconds without a message after which a job is an orphan.
+
+    It is at least the time of a take-over, of two deferrals, and of the broker's own redelivery.
+    """
+    return max(
+        times.orphan_after,
+        times.lease + times.margin,
+        2 * times.defer_delay,
+        broker.forgets_consumers_within,
+        broker.redelivers_within,
+    )
+
+
+class Orphans:
+    """
+    The search for orphans of one Worker.
+
+    1. `renewed`, `delivered` and `turn` keep the evidence: since when this runner would have got each message.
+    2. A timer asks the ledger, and takes what it finds.
+    3. `reserved` is the number of slots that the prefetch leaves to orphans.
+    """
+
+    def __init__(self, deps: Deps, state: RunnerState, runs: Runs, deliveries: Deliveries, timers: Timers) -> None:
+        self._deps = deps
+        self._state = state
+        self._runs = runs
+        self._deliveries = deliveries
+        self._timers = timers
+        self.reserved = 0
+        self._more = self._asks_soon = False
+        self._steady_since: float | None = None
+        self._asking_since: float | None = None
+        self._delivered_at = -math.inf
+        self._last_renewal = -math.inf
+        self._look_at_left = 0.0
+        self._once = report.Once()
+
+    def start(self) -> None:
+        """Begin to ask the ledger."""
+        self._timers.after(self._deps.times.orphan_look, self._look)
+
+    # --- the evidence ----------------------------------------------------------------------------------------------
+
+    def renewed(self, began: float, *, granted: bool) -> None:
+        """
+        Note a renewal of all leases that began at this boot time; a gap between two renewals ends the evidence.
+
+        It is `granted` if no run lost its lease; the ledger refuses the renewal of a run that has just ended, which is no loss.
+        """
+        if not granted or began - self._last_renewal > self._longest_gap():
+            self._steady_since = None
+        self._last_renewal = began
+
+    def delivered(self) -> None:
+        """Note that the broker has delivered a message, so others can wait behind it."""
+        self._asking_since = None
+        self._delivered_at = self._deps.clock.monotonic()
+
+    def turn(self, prefetch: int, *, able: bool) -> None:
+        """Note, at the end of a turn, whether the runner is `able` to take messages, and whether it asks for one."""
+        now = self._deps.clock.monotonic()
+        if not able:
+            self._steady_since = None
+        elif self._steady_since is None:
+            self._steady_since = now
+        if not able or len(self._state.valid) >= prefetch:
+            self._asking_since = None
+        elif self._asking_since is None:
+            self._asking_since = now
+        if self._more and not self._asks_soon and self._state.free_slot() is not None:
+            self._asks_soon = True
+            self._timers.after(self._deps.adapter.capabilities.answers_within, self._look_soon)
+
+    def _longest_gap(self) -> float:
+        return 2 * self._deps.times.renew + self._deps.times.call_timeout
+
+    def _steady(self, after: float) -> bool:
+        """Return whether this runner would have got each message that came within the last `after` seconds."""
+        since, clock = self._steady_since, self._deps.clock
+        renewed = clock.boottime() - self._last_renewal <= self._longest_gap()  # else it was suspended just now
+        return since is not None and renewed and clock.monotonic() - since > after
+
+    def _nothing_waits(self) -> bool:
+        """Return whether the broker has had no message for this runner, which asked for one long enough."""
+        since = self._asking_since
+        enough = self._deps.adapter.capabilities.answers_within
+        return since is not None and self._deps.clock.monotonic() - since >= enough
+
+    # --- the search ------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        self._timers.after(self._deps.times.orphan_look, self._look)
+        self._search()
+
+    def _look_soon(self) -> None:
+        self._asks_soon = False
+        self._search()
+
+    def _search(self) -> None:
+        self._more = False
+        after = orphan_after(self._deps.times, self._deps.adapter.capabilities)
+        if not self._steady(after):
+            self.reserved = 0
+            return
+        try:
+            self._take_all(after)
+            self._report_left(after)
+        except LedgerUnavailable as error:
+            self._runs.ledger_lost(str(error))
+
+    def _take_all(self, after: float) -> None:
+        """
+        Take the orphans for which the conditions hold; note whether `more` of them wait only for a slot.
+
+        An orphan that only settles needs no slot, so none is reserved for it.
+        """
+        reserved, self.reserved = self.reserved, 0
+        found = self._orphans(after, _MOST, stranded=False)
+        if not self._steady(after):  # it was suspended during the call, and the leases of other owners ended meanwhile
+            return
+        for orphan in found:
+            long, waits = self._is_passed_over(orphan), not self._nothing_waits()
+            settles = orphan.row.state is State.MOVING or (
+                waits and long and self._sent_again_as(orphan.row) is not None
+            )
+            if (waits and not (long and (reserved or settles))) or not self._take(orphan):
+                self.reserved = int(long)
+                self._more = long or not waits
+                return
+            if waits and not settles:
+                return
+        self._more = len(found) == _MOST
+
+    def _is_passed_over(self, orphan: Orphan) -> bool:
+        """Return whether the orphan's message is an hour late, and another message came since it had to come."""
+        since = self._deps.clock.monotonic() - self._delivered_at
+        return orphan.unseen_for > max(self._deps.times.orphan_reserve, since)
+
+    def _orphans(self, after: float, limit: int, *, stranded: bool) -> list[Orphan]:
+        deps = self._deps
+        return list(deps.ledger.orphans(deps.namespace, deps.spec.queue, after, limit, stranded=stranded))
+
+    def _take(self, orphan: Orphan) -> bool:
+        """Take one orphan, if the decision table says so; return False if it needs a slot and none is free."""
+        deps, row = self._deps, orphan.row
+        if self._state.unreaped(row.id):
+            return True
+        if (last := self._sent_again_as(row)) is not None:
+            self._end(orphan, f"no message of it came, and the job was sent again as round {last}")
+            return True
+        message = deps.ledger.message(row.id)
+        if message is None:  # only a job that moves to a dead letter is no stranded one then
+            self._end(orphan, f"{Hindrance.NO_MESSAGE.value}, so it has no dead letter")
+            return True
+        envelope = envelope_of(row, message)
+        held_by = self._deliveries.held_by(row)
+        began = deps.clock.boottime()
+        match answer(row, envelope.hop, envelope.body_sha256, held_by, row.counters, deps.spec.retry.max_losses):
+            case Claim() as claim:
+                return self._run(orphan, envelope, claim, began)
+            case Finish():
+                self._finish(orphan, envelope, deps.ledger.take(row, deps.owner), began)
+            case LostTooOften(counters=counters, reason=reason):
+                verdict = Verdict(Moving.DEAD, reason, counters)
+                self._finish(orphan, envelope, deps.ledger.lose(row, deps.owner, verdict), began)
+        return True
+
+    def _sent_again_as(self, row: Row) -> int | None:
+        """Return the last round of the job's key, if it is a later one."""
+        last = self._deps.ledger.last_round(row.id.namespace, row.id.queue, row.id.key)
+        return last if last is not None and last > row.id.round else None
+
+    def _run(self, orphan: Orphan, envelope: Envelope, claim: Claim, began: float) -> bool:
+        deps, row = self._deps, orphan.row
+        slot = self._state.free_slot()
+        if slot is None or not self._deliveries.may_begin() or not deps.quota.take():
+            return False
+        self._deliveries.pause()
+        claimed = None
+        try:
+            claimed = deps.ledger.claim(
+                Claimed(row.id, row, deps.owner, envelope.hop, envelope.body_sha256, claim.counters)
+            )
+        finally:
+            if claimed is None:
+                deps.quota.give_back()
+        if claimed is not None:
+            self._report(orphan, "runs")
+            self._runs.start(claimed, envelope, slot, began, lost=claim.lost, before=row, because=MESSAGE_LOST)
+        return True
+
+    def _finish(self, orphan: Orphan, envelope: Envelope, taken: Row | None, began: float) -> None:
+        if taken is not None:
+            self._report(orphan, "dead" if taken.target is Moving.DEAD else "finished")
+            self._runs.finish(taken, envelope, began)
+
+    def _end(self, orphan: Orphan, why: str) -> None:
+        """
+        Record that a job is dead, without a run and without a dead letter; a verdict that it has already stays.
+
+        While messages wait in the queue, its own can be among them: the only copy, which a dead job's delivery would lose.
+        """
+        if not self._nothing_waits():
+            return
+        ledger, row, owner = self._deps.ledger, orphan.row, self._deps.owner
+        if row.state is State.MOVING:
+            taken = ledger.take(row, owner)
+        else:
+            taken = ledger.claim(Claimed(row.id, row, owner, row.hop, row.body_sha256 or b"", row.counters))
+        if taken is None:
+            return
+        judged = row.state is State.MOVING and row.target is Moving.DEAD
+        if (judged or ledger.moving(taken.token, Verdict(Moving.DEAD, why, row.counters))) and ledger.moved(
+            taken.token
+        ):
+            self._report(orphan, "dead", why)
+
+    def _report_left(self, after: float) -> None:
+        """Report once each orphan that only an operator may start; while messages wait in the queue, its own can be among them."""
+        now = self._deps.clock.monotonic()
+        if now < self._look_at_left or not self._nothing_waits():
+            return
+        self._look_at_left = now + _LEFT_EVERY
+        for orphan in self._orphans(after, _MOST_LEFT, stranded=True):
+            if self._once.is_first((orphan.row.uid, orphan.row.fence)) and orphan.hindrance is not None:
+                self._report(orphan, "left", why=orphan.hindrance.value)
+
+    def _report(self, orphan: Orphan, fate: str, why: str = "") -> None:
+        row = orphan.row
+        self._deps.emit(
+            MessageLost(
+                **report.about(row.token, self._deps.clock),
+                unseen_for=round(orphan.unseen_for, 1),
+                state=row.state.value,
+                fate=fate,
+                owner=row.owner or "",
+                worker=row.worker,
+                why=why,
+            )
+        )

@@ -1,0 +1,13 @@
+"""The versions of installed distributions."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+
+def version(distribution: str = "steadyworker") -> str:
+    """Return the installed version; "unknown" for a checkout that is not installed."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
