@@ -48,8 +48,8 @@ def command(options: Options, *, target: str, key: str) -> None:
     with Connections(options) as links:
         ledger, job = links.ledger(), links.last_job(line, name)
         row = ledger.read(job)
-        if row is None or (problem := _problem(row)):
-            got = problem if row is not None else "one of which the ledger has no record: send the job."
+        got = "one of which the ledger has no record: send the job." if row is None else _problem(row)
+        if row is None or got:
             raise SteadyWorkerError(f"Expected the key of an unfinished job of {line.queue}, got {name!r}, {got}")
         message = ledger.message(job)
         if message is None:

@@ -56,7 +56,7 @@ def ends(stage: Stage, state: State) -> WorkerProcess:
     return second
 
 
-def ghost(stage: Stage, **claimed: object) -> Row:
+def ghost(stage: Stage, **claimed: Any) -> Row:
     """The row of a job whose owner died just now, with its message; the broker has nothing of it."""
     with_short_times = SqliteLedger(stage.ledger_path, clock=SystemClock(), times=Times().scaled(SCALE))
     with_short_times.register("ghost", "host", [registered_name(NAMESPACE, "plain")])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, LiteralString
 
@@ -123,7 +123,7 @@ def test_orphans_are_found_by_an_index_among_a_hundred_thousand_jobs_that_wait(o
 
 
 def explained(
-    admin: Admin, statement: LiteralString, values: dict[str, object], options: LiteralString = ""
+    admin: Admin, statement: LiteralString, values: Mapping[str, object], options: LiteralString = ""
 ) -> list[dict[str, Any]]:
     """Every step of the statement's plan, as the ledger runs it, with the values in the text; compiled by no plan."""
     with psycopg.ClientCursor(admin) as cursor:

@@ -344,7 +344,8 @@ class TestWholeOrNotAtAll:
         """Before each statement from BEGIN to COMMIT, and right after that."""
         before, rows = shape(path), rows_of(path)
         process = actor("migrate", path)
-        for step in range(1, len(sql.MIGRATIONS[6]) + 5):
+        last = len(sql.MIGRATIONS[6]) + 5
+        for step in range(1, last):
             assert told(process, str(step)) == f"killed {step}"
             assert asked(path, "SELECT schema FROM meta") == [(6,)]
             assert shape(path) == before
@@ -352,7 +353,7 @@ class TestWholeOrNotAtAll:
         assert row is not None
         with version_before():
             assert old.renew([row.token])[0].granted
-        assert told(process, str(step + 1)) == f"killed {step + 1}"
+        assert told(process, str(last)) == f"killed {last}"
         assert asked(path, "SELECT schema FROM meta") == [(7,)]
         assert asked(path, "PRAGMA integrity_check") == [("ok",)]
         assert rows_of(path) == rows

@@ -188,9 +188,14 @@ def migration(found: int) -> LiteralString | None:
     versions = range(found, SCHEMA_VERSION)
     if not all(version in MIGRATIONS for version in versions):
         return None
-    steps = (statement for version in versions for statement in MIGRATIONS[version])
-    begin: LiteralString = "UPDATE steadyworker_meta SET schema = CASE schema WHEN %(found)s THEN %(schema)s END"
-    return ";".join([_ALONE, begin, *steps, "UPDATE steadyworker_meta SET made_by = %(made_by)s"])
+    statements: list[LiteralString] = [
+        _ALONE,
+        "UPDATE steadyworker_meta SET schema = CASE schema WHEN %(found)s THEN %(schema)s END",
+    ]
+    for version in versions:
+        statements += MIGRATIONS[version]
+    statements.append("UPDATE steadyworker_meta SET made_by = %(made_by)s")
+    return ";".join(statements)
 
 
 # A setting from the URL's `options` has the source `client`, or `session` behind a pooler that passes it on.
