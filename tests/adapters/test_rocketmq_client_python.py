@@ -74,7 +74,10 @@ class Library:
     def notes(self, what: str) -> list[dict[str, Any]]:
         """What the consumers have noted."""
         path = self.folder / "notes"
-        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        text = path.read_text() if path.exists() else ""
+        lines = [
+            json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()
+        ]  # the last one may be half written
         return [line for line in lines if line["what"] == what]
 
     def noted(self, what: str, name: str, count: int = 1) -> None:

@@ -58,11 +58,12 @@ def test_two_jobs_whose_long_keys_begin_alike_stay_two_jobs(fleet: Fleet) -> Non
     fleet.notes("ends", 2)
     fleet.empties()
     rows = {(row.id.key, row.id.round): row for row, _ in fleet.ledger.jobs(Wanted(queue=fleet.queue))}
-    assert {job: (row.state, row.counters.attempts, row.conflicts) for job, row in rows.items()} == {
-        (normal_key(key), round_): (state, 1, 0)
-        for key in keys
-        for round_, state in enumerate((State.DEAD, State.DONE))
+    found = {job: (row.state, row.counters.attempts, row.conflicts) for job, row in rows.items()}
+    assert {job: row for job, row in found.items() if job[1]} == {
+        (normal_key(key), 1): (State.DONE, 1, 0) for key in keys
     }
+    # The replay forgets a first round whose settlement was confirmed by then.
+    assert {row for job, row in found.items() if not job[1]} <= {(State.DEAD, 1, 0)}
     attempts = [1, 1, 2]  # the second one of the first round ends in a rejection
     assert sorted(fleet.lines("keys")) == sorted(f"{attempt} {size} {last}" for attempt in attempts for last in "12")
 
