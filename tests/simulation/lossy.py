@@ -393,7 +393,13 @@ class LossyWorld(World):
         if not isinstance(event, MessageLost) or event.fate == "left":
             return
         self.seen.orphans += 1
-        if self.seen.restores and event.fence <= self.restored_up_to and event.fence in self._old_fences():
+        only_ends = event.fate == "dead" and "sent again" in event.why
+        if (
+            not only_ends
+            and self.seen.restores
+            and event.fence <= self.restored_up_to
+            and event.fence in self._old_fences()
+        ):
             raise Violation(f"{event} ran by itself after its ledger was restored: {self.describe()}")
         row = self.ledger.read(self.ids[event.fence])
         self._orphans.add(0 if row is None else row.fence)
