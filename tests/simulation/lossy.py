@@ -421,6 +421,8 @@ class LossyWorld(World):
             headers = message.headers
             if message.due > self.clock.boottime() and (event.state == "moving" or self.seen.suspends or self.pauses):
                 continue  # a settlement waits for the message before its retry, and a frozen process publishes late
+            if message.due > self.clock.boottime() and message.sent_at <= event.fence / 1000:
+                continue  # a second copy, deferred before the job was claimed with another one, which is lost
             if row is None or _id(message) != row.id or WORKER in headers or int(headers.get(HOP, 0)) < row.hop:
                 continue
             yield message
