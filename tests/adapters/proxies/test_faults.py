@@ -129,7 +129,7 @@ class TestMover:
 
         for key in ("k-1", "k-2"):
             worker.adapter.publish(work(key, Target.LATER, 0.1))
-        time.sleep(0.2)
+        time.sleep(0.2)  # both are due then; nothing polls yet, so no event shows it
         proxy.fail = fail
         worker.adapter.prefetch(2)
 
