@@ -200,14 +200,20 @@ for point in ours.entry_points:
         [
             "amqp",
             "amqps",
+            "catalogue",
+            "explain",
             "rocketmq",
             "rocketmq.grpc",
             "rocketmq.grpcs",
+            "spark",
             "sqlite",
+            "stages",
             "steadyworker",
             "steadyworker",
             "stomp",
             "stomp+ssl",
+            "trace",
+            "verify",
         ]
     )
 

@@ -19,8 +19,9 @@ from steadyworker import Client, JobStatus
 ROOT = Path(__file__).parents[2]
 CODE = re.compile(r"`([^`\n]+)`")
 NAME = re.compile(r"(?<![\w./-])steadyworker(?:_\w+)?(?:\.[A-Za-z_]\w*)+")
-NO_MODULES = {"steadyworker.toml", "steadyworker.adapters", "steadyworker.replies"}
-"""A file, a group of entry points, and an address of Artemis."""
+GROUPS = {f"steadyworker.{name}" for name in ("adapters", "commands", "remedies", "services")}
+NO_MODULES = GROUPS | {"steadyworker.toml", "steadyworker.replies"}
+"""Groups of entry points, a file, and an address of Artemis."""
 
 
 def texts() -> Iterator[tuple[Path, str]]:
