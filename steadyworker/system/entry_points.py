@@ -6,6 +6,7 @@ The entry points with which installed packages extend SteadyWorker.
 | `steadyworker.adapters` | the scheme of a broker's URL | a module with `open_adapter` | `adapter.py` |
 | `steadyworker.services` | the name of a service that jobs can call | a module with `OPTIONS`, `findings` and `open_service` | `service/job_services.py` |
 | `steadyworker.commands` | a verb of the command line | a `Verb` | `cli/other_verbs.py` |
+| `steadyworker.findings` | any | a package with a `findings.toml` | `findings.py` |
 | `steadyworker.remedies` | any | a function without arguments that returns a `RemedyOf` | `service/remedies.py` |
 
 `steadyworker.exports` and `steadyworker.diagnosis` are connected in this way only, like packages of third parties.
