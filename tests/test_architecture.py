@@ -138,8 +138,6 @@ LATE: dict[str, tuple[str, ...]] = {
     # `run` starts its first child before it imports the rest, so that both import at the same time.
     "steadyworker/cli/run.py": ("steadyworker.cli.targets.", "steadyworker.service.launch."),
     "steadyworker/cli/exec.py": ("steadyworker.programs.worker.", "steadyworker.service.launch."),
-    # A worker process needs the catalogue only for its first error, and its import takes 8 ms.
-    "steadyworker/diagnosis/remedies.py": ("steadyworker.diagnosis.catalogue.",),
 }
 BROKERS = re.compile("rabbit|amqp|pika|stomp|activemq|artemis|rocketmq", re.IGNORECASE)
 SERVICES = re.compile("spark", re.IGNORECASE)

@@ -133,7 +133,12 @@ class _LateService:
         with self._lock:
             if self._real is None:
                 settings = _settings(self._name, self._entry, self._options, self._clock)
-                self._real = _module(self._entry).open_service(settings)
+                try:
+                    self._real = _module(self._entry).open_service(settings)
+                except ConfigError:
+                    raise
+                except Exception as error:  # any code can run there
+                    raise broken(self._entry, f"{type(error).__name__}: {error}") from error
                 if self._stopped:
                     self._real.stop(0.0)  # so that it refuses the call in its own way
             return self._real

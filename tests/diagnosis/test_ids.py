@@ -178,7 +178,7 @@ def test_a_broken_catalogue_costs_no_line(monkeypatch: pytest.MonkeyPatch) -> No
     def broken(_id: str) -> Entry | None:
         raise ConfigError("broken")
 
-    monkeypatch.setattr("steadyworker.diagnosis.catalogue.find", broken)
+    monkeypatch.setattr("steadyworker.diagnosis.remedies.find", broken)
     assert Remedies()({"explain": "steadyworker.fenced"}) == ""
 
 

@@ -13,7 +13,9 @@ from steadyworker.clock import SystemClock
 from steadyworker.config.resolve import Options, load
 from steadyworker.config.services import GROUP, all_options
 from steadyworker.errors import ConfigError
-from steadyworker.service.job_services import job_services, remember_folder, service_findings
+from steadyworker.exports import folders
+from steadyworker.exports.spark import installed as spark
+from steadyworker.service.job_services import ServiceModule, job_services, remember_folder, service_findings
 from tests.support.distributions import distribution
 
 ECHO = """
@@ -73,7 +75,13 @@ def called(services: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return event
 
 
+def our_modules() -> tuple[ServiceModule, ...]:
+    """The type checker compares them with the Protocol."""
+    return (spark, folders)
+
+
 def test_our_own_services_are_installed_in_the_same_way(tmp_path: Path) -> None:
+    assert all(isinstance(module.OPTIONS, tuple) for module in our_modules())
     assert sorted(job_services(options(tmp_path), SystemClock())) == ["spark", "stages"]
 
 
@@ -189,6 +197,14 @@ def test_a_module_without_a_function_is_named_at_the_call(tmp_path: Path, instal
     installed("broken", "OPTIONS = ()\ndef findings(settings): ...")
     services = job_services(options(tmp_path), SystemClock())
     with pytest.raises(ConfigError, match=r"third_party_broken \(of third_party_broken\) .* got no open_service: "):
+        called(services, "broken")
+
+
+def test_a_service_that_cannot_be_opened_is_named_at_the_call(tmp_path: Path, installed: Callable[..., None]) -> None:
+    source = "OPTIONS = ()\ndef findings(settings): ...\ndef open_service(settings): raise OSError('no disk')"
+    installed("broken", source)
+    services = job_services(options(tmp_path), SystemClock())
+    with pytest.raises(ConfigError, match=r"third_party_broken \(of third_party_broken\) .* got OSError: no disk: "):
         called(services, "broken")
 
 
