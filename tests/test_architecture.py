@@ -131,8 +131,6 @@ OPTIONAL_LIBRARIES = {
 # Which file may import what inside a function (the end of each name is left open), and why it has to.
 LATE: dict[str, tuple[str, ...]] = {
     "steadyworker/cli/__init__.py": ("steadyworker.cli.",),  # a verb is imported when it is called
-    # To read the settings of services, their modules must be imported; `run` does this for an option of theirs only.
-    "steadyworker/cli/flags.py": ("steadyworker.config.services.",),
     "steadyworker/testing/plugin.py": ("",),  # pytest imports it at every start, in every project of a user's
     "steadyworker/backends/opening.py": ("steadyworker.ledger.postgres.",),  # its library is an extra
     # `run` starts its first child before it imports the rest, so that both import at the same time.

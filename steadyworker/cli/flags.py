@@ -15,6 +15,7 @@ import click
 from typing_extensions import override
 
 from steadyworker.config.options import OPTIONS, Option
+from steadyworker.config.services import all_options
 
 Function = Callable[..., Any]
 
@@ -38,8 +39,6 @@ class CommandWithSettings(click.Command):
         if ctx.resilient_parsing or any(
             each.startswith("-") and each.partition("=")[0] not in known for each in options
         ):
-            from steadyworker.config.services import all_options
-
             for option in all_options():
                 self.params += [parameter for parameter in _declared(option) if not known & {*parameter.opts}]
         return super().parse_args(ctx, args)
