@@ -49,7 +49,7 @@ class StageFolders:
 
     Args:
         place: The folder with the record; all worker processes of a host share it.
-        clock: The clock whose wall time is compared with the time of an entry.
+        clock: Its wall time gives the age of an entry.
     """
 
     def __init__(self, place: Path, clock: Clock | None = None) -> None:

@@ -173,7 +173,7 @@ def _follow(
             Following(sources, timelines, output.incident, SystemClock(), wait).run()
     except KeyboardInterrupt:
         for scanner in scanners:
-            with suppress(Unreadable):  # a compressed stream was cut
+            with suppress(Unreadable):  # it was ended early
                 for seen in scanner.end():
                     timelines.add(seen)
     except Unreadable as error:

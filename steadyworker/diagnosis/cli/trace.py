@@ -175,7 +175,7 @@ def _check_files(*paths: Path | None) -> None:
 
 
 def _check_no_loop(bound: Address, target: Target) -> None:
-    """Raise ConfigError for a trace that would connect to itself, and make thousands of connections from one."""
+    """Refuse a trace that would connect to itself: one client would become thousands of connections."""
     for _, (host, port) in target.addresses:
         if port != bound[1]:
             continue
@@ -211,7 +211,7 @@ def _read(path: Path, port: int, new_outputs: Callable[[], Outputs]) -> int:
         try:
             for last in chain((first,), records):
                 conversations.take(last)
-        finally:  # the part before a damaged place has events, too
+        finally:  # a file that is damaged further on has told something
             wire.end(last.t)
             outputs.finish()
     return _code(wire, outputs)
