@@ -169,10 +169,10 @@ class _Verbs(Group):
         except Exception as error:
             if ctx.params["debug"]:
                 sys.excepthook(type(error), error, error.__traceback__)
-            raise _printed(error) from error
+            raise _reported(error) from error
 
 
-def _printed(error: Exception) -> click.exceptions.Exit:
+def _reported(error: Exception) -> click.exceptions.Exit:
     """Print an error to standard error, without a traceback, and return the exception that ends the command."""
     if isinstance(error, SteadyWorkerError):
         text, code = str(error), exit_code(error)

@@ -49,7 +49,7 @@ class Options:
         origins: The source of each setting: a flag, a variable, the configuration file's path, or `default`.
         files: The path of the file for each setting that was given as a file.
         config: The path of the configuration file, or None without one.
-        of_services: The settings of services that were given, by name.
+        of_services: The given settings of services, by name; `value` also returns those that are not given.
     """
 
     broker: str
@@ -78,9 +78,9 @@ class Options:
 
     def value(self, option: Option) -> Any:
         """Return the value of a setting of the core or of a service."""
-        return (
-            self.of_services.get(option.name, option.default) if option not in OPTIONS else getattr(self, option.name)
-        )
+        if option in OPTIONS:
+            return getattr(self, option.name)
+        return self.of_services.get(option.name, option.default)
 
     @property
     def ledger_is_local(self) -> bool:

@@ -33,8 +33,9 @@ OPTIONS: tuple[Option, ...] = ()
 """The settings of the service: it has none."""
 
 
-def findings(_settings: ServiceSettings) -> tuple[Finding, ...]:
+def findings(settings: ServiceSettings) -> tuple[Finding, ...]:
     """Return no findings, because there are no settings."""
+    del settings
     return ()
 
 
@@ -57,9 +58,10 @@ class StageFolders:
         self._log = get_logger("steadyworker.exports")
 
     def open(
-        self, request: Mapping[str, Any], _uid: str, _fence: int, emit: Callable[[Mapping[str, Any]], None]
+        self, request: Mapping[str, Any], uid: str, fence: int, emit: Callable[[Mapping[str, Any]], None]
     ) -> StageFolders:
         """Record the folder `request["folder"]`, a path in bytes; the call has ended when this method returns."""
+        del uid, fence
         self.remember(request["folder"])
         emit({"end": True})
         return self
@@ -68,7 +70,7 @@ class StageFolders:
         """Do nothing, because a call ends at once."""
 
     def stop(self, within: float) -> None:
-        """Do nothing, because no call is under way."""
+        """Do nothing, because a call ends at once."""
 
     def remember(self, folder: bytes) -> None:
         """Record this folder; if that fails, log a warning and let the export continue."""

@@ -5,8 +5,8 @@ An entry point has the service's name, and names a module that implements `Servi
 This file has no service of its own: `steadyworker.exports` registers `spark` and `stages`, and other packages can add more.
 A service keeps its files in the folder of its name in the state directory.
 
-Importing a service takes time and memory, so a worker process imports a service only when it needs it:
-at the first call, or if one of its settings is given, or if its folder contains anything that may have to be removed.
+The import of a service takes time and memory, so a worker process imports a service only in three cases:
+a job calls it, one of its settings is given, or its folder contains something that it may have to remove.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ServiceModule(Protocol):
 
 def service_findings(options: Options, clock: Clock) -> Iterator[Finding]:
     """
-    Yield the findings of each service that has a setting which is given.
+    Yield the findings of each service of which a setting is given.
 
     Raises:
         ConfigError: A service cannot use its settings, or its entry point is broken.
@@ -67,7 +67,7 @@ def job_services(options: Options, clock: Clock) -> Mapping[str, JobService]:
     """
     Return the services of this process that jobs can call, by name.
 
-    A service whose folder contains anything is opened now, because it may have to remove what a dead process has left.
+    A service whose folder contains something is opened now, because it may have to remove what a dead process has left.
     """
     services = {name: _LateService(name, entry, options, clock) for name, entry in installed(GROUP).items()}
     for service in services.values():
@@ -109,7 +109,7 @@ class _LateService:
         return self._opened().open(request, uid, fence, emit)
 
     def purge(self, ended: EndedJobs) -> None:
-        """Let the real service remove what jobs have left, if it has a file at all."""
+        """Let the real service remove what jobs have left, if its folder contains something."""
         self.open_if_used()
         if (real := self._real) is not None:
             real.purge(ended)
@@ -122,7 +122,7 @@ class _LateService:
             real.stop(within)
 
     def open_if_used(self) -> None:
-        """Open the real service if its folder contains anything; log a warning if its entry point is broken."""
+        """Open the real service if its folder contains something; log a warning if its entry point is broken."""
         if self._real is None and _has_entry(self._folder):
             try:
                 self._opened()

@@ -206,7 +206,7 @@ class JobService(Protocol):
         """
         Remove what jobs that have ended, and worker processes that are dead, have left on this host.
 
-        A thread of its own calls this from time to time, and again only after an hour: it may wait.
+        The purge thread of the worker process calls this about once an hour; the call can take long.
 
         Args:
             ended: Returns the uids, out of the given ones, of jobs that are done or dead (`Ledger.ended`).
