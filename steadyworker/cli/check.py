@@ -13,7 +13,8 @@ import click
 from steadyworker.cli.output import Column, json_line, table, tries
 from steadyworker.cli.settings import settings
 from steadyworker.cli.targets import find_worker
-from steadyworker.config.resolve import OPTIONS, Options
+from steadyworker.config.resolve import Options
+from steadyworker.config.services import all_options
 from steadyworker.deploy.deployed import findings as deployed_findings
 from steadyworker.deploy.expected import Expected
 from steadyworker.deploy.numbers import numbers_of
@@ -39,7 +40,7 @@ Examples:
   steadyworker check exports:PaymentExports --deployed /etc/systemd/system/steadyworker@.service""",
 )
 @click.argument("targets", metavar="MODULE:CLASS...", nargs=-1, required=True)
-@settings(*(option.name for option in OPTIONS))
+@settings()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: settings, workers, findings.")
 @click.option(
     "--deployed",
@@ -95,10 +96,10 @@ def _settings(options: Options) -> dict[str, dict[str, str | None]]:
     """Return every setting's effective value and origin, without secrets."""
     return {
         option.name: {
-            "value": _text(getattr(options, option.name)),
+            "value": _text(options.value(option)),
             "origin": options.origins.get(option.name, "default"),
         }
-        for option in OPTIONS
+        for option in all_options()
     }
 
 

@@ -15,7 +15,7 @@ from steadyworker.backends.opening import open_adapter_for
 from steadyworker.cli.group import Group
 from steadyworker.cli.settings import settings
 from steadyworker.cli.targets import find_worker
-from steadyworker.config.resolve import OPTIONS, Options
+from steadyworker.config.resolve import Options
 from steadyworker.deploy import kubernetes as kubernetes_files
 from steadyworker.deploy import systemd as systemd_files
 from steadyworker.deploy.numbers import Numbers, numbers_of
@@ -25,7 +25,7 @@ from steadyworker.spec import WorkerSpec
 
 _TIME = re.compile("([01][0-9]|2[0-3]):[0-5][0-9]")
 _targets = click.argument("targets", metavar="MODULE:CLASS...", nargs=-1, required=True)
-_settings = settings(*(option.name for option in OPTIONS))
+_settings = settings()
 _output = click.option(
     "--output",
     metavar="DIR",

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from steadyworker.cli.flags import every_setting
+from steadyworker.cli.flags import CommandWithSettings, every_setting
 from steadyworker.errors import ConfigError
 from steadyworker.programs.command import VARIABLE, Command, check_command, handed_on
 from steadyworker.slots.spare import Spare
@@ -21,6 +21,7 @@ from steadyworker.slots.spare import Spare
 
 @click.command(
     "exec",
+    cls=CommandWithSettings,
     epilog="""\b
 Examples:
   steadyworker exec --queue backups --time-limit 2h -- pg_dump --file /backups/{key}.sql -- {payload.database}

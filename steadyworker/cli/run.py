@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from steadyworker.cli.flags import every_setting
+from steadyworker.cli.flags import CommandWithSettings, every_setting
 from steadyworker.errors import ConfigError
 from steadyworker.lifecycle import EX_CONFIG, EX_OK
 from steadyworker.service.reload import Reload
@@ -21,6 +21,7 @@ from steadyworker.slots.spare import Spare
 
 @click.command(
     "run",
+    cls=CommandWithSettings,
     epilog="""\b
 Examples:
   steadyworker run exports:PaymentExports

@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +19,7 @@ from typing import Any, Literal
 import msgspec
 
 from steadyworker.config.options import OPTIONS, PREFIX, Kind, Option
+from steadyworker.config.services import all_options
 from steadyworker.errors import ConfigError, Finding
 from steadyworker.text.redaction import redact
 from steadyworker.units import parse_seconds
@@ -48,6 +49,7 @@ class Options:
         origins: The source of each setting: a flag, a variable, the configuration file's path, or `default`.
         files: The path of the file for each setting that was given as a file.
         config: The path of the configuration file, or None without one.
+        of_services: The given settings of services, by name; `value` also returns those that are not given.
     """
 
     broker: str
@@ -67,14 +69,18 @@ class Options:
     health: str | None
     log_format: Literal["auto", "json", "pretty"]
     log_level: str
-    spark_master: str
-    spark_conf: Mapping[str, str]
-    spark_stuck_after: float
     concurrency: int | None
     workers: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, Path] = field(default_factory=dict)
     config: Path | None = None
+    of_services: Mapping[str, Any] = field(default_factory=dict)
+
+    def value(self, option: Option) -> Any:
+        """Return the value of a setting of the core or of a service."""
+        if option in OPTIONS:
+            return getattr(self, option.name)
+        return self.of_services.get(option.name, option.default)
 
     @property
     def ledger_is_local(self) -> bool:
@@ -119,20 +125,29 @@ def load(arguments: Mapping[str, object], environ: Mapping[str, str], cwd: Path,
         _Layer(_variables(environ), _variable, cwd),
         _Layer(table, lambda name: f"{name} in {path}", path.parent if path is not None else cwd),
     )
+    given = {name for layer in layers for name in layer.values}
+    options = OPTIONS if given <= _names(OPTIONS).keys() else all_options()
     reading = _Reading([], {}, {})
     for layer in layers:
-        reading.refuse_unknown(layer)
+        reading.refuse_unknown(layer, options)
     values = {option.name: reading.value(option, layers) for option in OPTIONS}
+    of_services = {
+        option.name: reading.value(option, layers)
+        for option in options[len(OPTIONS) :]
+        if given & _names([option]).keys()
+    }
     tables = reading.workers(workers, path)
     if reading.problems:
         raise ConfigError("\n".join(map(str, reading.problems)), reading.problems)
     if values["state_dir"] is None:
         values["state_dir"], reading.origins["state_dir"] = _state_dir(environ)
-    # An absolute path, because children and Spark's processes can have other working directories.
+    # An absolute path, because the processes of children and of services can have other working directories.
     values["state_dir"] = cwd / values["state_dir"]
     for name in ("broker", "ledger"):
         values[name] = values[name] or f"sqlite:{values['state_dir'] / name}.db"
-    return Options(**values, workers=tables, origins=reading.origins, files=reading.files, config=path)
+    return Options(
+        **values, workers=tables, origins=reading.origins, files=reading.files, config=path, of_services=of_services
+    )
 
 
 def handed_on(options: Options, cwd: Path, config: Path | None = None) -> dict[str, str | None]:
@@ -176,8 +191,8 @@ class _Reading:
     origins: dict[str, str]
     files: dict[str, Path]
 
-    def refuse_unknown(self, layer: _Layer) -> None:
-        known = [name for option in OPTIONS for name in (option.name, f"{option.name}_file")]
+    def refuse_unknown(self, layer: _Layer, options: Sequence[Option]) -> None:
+        known = _names(options)
         for name in layer.values:
             if name not in known:
                 remedy = _near(name, known, layer.spelled) or "remove it; `steadyworker run --help` lists all settings."
@@ -245,6 +260,11 @@ class _Reading:
                         what = f"Expected seconds or a text like 3h for {where}, got {text!r}."
                         self.problems.append(Finding("error", what, "correct it.", id="config.wrong-duration"))
         return found
+
+
+def _names(options: Iterable[Option]) -> dict[str, None]:
+    """Return the names by which these settings can be given, in order."""
+    return dict.fromkeys(name for option in options for name in (option.name, f"{option.name}_file"))
 
 
 def _flag(name: str) -> str:

@@ -24,8 +24,9 @@ from string import Template
 from textwrap import indent
 from urllib.parse import urlsplit
 
-from steadyworker.config.options import OPTIONS, PREFIX, as_variable
+from steadyworker.config.options import PREFIX, as_variable
 from steadyworker.config.resolve import Options
+from steadyworker.config.services import all_options
 from steadyworker.deploy.numbers import (
     PROBE_EVERY,
     PROBE_WITHIN,
@@ -216,8 +217,8 @@ def _environment(options: Options, numbers: Numbers) -> Iterator[tuple[str, str]
     yield f"{PREFIX}STATE_DIR", _STATE
     yield f"{PREFIX}HEALTH", f"0.0.0.0:{_PORT}"
     yield f"{PREFIX}STOP_WITHIN", f"{numbers.stop_within:.15g}"
-    for option in OPTIONS:
-        origin, value = options.origins.get(option.name, "default"), getattr(options, option.name)
+    for option in all_options():
+        origin, value = options.origins.get(option.name, "default"), options.value(option)
         # A settings file is in the image, beside the Worker's module.
         given = origin.startswith(("--", PREFIX))
         if option.name in _SET_HERE or not given:

@@ -22,8 +22,9 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from steadyworker.config.options import OPTIONS, PREFIX, as_variable
+from steadyworker.config.options import PREFIX, as_variable
 from steadyworker.config.resolve import Options
+from steadyworker.config.services import all_options
 from steadyworker.deploy.numbers import RESTART_AFTER, START_WITHIN, Numbers
 from steadyworker.errors import ConfigError
 from steadyworker.spec import WorkerSpec
@@ -158,8 +159,8 @@ def _settings(options: Options, layout: Layout) -> Iterator[str]:
     for credential, path in secrets.items():
         yield f"LoadCredential={credential}:{_text(path)}"
         yield _environment(f"{credential.removesuffix('-url').upper()}_FILE", f"%d/{credential}", specifiers=True)
-    for option in OPTIONS:
-        name, value = option.name, getattr(options, option.name)
+    for option in all_options():
+        name, value = option.name, options.value(option)
         if name == "state_dir" or f"{name}-url" in secrets or not _is_given_here(name, options):
             continue
         text = as_variable(value)
