@@ -26,7 +26,6 @@ from typing import Protocol, runtime_checkable
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.delivery import Delivery, Headers, OutgoingMessage, Redelivered, Settle, Settled, Target
 from steadyworker.errors import Finding, MessageRefused, StaleDelivery, Unsettled
-from steadyworker.names import renamed
 
 __all__ = [
     "SPI_VERSION",
@@ -426,5 +425,3 @@ def check_size(what: str, size: int, limit: int) -> None:
 
 
 OpenAdapter = Callable[[str, QueueSpec, Settings], Adapter]
-
-__getattr__ = renamed(__name__, {"Copy": "OutgoingMessage", "Gone": "Unreachable", "SettlesSoon": "SettlesAsync"})

@@ -14,8 +14,6 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from steadyworker.names import renamed
-
 REDELIVERED = (
     "connection-lost",
     "delivery-timeout",
@@ -166,7 +164,3 @@ class Checkpointed(Event, frozen=True, kw_only=True):
 
 
 Listener = Callable[[Event], None]
-
-__getattr__ = renamed(
-    __name__, {"Adrift": "DeliveryLost", "Followed": "DeliveryDeferred", "Answered": "DuplicateAcked"}
-)
