@@ -16,13 +16,13 @@ from steadyworker.deadletters import DeadLetterQueue
 from steadyworker.delivery import KEY
 from steadyworker.errors import PublishFailed, SteadyWorkerError, Unsettled
 from steadyworker.ledger.base import Claimed, JobId, KeptMessage, Moving, Row, State, Verdict
-from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.ledger.rules import AckDuplicate, Claim, HeldBy, answer
 from steadyworker.outcome import Counters
 from steadyworker.runner.envelope import Envelope
 from steadyworker.runner.planning import message_for
 from steadyworker.testing.broker import MemoryBroker
 from steadyworker.testing.clock import FakeClock
+from steadyworker.testing.memory_ledger import MemoryLedger
 from steadyworker.testing.queues import Message
 
 SPEC = QueueSpec("exports", "exports.dead")

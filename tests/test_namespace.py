@@ -15,8 +15,8 @@ from steadyworker.clock import Times
 from steadyworker.config.resolve import Options
 from steadyworker.errors import ConfigError
 from steadyworker.ledger.lease import registered_name
-from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.testing.clock import FakeClock
+from steadyworker.testing.memory_ledger import MemoryLedger
 from steadyworker_rabbitmq import RabbitmqAdapter
 
 OLD, NEW = "rabbit@a:/", "shop:/"

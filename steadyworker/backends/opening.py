@@ -17,14 +17,11 @@ from steadyworker.adapter import Adapter, QueueSpec, Renamable, Settings
 from steadyworker.backends import registry
 from steadyworker.clock import Clock, SystemClock, Times
 from steadyworker.config.resolve import Options
-from steadyworker.errors import ConfigError, Finding, NoLedger
+from steadyworker.errors import ConfigError, Finding
 from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.lease import QUIET
-from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.spec import WorkerSpec
-
-_LEDGERS = "sqlite:PATH, postgresql://… or memory:"
 
 _LIST = re.compile(r",|:\d+$")
 """Tells a namespace that is a list of addresses from any other name."""
@@ -39,23 +36,18 @@ def open_ledger(
     """
     Open the ledger that `--ledger` names.
 
-    The URL is `sqlite:PATH`, `sqlite:PATH?synchronous=full`, `postgresql://…`, or `memory:` for tests.
+    The URL is `sqlite:PATH`, `sqlite:PATH?synchronous=full` or `postgresql://…`.
     Only a worker process may `create` the ledger: another process would then ask a ledger that knows no job.
     Without `create`, the calls of a ledger that does not exist raise NoLedger.
 
-    Raises NoLedger for `memory:` without `create`, because each process has its own.
     Raises ConfigError if the URL names no ledger, if its path is unfit for a ledger, or if an extra is not installed.
     """
     clock, times = clock or SystemClock(), times or Times()
     scheme, _, rest = options.ledger.partition(":")
-    if scheme == "memory":
-        if not create:
-            raise NoLedger("memory:", "one that is always empty, because each process has its own")
-        return MemoryLedger(clock, times, worker)
     if scheme in ("postgresql", "postgres"):
         return _postgres_ledger(options, clock, times, worker, create=create)
     if scheme != "sqlite":
-        msg = f"Expected a ledger URL of {_LEDGERS}, got the scheme {scheme!r}: set --ledger."
+        msg = f"Expected a ledger URL of sqlite:PATH or postgresql://…, got the scheme {scheme!r}: set --ledger."
         raise ConfigError(msg, id="config.ledger-url")
     place, _, query = rest.partition("?")
     wanted = parse_qs(query, keep_blank_values=True)

@@ -28,7 +28,6 @@ __all__ = ["OPTIONS", "Kind", "Option", "Options", "load", "parse_seconds"]
 FILE_NAME = "steadyworker.toml"
 
 _VALUE_BYTES = 64 << 10
-_LOCAL_LEDGERS = ("sqlite", "memory")
 _FLAG = "--"
 _OF_A_CLIENT = ("broker", "ledger", "namespace", "state_dir", "topology", "delays")
 _WORKER_DURATIONS = ("time_limit", "stall_limit")
@@ -79,7 +78,7 @@ class Options:
     @property
     def ledger_is_local(self) -> bool:
         """True if the ledger is for this host only."""
-        return self.ledger.partition(":")[0] in _LOCAL_LEDGERS
+        return self.ledger.partition(":")[0] == "sqlite"
 
     @property
     def stops_on_ledger_loss(self) -> bool:

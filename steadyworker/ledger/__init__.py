@@ -8,7 +8,7 @@ Beside the row, the ledger keeps the job's message, so that a claimed job does n
 The ledger records no event of a connection, so no event of a connection starts a job again.
 
 `base` has the Protocol of all ledgers.
-Of its implementations, `sqlite` serves one host, `postgres` a fleet, and `memory` the tests.
+Of its implementations, `sqlite` serves one host, and `postgres` a fleet; `steadyworker.testing` has one for tests.
 
 States
 ------

@@ -31,7 +31,6 @@ from steadyworker.delivery import KEY, ROUND, OutgoingMessage, Target
 from steadyworker.errors import delay_in_seconds
 from steadyworker.events import Checkpointed, Event, JobStarted, Listener
 from steadyworker.ledger.base import JobId, Row, State
-from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.lifecycle import Stage
 from steadyworker.names import normal_key
 from steadyworker.slots.process import ProcessSlot
@@ -39,6 +38,7 @@ from steadyworker.spec import WorkerSpec, payload_type, spec_of
 from steadyworker.telemetry.event_log import log_events
 from steadyworker.testing.broker import MemoryBroker
 from steadyworker.testing.clock import FakeClock
+from steadyworker.testing.memory_ledger import MemoryLedger
 from steadyworker.testing.queues import Message
 from steadyworker.testing.scheduler import Turns
 from steadyworker.testing.worker_process import NAMESPACE, WorkerProcess

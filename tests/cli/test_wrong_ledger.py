@@ -156,12 +156,6 @@ def test_without_consumers_a_cancel_waits_for_them_and_each_later_call_looks_aga
             client.status("exports", "k")
 
 
-def test_a_ledger_in_memory_belongs_to_one_process(options: Options) -> None:
-    in_memory = replace(options, ledger="memory:")
-    with Client.configured(in_memory) as client, pytest.raises(NoLedger, match="each process has its own"):
-        client.cancel("exports", "k")
-
-
 @pytest.mark.parametrize(
     "command",
     [

@@ -18,7 +18,6 @@ from steadyworker.delivery import KEY, REASON, Delivery, OutgoingMessage, Settle
 from steadyworker.errors import InterruptReason, LedgerUnavailable, Retry, Snooze, TargetMissing
 from steadyworker.events import Listener
 from steadyworker.ledger.base import Claimed, JobId, Ledger, Moving, Renewal, State, Token, Verdict
-from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.lifecycle import Stage
 from steadyworker.link import Task
 from steadyworker.outcome import Counters, Crashed, Done, Failed, Interrupted, Outcome
@@ -29,6 +28,7 @@ from steadyworker.slots.base import Asked, Ended, Ready, SlotSink, Unready
 from steadyworker.spec import spec_of
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.flaky_ledger import LedgerLine
+from steadyworker.testing.memory_ledger import MemoryLedger
 from tests.runner.kit import QUEUE, AnyWorker, worker
 
 NAMESPACE = "review"

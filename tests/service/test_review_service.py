@@ -140,7 +140,7 @@ def service_of(
         pools=[],
         owner="me",
         guard=SimpleNamespace(check=lambda: None),
-        ledger=SimpleNamespace(url="memory:"),
+        ledger=SimpleNamespace(url="sqlite:ledger.db"),
         close=lambda: None,
         purge=purge,
     )

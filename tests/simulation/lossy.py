@@ -21,12 +21,12 @@ from steadyworker.delivery import HOP, KEY, ROUND, WORKER, Delivery, OutgoingMes
 from steadyworker.events import Event, MessageLost
 from steadyworker.ledger.base import JobId, Orphan, Row, State
 from steadyworker.ledger.kept import kept
-from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.link import Task
 from steadyworker.outcome import Done, Failed, Outcome, Snoozed
 from steadyworker.runner.envelope import envelope_of, in_round, names_of
 from steadyworker.runner.orphans import orphan_after
 from steadyworker.testing.clock import FakeClock
+from steadyworker.testing.memory_ledger import MemoryLedger
 from steadyworker.testing.queues import Message
 from tests.simulation.world import CALM, NAMESPACE, QUEUE, SPEC, TIMES, Faults, SimWorker, Violation, World, history
 

@@ -21,8 +21,6 @@ from steadyworker.clock import Times
 from steadyworker.delivery import HOP, Target
 from steadyworker.errors import TargetFull
 from steadyworker.ledger.base import Hindrance, State
-from steadyworker.ledger.memory import MemoryLedger
-from steadyworker.ledger.memory_job import MemoryJob
 from steadyworker.ledger.rules import HeldBy, answer
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Interrupted
@@ -34,6 +32,8 @@ from steadyworker.runner.runs import Runs
 from steadyworker.runner.settlement_plan import SettlementPlan, Step
 from steadyworker.runner.state import Phase, PlanResult, Run
 from steadyworker.runner.unkeyed import UnkeyedMessages
+from steadyworker.testing.memory_job import MemoryJob
+from steadyworker.testing.memory_ledger import MemoryLedger
 from tests.simulation.lossy import NO_LOSS, STORM, LossyWorld, lossy
 from tests.simulation.unkeyed import SOME, WITHOUT_DOUBT, LonelyWorld, UnkeyedWorld
 from tests.simulation.world import CALM, CONNECTIONS_ONLY, Faults, Violation, World, history
@@ -49,7 +49,7 @@ ALWAYS = 2
     "chunk", [pytest.param(chunk, marks=[pytest.mark.slow] if chunk >= ALWAYS else []) for chunk in range(CHUNKS)]
 )
 def test_every_guarantee_holds_in_every_history(chunk: int) -> None:
-    """100,000 histories on `memory:`, with a broker that loses messages, a tenth of them with adoption switched off."""
+    """100,000 histories on the ledger in memory, with a broker that loses messages, a tenth of them with adoption switched off."""
     for seed in range(chunk * EACH, (chunk + 1) * EACH):
         lossy(seed, STORM, adoption=seed % 10 != 0)
 

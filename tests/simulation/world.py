@@ -22,7 +22,6 @@ from steadyworker.errors import LedgerUnavailable, StaleDelivery, Unsettled
 from steadyworker.events import Event, Fenced
 from steadyworker.ledger.base import JobId, Ledger, Row, State, Token, Verdict
 from steadyworker.ledger.lease import Keeper, registered_name
-from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.lifecycle import Stage
 from steadyworker.link import Task
 from steadyworker.outcome import Crashed, Done, Failed, Interrupted, Outcome, Rejected, Snoozed
@@ -34,6 +33,7 @@ from steadyworker.slots.base import Asked, Ended, Ready, Slot, SlotSink
 from steadyworker.spec import spec_of
 from steadyworker.testing.broker import MemoryBroker
 from steadyworker.testing.clock import FakeClock
+from steadyworker.testing.memory_ledger import MemoryLedger
 from steadyworker.worker import Worker
 
 QUEUE = "exports"

@@ -37,8 +37,8 @@ from steadyworker.ledger.base import (
     Wanted,
 )
 from steadyworker.ledger.lease import QUIET, registered_name
-from steadyworker.ledger.memory_job import HELD, MemoryJob, fits
 from steadyworker.outcome import Counters
+from steadyworker.testing.memory_job import HELD, MemoryJob, fits
 
 _ENDED = (State.DONE, State.DEAD)
 
