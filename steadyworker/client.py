@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar
 
 from steadyworker import payload as payloads
 from steadyworker.adapter import OutgoingMessage, Target
@@ -98,32 +98,10 @@ class Client:
         self._links: dict[int, Connections] = {}
         self._closed = False
 
-    @overload
     def send(
         self,
-        to: type[Worker[P, Any]],
+        to: type[Worker[P, Any]] | str,
         payload: P,
-        *,
-        key: str | None = None,
-        delay: float | timedelta | str = 0,
-        headers: Mapping[str, str] | None = None,
-        again: bool = False,
-    ) -> str: ...
-    @overload
-    def send(
-        self,
-        to: str,
-        payload: object,
-        *,
-        key: str | None = None,
-        delay: float | timedelta | str = 0,
-        headers: Mapping[str, str] | None = None,
-        again: bool = False,
-    ) -> str: ...
-    def send(
-        self,
-        to: type[Worker[Any, Any]] | str,
-        payload: object,
         *,
         key: str | None = None,
         delay: float | timedelta | str = 0,
@@ -151,56 +129,6 @@ class Client:
             LedgerUnavailable: `again` was given, and the ledger did not respond; nothing was sent.
             ValueError, TypeError: A key, a header or the delay is not valid.
         """
-        return self._send(to, payload, key, delay, headers, again)
-
-    @overload
-    async def asend(
-        self,
-        to: type[Worker[P, Any]],
-        payload: P,
-        *,
-        key: str | None = None,
-        delay: float | timedelta | str = 0,
-        headers: Mapping[str, str] | None = None,
-        again: bool = False,
-    ) -> str: ...
-    @overload
-    async def asend(
-        self,
-        to: str,
-        payload: object,
-        *,
-        key: str | None = None,
-        delay: float | timedelta | str = 0,
-        headers: Mapping[str, str] | None = None,
-        again: bool = False,
-    ) -> str: ...
-    async def asend(
-        self,
-        to: type[Worker[Any, Any]] | str,
-        payload: object,
-        *,
-        key: str | None = None,
-        delay: float | timedelta | str = 0,
-        headers: Mapping[str, str] | None = None,
-        again: bool = False,
-    ) -> str:
-        """
-        Send one job as `send` does, in a thread, so that the event loop is never blocked.
-
-        If the task is cancelled while it waits, it is unknown whether the message is sent: send it again with the same key.
-        """
-        return await asyncio.to_thread(self._send, to, payload, key, delay, headers, again)
-
-    def _send(
-        self,
-        to: type[Worker[Any, Any]] | str,
-        payload: object,
-        key: str | None,
-        delay: float | timedelta | str,
-        headers: Mapping[str, str] | None,
-        again: bool,  # noqa: FBT001 - positional, for to_thread
-    ) -> str:
         line = line_of(to, self._options)
         outgoing = message(line, payload, key=key, delay=delay, headers={} if headers is None else headers)
         links = self._connected()
@@ -223,6 +151,23 @@ class Client:
                 f"{error} The job may or may not have arrived: send it again with the same key, {name!r}."
             ) from error
         return name
+
+    async def asend(
+        self,
+        to: type[Worker[P, Any]] | str,
+        payload: P,
+        *,
+        key: str | None = None,
+        delay: float | timedelta | str = 0,
+        headers: Mapping[str, str] | None = None,
+        again: bool = False,
+    ) -> str:
+        """
+        Send one job as `send` does, in a thread, so that the event loop is never blocked.
+
+        If the task is cancelled while it waits, it is unknown whether the message is sent: send it again with the same key.
+        """
+        return await asyncio.to_thread(self.send, to, payload, key=key, delay=delay, headers=headers, again=again)
 
     def status(self, worker: type[Worker[Any, Any]] | str, key: str) -> JobStatus | None:
         """

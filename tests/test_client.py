@@ -189,7 +189,7 @@ class TestAWorkersOwnKeyHeader:
 )
 def test_what_cannot_be_is_refused(place: Place, wrong: dict[str, object]) -> None:
     with place.client() as client, pytest.raises((ValueError, TypeError), match="Expected"):
-        client.send("exports", {}, **wrong)  # type: ignore[call-overload]
+        client.send("exports", {}, **wrong)  # type: ignore[arg-type]
 
 
 ODD = os.fsdecode(b"caf\xe9.csv")

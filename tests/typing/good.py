@@ -107,6 +107,11 @@ def exported(job: Job[bytes]) -> int:
     return made.rows + job.export(Ours(), to="ours.csv").bytes
 
 
+async def asend(client: Client, to: type[PaymentExports] | str) -> list[str]:
+    request = ExportRequest("m-17")
+    return [await client.asend(PaymentExports, request), await client.asend("any", b""), client.send(to, request)]
+
+
 def send() -> JobStatus | None:
     with Client("sqlite:broker.db") as client:
         key: str = client.send(PaymentExports, ExportRequest("m-17"), delay=5)
