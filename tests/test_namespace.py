@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from steadyworker import config
 from steadyworker.adapter import Adapter, Capabilities, QueueSpec, Renamable, Settings
 from steadyworker.backends.opening import former_identity, namespace_of
 from steadyworker.clock import Times
+from steadyworker.config import resolve as config
 from steadyworker.config.resolve import Options
 from steadyworker.errors import ConfigError
 from steadyworker.ledger.lease import registered_name

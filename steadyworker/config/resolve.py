@@ -18,12 +18,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from steadyworker.config.options import OPTIONS, PREFIX, Kind, Option
+from steadyworker.config.options import OPTIONS, PREFIX, Option
 from steadyworker.errors import ConfigError, Finding
 from steadyworker.text.redaction import redact
 from steadyworker.units import parse_seconds
 
-__all__ = ["OPTIONS", "Kind", "Option", "Options", "load", "parse_seconds"]
+__all__ = ["OPTIONS", "Option", "Options", "handed_on", "load"]
 
 FILE_NAME = "steadyworker.toml"
 

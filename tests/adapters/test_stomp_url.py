@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from steadyworker import config
 from steadyworker.adapter import QueueSpec, Settings
 from steadyworker.backends.opening import former_identity, name_findings, namespace_of
 from steadyworker.clock import Times
+from steadyworker.config import resolve as config
 from steadyworker.config.resolve import Options
 from steadyworker.errors import ConfigError
 from steadyworker.ledger.lease import registered_name

@@ -16,10 +16,11 @@ import threading
 from pathlib import Path
 from queue import SimpleQueue
 
-from steadyworker import Job, Worker, config, run
+from steadyworker import Job, Worker, run
 from steadyworker.adapter import Delivered, OutgoingMessage, QueueSpec, Settle, Signal, Target
 from steadyworker.backends.opening import open_adapter_for
 from steadyworker.clock import SystemClock, Times
+from steadyworker.config import resolve as config
 from steadyworker.events import Event, JobSettled, JobStarted
 from steadyworker.runner.runner import Runner
 from steadyworker.runner.state import Deps

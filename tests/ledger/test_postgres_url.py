@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from steadyworker import config
 from steadyworker.backends.opening import open_ledger
+from steadyworker.config import resolve as config
 from steadyworker.errors import ConfigError
 from steadyworker.ledger.postgres.url import is_remote, target_of, tls_defaults
 
