@@ -33,7 +33,7 @@ A job that has a mark when it is claimed does not run, and becomes a dead letter
 
 Decision table
 --------------
-For each delivery the runner reads the row and calls `steadyworker.ledger.rules.answer`.
+For each delivery the runner reads the row and calls `steadyworker.ledger.rules.action_for`.
 The first line that fits decides.
 The hop counts the messages of a job: 0 for the first, one more for each retry.
 A *letter* is the job's own dead letter, which an operator has moved unchanged from the dead-letter queue to the work queue.

@@ -191,7 +191,7 @@ class Progress(Struct, frozen=True):
     at: float
 
 
-class Wanted(Struct, frozen=True):
+class JobFilter(Struct, frozen=True):
     """
     The conditions of a listing; a row must fit all of them, and None is no condition.
 
@@ -209,7 +209,7 @@ class Wanted(Struct, frozen=True):
     kept: bool = False
 
 
-EVERY_ROW = Wanted()
+EVERY_ROW = JobFilter()
 
 REPLAYED = "replayed"
 """The reason of a `moved` row that waits for the first message of a replay."""
@@ -346,7 +346,7 @@ class Ledger(Protocol):
         """
         ...
 
-    def take(self, seen: Row, owner: str) -> Row | None:
+    def take_over(self, seen: Row, owner: str) -> Row | None:
         """Take over a settlement (`moving`): set a new fence, owner and lease, and nothing else; return None if refused."""
         ...
 
@@ -448,7 +448,7 @@ class Ledger(Protocol):
         """Return the highest round of this key, or None when the ledger has no row of it."""
         ...
 
-    def jobs(self, wanted: Wanted = EVERY_ROW) -> Iterable[tuple[Row, Progress | None]]:
+    def jobs(self, which: JobFilter = EVERY_ROW) -> Iterable[tuple[Row, Progress | None]]:
         """Return the rows that fit these conditions, newest first, each with its last progress; for people."""
         ...
 
@@ -511,9 +511,9 @@ def seen_values(row: Row) -> Values:
     return pk_values(row.id) | {"uid": row.uid, "fence": row.fence, "state": row.state.value}
 
 
-def wanted_values(wanted: Wanted) -> Values:
+def filter_values(which: JobFilter) -> Values:
     """Return the conditions of a listing, without the states, for which each database needs another form."""
-    return {"namespace": wanted.namespace, "queue": wanted.queue, "late_by": wanted.late_by, "kept": wanted.kept}
+    return {"namespace": which.namespace, "queue": which.queue, "late_by": which.late_by, "kept": which.kept}
 
 
 def counters_values(counters: Counters) -> Values:

@@ -59,9 +59,9 @@ class Keeper:
     The renewal of all leases of this process.
 
     1. `turn` renews once and reports to each holder; if the ledger is unreachable, it reports this, and raises nothing.
-    2. `look` reads the cancel marks and reports them; if the ledger is unreachable, it makes the next turn come soon.
+    2. `read_cancels` reads the cancel marks and reports them; if the ledger is unreachable, it makes the next turn come soon.
     3. `run` renews every `times.renew` seconds, and more often while the ledger is unreachable.
-       `run` reads the cancel marks every `times.cancel_look` seconds.
+       `run` reads the cancel marks every `times.cancel_poll` seconds.
     4. `hurry` makes the next turn come soon; `end` makes `run` return.
     5. While this owner has `left` a queue, or is `quiet` there, it registers the queue with a suffix that says so.
        An owner that `holds` a delivery still counts as a consumer, so it registers the queue without the suffix.
@@ -127,7 +127,7 @@ class Keeper:
         away = name in self._left or self._quiet(name)
         return [f"{name}{QUIET}"] if away and not self._holds(name) else [name] * self._consumers(name)
 
-    def look(self) -> None:
+    def read_cancels(self) -> None:
         """Read the cancel marks of the jobs that run here, and report them to the holders."""
         uids = [token.uid for holder in self._holders for token in holder.tokens()]
         if not uids:
@@ -151,8 +151,8 @@ class Keeper:
         due = self.last_turn + self._times.renew if self._begun else self._clock.monotonic()
         while True:
             while not (self.away or self._wake.is_set()) and (left := due - self._clock.monotonic()) > 0:
-                self.look()
-                self._wake.wait(min(left, self._times.cancel_look))
+                self.read_cancels()
+                self._wake.wait(min(left, self._times.cancel_poll))
             if self._over.is_set():
                 return
             self._wake.clear()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from steadyworker.ledger import retention
-from steadyworker.ledger.base import JobId, KeptMessage, Moving, Progress, Row, State, Token, Verdict, Wanted
+from steadyworker.ledger.base import JobFilter, JobId, KeptMessage, Moving, Progress, Row, State, Token, Verdict
 from steadyworker.outcome import Counters
 
 HELD = (State.RUNNING, State.MOVING)
@@ -144,12 +144,12 @@ class MemoryJob:
         )
 
 
-def fits(row: Row, wanted: Wanted, last_round: int) -> bool:
+def fits(row: Row, which: JobFilter, last_round: int) -> bool:
     """Return whether a row fits the conditions of a listing, apart from its message; `last_round` is the last round of its key."""
     return (
-        wanted.namespace in (None, row.id.namespace)
-        and wanted.queue in (None, row.id.queue)
-        and (wanted.states is None or row.state in wanted.states)
-        and (wanted.late_by is None or row.late_by > wanted.late_by)
-        and (row.id.round == last_round or (wanted.late_by is None and not wanted.kept))
+        which.namespace in (None, row.id.namespace)
+        and which.queue in (None, row.id.queue)
+        and (which.states is None or row.state in which.states)
+        and (which.late_by is None or row.late_by > which.late_by)
+        and (row.id.round == last_round or (which.late_by is None and not which.kept))
     )

@@ -101,8 +101,8 @@ class WorkerProcess:
             self._keeper.turn()
             self._keeper_due = self._clock.monotonic() + (_SOON if self._keeper.away else self._times.renew)
         if self._looks and self._clock.monotonic() >= self._look_due:
-            self._keeper.look()
-            self._look_due = self._clock.monotonic() + self._times.cancel_look
+            self._keeper.read_cancels()
+            self._look_due = self._clock.monotonic() + self._times.cancel_poll
             done = True
         for runner in self.runners:
             done |= runner.drain_inbox() > 0 or runner.timers.next_in() == 0.0

@@ -87,7 +87,7 @@ class LossyWorld(World):
     and whether the Worker keeps messages.
     """
 
-    def __init__(self, seed: int, *, orphan_look: float = TIMES.orphan_look, **options: Any) -> None:
+    def __init__(self, seed: int, *, orphan_poll: float = TIMES.orphan_poll, **options: Any) -> None:
         drawn = random.Random(seed * 31 + 7)
         self.fleet = drawn.choice((1, 2, 3, 3))
         self.names = [f"job-{number}" for number in range(drawn.choice((1, 1, 2, 3, 4)))]
@@ -97,7 +97,7 @@ class LossyWorld(World):
         self.keeps = drawn.random() < 0.95
         self.never_empty = drawn.random() < 0.05
         self.levels = drawn.choice(((60.0, 300.0), (300.0, 900.0))) if drawn.random() < 0.2 else ()
-        self.times = Times(orphan_reserve=400.0, orphan_look=orphan_look)
+        self.times = Times(orphan_reserve=400.0, orphan_poll=orphan_poll)
         self.spec = replace(SPEC, keep_message=self.keeps)
         self.seen = Seen()
         self.replayed: set[tuple[str, int]] = set()
@@ -384,7 +384,7 @@ class LossyWorld(World):
         super().observed(name, arguments, answer)
         if name == "orphans":
             self._asked[self.caller.owner] = self.clock.boottime()
-        if name in ("claim", "take", "lose") and isinstance(answer, Row):
+        if name in ("claim", "take_over", "lose") and isinstance(answer, Row):
             self.ids[answer.fence] = answer.id
 
     def heard(self, event: Event) -> None:

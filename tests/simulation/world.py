@@ -314,8 +314,8 @@ class SimWorker:
         self.next_turn = self.clock.monotonic() + (1.0 if self.keeper.away else self.world.times.renew)
 
     def _look(self) -> None:
-        self.keeper.look()
-        self.next_look = self.clock.monotonic() + self.world.times.cancel_look
+        self.keeper.read_cancels()
+        self.next_look = self.clock.monotonic() + self.world.times.cancel_poll
 
 
 class World:
@@ -415,7 +415,7 @@ class World:
 
     def observed(self, name: str, arguments: tuple[Any, ...], answer: Any) -> None:
         """Every call that reached the ledger, for the guarantees about writes."""
-        if name in ("claim", "take", "lose") and isinstance(answer, Row):
+        if name in ("claim", "take_over", "lose") and isinstance(answer, Row):
             last = max(self.granted.values(), default=0)
             if answer.fence <= last:
                 raise Violation(f"fence {answer.fence} was given although {last} was given before")

@@ -30,6 +30,7 @@ from steadyworker.ledger.base import (
     REPLAYED,
     Claimed,
     Hindrance,
+    JobFilter,
     JobId,
     KeptMessage,
     Ledger,
@@ -42,14 +43,13 @@ from steadyworker.ledger.base import (
     Token,
     Values,
     Verdict,
-    Wanted,
     counters_values,
+    filter_values,
     mine_values,
     missing,
     permit,
     pk_values,
     seen_values,
-    wanted_values,
 )
 from steadyworker.ledger.postgres import statements as sql
 from steadyworker.ledger.postgres.clocks import clock_findings
@@ -257,8 +257,8 @@ class PostgresLedger(Ledger):
         return self._own(sql.CLAIM_SEEN, seen_values(claim.seen) | values)
 
     @override
-    def take(self, seen: Row, owner: str) -> Row | None:
-        return self._own(sql.TAKE, seen_values(seen) | {"owner": owner})
+    def take_over(self, seen: Row, owner: str) -> Row | None:
+        return self._own(sql.TAKE_OVER, seen_values(seen) | {"owner": owner})
 
     @override
     def lose(self, seen: Row, owner: str, verdict: Verdict) -> Row | None:
@@ -352,9 +352,9 @@ class PostgresLedger(Ledger):
         return None if found is None else int(found)
 
     @override
-    def jobs(self, wanted: Wanted = EVERY_ROW) -> Iterable[tuple[Row, Progress | None]]:
-        values = wanted_values(wanted)
-        values["states"] = None if wanted.states is None else [state.value for state in wanted.states]
+    def jobs(self, which: JobFilter = EVERY_ROW) -> Iterable[tuple[Row, Progress | None]]:
+        values = filter_values(which)
+        values["states"] = None if which.states is None else [state.value for state in which.states]
         return self._pages(values | {"rows": _PAGE_ROWS} | self._lease)
 
     @override

@@ -26,6 +26,7 @@ from steadyworker.ledger.base import (
     REPLAYED,
     Claimed,
     Hindrance,
+    JobFilter,
     JobId,
     KeptMessage,
     Ledger,
@@ -38,14 +39,13 @@ from steadyworker.ledger.base import (
     Token,
     Values,
     Verdict,
-    Wanted,
     counters_values,
+    filter_values,
     mine_values,
     missing,
     permit,
     pk_values,
     seen_values,
-    wanted_values,
 )
 from steadyworker.ledger.lease import registered_name
 from steadyworker.ledger.sqlite import schema as sql
@@ -252,8 +252,8 @@ class SqliteLedger(Ledger):
         return new_row(claim, uid, inserted.lastrowid or 0, checkpoint, now, self._worker)
 
     @override
-    def take(self, seen: Row, owner: str) -> Row | None:
-        return self._own(sql.TAKE, seen_values(seen), owner)
+    def take_over(self, seen: Row, owner: str) -> Row | None:
+        return self._own(sql.TAKE_OVER, seen_values(seen), owner)
 
     @override
     def lose(self, seen: Row, owner: str, verdict: Verdict) -> Row | None:
@@ -350,9 +350,9 @@ class SqliteLedger(Ledger):
         return None if found is None else int(found)
 
     @override
-    def jobs(self, wanted: Wanted = EVERY_ROW) -> Iterable[tuple[Row, Progress | None]]:
-        values = wanted_values(wanted) | {"boot": self._boot, "boottime": self._clock.boottime()}
-        values["states"] = None if wanted.states is None else json.dumps([state.value for state in wanted.states])
+    def jobs(self, which: JobFilter = EVERY_ROW) -> Iterable[tuple[Row, Progress | None]]:
+        values = filter_values(which) | {"boot": self._boot, "boottime": self._clock.boottime()}
+        values["states"] = None if which.states is None else json.dumps([state.value for state in which.states])
         return self._pages(values | {"now": self._clock.wall(), "rows": _PAGE_ROWS})
 
     @override

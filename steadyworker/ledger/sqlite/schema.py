@@ -302,7 +302,7 @@ CLAIM_SEEN = f"""
         settled = 'unknown', keep_until = NULL, started_at = :now, worker = :worker
     WHERE {_SEEN} AND state NOT IN ('done', 'dead') RETURNING {_COLUMNS}
 """
-TAKE = f"UPDATE jobs SET {_OWN} WHERE {_SEEN} AND state = 'moving' RETURNING {_COLUMNS}"
+TAKE_OVER = f"UPDATE jobs SET {_OWN} WHERE {_SEEN} AND state = 'moving' RETURNING {_COLUMNS}"
 LOSE = f"UPDATE jobs SET {_OWN}, {_MOVING} WHERE {_SEEN} AND state = 'running' RETURNING {_COLUMNS}"
 RENEW = f"""
     UPDATE jobs SET lease_boot = :boot, lease_until = :lease_until, started_at = started_at + :step

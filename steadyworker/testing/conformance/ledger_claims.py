@@ -172,7 +172,7 @@ class ClaimPromises(LedgerBench):
         clock.step_wall(-3600)
         lost = ledger.lose(seen(ledger), OTHER, DEAD_END)
         assert lost is not None
-        taken = ledger.take(lost, ME)
+        taken = ledger.take_over(lost, ME)
         assert taken is not None
         fences += [lost.fence, taken.fence]
         assert ledger.moved(taken.token)
@@ -268,7 +268,7 @@ class ClaimPromises(LedgerBench):
     def test_a_hand_over_is_taken_as_it_is(self, ledger: Ledger) -> None:
         """`take` changes fence, owner and lease, and nothing else."""
         before, token = in_state(ledger, State.MOVING)
-        taken = ledger.take(before, OTHER)
+        taken = ledger.take_over(before, OTHER)
         assert taken is not None
         assert taken.fence > before.fence
         assert timeless(replace(taken, fence=before.fence, owner=before.owner)) == timeless(before)
@@ -280,14 +280,14 @@ class ClaimPromises(LedgerBench):
     def test_only_a_hand_over_is_taken(self, ledger: Ledger, state: State) -> None:
         """`take` is refused unless the row is `moving`."""
         row, _ = in_state(ledger, state)
-        assert ledger.take(row, OTHER) is None
+        assert ledger.take_over(row, OTHER) is None
         assert timeless(seen(ledger)) == timeless(row)
 
     def test_of_two_that_take_one_hand_over_one_wins(self, ledger: Ledger) -> None:
         """`take` succeeds only if the row has not changed since it was read."""
         before, _ = in_state(ledger, State.MOVING)
-        assert ledger.take(before, OTHER) is not None
-        assert ledger.take(before, ME) is None
+        assert ledger.take_over(before, OTHER) is not None
+        assert ledger.take_over(before, ME) is None
 
     def test_a_run_that_was_lost_too_often_goes_to_moving(self, ledger: Ledger) -> None:
         """`lose` draws a fence, sets the owner and writes the verdict; writes of the old owner are refused."""

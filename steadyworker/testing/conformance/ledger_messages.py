@@ -227,18 +227,18 @@ class MessagePromises(LedgerBench):
         assert 0 < orphan.unseen_for < delay * 0.3
         assert ledger.read(replace(JOB, key="unknown")) is None
 
-    @pytest.mark.parametrize("how", ["claim", "take", "lose"])
+    @pytest.mark.parametrize("how", ["claim", "take_over", "lose"])
     def test_a_new_owner_ends_the_time_of_a_deferred_message(self, ledger: Ledger, clock: FakeClock, how: str) -> None:
         """A row that got a new owner waits for lease and margin alone."""
         ledger.register(ME, "host", [NAME])
-        brought(ledger, State.MOVING if how == "take" else State.RUNNING)
+        brought(ledger, State.MOVING if how == "take_over" else State.RUNNING)
         ledger.deferred(JOB, 100 * self.times.lease)
         before = seen(ledger)
         match how:
             case "claim":
                 kept(ledger, seen=before)
-            case "take":
-                assert ledger.take(before, OTHER)
+            case "take_over":
+                assert ledger.take_over(before, OTHER)
             case "lose":
                 assert ledger.lose(before, OTHER, DEAD_END)
         assert self.found(ledger) == []
