@@ -16,7 +16,7 @@ from steadyworker.errors import BrokerUnavailable, ConfigError, Finding, LedgerU
 from steadyworker.ledger.base import Hindrance, JobId, Orphan, OwnerSeen, Row, State
 from steadyworker.service import checks
 from steadyworker.spec import WorkerSpec, spec_of
-from steadyworker.system.host import Host, Unit, kills_group, look, unit_from
+from steadyworker.system.host import Host, Unit, kills_group, read_host, unit_from
 from steadyworker.worker import Worker
 
 LEVELS: tuple[Level, ...] = ("error", "warning", "note")
@@ -425,7 +425,7 @@ def test_a_broker_or_ledger_that_is_away_is_waited_for() -> None:
 
 
 def test_a_real_look_at_this_machine() -> None:
-    host = look({"INVOCATION_ID": "x"}, ["a"])
+    host = read_host({"INVOCATION_ID": "x"}, ["a"])
     assert (host.command_line, host.notified) == (("a",), False)
     assert host.unit is None  # pytest is no unit's main process
 

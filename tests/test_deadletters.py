@@ -23,7 +23,7 @@ from steadyworker.runner.planning import message_for
 from steadyworker.testing.broker import MemoryBroker
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.memory_ledger import MemoryLedger
-from steadyworker.testing.queues import Message
+from steadyworker.testing.queues import QueuedMessage
 
 SPEC = QueueSpec("exports", "exports.dead")
 BODY = b'{"merchant": "m-17"}'
@@ -81,11 +81,11 @@ class Bench:
         assert self.ledger.moved(row.token)
 
     @property
-    def work(self) -> list[Message]:
+    def work(self) -> list[QueuedMessage]:
         return self.broker.messages("exports")
 
     @property
-    def dead(self) -> list[Message]:
+    def dead(self) -> list[QueuedMessage]:
         return self.broker.dead("exports")
 
 

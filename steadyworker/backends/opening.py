@@ -19,7 +19,7 @@ from steadyworker.clock import Clock, SystemClock, Times
 from steadyworker.config.resolve import Options
 from steadyworker.errors import ConfigError, Finding
 from steadyworker.ledger.base import Ledger
-from steadyworker.ledger.lease import QUIET
+from steadyworker.ledger.lease import attended
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.spec import WorkerSpec
 
@@ -178,7 +178,7 @@ def former_identity(adapter: Adapter, options: Options, ledger: Ledger, queue_na
         return None
     end = f"/{queue_name}"
     living = (seen for seen in ledger.owners() if not seen.dead and seen.seen_ago <= LIVES)
-    registered = {name.removesuffix(QUIET) for seen in living for name in seen.queues}
+    registered = attended([name for seen in living for name in seen.queues])
     names = {name.removesuffix(end) for name in registered if name.endswith(end)}
     if namespace is not None and _is_listed(adapter, namespace):
         ours = _addresses(namespace) | _addresses(adapter.identity())

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
-from steadyworker.errors import Finding, NoLedger, OlderLedger
+from steadyworker.errors import Finding
 from steadyworker.outcome import CANCELLED, SNOOZED, Counters, JobState
 
 
@@ -475,53 +475,3 @@ class Ledger(Protocol):
     def close(self) -> None:
         """Close files and connections; may be called twice."""
         ...
-
-
-def missing(error: NoLedger) -> Finding:
-    """Return the note of `check` on a ledger that the first worker process will create or migrate."""
-    remedy = "start a worker; or, if workers of these queues run already, set --ledger to their ledger."
-    if isinstance(error, OlderLedger):
-        remedy = "start a worker of this version; the worker processes of the version before finish their jobs."
-    return Finding("note", str(error), remedy, id=error.id or "ledger.missing")
-
-
-def permit(found: Sequence[Sequence[Any]]) -> Renewal:
-    """Return the reply to `may_commit`; `found` has one row with only the job's cancel mark, or no row after a refusal."""
-    reason = found[0][0] if found else None
-    return Renewal(bool(found) and reason is None, reason)
-
-
-# --- The named parameters of the SQL ledgers' statements -----------------------------------------------------------------
-
-Values = dict[str, Any]
-
-
-def pk_values(id: JobId) -> Values:
-    """Return the primary key of a job's row."""
-    return {"namespace": id.namespace, "queue": id.queue, "key": id.key, "round": id.round}
-
-
-def mine_values(token: Token) -> Values:
-    """Return the parameters that identify the row of a token; they match no row once the token's claim has ended."""
-    return pk_values(token.id) | {"uid": token.uid, "fence": token.fence, "owner": token.owner}
-
-
-def seen_values(row: Row) -> Values:
-    """Return the parameters that identify the row that was read; they match no row after a later claim or change of state."""
-    return pk_values(row.id) | {"uid": row.uid, "fence": row.fence, "state": row.state.value}
-
-
-def filter_values(which: JobFilter) -> Values:
-    """Return the conditions of a listing, without the states, for which each database needs another form."""
-    return {"namespace": which.namespace, "queue": which.queue, "late_by": which.late_by, "kept": which.kept}
-
-
-def counters_values(counters: Counters) -> Values:
-    """Return the four counters and the time of the first failure."""
-    return {
-        "attempts": counters.attempts,
-        "crashes": counters.crashes,
-        "losses": counters.losses,
-        "interruptions": counters.interruptions,
-        "first_failed_at": counters.first_failed_at,
-    }

@@ -34,6 +34,11 @@ def registered_name(namespace: str, queue: str) -> str:
     return f"{namespace}/{queue}"
 
 
+def attended(names: Sequence[str]) -> list[str]:
+    """Return the queues that an owner registered under these names, once each and in order, whether it is quiet there or not."""
+    return sorted({name.removesuffix(QUIET) for name in names})
+
+
 class Holder(Protocol):
     """A holder of leases: a runner."""
 

@@ -34,10 +34,10 @@ def boot_id() -> str:
     if _BOOT_ID.exists():
         return _BOOT_ID.read_text(encoding="ascii").strip()
     # macOS, for development.
-    said = subprocess.run(
+    printed = subprocess.run(
         ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"], check=True, capture_output=True, text=True
     )
-    return said.stdout.strip().lower()
+    return printed.stdout.strip().lower()
 
 
 def new_owner_id() -> str:

@@ -75,7 +75,7 @@ def gauges(readings: Callable[[], Sequence[Reading]], state: Callable[[], Mappin
             yield info
             for name, holds in state().items():
                 yield GaugeMetricFamily(
-                    f"steadyworker_{name}", f"1 while the process is {name}, as the probes say.", holds
+                    f"steadyworker_{name}", f"1 while the process is {name}, as the probes report it.", holds
                 )
             found = readings()
             for name, text, read in _GAUGES:

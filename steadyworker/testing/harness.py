@@ -39,7 +39,7 @@ from steadyworker.telemetry.event_log import log_events
 from steadyworker.testing.broker import MemoryBroker
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.memory_ledger import MemoryLedger
-from steadyworker.testing.queues import Message
+from steadyworker.testing.queues import QueuedMessage
 from steadyworker.testing.scheduler import Turns
 from steadyworker.testing.worker_process import NAMESPACE, WorkerProcess
 from steadyworker.units import count_text
@@ -141,7 +141,7 @@ class Harness:
         def reached() -> object:
             return until() if callable(until) else self._reached(id_, until)
 
-        self._turns.until(reached, lambda: self._told(id_, until), timeout)
+        self._turns.until(reached, lambda: self._description(id_, until), timeout)
         return self.job(key)
 
     def advance(self, seconds: float) -> None:
@@ -174,7 +174,7 @@ class Harness:
         for adapter in frozen.adapters:
             self.broker.drop_connection(adapter)
         self.advance(self._times.lease + self._times.margin + 1)
-        self._turns.until(lambda: self._fence(key) != row.fence, lambda: self._told(row.id, "taken over"), 10.0)
+        self._turns.until(lambda: self._fence(key) != row.fence, lambda: self._description(row.id, "taken over"), 10.0)
         frozen.thaw()
 
     def kill_child(self, key: str) -> None:
@@ -199,7 +199,7 @@ class Harness:
             self.broker,
             self.ledger,
             self.clock,
-            emit=self._heard,
+            emit=self._record,
             wake=self._turns.wake.set,
             adoption=self._adoption,
             processes=self._children,
@@ -241,7 +241,7 @@ class Harness:
         return self.ledger.read(self._id(key))
 
     @property
-    def dead(self) -> list[Message]:
+    def dead(self) -> list[QueuedMessage]:
         """Every dead letter, with the reason in its headers."""
         return [message for spec in self._specs.values() for message in self.broker.dead(spec.queue)]
 
@@ -253,7 +253,7 @@ class Harness:
 
     # --- the state of a job ---
 
-    def _heard(self, event: Event) -> None:
+    def _record(self, event: Event) -> None:
         self.events.append(event)
         for listener in self._listeners:
             listener(event)
@@ -273,7 +273,7 @@ class Harness:
         row = self.job(key)
         return 0 if row is None else row.fence
 
-    def _messages(self, id_: JobId) -> list[Message]:
+    def _messages(self, id_: JobId) -> list[QueuedMessage]:
         every = self.broker.messages(id_.queue)
         return [each for each in every if id_.key in (each.message_id, normal_key(each.headers.get(KEY, "")))]
 
@@ -290,7 +290,7 @@ class Harness:
             case _:
                 return row is not None and row.state == until
 
-    def _told(self, id_: JobId, until: object) -> str:
+    def _description(self, id_: JobId, until: object) -> str:
         """Return a description of the job's state, for the error of a failed wait."""
         row = self.job(id_.key)
         is_ = "unknown to the ledger" if row is None else f"{row.state} ({row.reason or 'no reason'}; {row.counters})"

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from steadyworker.adapter import Capabilities, Delays, Finding, QueueSpec, Settings, Sink
 from steadyworker.delivery import Delivery, OutgoingMessage, Settle, Settled, Target
 from steadyworker.errors import PublishFailed
-from steadyworker.testing.queues import Consumer, Queues
+from steadyworker.testing.queues import MemoryConsumer, Queues
 
 
 class MemoryAdapter:
@@ -19,7 +19,7 @@ class MemoryAdapter:
     """
 
     def __init__(self, queues: Queues, identity: str, spec: QueueSpec, settings: Settings) -> None:
-        self.consumer = Consumer(spec.queue)
+        self.consumer = MemoryConsumer(spec.queue)
         self._queues = queues
         self._identity = identity
         self._targets = {Target.WORK: spec.queue, Target.LATER: spec.queue, Target.DEAD: spec.dead_letter_queue}
@@ -49,7 +49,7 @@ class MemoryAdapter:
         """Connect at the next pump."""
         if not self._started and not self._stopped:
             self._started = True
-            self.consumer.tell = sink
+            self.consumer.sink = sink
             self._queues.connect(self.consumer)
 
     def prefetch(self, count: int) -> None:
@@ -93,7 +93,7 @@ class MemoryAdapter:
     @contextmanager
     def dead_letters(self) -> Iterator[MemoryDeadLetters]:
         """Open the dead letters; the reader holds each letter from its read on; a second reader gets LettersHeld."""
-        reader = Consumer(self._targets[Target.DEAD], epoch=1, connected=True)
+        reader = MemoryConsumer(self._targets[Target.DEAD], epoch=1, connected=True)
         self._queues.open_reader(reader)
         try:
             yield MemoryDeadLetters(self, self._queues, reader)
@@ -110,7 +110,7 @@ class MemoryAdapter:
 class MemoryDeadLetters:
     """The dead letters of one queue, held for one reader."""
 
-    def __init__(self, adapter: MemoryAdapter, queues: Queues, reader: Consumer) -> None:
+    def __init__(self, adapter: MemoryAdapter, queues: Queues, reader: MemoryConsumer) -> None:
         self._adapter = adapter
         self._queues = queues
         self._reader = reader

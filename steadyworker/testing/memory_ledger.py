@@ -36,7 +36,7 @@ from steadyworker.ledger.base import (
     Token,
     Verdict,
 )
-from steadyworker.ledger.lease import QUIET, registered_name
+from steadyworker.ledger.lease import attended, registered_name
 from steadyworker.outcome import Counters
 from steadyworker.testing.memory_job import HELD, MemoryJob, fits
 
@@ -107,7 +107,7 @@ class MemoryLedger(Ledger):
             now = self._clock.wall()
             if not whole:
                 self._distrust()
-            for name in {queue.removesuffix(QUIET) for queue in queues}:
+            for name in attended(queues):
                 if now - self._seen.get(name, -math.inf) > retention.ABSENCE:
                     self._trusted_from[name] = self._next_fence()
                 self._seen[name] = now

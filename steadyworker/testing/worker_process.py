@@ -25,7 +25,7 @@ from steadyworker.slots.thread import ThreadSlot
 from steadyworker.spec import WorkerSpec
 from steadyworker.testing.broker import MemoryBroker
 from steadyworker.testing.clock import FakeClock
-from steadyworker.testing.flaky_ledger import LedgerLine
+from steadyworker.testing.flaky_ledger import FlakyLedger
 from steadyworker.testing.memory_adapter import MemoryAdapter
 
 NAMESPACE = "harness"
@@ -57,7 +57,7 @@ class WorkerProcess:
         processes: bool,
     ) -> None:
         self.owner = owner
-        self.ledger = LedgerLine(ledger)
+        self.ledger = FlakyLedger(ledger)
         self.frozen = False
         self.stopped = False
         self._clock = clock
@@ -88,7 +88,7 @@ class WorkerProcess:
             self.runners.append(_Runner(deps, wake))
         queues = [registered_name(NAMESPACE, spec.queue) for spec in specs]
         self._keeper = Keeper(line, owner, owner, queues, self.runners, clock, self._times)
-        self._keeper_due = self._look_due = clock.monotonic()
+        self._keeper_due = self._cancels_due = clock.monotonic()
         for runner in self.runners:
             runner.start()
 
@@ -100,9 +100,9 @@ class WorkerProcess:
         if done:
             self._keeper.turn()
             self._keeper_due = self._clock.monotonic() + (_SOON if self._keeper.away else self._times.renew)
-        if self._looks and self._clock.monotonic() >= self._look_due:
+        if self._reads_cancels and self._clock.monotonic() >= self._cancels_due:
             self._keeper.read_cancels()
-            self._look_due = self._clock.monotonic() + self._times.cancel_poll
+            self._cancels_due = self._clock.monotonic() + self._times.cancel_poll
             done = True
         for runner in self.runners:
             done |= runner.drain_inbox() > 0 or runner.timers.next_in() == 0.0
@@ -137,11 +137,11 @@ class WorkerProcess:
     def due_in(self) -> float:
         """The seconds until the next timer, renewal or read of the cancel marks."""
         timers = (runner.timers.next_in() for runner in self.runners)
-        keeper = min(self._keeper_due, self._look_due) if self._looks else self._keeper_due
+        keeper = min(self._keeper_due, self._cancels_due) if self._reads_cancels else self._keeper_due
         return max(0.0, min(keeper - self._clock.monotonic(), *(due for due in timers if due is not None)))
 
     @property
-    def _looks(self) -> bool:
+    def _reads_cancels(self) -> bool:
         """True while the process reads cancel marks: jobs run here, and the ledger responds."""
         return not self._keeper.away and any(runner.tokens() for runner in self.runners)
 

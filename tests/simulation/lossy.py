@@ -27,7 +27,7 @@ from steadyworker.runner.envelope import envelope_of, in_round, names_of
 from steadyworker.runner.orphans import orphan_after
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.memory_ledger import MemoryLedger
-from steadyworker.testing.queues import Message
+from steadyworker.testing.queues import QueuedMessage
 from tests.simulation.world import CALM, NAMESPACE, QUEUE, SPEC, TIMES, Faults, SimWorker, Violation, World, history
 
 HEARTBEAT = 45.0
@@ -414,7 +414,7 @@ class LossyWorld(World):
     def _old_fences(self) -> set[int]:
         return {fence for fence in self.ids if fence <= self.restored_up_to}
 
-    def _of(self, event: MessageLost) -> Iterator[Message]:
+    def _of(self, event: MessageLost) -> Iterator[QueuedMessage]:
         """The messages in the work queue for which this job could have waited."""
         row = self.ledger.read(self.ids[event.fence])
         for message in self.broker.messages(QUEUE):
@@ -427,7 +427,7 @@ class LossyWorld(World):
                 continue
             yield message
 
-    def _holder(self, message: Message) -> SimWorker | None:
+    def _holder(self, message: QueuedMessage) -> SimWorker | None:
         return next((each for each in self.workers if each.adapter.real.consumer is message.holder), None)
 
     # --- the end ---
@@ -522,7 +522,7 @@ class LossyWorld(World):
                 raise Violation(f"lost: {job} is dead, and its message is not kept: {self.describe()}")
 
 
-def _id(message: Message) -> JobId:
+def _id(message: QueuedMessage) -> JobId:
     return JobId(NAMESPACE, QUEUE, message.headers[KEY], int(message.headers.get(ROUND, 0)))
 
 

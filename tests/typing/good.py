@@ -14,7 +14,7 @@ from steadyworker import Client, Interrupt, Job, JobStatus, Reject, Retry, Retry
 from steadyworker.exports import Manifest, RowExport
 from steadyworker.exports.base import Services
 from steadyworker.outcome import Done
-from steadyworker.testing import Ran, run_one
+from steadyworker.testing import RunResult, run_one
 
 
 @dataclass
@@ -120,7 +120,7 @@ def send() -> JobStatus | None:
 
 
 def tests() -> None:
-    ran: Ran = run_one(PaymentExports, ExportRequest("m-17"), checkpoint=1, stop_at_checkpoint=2)
+    ran: RunResult = run_one(PaymentExports, ExportRequest("m-17"), checkpoint=1, stop_at_checkpoint=2)
     run_one(Payments(), Refund("p-1"))
     run_one(Raw, b"raw")
     assert isinstance(ran.outcome, Done)

@@ -15,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from steadyworker.clock import Clock
 from steadyworker.errors import Finding
-from steadyworker.ledger.postgres.url import Target
+from steadyworker.ledger.postgres.url import ServerAddress
 
 _APART = 5.0
 """Seconds between two clocks that are a finding; a server that follows NTP is milliseconds off, and the margin of a lease is 30 s."""
@@ -23,9 +23,9 @@ _APART = 5.0
 _NOW = "SELECT extract(epoch FROM clock_timestamp())::float8"
 
 
-def clock_findings(target: Target, clock: Clock) -> list[Finding]:
+def clock_findings(address: ServerAddress, clock: Clock) -> list[Finding]:
     """Return the finding if the clocks of two hosts of the ledger are too far apart; a host that does not respond is left out."""
-    ahead = dict(_ahead(target, clock))
+    ahead = dict(_ahead(address, clock))
     if len(ahead) < 2:  # noqa: PLR2004 - two clocks can differ
         return []
     first, last = min(ahead, key=ahead.__getitem__), max(ahead, key=ahead.__getitem__)
@@ -41,9 +41,9 @@ def clock_findings(target: Target, clock: Clock) -> list[Finding]:
     ]
 
 
-def _ahead(target: Target, clock: Clock) -> Iterator[tuple[str, float]]:
+def _ahead(address: ServerAddress, clock: Clock) -> Iterator[tuple[str, float]]:
     """Yield each host of a URL with several hosts, and by how many seconds its clock is ahead of this machine's."""
-    known = {name: str(value) for name, value in conninfo_to_dict(target.conninfo).items()}
+    known = {name: str(value) for name, value in conninfo_to_dict(address.conninfo).items()}
     hosts, ports = known.get("host", "").split(","), known.get("port", "").split(",")
     if len(hosts) < 2:  # noqa: PLR2004 - one host has one clock
         return

@@ -31,8 +31,8 @@ from pathlib import Path
 
 from steadyworker.clock import Clock
 from steadyworker.ledger import owners as proof
-from steadyworker.ledger import retention
-from steadyworker.ledger.lease import QUIET
+from steadyworker.ledger.lease import attended
+from steadyworker.ledger.shared import KEEP
 from steadyworker.ledger.sqlite import schema as sql
 from steadyworker.ledger.sqlite.file import LedgerFile
 from steadyworker.system.private import FILE
@@ -41,7 +41,7 @@ _NAME = ".registrations"
 """The witness, in the folder of the owner locks; no owner has such a name."""
 
 
-class Trust:
+class SqliteTrust:
     """
     The registrations of one process.
 
@@ -76,8 +76,8 @@ class Trust:
             db.execute(sql.SET_COUNTED, {"count": count, "incarnation": inode})
             if not whole:
                 db.execute(sql.DISTRUST)
-            for name in {queue.removesuffix(QUIET) for queue in queues}:
-                db.execute(sql.ATTEND, {"name": name, "now": now, "absence": retention.ABSENCE})
+            for name in attended(queues):
+                db.execute(sql.ATTEND, KEEP | {"name": name, "now": now})
         self._wrote(count)
         return whole
 
@@ -102,7 +102,7 @@ class Trust:
             return self._count
 
     def _wrote(self, count: int) -> None:
-        """Tell the witnesses of a count that is committed."""
+        """Give the witnesses a count that is committed."""
         self._count = count
         with suppress(OSError):  # the folder is not writable: this process knows the count
             witness = os.open(self._witness, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE)

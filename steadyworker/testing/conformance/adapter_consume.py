@@ -253,8 +253,8 @@ class ConsumePromises(AdapterBench):
         never, started = open_adapter(), open_adapter()
         never.stop(self.within)
         never.stop(self.within)
-        heard: list[Signal] = []
-        never.start(heard.append)
+        signals: list[Signal] = []
+        never.start(signals.append)
         with pytest.raises(PublishFailed):
             never.publish(message())
         tape = self.started(started)
@@ -264,7 +264,7 @@ class ConsumePromises(AdapterBench):
         assert not stopper.is_alive()
         started.stop(self.within)
         tape.stays(deliveries=0)
-        assert heard == []
+        assert signals == []
 
     def test_the_io_thread_says_when_it_last_turned(self, adapter: Adapter) -> None:
         """`last_turn` is None before `start` and without a thread; otherwise it increases while the thread is alive."""
