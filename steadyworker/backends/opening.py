@@ -18,13 +18,16 @@ from steadyworker.backends import registry
 from steadyworker.clock import Clock, SystemClock, Times
 from steadyworker.config.resolve import Options
 from steadyworker.errors import ConfigError, Finding
+from steadyworker.findings import FindingTexts
 from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.lease import attended
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.spec import WorkerSpec
 
+_finding = FindingTexts("steadyworker.backends")
+
 _LIST = re.compile(r",|:\d+$")
-"""Tells a namespace that is a list of addresses from any other name."""
+"""The mark of a namespace that is a list of addresses: a comma, or a port at the end."""
 
 LIVES = 90.0
 """Seconds after its last registration for which an owner counts as living: the sum of lease and margin."""
@@ -154,12 +157,7 @@ def name_findings(adapter: Adapter, options: Options, ledger: Ledger, queue_name
         else:
             yield _elsewhere(former, options.namespace, adapter.identity(), queue_name)
     elif _is_of_others(adapter, options.namespace, ledger, queue_name):
-        what = f"Expected --namespace, a list of hosts and ports ({options.namespace!r}), to contain one that is in --broker, got {adapter.identity()!r} in --broker."
-        remedy = (
-            "list all hosts and ports of this broker in --namespace, for all workers and senders, before the first job runs; "
-            "or correct --broker."
-        )
-        yield Finding("error", what, remedy, id="check.namespace-list")
+        yield _finding("check.namespace-list", namespace=options.namespace, identity=adapter.identity())
 
 
 def former_identity(adapter: Adapter, options: Options, ledger: Ledger, queue_name: str) -> str | None:
@@ -196,29 +194,14 @@ def _refused(finding: Finding) -> ConfigError:
 def _renamed(former: str, adapter: Adapter, queue_name: str) -> Finding:
     """Return the finding for a broker whose name seems to have changed."""
     other = "another --namespace" if adapter.capabilities.reports_name else f"--namespace {adapter.identity()!r}"
-    what = (
-        f"Expected broker {former!r}, under whose name this ledger has the jobs of queue {queue_name!r}, "
-        "got a broker with another name at the same address."
-    )
-    remedy = (
-        f"if the broker was renamed, give it its former name, or set --namespace {former!r} for all workers and senders; "
-        f"if it is another broker, set {other}."
-    )
-    return Finding("error", what, remedy, id="check.renamed-broker")
+    return _finding("check.renamed-broker", former=former, queue=queue_name, other=other)
 
 
-def _elsewhere(name: str, namespace: str, identity: str, queue_name: str) -> Finding:
+def _elsewhere(former: str, namespace: str, identity: str, queue_name: str) -> Finding:
     """Return the finding for a namespace that is not that of living worker processes of the same queue."""
-    what = (
-        f"Expected the namespace {name!r}, under which worker processes now run the jobs of queue {queue_name!r}, "
-        f"got {namespace!r}: if they use this broker, too, these jobs would run a second time."
-    )
-    remedy = (
-        f"set --namespace {name!r} for all workers and senders, or stop those worker processes when their jobs are done"
-    )
-    if not _addresses(name) & _addresses(identity):
-        remedy += f"; if it is another broker, set --namespace {identity!r}"
-    return Finding("error", what, f"{remedy}.", id="check.other-namespace")
+    is_same = bool(_addresses(former) & _addresses(identity))
+    otherwise = "" if is_same else f"; if it is another broker, set --namespace {identity!r}"
+    return _finding("check.other-namespace", former=former, queue=queue_name, namespace=namespace, otherwise=otherwise)
 
 
 def _is_listed(adapter: Adapter, namespace: str) -> bool:

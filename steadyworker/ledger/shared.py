@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from steadyworker.errors import ConfigError, Finding, NoLedger, OlderLedger
+from steadyworker.findings import FindingTexts
 from steadyworker.ledger import retention
 from steadyworker.ledger.base import (
     Claimed,
@@ -24,6 +25,8 @@ from steadyworker.ledger.base import (
     Verdict,
 )
 from steadyworker.outcome import Counters
+
+_finding = FindingTexts("steadyworker.ledger")
 
 PAGE_ROWS = 200
 """The number of rows that a listing reads at a time, so that a long listing delays no other call."""
@@ -128,13 +131,9 @@ def purged(delete: Callable[[int], int]) -> int:
 
 def no_ledger_finding(error: NoLedger) -> Finding:
     """Return the note of `check` on a ledger that the first worker process will create or migrate."""
-    remedy = "start a worker; or, if workers of these queues run already, set --ledger to their ledger."
-    if isinstance(error, OlderLedger):
-        remedy = "start a worker of this version; the worker processes of the version before finish their jobs."
-    return Finding("note", str(error), remedy, id=error.id or "ledger.missing")
+    return _finding("ledger.older" if isinstance(error, OlderLedger) else "ledger.missing", error=error)
 
 
 def unusable_finding(error: ConfigError) -> Finding:
     """Return the finding for a ledger that cannot be opened."""
-    remedy = "do what the message asks, then run `steadyworker check` again."
-    return Finding("error", str(error), remedy, id=error.id or "ledger.unusable")
+    return _finding("ledger.unusable", error=error)

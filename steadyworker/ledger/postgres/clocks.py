@@ -15,7 +15,10 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from steadyworker.clock import Clock
 from steadyworker.errors import Finding
+from steadyworker.findings import FindingTexts
 from steadyworker.ledger.postgres.url import ServerAddress
+
+_finding = FindingTexts("steadyworker.ledger")
 
 _APART = 5.0
 """Seconds between two clocks that are a finding; a server that follows NTP is milliseconds off, and the margin of a lease is 30 s."""
@@ -32,13 +35,7 @@ def clock_findings(address: ServerAddress, clock: Clock) -> list[Finding]:
     apart = ahead[last] - ahead[first]
     if apart <= _APART:
         return []
-    what = (
-        f"Expected the clocks of the ledger's servers to agree, got {last} {apart:.0f} s ahead of {first}: "
-        "after a fail-over to it, leases end that much too early, and jobs that run are taken over."
-    )
-    return [
-        Finding("warning", what, "let both servers follow NTP, and set the clock that is wrong.", id="ledger.clocks")
-    ]
+    return [_finding("ledger.clocks", ahead=last, apart=apart, behind=first)]
 
 
 def _ahead(address: ServerAddress, clock: Clock) -> Iterator[tuple[str, float]]:

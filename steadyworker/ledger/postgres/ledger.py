@@ -23,6 +23,7 @@ from typing_extensions import override
 
 from steadyworker.clock import Clock, Times
 from steadyworker.errors import ConfigError, Finding, LedgerUnavailable, NoLedger
+from steadyworker.findings import FindingTexts
 from steadyworker.ledger import owners as proof
 from steadyworker.ledger.base import (
     EVERY_ROW,
@@ -73,6 +74,8 @@ from steadyworker.ledger.shared import (
     unusable_finding,
 )
 from steadyworker.outcome import Counters
+
+_finding = FindingTexts("steadyworker.ledger")
 
 _SHORT_WAIT = 0.1
 """
@@ -141,14 +144,7 @@ class PostgresLedger(Ledger):
     def findings(self) -> Sequence[Finding]:
         found = []
         if not self._address.verified:
-            found.append(
-                Finding(
-                    "warning",
-                    f"Another server can pass for the ledger {self.url}, because TLS does not verify the server's name.",
-                    "set sslmode=verify-full in the URL of --ledger, or leave sslmode out.",
-                    id="ledger.unverified-server",
-                )
-            )
+            found.append(_finding("ledger.unverified-server", url=self.url))
         try:
             ((synchronous, fsync),) = self._fetch(sql.DURABILITY, {})
         except NoLedger as error:
@@ -156,15 +152,7 @@ class PostgresLedger(Ledger):
         except ConfigError as error:
             return [*found, unusable_finding(error)]
         if "off" in {synchronous, fsync}:
-            found.append(
-                Finding(
-                    "warning",
-                    f"Expected synchronous_commit and fsync not to be off at the ledger {self.url}, got "
-                    f"synchronous_commit={synchronous}, fsync={fsync}: a crash of the server loses its last commits.",
-                    "set both to on, in the server's configuration or for this user.",
-                    id="ledger.not-durable",
-                )
-            )
+            found.append(_finding("ledger.not-durable", url=self.url, synchronous=synchronous, fsync=fsync))
         return [*found, *clock_findings(self._address, self._clock)]
 
     @override
