@@ -121,7 +121,7 @@ class Client:
             again: Run the job even if the ledger has a record of this key; the new job is the key's next round.
 
         Raises:
-            SendError: The broker did not confirm the message; the text says whether the message could have arrived.
+            SendError: The broker did not confirm the message; the text names whether the message could have arrived.
                 Send the job again with the same key.
             BadPayload: The payload is not of the Worker's payload type, or is too large.
             ConfigError: The Worker, the queue's name, or a setting is not valid.

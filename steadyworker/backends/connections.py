@@ -133,7 +133,7 @@ class Connections:
         Check that the queue's consumers use this ledger, as far as the broker counts them; the ledger must know one of them.
 
         An owner that is not proven dead counts, even if it has not registered for hours: it can be frozen or cut off.
-        An owner that has just died counts, too, if the broker takes a while to notice that.
+        An owner that has just died counts, too, if the broker notices deaths late.
         """
         name = registered_name(namespace, queue.name)
         late = self.adapter(queue).capabilities.forgets_consumers_within

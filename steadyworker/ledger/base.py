@@ -126,7 +126,7 @@ class KeptMessage(Struct, frozen=True):
     """
     A job's message, as the ledger keeps it until the job is done: the body, and all other facts of the delivery as JSON.
 
-    `steadyworker.ledger.kept` makes it of a delivery, and a delivery of it.
+    `steadyworker.ledger.kept` converts a delivery to it, and back.
     """
 
     body: bytes
@@ -217,9 +217,9 @@ REPLAYED = "replayed"
 
 class Hindrance(StrEnum):
     """
-    Why no worker process takes an orphan by itself.
+    The reason for which no worker process runs an orphan by itself.
 
-    NO_MESSAGE: The ledger has not kept the job's message, so there is nothing to run.
+    NO_MESSAGE: The ledger has no copy of the job's message, so there is nothing to run.
     OLD_RECORD: Since the row's last claim, the ledger went back in time, or its queue had no owner for `retention.ABSENCE`.
         Another ledger may have done the job meanwhile.
     """
@@ -230,9 +230,9 @@ class Hindrance(StrEnum):
 
 class Orphan(Struct, frozen=True):
     """
-    An unfinished job of which no message came when one had to come: its row, and the seconds since then.
+    An unfinished job whose message did not come in time: its row, and the seconds since then.
 
-    `hindrance` is the reason for which no worker process takes the job by itself; None if a worker process may take it.
+    `hindrance` is the reason for which no worker process runs the job by itself; None if a worker process may run it.
     """
 
     row: Row
@@ -283,7 +283,7 @@ class Ledger(Protocol):
         Record that this owner lives and consumes these queues, in order and with repetitions; called at each renewal.
 
         Return False if the ledger went back in time: it has lost the last registration, or it is a restored copy.
-        After that, and after an hour without any owner of a queue, no older row of the queue is an orphan that runs by itself.
+        Older rows of a queue then become old records (`Hindrance`); so they do after an hour without an owner of the queue.
         """
         ...
 
@@ -307,23 +307,24 @@ class Ledger(Protocol):
         self, namespace: str, queue: str, after: float, limit: int, *, stranded: bool = False
     ) -> Sequence[Orphan]:
         """
-        Return unfinished jobs of which no message came for more than `after` seconds after one had to come, the longest first.
+        Return unfinished jobs whose message is more than `after` seconds late, the latest first.
 
         A message of a `running` or `moving` job must come when lease and margin are over.
-        One of an `interrupted` job must come at once, one of a `moved` job when `moved` said, and after `deferred` as that said.
-        With `stranded`, return only the orphans with a hindrance, and else only those without one; at most `limit` of them.
-        A job that moves to a dead letter needs no message to become `dead`, so the lack of one does not hinder it.
-        A job that was sent again since has no hindrance, because it only ends: the next round has taken its place.
+        A message of an `interrupted` job must come at once, and one of a `moved` job after the time that `moved` recorded.
+        After `deferred`, the message must come at the time that this call recorded.
+        With `stranded`, return only orphans with a hindrance, otherwise only those without; at most `limit` of them.
+        A job that moves to a dead letter becomes `dead` without a message, so a missing message is no hindrance for it.
+        A job that was sent again has no hindrance, because it only ends: the next round replaces it.
         A ledger that no longer has this process's last registration returns none, because it went back in time.
         """
         ...
 
     def distrust(self) -> None:
-        """Make an old record of every row, because a job has shown that the ledger went back in time; later claims are trusted."""
+        """Make every row an old record, because a job has shown that the ledger went back in time; later claims are trusted."""
         ...
 
     def deferred(self, id: JobId, delay: float) -> None:
-        """Record that a message of this unfinished job comes in `delay` seconds, so that the job is no orphan before."""
+        """Record that a message of this unfinished job comes in `delay` seconds, so the job is no orphan before that time."""
         ...
 
     def replay(self, id: JobId, message: KeptMessage, body_sha256: bytes) -> bool:
@@ -362,7 +363,7 @@ class Ledger(Protocol):
         """
         Renew these leases; return one result for each, in order.
 
-        If another session keeps a row locked, only that row's result is neither a grant nor a refusal; the others do not wait.
+        If another session keeps a row locked, the result of that row is `locked`; the other rows do not wait.
         """
         ...
 

@@ -47,11 +47,11 @@ class Holder(Protocol):
         ...
 
     def renewed(self, began: float, answers: Sequence[tuple[Token, Renewal]]) -> None:
-        """Take the ledger's replies to a renewal that started at `began` (boot time); called from the keeper's thread."""
+        """Receive the ledger's replies to a renewal that started at `began` (boot time); called from the keeper's thread."""
         ...
 
     def cancelled(self, marks: Mapping[str, str]) -> None:
-        """Take the cancel marks of jobs that run in this process, by uid; called from the keeper's thread."""
+        """Receive the cancel marks of jobs that run in this process, by uid; called from the keeper's thread."""
         ...
 
     def ledger_lost(self, cause: str) -> None:
@@ -68,10 +68,10 @@ class Keeper:
     3. `run` renews every `times.renew` seconds, and more often while the ledger is unreachable.
        `run` reads the cancel marks every `times.cancel_poll` seconds.
     4. `hurry` makes the next turn come soon; `end` makes `run` return.
-    5. While this owner has `left` a queue, or is `quiet` there, it registers the queue with a suffix that says so.
+    5. While this owner has `left` a queue, or is `quiet` there, it registers the queue with the suffix `QUIET`.
        An owner that `holds` a delivery still counts as a consumer, so it registers the queue without the suffix.
-    6. It registers a queue that it consumes as many times as the broker can count it there (`consumers`).
-    7. It calls `went_back` if the ledger has lost its last registration, because the ledger then went back in time.
+    6. It registers a queue as many times as the broker can count it as a consumer there (`consumers`).
+    7. It calls `went_back` if `register` reports that the ledger went back in time.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class Keeper:
             self._wake.clear()
             due = self._clock.monotonic() + self._times.renew
             self.turn()
-            # This wait is never cut short: if renewals succeed while other writes fail, each turn leads to a call of `hurry`.
+            # Wait the full time: otherwise `hurry`, which failed writes call, would make this a busy loop.
             self._over.wait(soon)
 
     def hurry(self) -> None:

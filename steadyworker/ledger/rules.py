@@ -3,7 +3,7 @@ The decision table: the action on a delivery, as one pure function of the row, t
 
 `action_for` has the lines of the table in `steadyworker.ledger`, in the same order; the first line that fits decides.
 `action_for` reads no clock and calls no other part.
-The row already says whether its lease is over; the caller passes the holder of the job.
+The row already has whether its lease is over; the caller passes the holder of the job.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class AckDuplicate:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Complete the settlement that the row's former owner left unfinished; run nothing."""
+    """Complete the settlement that an earlier owner of the row left unfinished; run nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from steadyworker.events import (
     MessageLost,
     TakenOver,
 )
-from steadyworker.telemetry.gauges import Reading, gauges
+from steadyworker.telemetry.gauges import QueueReading, gauges
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -60,7 +60,7 @@ class Metrics(Protocol):
         """Count one event."""
         ...
 
-    def watch(self, queues: Sequence[str], readings: Callable[[], Sequence[Reading]], state: ProcessState) -> None:
+    def watch(self, queues: Sequence[str], readings: Callable[[], Sequence[QueueReading]], state: ProcessState) -> None:
         """Begin the counters of these queues with 0, and read the gauges with these functions at each scrape."""
         ...
 
@@ -162,7 +162,7 @@ class _PrometheusMetrics:
         elif event.settlement == "later" and event.outcome in _RETRIED:
             self._retries.labels(event.queue, event.outcome).inc(exemplar=exemplar)
 
-    def watch(self, queues: Sequence[str], readings: Callable[[], Sequence[Reading]], state: ProcessState) -> None:
+    def watch(self, queues: Sequence[str], readings: Callable[[], Sequence[QueueReading]], state: ProcessState) -> None:
         for queue in queues:
             for counter in self._plain.values():
                 counter.labels(queue)

@@ -137,7 +137,7 @@ class MemoryBroker:
 
     def lose(self, message: QueuedMessage, *, silent: bool = True) -> None:
         """
-        Lose this message, which `messages` or `dead` has returned; a consumer that holds it does not hear of it.
+        Lose this message, which `messages` or `dead` has returned; a consumer that holds it receives no signal.
 
         With `silent`, a later settlement of its delivery succeeds, and does nothing; otherwise it raises StaleDelivery.
         """

@@ -155,7 +155,7 @@ class Harness:
                 self.broker.drop_connection(adapter)
 
     def redeliver(self, key: str) -> None:
-        """Take the job's message back from its consumer and deliver it again, as a broker does after a delivery timeout."""
+        """Withdraw the job's message from its consumer and deliver it again, as a broker does after a delivery timeout."""
         self.broker.redeliver(normal_key(key), silent=False)
 
     def expire_lease(self, key: str) -> None:
@@ -247,7 +247,7 @@ class Harness:
 
     @property
     def not_ready(self) -> dict[str, str]:
-        """The reasons why worker processes take no message, by the name of the part; empty if there is no such reason."""
+        """The reasons for which worker processes receive no message, by the name of the part; empty without such a reason."""
         running = (process for process in self.processes if not process.stopped)
         return {part: why for process in running for each in process.runners for part, why in each.not_ready().items()}
 

@@ -67,7 +67,7 @@ class Queues:
     """
     The consumers, and the messages of each queue, ordered by due time and then by time of arrival.
 
-    Methods that adapters call take the lock themselves.
+    Methods that adapters call acquire the lock themselves.
     The other methods are for the MemoryBroker, which must hold the lock when it calls them.
     """
 
@@ -238,7 +238,7 @@ class Queues:
             consumer.outbox.append(Lost(consumer.epoch, cause))
 
     def revoke(self, key: str) -> tuple[MemoryConsumer, str]:
-        """Take an un-acked message from its consumer; return the consumer, and the id of the invalid delivery."""
+        """Remove an un-acked message from its consumer; return the consumer, and the id of the invalid delivery."""
         for message in self.find(key):
             if (holder := message.holder) is not None:
                 id_ = next(id_ for id_, held in holder.held.items() if held is message)

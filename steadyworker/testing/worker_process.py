@@ -85,7 +85,7 @@ class WorkerProcess:
                 adoption=adoption,
             )
             self.adapters.append(adapter)
-            self.runners.append(_Runner(deps, wake))
+            self.runners.append(_HarnessRunner(deps, wake))
         queues = [registered_name(NAMESPACE, spec.queue) for spec in specs]
         self._keeper = Keeper(line, owner, owner, queues, self.runners, clock, self._times)
         self._keeper_due = self._cancels_due = clock.monotonic()
@@ -199,7 +199,7 @@ class WorkerProcess:
         self._keeper_due = self._clock.monotonic()
 
 
-class _Runner(Runner):
+class _HarnessRunner(Runner):
     """A runner that wakes the test's thread at each event."""
 
     def __init__(self, deps: Deps, wake: Callable[[], None]) -> None:
@@ -213,7 +213,7 @@ class _Runner(Runner):
         self._wake()
 
 
-class _Thread(ThreadSlot):
+class _HarnessThread(ThreadSlot):
     """A thread slot that records whether it has failed since its last start."""
 
     down = False
@@ -223,7 +223,7 @@ class _Thread(ThreadSlot):
         super().start(sink)
 
 
-class _Process(ProcessSlot):
+class _HarnessProcess(ProcessSlot):
     """A process slot that records whether it has failed since its last start."""
 
     down = False
@@ -235,11 +235,13 @@ class _Process(ProcessSlot):
 
 def _slot(number: int, spec: WorkerSpec, clock: FakeClock, *, processes: bool) -> Slot:
     """Return a new slot; a child process uses the machine's clock, because fake time does not reach it."""
-    return _Process(number, spec, clock=SystemClock()) if processes else _Thread(number, spec, clock=clock)
+    return (
+        _HarnessProcess(number, spec, clock=SystemClock()) if processes else _HarnessThread(number, spec, clock=clock)
+    )
 
 
-def _slot_of(slots: Sequence[Slot], number: int) -> _Thread | _Process:
-    return next(slot for slot in slots if isinstance(slot, (_Thread, _Process)) and slot.id == number)
+def _slot_of(slots: Sequence[Slot], number: int) -> _HarnessThread | _HarnessProcess:
+    return next(slot for slot in slots if isinstance(slot, (_HarnessThread, _HarnessProcess)) and slot.id == number)
 
 
 def _run_in(slot: Slot, runner: Runner) -> Run | None:

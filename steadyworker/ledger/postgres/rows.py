@@ -36,7 +36,7 @@ def tokens_values(tokens: Sequence[Token]) -> Values:
 
 
 def row_of(found: Sequence[Any], is_dead: Callable[[str], bool]) -> Row:
-    """Return the row; its lease is over if the server says so, or if this host can prove that its owner is dead."""
+    """Return the row; its lease is over if the server judged it so, or if this host can prove that its owner is dead."""
     (
         namespace, queue, key, round_, uid, state, body_sha256, hop, fence, owner, lease_over,
         attempts, crashes, losses, interruptions, first_failed_at, target, due_in, late_by, delay,

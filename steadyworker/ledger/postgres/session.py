@@ -14,7 +14,7 @@ The statement's text has the values in it, so a server that logs failed statemen
             └── wait: back-off, 0.3 s to 5 s ←────────────────────────────────────── away
 
 No statement waits longer than `call` seconds for its result.
-Without this limit a call could wait without end, because the kernel cannot tell a frozen server from a busy one.
+Without this limit a call could wait without end, because the kernel cannot distinguish a frozen server from a busy one.
 If the connection breaks during a statement, the call raises LedgerUnavailable; whether the write was done is unknown.
 """
 
@@ -350,25 +350,25 @@ class PostgresSession:
 
     def _translated(self, error: psycopg.Error) -> Exception:
         """Return the error to raise for an error of psycopg; an error in our own statement is returned unchanged."""
-        remedy = next((text for kind, text in _REMEDIES.items() if isinstance(error, kind)), None)
+        remedy = next((remedy for kind, remedy in _REMEDIES.items() if isinstance(error, kind)), None)
         if remedy is None and isinstance(error, _OUR_BUGS):
             return error
-        said = " ".join(str(error).split())
+        text = " ".join(str(error).split())
         if self._at.password:
-            said = said.replace(self._at.password, REDACTED)
-        refused = error.sqlstate is None and _REFUSED.search(said) is not None
+            text = text.replace(self._at.password, REDACTED)
+        refused = error.sqlstate is None and _REFUSED.search(text) is not None
         if remedy is None:
-            remedy = _remedy(said, refused=refused)
-        message = f"Expected a reply from the ledger {self._at.shown}, got {redact(said)!r}: {remedy}"
+            remedy = _remedy(text, refused=refused)
+        message = f"Expected a reply from the ledger {self._at.shown}, got {redact(text)!r}: {remedy}"
         return self._unfit(message) if refused or isinstance(error, _FINAL) else LedgerUnavailable(message)
 
 
-def _remedy(said: str, *, refused: bool) -> str:
+def _remedy(text: str, *, refused: bool) -> str:
     """Return the remedy for a failed connect."""
-    if "startup parameter" in said:
+    if "startup parameter" in text:
         return _NO_OPTIONS
     if refused:
         return "correct the URL in --ledger, or the server's settings."
-    if _TOO_MANY.search(said):
+    if _TOO_MANY.search(text):
         return "raise max_connections, because each worker process takes two connections."
-    return _READ_ONLY if "read-only" in said else "check that the server runs and can be reached."
+    return _READ_ONLY if "read-only" in text else "check that the server runs and can be reached."

@@ -1,5 +1,5 @@
 """
-The registration of owners, and the search for orphans: what a ledger that went back in time must not say.
+The registration of owners, and the search for orphans, on a ledger that may have gone back in time.
 
 A ledger goes back in time when an operator restores a dump or a backup, or a stand-by without the last commits takes over.
 Then rows of jobs that are done can be unfinished again, and must not run by themselves.
@@ -74,7 +74,7 @@ _ATTEND = f"""
 """
 
 _SINCE = "greatest(CASE WHEN owner IS NOT NULL THEN lease_until + make_interval(secs => %(margin)s) END, wake_at)"
-# Such a job needs no message to become `dead`, and nothing of it runs again.
+# Such a job becomes `dead` without a message, and its handler does not run again.
 _DIES = "(state = 'moving' AND target = 'dead')"
 _HINDRANCE = f"""CASE
     WHEN NOT {LAST_OF_ITS_KEY} THEN NULL
@@ -120,7 +120,7 @@ _JUMP = 30.0
 
 class PostgresTrust:
     """
-    The registrations of this process that the ledger has confirmed; without one, every ledger is trusted.
+    The registrations of this process that the ledger has confirmed; a process without one trusts every ledger.
 
     If the server's clock jumps forward, all leases seem to have ended long ago, although their owners live.
     So there are no orphans for the time of a `lease`, in which each living owner renews.

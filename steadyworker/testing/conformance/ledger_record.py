@@ -61,7 +61,7 @@ class RecordPromises(LedgerBench):
         """`findings` of a healthy ledger has no errors."""
         assert [finding for finding in ledger.findings() if finding.level == "error"] == []
 
-    def test_its_url_says_which_kind_it_is(self, ledger: Ledger) -> None:
+    def test_its_url_has_a_scheme(self, ledger: Ledger) -> None:
         """The url has a scheme and no password."""
         assert ":" in ledger.url
         assert "secret" not in ledger.url
@@ -295,7 +295,7 @@ class RecordPromises(LedgerBench):
         assert ledger.purge() == 1200
         assert [row.id for row, _ in ledger.jobs()] == [kept.id]
 
-    def test_only_the_last_run_says_what_is_known_of_its_message(self, ledger: Ledger) -> None:
+    def test_only_the_last_run_records_what_is_known_of_its_message(self, ledger: Ledger) -> None:
         """`settled` of an earlier run is ignored; `confirmed` never becomes `sent` again."""
         row, stale = in_state(ledger, State.MOVED)
         token = claimed(ledger, seen=row, hop=1).token
@@ -367,10 +367,10 @@ class RecordPromises(LedgerBench):
         assert second.ledger_id() == ledger.ledger_id()
         row = claimed(ledger)
         assert second.read(JOB) == row
-        taken = claimed(second, owner=OTHER, seen=row)
-        assert taken.fence > row.fence
+        other = claimed(second, owner=OTHER, seen=row)
+        assert other.fence > row.fence
         assert not ledger.done(row.token)
-        assert second.done(taken.token)
+        assert second.done(other.token)
         assert seen(ledger).state is State.DONE
         second.close()
 
