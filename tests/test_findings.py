@@ -24,6 +24,23 @@ TEXTS = Path(__file__).with_name("check-texts.txt")
 TABLES = {path.parent.name: path for folder in ("steadyworker", "adapters") for path in (ROOT / folder).rglob(TABLE)}
 
 VALUES: dict[str, object] = {
+    "ahead": "db-2.example:5432",
+    "apart": 12.0,
+    "behind": "db-1.example:5432",
+    "file": "the ledger",
+    "folder": "/var/lib/steadyworker",
+    "former": "old-cluster/vhost",
+    "free": 12,
+    "fsync": "on",
+    "identity": "broker-1.example:61613",
+    "least": 64,
+    "namespace": "broker-2.example:61613,broker-3.example:61613",
+    "other": "another --namespace",
+    "otherwise": "; if it is another broker, set --namespace 'broker-1.example:61613'",
+    "owner": 1001,
+    "rights": 0o664,
+    "synchronous": "off",
+    "url": "postgresql://joe@db.example/jobs",
     "error": "Expected a file of SQLite, got something else.",
     "kind": "nfs4",
     "loss": "another file has its place",

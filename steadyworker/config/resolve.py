@@ -18,18 +18,17 @@ from typing import Any, Literal
 
 import msgspec
 
-from steadyworker.config.options import OPTIONS, PREFIX, Kind, Option
+from steadyworker.config.options import OPTIONS, PREFIX, Option
 from steadyworker.config.services import all_options
 from steadyworker.errors import ConfigError, Finding
 from steadyworker.text.redaction import redact
 from steadyworker.units import parse_seconds
 
-__all__ = ["OPTIONS", "Kind", "Option", "Options", "load", "parse_seconds"]
+__all__ = ["OPTIONS", "Option", "Options", "handed_on", "load"]
 
 FILE_NAME = "steadyworker.toml"
 
 _VALUE_BYTES = 64 << 10
-_LOCAL_LEDGERS = ("sqlite", "memory")
 _FLAG = "--"
 _OF_A_CLIENT = ("broker", "ledger", "namespace", "state_dir", "topology", "delays")
 _WORKER_DURATIONS = ("time_limit", "stall_limit")
@@ -85,7 +84,7 @@ class Options:
     @property
     def ledger_is_local(self) -> bool:
         """True if the ledger is for this host only."""
-        return self.ledger.partition(":")[0] in _LOCAL_LEDGERS
+        return self.ledger.partition(":")[0] == "sqlite"
 
     @property
     def stops_on_ledger_loss(self) -> bool:

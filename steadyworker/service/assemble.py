@@ -165,7 +165,6 @@ def plan(
     """
     specs = specs_of(workers, options, _INLINE if inline else {})
     clock, times = SystemClock(), times or Times()
-    create = create or options.ledger.startswith("memory:")  # each process has its own
     ledger = open_ledger(options, clock, times, socket.gethostname(), create=create)
     return Plan(options, specs, ledger, [open_adapter_for(spec, options) for spec in specs], clock, times)
 

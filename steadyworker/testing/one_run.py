@@ -32,7 +32,7 @@ C = TypeVar("C", default=Any)
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class RunResult:
     """
     The result of one run.
 
@@ -65,7 +65,7 @@ def run_one(
     headers: Mapping[str, str] | None = None,
     stop_at_checkpoint: int | None = None,
     raises: bool = True,
-) -> Ran:
+) -> RunResult:
     """
     Run one job in the calling thread, and return its result.
 
@@ -116,7 +116,7 @@ def run_one(
         raise ran.error
     counters = count(ran.outcome, Counters(attempts=attempt - 1), clock.wall())
     settlement = decide(ran.outcome, counters, cls.retry, drawn_delay(ran.outcome, counters, cls.retry))
-    return Ran(ran.outcome, settlement, ran.error, desk.checkpoints, desk.progress, link.exports, logs)
+    return RunResult(ran.outcome, settlement, ran.error, desk.checkpoints, desk.progress, link.exports, logs)
 
 
 class _Desk:
@@ -174,5 +174,5 @@ class _Recorder(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Append the record to the lines."""
-        said = record.msg if isinstance(record.msg, dict) else {"event": record.getMessage()}
-        self.lines.append({"level": record.levelname.lower(), "logger": record.name, **said})
+        fields = record.msg if isinstance(record.msg, dict) else {"event": record.getMessage()}
+        self.lines.append({"level": record.levelname.lower(), "logger": record.name, **fields})

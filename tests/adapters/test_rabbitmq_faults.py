@@ -27,7 +27,7 @@ from steadyworker.adapter import (
     Unreachable,
 )
 from steadyworker.client import Client
-from steadyworker.config import load
+from steadyworker.config.resolve import load
 from steadyworker.delivery import HOP, KEY, OutgoingMessage, Settle, Settled, Target
 from steadyworker.errors import NotPublished, PublishFailed, SendError, StaleDelivery, TargetFull, TargetMissing
 from steadyworker_rabbitmq import RabbitmqAdapter

@@ -21,8 +21,8 @@ from steadyworker.deadletters import DeadLetterQueue
 from steadyworker.delivery import KEY
 from steadyworker.errors import LettersHeld
 from steadyworker.ledger.base import Ledger, State
-from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.names import normal_key
+from steadyworker.testing.memory_ledger import MemoryLedger
 from steadyworker_rabbitmq import RabbitmqAdapter
 from steadyworker_rabbitmq import deadletters as reader
 from tests.brokers.rabbitmq import Vhost

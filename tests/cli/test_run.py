@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from steadyworker.adapter import DeadLetters, Delivery, OutgoingMessage
-from steadyworker.backends.connections import Connections, Line
+from steadyworker.backends.connections import Connections, JobQueue
 from steadyworker.cli import verbs
 from steadyworker.deadletters import DeadLetterQueue
 from steadyworker.errors import Unsettled
@@ -179,15 +179,15 @@ def test_a_replay_that_died_half_way_and_is_repeated_runs_the_job_once(town: She
     town("send", "app:Exports", '{"merchant": "m-17"}', "--key", "k-1")
     assert town("run", "app:Exports", "--max-jobs", "1", "--idle-exit", "20").code == 0
     (town.folder / "m-17").touch()
-    line = Line("exports", "exports", None, object)
+    exports = JobQueue("exports", "exports", None, object)
     with Connections(queues.options) as links:
 
         @contextmanager
         def letters() -> Iterator[DeadLetters]:
-            with links.adapter(line).dead_letters() as held:
+            with links.adapter(exports).dead_letters() as held:
                 yield Dying(held)
 
-        queue = DeadLetterQueue(letters, links.ledger(), links.namespace(line), "exports")
+        queue = DeadLetterQueue(letters, links.ledger(), links.namespace(exports), "exports")
         with pytest.raises(Unsettled):
             queue.replay()
     assert town("dead", "replay", "app:Exports", "k-1").code == 0

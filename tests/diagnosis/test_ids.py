@@ -51,10 +51,10 @@ def sources() -> Iterator[tuple[Path, ast.Module]]:
                 yield path, ast.parse(path.read_text(encoding="utf-8"))
 
 
-def names_of_loggers(tree: ast.Module) -> set[int]:
-    """The literals that name a logger."""
+def names_of_packages(tree: ast.Module) -> set[int]:
+    """The literals that name a logger, or the package of a table of findings."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    named = [call for call in calls if ast.unparse(call.func).endswith(("get_logger", "getLogger"))]
+    named = [call for call in calls if ast.unparse(call.func).endswith(("get_logger", "getLogger", "FindingTexts"))]
     return {id(argument) for call in named for argument in call.args}
 
 
@@ -63,7 +63,7 @@ def used() -> dict[str, list[str]]:
     """Every literal id, with the places where it stands."""
     found: dict[str, list[str]] = defaultdict(list)
     for path, tree in sources():
-        loggers = names_of_loggers(tree)
+        loggers = names_of_packages(tree)
         for node in ast.walk(tree):
             if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or id(node) in loggers:
                 continue

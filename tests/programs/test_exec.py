@@ -256,9 +256,9 @@ def test_a_hundred_megabytes_of_output_are_neither_logged_nor_waited_for(stage: 
 
 
 def _all() -> Any:
-    from steadyworker.ledger.base import Wanted
+    from steadyworker.ledger.base import JobFilter
 
-    return Wanted(queue="work")
+    return JobFilter(queue="work")
 
 
 def test_the_examples_of_the_help_are_commands(tmp_path: Path) -> None:

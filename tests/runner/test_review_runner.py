@@ -18,7 +18,6 @@ from steadyworker.delivery import KEY, REASON, Delivery, OutgoingMessage, Settle
 from steadyworker.errors import InterruptReason, LedgerUnavailable, Retry, Snooze, TargetMissing
 from steadyworker.events import Listener
 from steadyworker.ledger.base import Claimed, JobId, Ledger, Moving, Renewal, State, Token, Verdict
-from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.lifecycle import Stage
 from steadyworker.link import Task
 from steadyworker.outcome import Counters, Crashed, Done, Failed, Interrupted, Outcome
@@ -28,7 +27,8 @@ from steadyworker.runner.state import Deps, LedgerLost, Renewed, Staged
 from steadyworker.slots.base import Asked, Ended, Ready, SlotSink, Unready
 from steadyworker.spec import spec_of
 from steadyworker.testing.clock import FakeClock
-from steadyworker.testing.flaky_ledger import LedgerLine
+from steadyworker.testing.flaky_ledger import FlakyLedger
+from steadyworker.testing.memory_ledger import MemoryLedger
 from tests.runner.kit import QUEUE, AnyWorker, worker
 
 NAMESPACE = "review"
@@ -112,7 +112,7 @@ class Bench:
         self.clock = FakeClock()
         self.times = Times()
         self.real = MemoryLedger(self.clock, self.times)
-        self.line = LedgerLine(self.real)
+        self.line = FlakyLedger(self.real)
         self.adapter = adapter or PlayedAdapter(Capabilities(delays=delays))
         self.slots = [PlayedSlot(number) for number in range(slots)]
         self._ids = itertools.count(1)
@@ -452,11 +452,11 @@ def test_trust_in_a_hand_over_that_was_taken_counts_from_the_start_of_the_call()
     bench = Bench()
     token = bench.elsewhere("k", owner="me")
     assert bench.real.moving(token, Verdict(Moving.RETRY, "odd", Counters(1)))
-    real_take = bench.real.take
+    real_take_over = bench.real.take_over
 
     def slow(*arguments: Any) -> Any:
         bench.clock.advance(8)
-        return real_take(*arguments)
+        return real_take_over(*arguments)
 
     bench.line.take = slow  # type: ignore[attr-defined]
     bench.adapter.missing.add(Target.LATER)

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from steadyworker.adapter import OutgoingMessage, QueueSpec, Settings, Target
 from steadyworker.delivery import DEAD_HEADERS, KEY, OWN_HEADERS, REASON
-from steadyworker.ledger.base import State, Wanted
+from steadyworker.ledger.base import JobFilter, State
 from steadyworker_rocketmq.names import is_system_property
 from steadyworker_sqlite import SqliteAdapter
 from tests.brokers.jms import MAP, content, kinds, send_map
@@ -49,7 +49,7 @@ def every_message_ends(processes: Processes, process: WorkerProcess, sent: int, 
     processes.send("typed", {"merchant": "the last"}, key="the-last")
 
     def done() -> int:
-        return sum(row.state is State.DONE for row, _ in processes.ledger.jobs(Wanted(queue="typed")))
+        return sum(row.state is State.DONE for row, _ in processes.ledger.jobs(JobFilter(queue="typed")))
 
     eventually(lambda: done() + dead() == sent + 1, f"{sent} ends", 60, lambda: f"{done()} {dead()}\n{process.said()}")
     processes.reaches("typed", State.DONE, "the-last")

@@ -143,7 +143,7 @@ def test_an_exception_at_any_line_of_the_ledgers_keeper_ends_its_thread_and_so_t
 
     def kept(at: Place | None) -> tuple[bool, Tracer]:
         """Return whether the keeper still turns after it has said all that it can say."""
-        times = Times(renew=0.02, cancel_look=0.005)
+        times = Times(renew=0.02, cancel_poll=0.005)
         holder = Holding()
         ledger, holders = cast(Ledger, Unsteady()), [cast(lease.Holder, holder)]
         keeper = Keeper(ledger, "me", "here", ["q"], holders, SystemClock(), times)

@@ -34,9 +34,10 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from steadyworker import cli, config
+from steadyworker import cli
 from steadyworker.adapter import Renamable, SettlesAsync
 from steadyworker.clock import Times
+from steadyworker.config import resolve as config
 from steadyworker.ledger.postgres import schema as postgres_schema
 from steadyworker.ledger.sqlite import schema as sqlite_schema
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
