@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import click
@@ -14,10 +13,7 @@ from steadyworker.cli.output import Column, json_line, table, tries
 from steadyworker.cli.settings import settings
 from steadyworker.cli.targets import find_worker
 from steadyworker.config.resolve import OPTIONS, Options
-from steadyworker.deploy.deployed import findings as deployed_findings
-from steadyworker.deploy.expected import Expected
-from steadyworker.deploy.numbers import numbers_of
-from steadyworker.errors import Finding, by_level
+from steadyworker.errors import Finding
 from steadyworker.retry import RetryPolicy
 from steadyworker.service import assemble
 from steadyworker.spec import WorkerSpec
@@ -35,23 +31,13 @@ _NOT_SHOWN = ("target", "cls")
     epilog="""\b
 Examples:
   steadyworker check exports:PaymentExports
-  steadyworker check exports:PaymentExports --json | jq .findings
-  steadyworker check exports:PaymentExports --deployed /etc/systemd/system/steadyworker@.service""",
+  steadyworker check exports:PaymentExports --json | jq .findings""",
 )
 @click.argument("targets", metavar="MODULE:CLASS...", nargs=-1, required=True)
 @settings(*(option.name for option in OPTIONS))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: settings, workers, findings.")
-@click.option(
-    "--deployed",
-    metavar="FILE",
-    multiple=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Also compare this unit of systemd, or this manifest of Kubernetes, with the Workers; can be repeated.",
-)
 @click.pass_context
-def command(
-    ctx: click.Context, options: Options, *, targets: tuple[str, ...], as_json: bool, deployed: tuple[Path, ...]
-) -> None:
+def command(ctx: click.Context, options: Options, *, targets: tuple[str, ...], as_json: bool) -> None:
     """
     Run the checks that `run` makes before the first message: names, delays, limits, broker, ledger, platform.
 
@@ -62,9 +48,7 @@ def command(
     Exit code 78 means that `run` would not start, because a finding is an error.
     """
     with _planned(targets, options) as plan:
-        expected = _expected(plan)
-        contradictions = [finding for path in deployed for finding in deployed_findings(path, expected)]
-        findings = sorted([*plan.findings(), *contradictions], key=by_level)
+        findings = plan.findings()
         shown = _settings(options)
         workers = {spec.target: _attributes(spec, options) for spec in plan.specs}
     if as_json:
@@ -83,12 +67,6 @@ def _planned(targets: Sequence[str], options: Options) -> Iterator[assemble.Plan
         for adapter in plan.adapters:
             adapter.stop(1.0)
         plan.ledger.close()
-
-
-def _expected(plan: assemble.Plan) -> Expected:
-    """Return what a deployed file is compared with."""
-    brokers = [adapter.capabilities for adapter in plan.adapters]
-    return Expected(plan.specs, plan.options, brokers, numbers_of(plan.specs, plan.options, brokers, plan.times))
 
 
 def _settings(options: Options) -> dict[str, dict[str, str | None]]:

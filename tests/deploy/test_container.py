@@ -59,6 +59,7 @@ def test_the_locks_of_the_images_are_lines_of_requirements_lock() -> None:
 # --- Compose --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_compose_file_keeps_to_its_schema(tmp_path: Path) -> None:
     text = (CONTAINER / "compose.yaml").read_text(encoding="utf-8")
     assert judged(tmp_path, text) == []

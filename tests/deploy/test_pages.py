@@ -50,7 +50,8 @@ def test_every_command_is_typed_or_the_page_says_why_it_cannot() -> None:
     assert "they have no registry" in DEPLOY.section("Containers")
 
 
-def test_the_page_takes_a_worker_to_manifests_that_fit_it(desk: Path, terminal: Terminal) -> None:
+@pytest.mark.slow
+def test_the_page_takes_a_worker_to_manifests(desk: Path, terminal: Terminal) -> None:
     try:
         program = kubectl()
     except MissingError as error:
@@ -59,7 +60,7 @@ def test_the_page_takes_a_worker_to_manifests_that_fit_it(desk: Path, terminal: 
     (desk / "bin/kubectl").symlink_to(program)
     (desk / "exports.py").write_text(Page("README.md").files()["exports.py"], encoding="utf-8")
     typed = commands("Kubernetes")
-    assert len(typed) == 8
+    assert len(typed) == 5
     assert not (found := wrong(typed, terminal([command.text for command in typed]))), found
 
 
