@@ -285,7 +285,7 @@ def test_a_consumer_that_the_ledger_does_not_list_is_a_warning(
         assert warned == []
         return
     only(warned, "warning", says, "--ledger-reach host")
-    assert warned[0].id == "steadyworker.foreign-consumers"
+    assert warned[0].id == "check.foreign-consumers"
     assert found(settings=options(ledger=ledger, ledger_reach="host"), adapter=broker, ledger=Ledger(seen=seen)) == []
 
 

@@ -24,13 +24,35 @@ TEXTS = Path(__file__).with_name("check-texts.txt")
 TABLES = {path.parent.name: path for folder in ("steadyworker", "adapters") for path in (ROOT / folder).rglob(TABLE)}
 
 VALUES: dict[str, object] = {
+    "attribute": "time_limit",
+    "consumers": "3 consumers",
+    "enough": 62.0,
     "error": "Expected a file of SQLite, got something else.",
+    "expected": "a whole number of at least 1",
+    "hours": 5.25,
+    "jobs": "2 jobs",
+    "kills_after": 30.0,
     "kind": "nfs4",
+    "limit": "1 GiB",
+    "listed": 2,
     "loss": "another file has its place",
+    "meant": "concurrency",
+    "name": "concurency",
+    "other": "--broker-file",
     "path": "/var/lib/steadyworker/broker.db",
+    "platform": "darwin",
+    "problem": "Expected a namespace of at most 200 characters, got one of 300.",
     "queue": "exports",
+    "reason": "the management API does not respond",
     "remedy": "restart the workers, so that they open the new file.",
+    "scheme": "sqlite",
+    "setting": "--broker",
+    "slots": "2 GiB",
+    "stop_within": 60.0,
+    "unit": "steadyworker@1.service",
     "user": 1000,
+    "value": "'ten'",
+    "worker": "exports:PaymentExports",
 }
 """A real value for each field that the templates have."""
 

@@ -21,11 +21,8 @@ from dataclasses import dataclass
 from steadyworker.adapter import Capabilities
 from steadyworker.clock import Times
 from steadyworker.config.resolve import Options
-from steadyworker.lifecycle import INTERRUPT_BEFORE_END
+from steadyworker.lifecycle import EXIT_TAKES, INTERRUPT_BEFORE_END
 from steadyworker.spec import WorkerSpec
-
-EXIT_TAKES = 2
-"""The seconds from the end of the stop budget to the end of the process; with the default budget, 30 s as in Kubernetes."""
 
 PROBE_EVERY = 10
 """The seconds between two liveness probes; Kubernetes' default (`periodSeconds`)."""

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from steadyworker.deploy.numbers import EXIT_TAKES
+from steadyworker.lifecycle import EXIT_TAKES
 from steadyworker.units import parse_seconds
 from tests.brokers.install import MissingError
 from tests.brokers.rabbitmq import Vhost
