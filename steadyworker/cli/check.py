@@ -9,16 +9,16 @@ from typing import Any
 
 import click
 
-from steadyworker.cli.output import Column, json_line, table, tries
+from steadyworker.cli.output import Column, json_line, table, tries, without_secrets
 from steadyworker.cli.settings import settings
-from steadyworker.cli.targets import find_worker
+from steadyworker.cli.targets import find_worker, worker_arguments
 from steadyworker.config.resolve import OPTIONS, Options
 from steadyworker.errors import Finding
 from steadyworker.retry import RetryPolicy
 from steadyworker.service import assemble
 from steadyworker.spec import WorkerSpec
 from steadyworker.text.plain_text import printable
-from steadyworker.text.redaction import REDACTED, is_secret_name, redact
+from steadyworker.text.redaction import redact
 
 _CONFIG = 78
 _SETTING_COLUMNS = (Column("SETTING"), Column("VALUE"), Column("FROM"))
@@ -33,7 +33,7 @@ Examples:
   steadyworker check exports:PaymentExports
   steadyworker check exports:PaymentExports --json | jq .findings""",
 )
-@click.argument("targets", metavar="MODULE:CLASS...", nargs=-1, required=True)
+@worker_arguments
 @settings(*(option.name for option in OPTIONS))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: settings, workers, findings.")
 @click.pass_context
@@ -44,7 +44,7 @@ def command(ctx: click.Context, options: Options, *, targets: tuple[str, ...], a
     The command also shows every setting, and where its value comes from.
     It consumes no message, and creates no ledger.
     Each finding has a remedy; a note is not a problem.
-    `steadyworker explain --id ID` tells more about a finding.
+    `steadyworker explain --id ID` explains a finding.
     Exit code 78 means that `run` would not start, because a finding is an error.
     """
     with _planned(targets, options) as plan:
@@ -54,7 +54,7 @@ def command(ctx: click.Context, options: Options, *, targets: tuple[str, ...], a
     if as_json:
         json_line({"settings": shown, "workers": workers, "findings": [_finding(finding) for finding in findings]})
     else:
-        _tell(shown, workers, findings)
+        _print(shown, workers, findings)
     ctx.exit(_CONFIG if any(finding.level == "error" for finding in findings) else 0)
 
 
@@ -102,8 +102,7 @@ def _text(value: Any) -> str | None:
         case tuple():
             return ",".join(f"{step:g}" for step in value)
         case Mapping():
-            hidden = {name: REDACTED if is_secret_name(name) else text for name, text in value.items()}
-            return redact(" ".join(f"{name}={text}" for name, text in hidden.items())) or None
+            return redact(" ".join(f"{name}={text}" for name, text in without_secrets(value).items())) or None
         case RetryPolicy():
             return f"{tries(value.max_attempts, value.max_crashes, value.max_losses)}, {type(value.wait).__name__}"
         case _:
@@ -114,7 +113,7 @@ def _finding(finding: Finding) -> dict[str, str]:
     return {"level": finding.level, "id": finding.id, "what": finding.what, "remedy": finding.remedy}
 
 
-def _tell(
+def _print(
     shown: dict[str, dict[str, str | None]],
     workers: dict[str, dict[str, dict[str, str | None]]],
     findings: Sequence[Finding],

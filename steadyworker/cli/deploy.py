@@ -13,7 +13,7 @@ from steadyworker.backends.opening import open_adapter_for
 from steadyworker.cli.flags import Function
 from steadyworker.cli.group import Group
 from steadyworker.cli.settings import settings
-from steadyworker.cli.targets import find_worker
+from steadyworker.cli.targets import find_worker, worker_arguments
 from steadyworker.config.resolve import Options
 from steadyworker.deploy.kubernetes import manifests
 from steadyworker.deploy.numbers import Numbers, numbers_of
@@ -52,7 +52,7 @@ def _shared(verb: Function) -> Function:
             "--name", default="steadyworker", show_default=True, callback=_is_name, help="Name of all units or objects."
         ),
         settings("broker", "ledger", "stop_within"),
-        click.argument("targets", metavar="MODULE:CLASS...", nargs=-1, required=True),
+        worker_arguments,
     ):
         verb = decorate(verb)
     return verb

@@ -32,7 +32,9 @@ _VALUE_BYTES = 64 << 10
 _LOCAL_LEDGERS = ("sqlite", "memory")
 _finding = FindingTexts("steadyworker.config")
 _FLAG = "--"
-_OF_A_CLIENT = ("broker", "ledger", "namespace", "state_dir", "topology", "delays")
+OF_A_CLIENT = ("broker", "ledger", "namespace", "state_dir", "topology", "delays")
+"""The settings that a client needs: a program that sends jobs, and the commands that do."""
+
 _WORKER_DURATIONS = ("time_limit", "stall_limit")
 # The variables that Kubernetes sets in every container beside a Service named steadyworker, or steadyworker-something.
 _SERVICE_LINK = re.compile(
@@ -148,7 +150,7 @@ def handed_on(options: Options, cwd: Path, config: Path | None = None) -> dict[s
     found: dict[str, str | None] = {}
     if config is not None:
         found[_variable("config")] = str(cwd / config)
-    for name in _OF_A_CLIENT:
+    for name in OF_A_CLIENT:
         if not options.origins[name].startswith(_FLAG):
             continue
         value, file = _variable(name), _variable(f"{name}_file")
