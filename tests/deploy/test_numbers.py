@@ -96,7 +96,7 @@ def test_jobs_are_interrupted_thirteen_seconds_before_the_end_of_a_stop() -> Non
     assert numbers(stop_within=5).interrupts_after == 0
 
 
-def test_probes_take_as_long_as_the_watchdog_to_end_a_process() -> None:
+def test_probes_end_a_process_after_the_time_of_the_watchdog() -> None:
     for each in (numbers(), numbers(broker=RABBITMQ)):
         assert each.live_failures * PROBE_EVERY >= each.watchdog
     assert numbers().live_failures == 9

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 SHIPPED = ROOT / "deploy/systemd"
 BROKER = ("--broker", "amqps://rabbitmq.example.org")
 SPARK = "[Service]\nMemoryDenyWriteExecute=no\nSystemCallFilter=@resources\n"
-"""What the page tells a reader to add for Spark."""
+"""What a reader of the page adds for Spark."""
 
 EXPOSURE = 15
 """Ten times the exposure that `systemd-analyze security` may find: 1.5, where a bare unit has 9.5."""

@@ -116,7 +116,7 @@ def test_a_unit_starts_while_its_broker_is_down_and_reads_a_rotated_url_at_its_n
     ],
     ids=["notify", "watchdog", "deaf"],
 )
-def test_a_drain_takes_longer_than_timeoutstopsec_because_the_process_asks_for_more_time(
+def test_a_drain_can_exceed_timeoutstopsec_because_the_process_asks_for_more_time(
     machine: Machine, settings: dict[str, str], state: str, ends: list[str]
 ) -> None:
     """A systemd that does not listen kills the job."""
@@ -269,7 +269,7 @@ NOT_TYPED = {
 MARK = "\x1e"
 
 
-def test_the_page_takes_a_machine_to_two_supervised_worker_processes(able: None, tmp_path: Path) -> None:
+def test_the_page_leads_to_two_supervised_worker_processes(able: None, tmp_path: Path) -> None:
     page = Page("deploy/README.md")
     commands = page.commands(lambda heading: heading == "systemd")
     typed = [command for command in commands if not command.text.startswith(tuple(NOT_TYPED))]
