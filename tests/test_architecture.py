@@ -125,7 +125,6 @@ OPTIONAL_LIBRARIES = {
         "pyspark",
         "rocketmq",
         "stomp",
-        "yaml",
     )
 }
 # Which file may import what inside a function (the end of each name is left open), and why it has to.

@@ -153,7 +153,7 @@ def test_an_unknown_key_names_the_near_match(
     assert near in refused(tmp_path, environ, **arguments)
 
 
-def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+def test_everything_that_is_wrong_is_reported_at_once(tmp_path: Path) -> None:
     message = refused(tmp_path, {"STEADYWORKER_MAX_RSS": "2 GiBB", "STEADYWORKER_NONSENSE": "1"}, max_jobs=0)
     assert len(message.splitlines()) == 3
 
@@ -222,7 +222,7 @@ def test_the_file_may_be_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["max_jobs = ", "\x00", "[workers]\nA = 1"])
-def test_a_broken_file_is_said_by_name(text: str, tmp_path: Path) -> None:
+def test_a_broken_file_is_reported_by_name(text: str, tmp_path: Path) -> None:
     (tmp_path / "steadyworker.toml").write_text(text)
     assert "steadyworker.toml" in refused(tmp_path)
 

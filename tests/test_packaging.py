@@ -140,7 +140,7 @@ def test_every_template_is_in_the_wheel(names: list[str]) -> None:
         path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / TEMPLATES).rglob("*") if path.is_file()
     }
 
-    assert f"{TEMPLATES}systemd/worker.service" in templates
+    assert f"{TEMPLATES}systemd/steadyworker@.service" in templates
     assert templates == {name for name in names if name.startswith(TEMPLATES)}
 
 

@@ -30,10 +30,10 @@ Examples:
   steadyworker run exports.py:PaymentExports --reload
 \b
 Signals:
-  TERM, INT, HUP   stop: take no new message; jobs may finish until 13 s before the end of --stop-within
+  TERM, INT, HUP   stop: receive no new message; jobs may finish until 13 s before the end of --stop-within
   a second one     interrupt the jobs at once; a third one kills them
-  USR1             take no new message
-  USR2             take messages again
+  USR1             receive no new message
+  USR2             receive messages again
 \b
 Exit codes:
   0    every job ended, or stopped when it was asked to; or --max-jobs or --idle-exit was reached

@@ -11,7 +11,7 @@ from typing import Any
 
 from steadyworker.backends import opening
 from steadyworker.cli.flags import Function, given_settings, with_options
-from steadyworker.config.resolve import OPTIONS, Option, Options, load
+from steadyworker.config.resolve import OF_A_CLIENT, OPTIONS, Option, Options, load
 from steadyworker.config.services import all_options
 from steadyworker.ledger.base import Ledger
 
@@ -32,6 +32,11 @@ def settings(*names: str) -> Callable[[Function], Function]:
         return with_options(called, _named(names))
 
     return decorate
+
+
+def client_settings(verb: Function) -> Function:
+    """Add the settings of a client to a verb: those of its connections to broker and ledger."""
+    return settings(*OF_A_CLIENT)(verb)
 
 
 def loaded(arguments: dict[str, Any]) -> Options:

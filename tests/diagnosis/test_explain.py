@@ -217,7 +217,6 @@ def test_it_imports_no_client_library_and_no_ledger() -> None:
             "rocketmq",
             "psycopg",
             "prometheus_client",
-            "yaml",
             "sqlite3",
             "asyncio",
             "structlog",
