@@ -6,8 +6,7 @@ The slots in which handlers run: one run at a time in each, in a child process (
 | `base.py` | the Protocol `Slot`, and the events that a slot sends to the runner |
 | `process.py` | a slot that is a child process: the worker process's side, with its own thread |
 | `child_state.py` | one child: its phase, its run, and their deadlines |
-| `spare.py` | the start of a child process, and one child in reserve |
-| `spawn.py` | one child process: send, receive, signal, kill, reap |
+| `spawn.py` | one child process: start, send, receive, signal, kill, reap |
 | `frames.py` | the frames that the two sides exchange |
 | `guard.py` | the guard, which ends the children's sessions when the worker process dies |
 | `guard_process.py` | the program of the guard process |

@@ -1,7 +1,7 @@
 """
 The program of a slot's child process.
 
-`spare.py` starts it with two arguments: the descriptor of its socket, and its parent's process id.
+`spawn.py` starts it with two arguments: the descriptor of its socket, and its parent's process id.
 The child uses neither the broker nor the ledger: it exchanges frames with its worker process over that socket.
 The main thread calls the handler, so that signals interrupt the handler.
 The reader thread receives frames from the worker process.
@@ -65,7 +65,6 @@ from steadyworker.slots.frames import (
     over,
     packed,
 )
-from steadyworker.slots.inherited import take_settings
 from steadyworker.system.leaving import flush_logs, leave
 from steadyworker.system.procfs import end_own_session
 from steadyworker.telemetry import logs
@@ -101,7 +100,6 @@ class Child:
         logs.configure(cast(Literal["auto", "json", "pretty"], hello.log_format), hello.log_level)
         log = logs.get_logger("steadyworker.slots.child")
         sys.path[:] = map(os.fsdecode, hello.path)
-        take_settings(hello.settings)
         log_python_messages()
         self._log_unraisable, sys.unraisablehook = sys.unraisablehook, self._on_unraisable
         threading.Thread(target=self._read, args=(hello.silence,), name="steadyworker-child", daemon=True).start()

@@ -48,9 +48,9 @@ class Frame(msgspec.Struct, tag=True, array_like=True, gc=False):
 
 class Hello(Frame):
     """
-    The child's import target, `sys.path`, log settings, and the worker process's settings as environment variables.
+    The child's import target, `sys.path` and log settings.
 
-    Paths and variables are bytes, because the operating system does not require them to be valid text.
+    Paths are bytes, because the operating system does not require them to be valid text.
     `silence` is the number of seconds without a frame after which the child ends itself.
     """
 
@@ -59,7 +59,6 @@ class Hello(Frame):
     log_format: str
     log_level: str
     silence: float
-    settings: dict[bytes, bytes]
 
 
 class Begin(Frame):

@@ -52,10 +52,8 @@ from steadyworker.slots.frames import (
     outcome_of,
 )
 from steadyworker.slots.guard import Guard
-from steadyworker.slots.inherited import settings
 from steadyworker.slots.limits import Limits
-from steadyworker.slots.spare import Spare, start
-from steadyworker.slots.spawn import ChildProcess, Waker
+from steadyworker.slots.spawn import ChildProcess, Waker, start_child
 from steadyworker.spec import WorkerSpec
 from steadyworker.telemetry.logs import get_logger
 
@@ -68,7 +66,6 @@ class ProcessSlot:
         id: The slot's number within its Worker.
         spec: The Worker to run, and its memory limit.
         clock: The clock that measures the limits.
-        spare: A running child, for the first slot that needs a child.
         held: Descriptors of the owner's lock, which every child keeps open.
         guard: The guard, which kills the children's sessions when the worker process dies.
         log_format: The format of the child's log lines, as for `logs.configure`.
@@ -84,7 +81,6 @@ class ProcessSlot:
         spec: WorkerSpec,
         *,
         clock: Clock,
-        spare: Spare | None = None,
         held: Sequence[int] = (),
         guard: Guard | None = None,
         log_format: str = "auto",
@@ -96,7 +92,6 @@ class ProcessSlot:
         self._id = id
         self._spec = spec
         self._clock = clock
-        self._spare = spare
         self._held = tuple(held)
         self._guard = guard
         self._log = (log_format, log_level)
@@ -254,14 +249,14 @@ class ProcessSlot:
         return self._reap(state, self._serve(state))
 
     def _spawn(self) -> ChildState:
-        started = (self._spare.take() if self._spare is not None else None) or start()
+        new = start_child()
         child: ChildProcess | None = None
         try:
             if self._guard is not None:
-                self._guard.watch(started.process.pid)
+                self._guard.watch(new.process.pid)
             path = [os.fsencode(each) for each in sys.path if isinstance(each, (str, bytes, os.PathLike))]
-            hello = Hello(self._spec.target, path, *self._log, self._silence, settings())
-            child = ChildProcess(started, hello, self._held, self._waker, self._guard)
+            hello = Hello(self._spec.target, path, *self._log, self._silence)
+            child = ChildProcess(new, hello, self._held, self._waker, self._guard)
             with self._lock:
                 self._state = state = ChildState(
                     child,
@@ -278,8 +273,8 @@ class ProcessSlot:
                 child.reap()
             else:
                 if self._guard is not None:
-                    self._guard.forget(started.process.pid)
-                started.end()
+                    self._guard.forget(new.process.pid)
+                new.end()
             raise
         return state
 

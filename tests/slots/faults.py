@@ -46,7 +46,7 @@ from steadyworker.slots.frames import (
 )
 from steadyworker.slots.guard import Guard
 from steadyworker.slots.process import ProcessSlot
-from steadyworker.slots.spare import Started
+from steadyworker.slots.spawn import NewChild
 from steadyworker.slots.thread import ThreadSlot
 from steadyworker.spec import spec_of
 from tests.slots.tracer import Injected, Place, Tracer
@@ -69,14 +69,14 @@ class Children:
         self._cold = cold
         self._started: list[tuple[subprocess.Popen[bytes], socket.socket, socket.socket]] = []
 
-    def start(self) -> Started:
+    def start(self) -> NewChild:
         ours, theirs = socket.socketpair()
         command = ["sh", "-c", 'trap "" TERM QUIT; exec cat']
         cat = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
         self._started.append((cat, theirs, ours))
         self._cold -= 1
         threading.Thread(target=self._speak, args=(cat, theirs, self._cold >= 0), daemon=True).start()
-        return Started(cat, ours)
+        return NewChild(cat, ours)
 
     def end(self) -> None:
         """Kill the children that a dead slot has left: the worker process would end with them."""
@@ -397,7 +397,7 @@ def walked(
 
     Threaded.cold, Threaded.slow = scenario.cold, scenario.slow
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(process, "start", children.start)
+        patch.setattr(process, "start_child", children.start)
         patch.setattr(Guard, "_started", _cat)
         patch.setattr(asyncio, "Runner", made)
         patch.setattr(child_state, "_TICK", 0.05)

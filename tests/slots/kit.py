@@ -17,7 +17,7 @@ from steadyworker.slots.thread import ThreadSlot
 from steadyworker.spec import spec_of
 from steadyworker.worker import load_worker
 
-SLOT_ARGUMENTS = ("setup_limit", "ping", "silence", "grace", "spare", "held", "guard")
+SLOT_ARGUMENTS = ("setup_limit", "ping", "silence", "grace", "held", "guard")
 
 Kind = TypeVar("Kind", Asked, Ended, Progressed, Ready, Unready)
 

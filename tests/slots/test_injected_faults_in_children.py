@@ -9,7 +9,7 @@ import pytest
 
 from steadyworker.errors import InterruptReason
 from steadyworker.outcome import Crashed, Done, Failed, Interrupted, Outcome, Rejected
-from steadyworker.slots import spare
+from steadyworker.slots import spawn
 from steadyworker.slots.base import Asked, Ended, Progressed, Unready
 from tests.slots.faulty_child import place_of
 from tests.slots.kit import Rig, rig_of
@@ -38,7 +38,7 @@ class Faulty:
         monkeypatch.setenv("FAULTY_PLACES", str(self._places))
         monkeypatch.setenv("PYTHONPATH", str(ROOT))
         monkeypatch.setattr(
-            spare, "command", lambda _module, *given: [sys.executable, "-m", "tests.slots.faulty_child", *given]
+            spawn, "command", lambda _module, *given: [sys.executable, "-m", "tests.slots.faulty_child", *given]
         )
 
     def walk(self, place: Place | None, text: str = "") -> tuple[list[Outcome], bool]:
