@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from steadyworker.lifecycle import PAUSE_SIGNALS, STOP_SIGNALS
-from steadyworker.slots.frames import Downward, Hello, Unpacker, Upward, packed
+from steadyworker.slots.frames import FromChild, Hello, ToChild, Unpacker, packed
 from steadyworker.slots.guard import Guard
 from steadyworker.system.interpreter import command
 from steadyworker.system.procfs import end_sessions, kill_sessions
@@ -128,7 +128,7 @@ class ChildProcess:
         with suppress(OSError):  # the child has died: `receive` finds the end of the stream
             socket.send_fds(self._wire, [packed(hello)], held)
         self._wire.setblocking(False)  # noqa: FBT003 - its name in the standard library
-        self._frames: Unpacker[Upward] = Unpacker(Upward)
+        self._frames: Unpacker[FromChild] = Unpacker(FromChild)
         self._lock = threading.Lock()
         self._unsent = bytearray()
         self._reaped = False
@@ -141,7 +141,7 @@ class ChildProcess:
         if self._death is not None:
             self._poll.register(self._death, select.POLLIN)
 
-    def send(self, frame: Downward) -> bool:
+    def send(self, frame: ToChild) -> bool:
         """Send a frame without waiting; return False if bytes are left: then the caller must wake `wait`, which sends them."""
         data = packed(frame)
         with self._lock:
@@ -161,7 +161,7 @@ class ChildProcess:
         with self._lock:
             self._flush()
 
-    def receive(self) -> Iterator[Upward]:
+    def receive(self) -> Iterator[FromChild]:
         """
         Yield the frames that have arrived; set `silent` at the end of the stream.
 

@@ -22,27 +22,27 @@ import pytest
 
 from steadyworker import Job, Worker
 from steadyworker.clock import SystemClock
-from steadyworker.link import Task
+from steadyworker.link import SaveCheckpoint, Task
 from steadyworker.outcome import Crashed, Done, Failed, Interrupted, Outcome, Rejected
-from steadyworker.slots import child_state, execute, frames, guard, limits, process, spawn, thread
+from steadyworker.slots import child_state, execute, frames, guard, limits, process, runs, spawn, thread
 from steadyworker.slots.base import Asked, Ended, Progressed, Slot, SlotEvent, Unready
 from steadyworker.slots.frames import (
     Begin,
     Close,
-    Cold,
-    Downward,
     Hello,
-    Moved,
-    Over,
     Ping,
     Pong,
-    Question,
+    ProgressMade,
     Reply,
+    RequestMade,
+    RunEnded,
+    SetupDone,
+    SetupFailed,
     Stop,
+    ToChild,
     Unpacker,
-    Warm,
-    over,
     packed,
+    run_ended,
 )
 from steadyworker.slots.guard import Guard
 from steadyworker.slots.process import ProcessSlot
@@ -59,7 +59,7 @@ CANCEL_GRACE = 1.0
 
 _LOOK = 0.01
 
-TRACED = (process, child_state, spawn, thread, limits, frames, guard, execute)
+TRACED = (process, child_state, runs, spawn, thread, limits, frames, guard, execute)
 
 
 class Children:
@@ -88,7 +88,7 @@ class Children:
             cat.wait()
 
     def _speak(self, cat: subprocess.Popen[bytes], wire: socket.socket, cold: bool) -> None:
-        unpacker: Unpacker[Downward] = Unpacker(Downward)
+        unpacker: Unpacker[ToChild] = Unpacker(ToChild)
         task: Task | None = None
         assert cat.stdin is not None
         with suppress(OSError), wire, cat.stdin:  # the slot's end is closed
@@ -96,7 +96,7 @@ class Children:
                 for frame in unpacker.feed(data):
                     match frame:
                         case Hello() if cold:
-                            wire.sendall(packed(Cold("it is cold")))
+                            wire.sendall(packed(SetupFailed("it is cold")))
                             return
                         case Begin(task=task):
                             if (said := self._begun(task)) is None:
@@ -107,33 +107,33 @@ class Children:
                         case _:
                             wire.sendall(self._answer(frame, task))
 
-    def _answer(self, frame: Downward, task: Task | None) -> bytes:
+    def _answer(self, frame: ToChild, task: Task | None) -> bytes:
         match frame:
             case Hello():
-                return packed(Warm())
+                return packed(SetupDone())
             case Ping():
                 return packed(Pong())
             case Reply(fence=fence):
-                return packed(over(fence, Done()))
+                return packed(run_ended(fence, Done()))
             case Stop(fence=fence, hard=True) if task is not None and b"heed" in task.body:
-                return packed(over(fence, Rejected("cancelled")))
+                return packed(run_ended(fence, Rejected("cancelled")))
             case _:
                 return b""
 
     def _begun(self, task: Task) -> bytes | None:
         """The bytes that the child sends when its run begins; None if the child ends."""
-        begun = packed(Moved(task.fence, None, None, "begun"))
+        begun = packed(ProgressMade(task.fence, None, None, "begun"))
         match json.loads(task.body)["do"]:
             case "nothing":
-                return packed(over(task.fence, Done()))
+                return packed(run_ended(task.fence, Done()))
             case "ask":
-                return begun + packed(Question(task.fence, 1, "checkpoint", b"1"))
+                return begun + packed(RequestMade(task.fence, 1, SaveCheckpoint(b"1")))
             case "heed" | "hang":
                 return begun
             case "babble":
                 return begun + b"\xff" * 100
             case "lie":
-                return begun + packed(Over(task.fence, "Delighted", {}))
+                return begun + packed(RunEnded(task.fence, "Delighted", {}))
             case _:
                 return None
 

@@ -8,7 +8,16 @@ from collections.abc import Iterator
 import pytest
 
 from steadyworker.errors import InterruptReason
-from steadyworker.link import CANCEL
+from steadyworker.link import (
+    CallService,
+    CancelCall,
+    FindEnded,
+    JobRequest,
+    MayCommit,
+    RememberFolder,
+    SaveCheckpoint,
+    SaveExportState,
+)
 from steadyworker.outcome import Done, Failed, Interrupted, Outcome, Rejected, Snoozed
 from steadyworker.slots.base import Asked, Ended, Progressed
 from tests.slots.conftest import MakeRig
@@ -103,7 +112,7 @@ def test_a_run_that_was_told_to_end_ends_by_that_reason_whatever_it_does(
 def test_a_checkpoint_is_saved_before_the_interrupt_is_heard(slot: Rig) -> None:
     fence = slot.begin("checkpoint", last_checkpoint=b"41")
     asked = slot.next(Asked)
-    assert (asked.what, asked.data) == ("checkpoint", b"42")
+    assert asked.request == SaveCheckpoint(b"42")
     slot.slot.interrupt(fence, "shutdown", hard=True)
     slot.slot.reply(fence, asked.id, True)
     assert slot.next(Ended).outcome == Interrupted()
@@ -126,26 +135,32 @@ def test_progress_is_thinned_out_but_its_first_and_last_pass(slot: Rig) -> None:
 
 def test_an_export_asks_for_everything_over_the_link(slot: Rig) -> None:
     fence = slot.begin("ask_service", export_state=b"before")
-    seen = []
+    seen: list[JobRequest] = []
     endless = 0
     while not isinstance(event := slot.event(), Ended):
         assert isinstance(event, Asked)
-        seen.append((event.what, event.data))
-        match event.what:
-            case "ended":
+        seen.append(event.request)
+        match event.request:
+            case FindEnded():
                 slot.slot.reply(fence, event.id, ["b"])
-            case "echo":
-                said = event.data["say"]
-                slot.slot.reply(fence, event.id, {"said": said}, end=False)
-                if said == 1:
+            case CallService(data={"number": number}):
+                slot.slot.reply(fence, event.id, {"echo": number}, end=False)
+                if number == 1:
                     slot.slot.reply(fence, event.id, {"end": True})
                 else:
                     endless = event.id
-            case "export_state" | "may_commit" | "staged":
+            case SaveExportState() | MayCommit() | RememberFolder():
                 slot.slot.reply(fence, event.id, True)
     assert event.outcome == Done()
-    assert seen[:3] == [("export_state", b"after"), ("ended", ["a", "b"]), ("may_commit", None)]
-    assert seen[3:] == [("staged", b"/out/\xe9"), ("echo", {"say": 1}), ("echo", {"say": 2}), (CANCEL, endless)]
+    assert seen == [
+        SaveExportState(b"after"),
+        FindEnded(["a", "b"]),
+        MayCommit(),
+        RememberFolder(b"/out/\xe9"),
+        CallService("echo", {"number": 1}),
+        CallService("echo", {"number": 2}),
+        CancelCall(endless),
+    ]
 
 
 def test_what_comes_for_another_run_is_ignored(slot: Rig) -> None:

@@ -278,7 +278,7 @@ def test_a_child_that_dies_before_its_first_run_makes_the_slot_unready(rig: Make
     """One that dies so again and again is not replaced at once: whoever is told waits."""
     slot = rig().start()
     os.kill(pid_of(slot), signal.SIGKILL)
-    assert slot.next(Unready) == Unready(0, "the child died just after its setup: SIGKILL", stood=True)
+    assert slot.next(Unready) == Unready(0, "the child died just after its setup: SIGKILL", after_setup=True)
     slot.start()
     assert slot.ended().outcome == Done()
 

@@ -348,10 +348,10 @@ class ServiceExport:
         assert services.ended(["a", "b"]) == {"b"}
         services.may_commit()
         services.staged(Path(os.fsdecode(b"/out/\xe9")))
-        events = list(services.call("echo", {"say": 1}))
-        assert events == [{"said": 1}, {"end": True}]
-        endless = services.call("echo", {"say": 2})
-        assert next(endless) == {"said": 2}
+        events = list(services.call("echo", {"number": 1}))
+        assert events == [{"echo": 1}, {"end": True}]
+        endless = services.call("echo", {"number": 2})
+        assert next(endless) == {"echo": 2}
         endless.close()
         return {"uid": services.uid, "fence": services.fence}
 

@@ -33,6 +33,6 @@ def test_a_slot_that_can_start_no_thread_is_unready_and_can_be_started_again(rig
     with no_further_thread():
         slot.slot.start(slot.said.put)
     unready = slot.next(Unready)
-    assert (unready.reason, unready.stood) == ("a thread could not be started: can't start new thread", False)
+    assert (unready.reason, unready.after_setup) == ("a thread could not be started: can't start new thread", False)
     assert not slot.slot.broken
     assert slot.start().ended().outcome == Done()
