@@ -11,7 +11,7 @@ import click
 
 from steadyworker.cli.flags import every_setting
 from steadyworker.errors import ConfigError
-from steadyworker.programs.command import VARIABLE, Command, check_command, handed_on
+from steadyworker.programs.command import VARIABLE, Command, check_command, encoded
 from steadyworker.programs.worker import Program
 from steadyworker.service.launch import launch
 
@@ -85,7 +85,7 @@ def command(ctx: click.Context, /, settings: dict[str, Any], *, arguments: tuple
             f"Expected a program that this host can run, got {arguments[0]!r}: install it, or name its path; PATH is {os.environ.get('PATH', '')!r}.",
             id="config.command",
         )
-    os.environ[VARIABLE] = handed_on(Command(arguments, given.pop("exit_codes"), given.pop("allow_options")))
+    os.environ[VARIABLE] = encoded(Command(arguments, given.pop("exit_codes"), given.pop("allow_options")))
     config = settings.pop("config", None)
     limit = given.pop("time_limit")
     Program.time_limit = None if limit == "none" else limit
