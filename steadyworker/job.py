@@ -117,9 +117,9 @@ class Job(Generic[P, C]):
     @property
     def redelivered(self) -> bool | None:
         """
-        Whether the broker had delivered the message before this run began, or None if the broker does not tell.
+        Whether the broker had delivered the message before this run began, or None if the broker does not report it.
 
-        It is no sign of an earlier run: only `attempt` and `last_checkpoint` tell of those.
+        It is no sign of an earlier run: only `attempt` and `last_checkpoint` are.
         """
         return self._task.redelivered
 

@@ -65,52 +65,51 @@ class Task(Struct, frozen=True, kw_only=True):
         return fields | ({"trace_id": trace[1]} if len(trace) > 1 else {})
 
 
-class _Request(Struct, tag=True, array_like=True):
+class _RequestBase(Struct, tag=True, array_like=True):
     """The base of the requests: each is plain data, so that a frame can carry it."""
 
 
-class SaveCheckpoint(_Request):
+class SaveCheckpoint(_RequestBase):
     """The request to save the job's checkpoint, a JSON text, in the ledger."""
 
     value: bytes
 
 
-class SaveExportState(_Request):
+class SaveExportState(_RequestBase):
     """The request to save the state of the job's export in the ledger; None clears it."""
 
     value: bytes | None
 
 
-class MayCommit(_Request):
+class MayCommit(_RequestBase):
     """The request for permission to publish an export; a refusal is `fenced` or `cancelled`."""
 
 
-class FindEnded(_Request):
-    """The question which of these jobs are done or dead in the ledger; the reply is a list of their uids."""
+class FindEnded(_RequestBase):
+    """The request to find the jobs that are done or dead among these; the reply is a list of their uids."""
 
     uids: list[str]
 
 
-class RememberFolder(_Request):
-    """The report that a folder has a stage of an export; its path is bytes, because it need not be valid text."""
+class RememberFolder(_RequestBase):
+    """The request to record that this folder has a stage of an export; the path is bytes, because it need not be valid text."""
 
     folder: bytes
 
 
-class CallService(_Request):
+class CallService(_RequestBase):
     """
-    The call of a service by its name (`slots.base.JobService`).
+    The request to a service with this name (`slots.base.JobService`), which checks `data`.
 
-    The service checks `data`.
-    It replies with a stream: each reply is one event, and the last one has `end`.
+    The service replies with a stream: each reply is one event, and the last one has `end`.
     """
 
     service: str
     data: Any
 
 
-class CancelCall(_Request):
-    """The order to end a call of a service early; `call` is the id of that request. It gets no reply."""
+class CancelCall(_RequestBase):
+    """The request to end a call of a service early; `call` is the id of its `CallService`, and there is no reply."""
 
     call: int
 

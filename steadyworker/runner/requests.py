@@ -133,12 +133,12 @@ class Requests:
             text = f"Expected the service {call.service!r} to accept the request, got {type(error).__name__}: {error}"
             run.slot.reply(fence, id, {SERVICE_ERROR: text})
 
-    def relay(self, said: ServiceSaid) -> None:
+    def relay(self, sent: ServiceSaid) -> None:
         """Relay an event of a service to the job that called the service, if the job's run is still in its slot."""
-        run = self._state.by_fence.get(said.fence)
-        if run is None or run.slot is None or said.id not in run.calls:
+        run = self._state.by_fence.get(sent.fence)
+        if run is None or run.slot is None or sent.id not in run.calls:
             return
-        end = bool(said.event.get("end"))
+        end = bool(sent.event.get("end"))
         if end:
-            del run.calls[said.id]
-        run.slot.reply(said.fence, said.id, dict(said.event), end=end)
+            del run.calls[sent.id]
+        run.slot.reply(sent.fence, sent.id, dict(sent.event), end=end)

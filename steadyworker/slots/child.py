@@ -224,7 +224,7 @@ class Child:
     def _handle(self, frame: ToChild) -> None:
         match frame:
             case Begin(task=task):
-                link = Link(_Upstream(self, task.fence), self._clock)
+                link = Link(_ChildUpstream(self, task.fence), self._clock)
                 self._run = (task.fence, link)
                 self._orders.put((task, link))
             case Reply() if self._run is not None and self._run[0] == frame.fence:
@@ -265,7 +265,7 @@ class Child:
         self._orphaned()
 
 
-class _Upstream:
+class _ChildUpstream:
     """The sender of one run's progress and requests to the worker process."""
 
     def __init__(self, child: Child, fence: int) -> None:
@@ -295,7 +295,7 @@ def main() -> None:
     wire.set_inheritable(False)
     child = Child(wire, SystemClock())
     child.catch_signals()
-    _let_copies_be_mortal()
+    _let_forks_be_ended()
     if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # a handler cannot wait for its subprocesses then
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS | PAUSE_SIGNALS)
@@ -323,7 +323,7 @@ def _die_with(parent: int) -> None:
         os._exit(1)
 
 
-def _let_copies_be_mortal() -> None:
+def _let_forks_be_ended() -> None:
     """
     Give each fork of this process the default handlers of stop signals, because `multiprocessing` ends forks by signals.
 
@@ -337,12 +337,12 @@ def _let_copies_be_mortal() -> None:
     def release() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, forking.mask)
 
-    def be_mortal() -> None:
+    def set_defaults() -> None:
         for stop in STOP_SIGNALS:
             signal.signal(stop, signal.default_int_handler if stop is signal.SIGINT else signal.SIG_DFL)
         release()
 
-    os.register_at_fork(before=hold, after_in_parent=release, after_in_child=be_mortal)
+    os.register_at_fork(before=hold, after_in_parent=release, after_in_child=set_defaults)
 
 
 def _keep(held: Sequence[int]) -> None:

@@ -69,9 +69,7 @@ class ChildState:
     """
     One child, from its start to its death.
 
-    `ready` is true once `setup` has returned.
-    `ended_runs` is the number of runs that have ended.
-    `setup_error` is the reason why `setup` failed.
+    `ended_runs` is the number of its runs that have ended, and `setup_error` the reason why its `setup` failed.
     """
 
     def __init__(
@@ -86,7 +84,6 @@ class ChildState:
         memory_limit: int | None,
     ) -> None:
         self.child = child
-        self.ready = False
         self.ended_runs = 0
         self.setup_error: str | None = None
         self._runs = runs
@@ -95,12 +92,18 @@ class ChildState:
         self._setup_limit = setup_limit
         self._ping = ping
         self._memory_limit = memory_limit
-        self._started_at = self._ready_at = clock.monotonic()
+        self._started_at = clock.monotonic()
+        self._ready_at: float | None = None
         self._ping_at = self._started_at + ping
         self._leaving = False
         self._leave_by = NEVER
         self._closing = False
         self._wakes_at = NEVER
+
+    @property
+    def ready(self) -> bool:
+        """True once `setup` has returned."""
+        return self._ready_at is not None
 
     @property
     def run(self) -> ChildRun | None:
@@ -115,7 +118,7 @@ class ChildState:
 
     def setup_done(self) -> None:
         """Note that `setup` has returned, and begin the run that waits for a child."""
-        self.ready, self._ready_at = True, self._clock.monotonic()
+        self._ready_at = self._clock.monotonic()
         if (run := self._runs.present) is not None:
             self.begin(run)
 
@@ -190,7 +193,7 @@ class ChildState:
 
     def unready(self, code: int) -> str | None:
         """Return the reason to wait before this dead child is replaced; None to replace it at once. `code` is the return code."""
-        if not self.ready:
+        if self._ready_at is None:
             return self.setup_error or f"the child died before it was ready: {cause_of(code)}"
         if self.idle and not self.ended_runs and self._clock.monotonic() - self._ready_at < STEADY:
             return f"the child died just after its setup: {cause_of(code)}"

@@ -152,7 +152,9 @@ class ProcessSlot:
                 return
             self._sink = sink
             self._last_turn = self._clock.monotonic()
-            self._thread = threading.Thread(target=self._live, name=f"{self._spec.queue}-{self._id}", daemon=True)
+            self._thread = threading.Thread(
+                target=self._run_children, name=f"{self._spec.queue}-{self._id}", daemon=True
+            )
             try:
                 self._thread.start()
             except RuntimeError as error:  # the system allows no further thread
@@ -221,12 +223,12 @@ class ProcessSlot:
 
     # --- The slot's thread; it sends events without the lock, because the runner can call the slot from its sink ---
 
-    def _live(self) -> None:
+    def _run_children(self) -> None:
         """Run one child after another, until the slot ends."""
         try:
             while self._thread is threading.current_thread():  # after `Unready` the runner can start another thread
                 try:
-                    last = self._live_with_one_child()
+                    last = self._run_child()
                 except Exception as error:  # noqa: BLE001 - the runner gets every failure as an event
                     last = self._fail(error)
                 for event in last:
@@ -235,7 +237,7 @@ class ProcessSlot:
             self._broken = True  # `_thread` can be None already, and the runner waits for events that are not sent
             raise
 
-    def _live_with_one_child(self) -> list[SlotEvent]:
+    def _run_child(self) -> list[SlotEvent]:
         """Run one child from its start to its end; return the events for the runner."""
         self._last_turn = self._clock.monotonic()
         try:

@@ -196,13 +196,13 @@ class ThreadSlot:
     def _work(self, handler: _HandlerThread) -> None:
         """Run handlers; the body of the slot's first thread."""
         try:
-            self._live(handler)
+            self._run_handler(handler)
         except BaseException as error:  # noqa: BLE001 - the runner gets every failure as an event
             about = {"queue": self._spec.queue, "slot": self._id, "explain": "steadyworker.slot-failed"}
             get_logger("steadyworker.slots").error("slot_failed", **about, exc_info=error)
             self._not_ready(handler, f"the slot's thread failed: {error_text(error)}")
 
-    def _live(self, handler: _HandlerThread) -> None:
+    def _run_handler(self, handler: _HandlerThread) -> None:
         try:
             executor = Executor(self._spec.cls(), self._clock)
             executor.setup()

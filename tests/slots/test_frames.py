@@ -78,7 +78,7 @@ def test_any_text_can_be_packed_and_comes_out_valid(text: str, data: Any) -> Non
         MayCommit(),
         FindEnded(["a", "b"]),
         RememberFolder(b"/out/\xe9"),
-        CallService("echo", {"say": 1}),
+        CallService("echo", {"number": 1}),
         CancelCall(7),
     ],
     ids=str,

@@ -33,7 +33,7 @@ class Unprintable(Exception):
 
 
 class Modes(Worker[Asked, int]):
-    """Does what the payload's `do` says."""
+    """Does what the payload's `do` names."""
 
     queue = "modes"
     time_limit = 60
@@ -280,7 +280,7 @@ class Modes(Worker[Asked, int]):
         os.kill(os.getpid(), signal.SIGQUIT)  # writes the stacks
 
     def leave_alarm(self, job: Job[Asked, int]) -> None:
-        """Forgets a timer, whose handler raises; the error says whether it came within this method."""
+        """Forgets a timer, whose handler raises; the text of its error depends on whether it came within this method."""
 
         def raises(_signal: int, frame: FrameType | None) -> None:
             while frame is not None and frame.f_code is not Modes.leave_alarm.__code__:
@@ -393,7 +393,7 @@ class Asynchronous(Worker[Asked]):
 
 
 class Broken(Worker[Asked]):
-    """Its `setup` does what the environment says."""
+    """Its `setup` does what the environment names."""
 
     queue = "broken"
     time_limit = 60
