@@ -276,9 +276,9 @@ def _variable(name: str) -> str:
     return PREFIX + name.upper()
 
 
-def _near(name: str, known: Sequence[str]) -> str | None:
+def _near(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that is most similar, or None if none is similar."""
-    return next(iter(difflib.get_close_matches(name.lower().replace("-", "_"), known, n=1)), None)
+    return next(iter(difflib.get_close_matches(name.lower().replace("-", "_"), list(known), n=1)), None)
 
 
 def _variables(environ: Mapping[str, str]) -> dict[str, object]:

@@ -35,7 +35,6 @@ from steadyworker.service.pool import MOST_THREADS, SettlePool
 from steadyworker.slots.base import JobService, Slot
 from steadyworker.slots.guard import Guard
 from steadyworker.slots.process import ProcessSlot
-from steadyworker.slots.spare import Spare
 from steadyworker.slots.thread import ThreadSlot
 from steadyworker.spec import WorkerSpec, spec_of
 from steadyworker.telemetry.event_log import fan_out, log_events
@@ -172,14 +171,12 @@ def plan(
 def assemble(
     plan: Plan,
     listeners: Sequence[Listener] = (),
-    spare: Spare | None = None,
     known: Collection[Finding] = (),
 ) -> Assembly:
     """
     Wire a worker process.
 
     This function starts only the threads of the settle pools.
-    `spare` is a running child, for the first slot that needs a child.
     `known` are findings that are already in the log.
     Raises ConfigError if the namespace is bound to another broker, and BrokerUnavailable if a broker does not respond.
     """
@@ -206,7 +203,7 @@ def assemble(
             worker=socket.gethostname(),
             ledger=plan.ledger,
             adapter=adapter,
-            slots=[_slot(number, spec, lock, guard, options, clock, spare) for number in range(spec.concurrency)],
+            slots=[_slot(number, spec, lock, guard, options, clock) for number in range(spec.concurrency)],
             clock=clock,
             times=times,
             emit=emit,
@@ -264,22 +261,13 @@ def counted(broker: Capabilities, options: Options) -> bool:
     return broker.counts_consumers and not broker.one_host and options.ledger_reach != "host"
 
 
-def _slot(
-    number: int,
-    spec: WorkerSpec,
-    lock: OwnerLock,
-    guard: Guard,
-    options: Options,
-    clock: Clock,
-    spare: Spare | None,
-) -> Slot:
+def _slot(number: int, spec: WorkerSpec, lock: OwnerLock, guard: Guard, options: Options, clock: Clock) -> Slot:
     if spec.isolation == "thread":
         return ThreadSlot(number, spec, clock=clock, guard=guard)
     return ProcessSlot(
         number,
         spec,
         clock=clock,
-        spare=spare,
         held=(lock.fd,),
         guard=guard,
         log_format=options.log_format,

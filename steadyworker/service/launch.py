@@ -21,7 +21,6 @@ from steadyworker.service.reload import Reload
 from steadyworker.service.remedies import InstalledRemedies
 from steadyworker.service.service import Service
 from steadyworker.service.timed_ledger import timed
-from steadyworker.slots.spare import Spare
 from steadyworker.system.leaving import awaited_threads, name_threads
 from steadyworker.system.streams import open_standard_streams
 from steadyworker.telemetry import logs
@@ -72,7 +71,6 @@ def launch(
     settings: Mapping[str, object],
     config_file: Path | None = None,
     listeners: Sequence[Listener] = (),
-    spare: Spare | None = None,
     *,
     inline: bool = False,
     reload: Reload | None = None,
@@ -80,7 +78,7 @@ def launch(
     """
     Run the Workers as `run` does, and return the exit code.
 
-    A setting of None counts as not given; `spare` is a child that runs already.
+    A setting of None counts as not given.
     With `inline`, each Worker runs one job at a time in a thread of this process, without time and stall limits.
     With `reload`, the call returns after the file change that it reports.
     """
@@ -98,8 +96,6 @@ def launch(
     give_back = log_python_messages()
     try:
         planned = plan(workers, options, inline=inline)
-        if spare is not None and all(spec.isolation == "thread" for spec in planned.specs):
-            spare.close()
         metrics = open_metrics() if options.health is not None else None
         page = metrics.page if metrics is not None else None
         receivers: Sequence[Listener] = listeners if metrics is None else (*listeners, metrics)
@@ -109,9 +105,7 @@ def launch(
             planned = replace(planned, ledger=timed(planned.ledger, planned.clock, metrics.ledger_call))
         logged: set[Finding] = set()
         with _environment(resolve.handed_on(options, Path.cwd(), config_file)):
-            return Service(
-                options, planned.clock, lambda: _checked(planned, receivers, spare, logged), monitor, reload
-            ).run()
+            return Service(options, planned.clock, lambda: _checked(planned, receivers, logged), monitor, reload).run()
     except ConfigError as error:
         return _refused(error)
     finally:
@@ -137,7 +131,7 @@ def _set(variables: Mapping[str, str | None]) -> None:
             os.environ[name] = value
 
 
-def _checked(planned: Plan, listeners: Sequence[Listener], spare: Spare | None, logged: set[Finding]) -> Assembly:
+def _checked(planned: Plan, listeners: Sequence[Listener], logged: set[Finding]) -> Assembly:
     """
     Run the checks, log their warnings, and wire the parts if no check found an error.
 
@@ -152,7 +146,7 @@ def _checked(planned: Plan, listeners: Sequence[Listener], spare: Spare | None, 
         if finding.level == "warning" and finding not in logged:
             log.warning("check_warning", **fields_of(finding))
     logged.update(findings)
-    return assemble(planned, listeners, spare=spare, known=logged)
+    return assemble(planned, listeners, known=logged)
 
 
 def _refused(error: ConfigError) -> int:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from steadyworker.errors import InterruptReason
-from steadyworker.link import Task
+from steadyworker.link import JobRequest, Task
 from steadyworker.outcome import Outcome
 
 
@@ -33,12 +33,12 @@ class Unready:
     The slot has ended, and the runner must start it again after a back-off.
 
     `setup` raised, hung or died, the child died just after `setup`, or the slot's own thread failed.
-    `stood` is true if the slot ended after `setup` had returned.
+    `after_setup` is true if the slot ended after `setup` had returned.
     """
 
     slot: int
     reason: str
-    stood: bool = False
+    after_setup: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +54,12 @@ class Progressed:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """
-    A request of the job; the job waits for the runner's `reply`.
-
-    `what` is one of these:
-
-    - `checkpoint`: store a checkpoint (data: its JSON text).
-    - `export_state`: store the state of an export (data: bytes, or None).
-    - `may_commit`: ask for permission to publish an export; the runner can refuse it as `fenced` or `cancelled`.
-    - `ended`: return which of these jobs are done or dead in the ledger (data: a list of uids).
-    - The name of a service (data: the request).
-      The service replies with a stream: each `reply` is one event, and the last event has `end` true.
-    """
+    """The job has sent a request; it waits for the runner's `reply` with the same id."""
 
     slot: int
     fence: int
     id: int
-    what: str
-    data: Any = None
+    request: JobRequest
 
 
 class Ended(Struct, frozen=True):
