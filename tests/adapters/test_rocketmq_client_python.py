@@ -68,8 +68,7 @@ class Library:
         return started
 
     def members(self, group: str) -> int:
-        with self._node.remoting() as remoting:
-            return len(remoting.members(group))
+        return len(self._node.witness.members(group, self._node.broker_address))
 
     def notes(self, what: str) -> list[dict[str, Any]]:
         """What the consumers have noted."""

@@ -13,14 +13,12 @@ from typing import Generic, TypeVar
 import pytest
 
 from steadyworker.adapter import Adapter, QueueSpec, Settings
-from steadyworker.clock import SystemClock
 from steadyworker.delivery import KEY, Settled
 from steadyworker.network.url import Address as HostPort
 from steadyworker_rocketmq.direct import consumer as direct_consumer
 from steadyworker_rocketmq.direct.adapter import DirectAdapter
 from steadyworker_rocketmq.grpc import GrpcAdapter
 from steadyworker_rocketmq.grpc import client as grpc_client
-from steadyworker_rocketmq.remoting import Login, Remoting, RemotingError
 from steadyworker_rocketmq.stored import text_of
 from tests.adapters.direct.fake import FakeRocketMQ, fake_rocketmq
 from tests.adapters.direct.kit import reply_within
@@ -30,15 +28,13 @@ from tests.adapters.fault_suite_network import NetworkFaults
 from tests.brokers.fixtures import had
 from tests.brokers.rocketmq import USER, RocketMQ4, RocketMQ5, RocketMQNode
 from tests.brokers.rocketmq_front import Front
+from tests.brokers.rocketmq_witness import Account, RefusalError, Witness
 from tests.faults.proxy import Proxy
 from tests.support.stage import eventually
 
 Node = TypeVar("Node", bound=RocketMQNode)
 
 REAL = [pytest.mark.slow, pytest.mark.rocketmq, pytest.mark.xdist_group("rocketmq"), pytest.mark.timeout(300)]
-
-UPDATE_USER = 3002
-"""A request (`RequestCode`) of 5.x."""
 
 MOST = 4_000_000
 """Bytes of a body that a broker takes, as it is shipped; properties are beside it."""
@@ -92,11 +88,7 @@ class RocketmqFaults(FaultBench, Generic[Node]):
     def _known(self) -> None:
         """Wait until the name server knows the broker: after its own restart, that takes up to 10 s."""
 
-        def known() -> bool:
-            with self.rocketmq.remoting() as remoting:
-                return bool(remoting.brokers())
-
-        eventually(known, "a broker that the name server knows")
+        eventually(self.rocketmq.witness.brokers, "a broker that the name server knows")
 
     @pytest.fixture
     def node(self) -> RocketMQNode:
@@ -162,11 +154,12 @@ class DirectFaults(RocketmqFaults[RocketMQNode]):
         eventually(lambda: self._takes(self.password), "the broker takes its usual password")
 
     def _takes(self, password: str) -> bool:
-        with Remoting(self.rocketmq.name_servers, Login(USER, password), SystemClock()) as remoting:
-            try:
-                return bool(remoting.settings(remoting.brokers()[0]))
-            except RemotingError:
-                return False
+        try:
+            return bool(
+                Witness(self.rocketmq.name_servers[0], Account(USER, password)).settings(self.rocketmq.broker_address)
+            )
+        except RefusalError:
+            return False
 
     def make_adapter(self, url: str, spec: QueueSpec, settings: Settings) -> DirectAdapter:
         return DirectAdapter(url, spec, settings)
@@ -207,12 +200,11 @@ class GrpcFaults(RocketmqFaults[RocketMQ5]):
 
         def change(password: str) -> None:
             user = {"username": USER, "password": password, "userType": "Super", "userStatus": "enable"}
-            with Remoting(self.rocketmq.name_servers, Login(USER, now[-1]), SystemClock()) as remoting:
-                for broker in remoting.brokers():
-                    remoting.ask(broker.address, UPDATE_USER, {"username": USER}, json.dumps(user).encode())
+            witness, body = self.rocketmq.witness, json.dumps(user).encode()
+            witness.ask(self.rocketmq.broker_address, "AUTH_UPDATE_USER", {"username": USER}, body)
             settings.write_text(settings.read_text().replace(now[-1], password))
             now.append(password)
-            self.rocketmq.login = Login(USER, password)  # by which the node asks whether the proxy is there again
+            self.rocketmq.login = Account(USER, password)  # by which the node asks whether the proxy is there again
             self.rocketmq.proxy.kill()
             self.rocketmq.proxy.start()
 

@@ -197,8 +197,7 @@ class TestRestarts(GrpcBench):
         assert tape.delivery().headers[KEY] == "k-1"
 
     def _known(self) -> bool:
-        with self.node.remoting() as remoting:
-            return bool(remoting.brokers())
+        return bool(self.node.witness.brokers())
 
 
 class TestMessages(GrpcBench):

@@ -24,7 +24,6 @@ from tests.brokers.process import free_ports
 from tests.brokers.rocketmq import RocketMQ4
 from tests.support.stage import eventually
 
-REGISTER_BROKER = 103
 SPEC = QueueSpec("exports", "exports-dead")
 
 pytestmark = [pytest.mark.rocketmq, pytest.mark.xdist_group("rocketmq"), pytest.mark.timeout(120)]
@@ -38,9 +37,8 @@ def inside() -> Iterator[tuple[RocketMQ4, int]]:
     fields |= {"haServerAddr": "127.0.0.1:1", "brokerId": "0", "compressed": "false", "bodyCrc32": "0"}
     with closing(RocketMQ4()) as node:
         node.name_server.start()
-        with node.remoting() as remoting:
-            remoting.ask(node.name_servers[0], REGISTER_BROKER, fields)  # as long as this connection is open
-            yield node, port
+        node.witness.ask(node.name_servers[0], "REGISTER_BROKER", fields)  # as long as its connection is open
+        yield node, port
 
 
 def text_of(call: Callable[[], object]) -> str:

@@ -59,9 +59,8 @@ class MadeAgain(DirectBench):
         assert self.node.count(self.queue) == 0
 
     def consumed(self) -> int | None:
-        with self.node.remoting() as remoting:
-            (queue,) = remoting.route(self.queue) or []
-            return remoting.consumed(queue, self.queue, self.queue)
+        (queue,) = self.node.witness.route(self.queue) or []
+        return self.node.witness.consumed(queue, self.queue, self.queue)
 
     def run_all(self, adapter: Adapter, tape: Tape, *wanted: str, after: int = 0) -> None:
         """Acknowledge the deliveries after so many, which must be these."""
@@ -139,8 +138,7 @@ class MadeAgain(DirectBench):
             with pytest.raises(TargetMissing):
                 adapter.publish(message("k-2"))
             adapter.publish(message("k-3"))
-            with self.node.remoting() as remoting:
-                assert len(remoting.route(self.queue) or []) == 16
+            assert len(self.node.witness.route(self.queue) or []) == 16
         finally:
             adapter.stop(self.within)
 
