@@ -1,7 +1,7 @@
 """
 The interface of every broker adapter.
 
-An adapter imports this module, `steadyworker.errors` and `steadyworker.names`.
+An adapter imports this module, `steadyworker.errors`, `steadyworker.findings` and `steadyworker.names`.
 An adapter for a file also imports `steadyworker.system.mounts` and `steadyworker.system.private`.
 An adapter for a broker on a network also imports `steadyworker.network`.
 

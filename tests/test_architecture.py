@@ -27,12 +27,12 @@ REPOSITORY = Path(__file__).parents[1]
 FLOORS: dict[str, int] = {
     # 1. Plain values, standard library only.
     "errors.py": 1,
+    "findings.py": 1,
     "delivery.py": 1,
     "outcome.py": 1,
     "clock.py": 1,
     "names.py": 1,
     "units.py": 1,
-    "versions.py": 1,
     "text/": 1,
     # 2. Contracts and pure rules, no I/O.
     "adapter.py": 2,
@@ -93,7 +93,15 @@ WINGS: dict[str, Wing] = {
 # What runs inside a child speaks frames, and knows neither broker nor ledger.
 STRANGERS: dict[str, tuple[str, ...]] = {"slots/child.py": ("adapter.py", "delivery.py", "backends/", "ledger/")}
 
-ADAPTERS_MAY_IMPORT = {"adapter.py", "errors.py", "names.py", "network/", "system/mounts.py", "system/private.py"}
+ADAPTERS_MAY_IMPORT = {
+    "adapter.py",
+    "errors.py",
+    "findings.py",
+    "names.py",
+    "network/",
+    "system/mounts.py",
+    "system/private.py",
+}
 ADAPTER_FILES = {"__init__.py", "adapter.py", "connection.py", "topology.py", "errors.py"}
 OPTIONAL_LIBRARIES = {
     *(

@@ -22,6 +22,7 @@ from steadyworker.adapter import (
     check_size,
 )
 from steadyworker.errors import BrokerUnavailable, LettersHeld, Unsettled
+from steadyworker.findings import FindingTexts
 from steadyworker.system.mounts import mounted
 from steadyworker.system.private import access_findings
 from steadyworker_sqlite.connection import Connection, delivery_of, numbers_of
@@ -31,6 +32,8 @@ from steadyworker_sqlite.publisher import Publisher
 from steadyworker_sqlite.session import SILENCE, evict_the_gone
 from steadyworker_sqlite.store import FIRST, BrokerFile, Entry, Store
 from steadyworker_sqlite.topology import HEADER_BYTES, place_findings
+
+_finding = FindingTexts("steadyworker_sqlite")
 
 
 class SqliteAdapter:
@@ -123,41 +126,19 @@ class SqliteAdapter:
         if wrong:
             return wrong
         if (loss := self._file.loss()) is not None:
-            return [
-                Finding(
-                    "error",
-                    f"Expected the broker file {self.path}, but {loss}.",
-                    self._file.remedy,
-                    id="embedded.file-replaced",
-                )
-            ]
-        if self._declares and not self.path.exists():
-            return []
-        remedy = "Name another path, or run once with --topology declare, which creates the file and its queues."
+            return [_finding("embedded.file-replaced", path=self.path, loss=loss, remedy=self._file.remedy)]
         if not self.path.exists():
-            return [
-                Finding(
-                    "error", f"Expected a broker file at {self.path}, got none.", remedy, id="embedded.missing-file"
-                )
-            ]
+            return [] if self._declares else [_finding("embedded.missing-file", path=self.path)]
         try:
             store = Store(self.path, self._settings.clock, create=False)
         except Unusable as error:
-            return [Finding("error", str(error), remedy, id="embedded.unusable-file")]
+            return [_finding("embedded.unusable-file", error=error)]
         with closing(store):
             queues = () if self._declares else (spec.queue, spec.dead_letter_queue)
             missing = [queue for queue in queues if not store.has_queue(queue)]
         return [
             *access_findings("the broker file", self.path),
-            *(
-                Finding(
-                    "error",
-                    f"Expected the queue {queue!r} in {self.path}, got none.",
-                    remedy,
-                    id="embedded.missing-queue",
-                )
-                for queue in missing
-            ),
+            *(_finding("embedded.missing-queue", queue=queue, path=self.path) for queue in missing),
         ]
 
     @contextmanager

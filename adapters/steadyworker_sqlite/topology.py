@@ -8,8 +8,11 @@ from pathlib import Path
 
 from steadyworker.adapter import Finding, QueueSpec
 from steadyworker.errors import ConfigError
+from steadyworker.findings import FindingTexts
 from steadyworker.names import NameRule
 from steadyworker.system.mounts import network_file_system
+
+_finding = FindingTexts("steadyworker_sqlite")
 
 QUEUE = NameRule("queue name of the embedded broker", pattern=r"[A-Za-z0-9][A-Za-z0-9._:/-]*", max_bytes=200)
 
@@ -62,28 +65,11 @@ def place_findings(path: Path, mounts: str) -> Sequence[Finding]:
     folder = next(folder for folder in path.parents if folder.exists())
     found: list[Finding] = []
     if (kind := network_file_system(folder.resolve(), mounts)) is not None:
-        what = f"Expected the broker file {path} on a disk of this host, got a network file system ({kind})."
-        found.append(
-            Finding(
-                "error", what, "Name a local path, or use a broker with a server.", id="embedded.network-file-system"
-            )
-        )
+        found.append(_finding("embedded.network-file-system", path=path, kind=kind))
     if path.exists() and not path.is_file():
-        found.append(
-            Finding(
-                "error", f"Expected a file at {path}, got something else.", "Name another path.", id="embedded.no-file"
-            )
-        )
+        found.append(_finding("embedded.no-file", path=path))
     # This also checks the folder, which has the write-ahead log and the consumers' locks.
     for place in (folder, path):
         if place.exists() and not os.access(place, os.W_OK):
-            what = f"Expected {place} to be writable by user {os.getuid()}, but it is not."
-            found.append(
-                Finding(
-                    "error",
-                    what,
-                    "Give this user write permission on it, or name another path.",
-                    id="embedded.read-only",
-                )
-            )
+            found += [_finding("embedded.read-only", path=place, user=os.getuid())]
     return found

@@ -2,10 +2,10 @@
 Reads the catalogue: what brokers and clients write when something fails, with its cause and its remedies.
 
 The catalogue is data: the files `entries/*.toml`, a list of `[[entry]]` each.
-`Entry`, `Pattern`, `Sample` and `Finding` are the schema; a file that does not keep it is refused with the place and the reason.
+`Entry`, `Pattern`, `Sample` and `FindingText` are the schema; a file that does not keep it is refused with the place and the reason.
 The expressions of the patterns are compiled when they are first needed, because a log needs few of them.
 
-What SteadyWorker's own checks and errors report is a `[[finding]]`, without `what` and `remedies`: these stand in its line.
+What SteadyWorker's own checks and errors report is a `[[finding]]`: `steadyworker.findings` describes its table, which lies beside the checks.
 
 The texts of an entry may contain the groups of its patterns: `{queue}` becomes what the group `queue` matched.
 `{queue|a queue}` becomes "a queue" if there is no such group in the record; without a default, it becomes `<queue>`.
@@ -15,10 +15,13 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from importlib.metadata import entry_points
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
@@ -26,8 +29,12 @@ from msgspec import Meta
 
 from steadyworker.diagnosis.protocols import OPENINGS
 from steadyworker.errors import ConfigError
+from steadyworker.findings import TABLE, FindingText, general
 
 FOLDER = "steadyworker.diagnosis.entries"
+
+FINDINGS = "steadyworker.findings"
+"""The entry-point group of the packages that have a table of findings."""
 
 GROUPS = frozenset(
     {
@@ -98,6 +105,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         keys: Named groups by which related records join into one time line.
         follows: The ids whose consequence this is: with one of them in its time line, this is no finding of its own.
         general: Whether it only explains a record that no other entry explains.
+        speaks_for_itself: Whether the line of the log itself has what happened and what to do (`entry_of`).
         patterns: How it is recognized (`[[entry.pattern]]`); without a pattern, only by its id in our own log or trace.
         samples: Lines that were seen (`[[entry.sample]]`).
     """
@@ -117,13 +125,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     keys: tuple[Text, ...] = ()
     follows: tuple[Id, ...] = ()
     general: bool = False
+    speaks_for_itself: bool = False
     patterns: tuple[Pattern, ...] = msgspec.field(default=(), name="pattern")
     samples: Annotated[tuple[Sample, ...], Meta(min_length=1)] = msgspec.field(name="sample")
-
-    @property
-    def speaks_for_itself(self) -> bool:
-        """True if the line of the log itself says what happened and what to do (`Finding`)."""
-        return self.remedies == _IN_THE_LINE
 
     @property
     def family(self) -> str:
@@ -147,45 +151,36 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return _PLACE.sub(value, text)
 
 
-_IN_THE_LINE = ("{remedy|Do as the line says: it has the remedy, with the names and numbers of your case.}",)
+_VALUE = re.compile(r"(\{\w+\})?")
+"""A template that is only a value, or empty."""
+
+_SAYS = "The line of the log, or of `steadyworker check`, has what happened."
+_REMEDY = "Do as the line says: it has the remedy, with the names and numbers of your case."
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """
-    What a check or an error of SteadyWorker itself reports (`[[finding]]`): its line says what happened and what to do.
-
-    Attributes:
-        id: As in `Entry`; the code that reports the problem names it.
-        title: As in `Entry`.
-        why: Why it is a problem.
-        read: As in `Entry`.
-    """
-
-    id: Id
-    title: Text
-    why: Text
-    read: tuple[Text, ...] = ()
-
-    @property
-    def entry(self) -> Entry:
-        """The finding as an entry of the catalogue, whose texts stand in the line that names it."""
-        return Entry(
-            id=self.id,
-            title=self.title,
-            what="{what|The line of the log, or of `steadyworker check`, says what happened.}",
-            why=self.why,
-            remedies=_IN_THE_LINE,
-            read=self.read,
-            sources=("SteadyWorker's own checks and errors",),
-            severity="warning",
-            keys=("queue", "message"),
-            samples=(),
-        )
+def entry_of(texts: Sequence[FindingText]) -> Entry:
+    """Return the entry of a finding or an error of SteadyWorker itself, from the texts that have its id; the line has the values."""
+    first = texts[0]
+    whats = [general(text.what) for text in texts if not _VALUE.fullmatch(text.what)]
+    remedies = [general(text.remedy) for text in texts if not _VALUE.fullmatch(text.remedy)]
+    return Entry(
+        id=first.id,
+        title=first.title or whats[0].partition(": ")[0].rstrip("."),
+        what=f"{{what|{' Or: '.join(dict.fromkeys(whats)) or _SAYS}}}",
+        why=first.why,
+        remedies=(f"{{remedy|{' Or: '.join(dict.fromkeys(remedies)) or _REMEDY}}}",),
+        read=first.read,
+        sources=("SteadyWorker's own checks and errors",),
+        severity="warning",
+        keys=("queue", "message"),
+        speaks_for_itself=True,
+        samples=(),
+    )
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     entries: tuple[Entry, ...] = msgspec.field(default=(), name="entry")
-    findings: tuple[Finding, ...] = msgspec.field(default=(), name="finding")
+    findings: tuple[FindingText, ...] = msgspec.field(default=(), name="finding")
 
 
 def load() -> dict[str, Entry]:
@@ -214,7 +209,17 @@ def find(id: str) -> Entry | None:
 
 
 def _paths() -> list[Traversable]:
-    return sorted((path for path in files(FOLDER).iterdir() if path.name.endswith(".toml")), key=lambda path: path.name)
+    """Return the files of the catalogue, and the findings of each installed package that names itself in `FINDINGS`."""
+    entries = [path for path in files(FOLDER).iterdir() if path.name.endswith(".toml")]
+    packages = sorted({point.value for point in entry_points(group=FINDINGS)})
+    tables = [path for package in packages for path in _folder(package) if path.is_file()]
+    return [*sorted(entries, key=lambda path: path.name), *tables]
+
+
+def _folder(package: str) -> list[Path]:
+    """Return the package's table of findings, without an import of the package: an adapter's needs its client library."""
+    spec = find_spec(package)
+    return [Path(folder) / TABLE for folder in (spec and spec.submodule_search_locations) or ()]
 
 
 def read(text: str, name: str) -> tuple[Entry, ...]:
@@ -235,7 +240,10 @@ def read(text: str, name: str) -> tuple[Entry, ...]:
     for entry in file.entries:
         for complaint in _complaints(entry):
             raise ConfigError(f"{name}: {entry.id}: {complaint}")
-    return (*file.entries, *(finding.entry for finding in file.findings))
+    by_id: dict[str, list[FindingText]] = {}
+    for finding in file.findings:
+        by_id.setdefault(finding.id, []).append(finding)
+    return (*file.entries, *map(entry_of, by_id.values()))
 
 
 def _with_id(said: str, data: Mapping[str, object]) -> str:

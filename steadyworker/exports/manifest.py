@@ -20,7 +20,7 @@ import msgspec
 
 from steadyworker.clock import Clock
 from steadyworker.errors import ExportError, ExportRejected
-from steadyworker.versions import version
+from steadyworker.text.versions import version
 
 SCHEMA = 1
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from steadyworker.telemetry.logs import lines_lost
-from steadyworker.versions import version
+from steadyworker.text.versions import version
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector

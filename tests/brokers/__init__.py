@@ -73,5 +73,16 @@ Without xdist the one process has one broker of each kind, for all tests.
 `STEADYWORKER_TEST_POSTGRES_URL` name servers to use instead; tests that would kill or set them are skipped then.
 A broker that cannot be had skips its tests, and fails them where `CI` is set.
 
+How they come to this machine, at the first test that asks:
+
+| what | from | once |
+|---|---|---|
+| RabbitMQ 3.10, PostgreSQL, PgBouncer, the JDBC drivers | apt, as root on Debian | |
+| newer RabbitMQ | debootstrap of a newer Debian suite, in `~/.cache/steadyworker/brokers` | a minute and 380 MB for each suite |
+| ActiveMQ Classic, Artemis, RocketMQ | Maven, in the same folder; they need a JDK 17 or newer | 150 MB |
+| promtool, buildah, podman, runc, the schemas of Kubernetes | apt, and an environment of their own | 144 MB |
+| the peers of drills, rocketmq-client-python (x86-64 only) | pip, in environments of their own | 31 MB |
+| Spark 4.1 beside the newest one, with Delta and Iceberg | pip and Maven | 630 MB |
+
 By hand: `python -m tests.brokers rabbitmq-4.3 activemq postgres` starts these, prints their URLs, and stops them at Ctrl-C.
 """

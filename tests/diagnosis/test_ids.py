@@ -91,9 +91,11 @@ def test_each_entry_of_the_runtimes_own_lines_is_used_or_has_a_pattern() -> None
 
 @pytest.mark.long
 def test_each_finding_in_the_code_has_a_literal_id() -> None:
-    """An id that is only computed could be of no entry."""
+    """An id that is only computed could be of no entry; `tests/test_findings.py` judges the findings of a table."""
     bare = []
     for path, tree in sources():
+        if path == ROOT / "steadyworker/findings.py":
+            continue
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Finding":
                 given = next((word.value for word in node.keywords if word.arg == "id"), None)

@@ -43,7 +43,7 @@ from steadyworker.ledger.postgres import schema as sql
 from steadyworker.ledger.postgres.url import Target
 from steadyworker.retry import draw
 from steadyworker.text.redaction import REDACTED, redact
-from steadyworker.versions import version
+from steadyworker.text.versions import version
 
 Result = TypeVar("Result")
 

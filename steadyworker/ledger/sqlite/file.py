@@ -26,7 +26,7 @@ from steadyworker.clock import Clock
 from steadyworker.errors import ConfigError, LedgerUnavailable, NoLedger, OlderLedger
 from steadyworker.ledger.sqlite import schema as sql
 from steadyworker.system.private import make_private_file, make_private_folder
-from steadyworker.versions import version
+from steadyworker.text.versions import version
 
 _OLDEST_SQLITE = (3, 37, 0)  # the first with STRICT tables
 _PAUSE = 0.01
