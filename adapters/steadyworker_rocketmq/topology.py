@@ -18,11 +18,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from steadyworker.adapter import Clock
-from steadyworker.errors import ConfigError, Finding
+from steadyworker.errors import ConfigError
+from steadyworker.findings import FindingTexts
 from steadyworker_rocketmq.errors import translated
 from steadyworker_rocketmq.names import Names
 from steadyworker_rocketmq.remoting import Broker, Login, Remoting, RemotingError
 from steadyworker_rocketmq.url import BrokerUrl, seconds_of_levels
+
+_finding = FindingTexts("steadyworker_rocketmq")
 
 MOST_ATTEMPTS = 1_000_000
 """
@@ -102,14 +105,8 @@ def delay_levels(remoting: Remoting, brokers: Iterable[Broker], url: BrokerUrl) 
         levels = set()
     if len(levels) == 1:
         return levels.pop()
-    problem = Finding(
-        "error",
-        "Expected all brokers to have the same delay levels, so that a retry comes when it is due at each of them, got "
-        + ", ".join(f"{text!r} at {name}" for name, text in found.items())
-        + ".",
-        "write the same levels into each broker.conf, such as messageDelayLevel=1s 5s 10s 30s 1m, and restart the brokers.",
-        id="rocketmq.delay-levels",
-    )
+    shown = ", ".join(f"{text!r} at {name}" for name, text in found.items())
+    problem = _finding("rocketmq.delay-levels", levels=shown)
     raise ConfigError(str(problem), [problem])
 
 

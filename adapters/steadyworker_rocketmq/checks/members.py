@@ -6,10 +6,13 @@ from collections.abc import Iterator
 
 from steadyworker.adapter import Clock
 from steadyworker.errors import BrokerUnavailable, Finding
+from steadyworker.findings import FindingTexts
 from steadyworker_rocketmq.errors import translated
 from steadyworker_rocketmq.names import Names
 from steadyworker_rocketmq.remoting import Login, Remoting
 from steadyworker_rocketmq.url import BrokerUrl
+
+_finding = FindingTexts("steadyworker_rocketmq")
 
 MEMBERS_REMEDY = (
     "name the proxies' remoting ports (remotingListenPort in rmq-proxy.json, 8080 by default) "
@@ -26,5 +29,4 @@ def member_findings(url: BrokerUrl, names: Names, clock: Clock) -> Iterator[Find
                 with translated(str(proxy)):
                     remoting.members(names.group, proxy)
             except BrokerUnavailable as error:
-                what = f"The consumers of group {names.group!r} could not be counted at the remoting port of a proxy: {error}"
-                yield Finding("warning", what, f"{MEMBERS_REMEDY}, or members=off.", id="rocketmq.members-uncounted")
+                yield _finding("rocketmq.members-uncounted", group=names.group, error=error, remedy=MEMBERS_REMEDY)

@@ -19,6 +19,7 @@ from steadyworker.adapter import (
     Uncounted,
 )
 from steadyworker.errors import BrokerUnavailable
+from steadyworker.findings import FindingTexts
 from steadyworker.network.errors import Refused
 from steadyworker.network.iothread import IoThread
 from steadyworker.network.loop import PlainLoop
@@ -32,6 +33,8 @@ from steadyworker_rocketmq.grpc.checks import library_findings, proxy_findings
 from steadyworker_rocketmq.grpc.client import POLL_WITHIN
 from steadyworker_rocketmq.grpc.consumer import Consumer
 from steadyworker_rocketmq.grpc.publisher import Publisher
+
+_finding = FindingTexts("steadyworker_rocketmq")
 
 _SILENT = 120.0
 """Seconds after which a proxy has forgotten a member that sends no heartbeats (its channel's expiry)."""
@@ -113,15 +116,7 @@ class GrpcAdapter(Base):
         try:
             found += super().findings(spec)
         except BrokerUnavailable as error:
-            what = f"The name server does not respond, so brokers, topics and groups were not checked: {error}"
-            found.append(
-                Finding(
-                    "warning",
-                    what,
-                    "start it, or correct ?namesrv= in --broker.",
-                    id="rocketmq.name-server-unreachable",
-                )
-            )
+            found.append(_finding("rocketmq.name-server-unreachable", error=error))
         return found
 
     def _is_made(self) -> bool:
