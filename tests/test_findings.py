@@ -46,7 +46,6 @@ VALUES: dict[str, object] = {
     "loss": "another file has its place",
     "oldest": "4.9.7",
     "path": "/var/lib/steadyworker/broker.db",
-    "problem": "Expected a queue name of at most 53 characters, got one of 60: rename the queue.",
     "queue": "exports",
     "queues": 16,
     "remedy": "restart the workers, so that they open the new file.",

@@ -17,7 +17,7 @@ from steadyworker.adapter import Clock, Delivery, OutgoingMessage, QueueSpec, Re
 from steadyworker.errors import PublishFailed, Unsettled
 from steadyworker_rocketmq.errors import translated
 from steadyworker_rocketmq.messages import EXACT, Wire, delivery_of, wire_of_stored
-from steadyworker_rocketmq.names import Names, is_system_property
+from steadyworker_rocketmq.names import QueueNames, is_system_property
 from steadyworker_rocketmq.remoting import READER, Queue, Remoting, RemotingError
 from steadyworker_rocketmq.stored import Stored
 
@@ -45,7 +45,7 @@ class RocketmqDeadLetters:
         self,
         remoting: Remoting,
         place: str,
-        names: Names,
+        names: QueueNames,
         spec: QueueSpec,
         publish: Callable[[OutgoingMessage], None],
         send: Callable[[str, Wire], None],

@@ -21,7 +21,7 @@ from steadyworker.adapter import Clock
 from steadyworker.errors import ConfigError
 from steadyworker.findings import FindingTexts
 from steadyworker_rocketmq.errors import translated
-from steadyworker_rocketmq.names import Names
+from steadyworker_rocketmq.names import QueueNames
 from steadyworker_rocketmq.remoting import Broker, Login, Remoting, RemotingError
 from steadyworker_rocketmq.url import BrokerUrl, seconds_of_levels
 
@@ -58,7 +58,7 @@ def remoting_of(url: BrokerUrl, clock: Clock) -> Remoting:
     return Remoting(servers, login, clock)
 
 
-def prepare_at(url: BrokerUrl, names: Names, mode: str, clock: Clock) -> Prepared:
+def prepare_at(url: BrokerUrl, names: QueueNames, mode: str, clock: Clock) -> Prepared:
     """
     Make what is missing, if the topology mode is "declare" and a name server is known.
 
@@ -72,14 +72,14 @@ def prepare_at(url: BrokerUrl, names: Names, mode: str, clock: Clock) -> Prepare
     return Prepared(made=False)
 
 
-def kinds_of(url: BrokerUrl, names: Names) -> dict[str, str | None]:
+def kinds_of(url: BrokerUrl, names: QueueNames) -> dict[str, str | None]:
     """Return the topics of a driver, each with its type; the type is None for the driver that uses no proxy."""
     if url.driver == "remoting":
         return {names.work: None, names.dead: None}
     return {names.work: "NORMAL", names.later: "DELAY", names.dead: "NORMAL"}
 
 
-def groups_of(url: BrokerUrl, names: Names) -> dict[str, str]:
+def groups_of(url: BrokerUrl, names: QueueNames) -> dict[str, str]:
     """Return the consumer groups of a driver, each with the topic that it reads."""
     groups = {names.group: names.work}
     return groups if url.driver == "remoting" else groups | {names.later_group: names.later}
@@ -110,7 +110,7 @@ def delay_levels(remoting: Remoting, brokers: Iterable[Broker], url: BrokerUrl) 
     raise ConfigError(str(problem), [problem])
 
 
-def _make(remoting: Remoting, url: BrokerUrl, names: Names) -> None:
+def _make(remoting: Remoting, url: BrokerUrl, names: QueueNames) -> None:
     made = set()
     for topic, kind in kinds_of(url, names).items():
         if remoting.route(topic) is None:

@@ -495,16 +495,6 @@ def test_a_group_whose_first_start_could_skip_what_waits(case: Case) -> None:
     assert case.found() == []
 
 
-def test_lengths_are_those_of_the_broker_s_version(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """5.0 has a narrower rule, which cannot be assumed before a broker has told its version."""
-    case.queue = f"{case.queue}-{'q' * 60}"
-    assert case.found() == []
-    monkeypatch.setattr("steadyworker_rocketmq.remoting.Remoting.version", lambda *_: "5.0.0")
-    found = [each for each in case.found() if each.level == "error"]
-    finding = only(found, "error", "Expected a queue name of at most 5")
-    assert "the proxy's retry topic" in finding.what
-
-
 # --- Transactions -----------------------------------------------------------------------------------------------------
 
 

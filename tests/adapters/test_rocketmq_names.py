@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import string
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given
@@ -12,12 +13,10 @@ from hypothesis import strategies as st
 from steadyworker.adapter import QueueSpec
 from steadyworker.errors import ConfigError
 from steadyworker_rocketmq.names import (
-    LENGTHS,
     SYSTEM_GROUPS,
     SYSTEM_PROPERTIES,
     SYSTEM_TOPICS,
-    Names,
-    Version,
+    QueueNames,
     is_system_group,
     is_system_property,
     is_system_topic,
@@ -30,12 +29,11 @@ from steadyworker_rocketmq.names import (
     shorter,
 )
 
-V49, V50, V51, V54 = (4, 9, 7), (5, 0, 0), (5, 1, 0), (5, 4, 0)
 VALID = set(string.ascii_letters + string.digits + "_-")
 CONTROLS = ["\x00", "\x01", "\x02", "\t", "\n", "\x1f", "\x7f", "\x85", "\x9f", "\ud800", "\udce9"]
 
 
-def made(queue: str, group: str | None = None, dead: str | None = None) -> Names:
+def made(queue: str, group: str | None = None, dead: str | None = None) -> QueueNames:
     return names_of(QueueSpec(queue, f"{queue}.dead" if dead is None else dead), group)
 
 
@@ -55,11 +53,11 @@ def proposed(said: str) -> str:
 
 
 def test_the_names_come_from_the_queue() -> None:
-    assert made("exports") == Names("exports", "exports-later", "exports-dead", "exports", "exports-later")
+    assert made("exports") == QueueNames("exports", "exports-later", "exports-dead", "exports", "exports-later")
 
 
 def test_the_group_and_the_dead_letters_can_have_names_of_their_own() -> None:
-    assert made("exports", "night", "lost") == Names("exports", "exports-later", "lost", "night", "night-later")
+    assert made("exports", "night", "lost") == QueueNames("exports", "exports-later", "lost", "night", "night-later")
     assert made("exports", "shop-{queue}").group == "shop-exports"
 
 
@@ -136,12 +134,11 @@ def test_rocketmqs_own_topics_are_refused(topic: str) -> None:
 
 
 def test_a_queues_name_has_at_most_114_characters() -> None:
-    """The group of its delayed messages has 6 more, and the broker's retry topic for that group 7 more."""
+    """The group of its delayed messages has 6 more."""
     assert made("q" * 114)
     said = refused("q" * 115)
     assert said.startswith(f"Expected a queue name of at most 114 characters, got '{'q' * 115}', which has 115: ")
-    assert f"the retry topic '%RETRY%{'q' * 115}-later' would have 128, and the limit is 127" in said
-    assert "before 5.1 the broker refuses each retry" in said
+    assert "RocketMQ's limit for a consumer group is 120: 4.9 refuses each retry of a longer one" in said
     assert made(proposed(said))
 
 
@@ -149,7 +146,7 @@ def test_with_a_group_of_its_own_a_queues_name_has_at_most_121_characters() -> N
     assert made("q" * 121, "g" * 114)
     said = refused("q" * 122, "g")
     assert "queue name of at most 121 characters" in said
-    assert f"the topic '{'q' * 122}-later' would have 128, and the limit is 127" in said
+    assert "RocketMQ's limit for a topic is 127" in said
     assert made(proposed(said), "g")
 
 
@@ -157,11 +154,11 @@ def test_a_group_has_at_most_114_characters() -> None:
     assert made("exports", "g" * 114)
     said = refused("exports", "g" * 115)
     assert "consumer group of at most 114 characters" in said
-    assert "would have 128, and the limit is 127" in said
+    assert "RocketMQ's limit for a consumer group is 120" in said
     assert made("exports", proposed(said))
 
 
-def test_a_limit_that_leaves_room_for_delayed_messages_says_so() -> None:
+def test_a_limit_that_leaves_room_for_delayed_messages_is_explained() -> None:
     """Only a proxy needs names for them: without one, queue and group may be 6 characters longer."""
     room = "114 leave room for '-later', which rocketmq+grpc: appends for delayed messages, and rocketmq: does not"
     for said in (refused("q" * 115), refused("exports", "g" * 115), refused("exports", "g" * 200)):
@@ -195,7 +192,7 @@ def test_a_group_of_group_topic_and_tags_is_named_as_the_cause() -> None:
     group = f"payments_exports_{'_'.join(f'tag{number:02}' for number in range(21))}"
     said = refused("exports", group)
     assert len(group) == 142, group
-    assert f"'%RETRY%{group}' would have 149, and the limit is 127" in said
+    assert f"got '{group}', which has 142" in said
     assert (
         "The group contains the topic's name 'exports' and more, like one that is made of group, topic and tags" in said
     )
@@ -206,59 +203,16 @@ def test_a_group_of_group_topic_and_tags_is_named_as_the_cause() -> None:
 
 
 def test_every_problem_is_named() -> None:
-    assert len([*problems(Names("q" * 200, "q" * 206, "d" * 200, "g" * 200, "g" * 206))]) == 3
-
-
-@pytest.mark.parametrize(
-    ("version", "topic", "group", "retry", "dead", "proxys"),
-    [
-        (V49, 127, 255, 127, 127, None),
-        (V50, 127, 255, 127, 127, 127),
-        (V51, 127, 120, 255, 127, 255),
-        (V54, 127, 120, 255, 127, 255),
-        (None, 127, 120, 127, 127, 255),
-    ],
-    ids=str,
-)
-def test_the_limits_of_each_version(
-    version: Version | None, topic: int, group: int, retry: int, dead: int, proxys: int | None
-) -> None:
-    found: dict[str, int] = {}
-    for rule in LENGTHS:
-        if rule.applies(version):
-            found[rule.form] = min(rule.limit, found.get(rule.form, rule.limit))
-    assert found.pop("%RETRY%{group}_{topic}", None) == proxys
-    assert found == {"{topic}": topic, "{group}": group, "%RETRY%{group}": retry, "%DLQ%{group}": dead}
+    assert len([*problems(QueueNames("q" * 200, "q" * 206, "d" * 200, "g" * 200, "g" * 206))]) == 3
 
 
 def test_the_longest_names_of_all_just_fit() -> None:
-    """A proxy's retry topic then has exactly 255 characters."""
-    assert not [*problems(Names("q" * 127, "l", "d" * 127, "g" * 120, "m"))]
-    assert len([*problems(Names("q" * 128, "l", "d" * 127, "g" * 120, "m"))]) == 1
-
-
-@pytest.mark.parametrize(
-    ("length", "version", "fits"),
-    [(120, None, True), (121, None, False), (120, V49, True), (121, V49, False), (120, V54, True), (121, V54, False)],
-)
-def test_a_group_of_121_is_too_long_for_every_version(length: int, version: Version | None, fits: bool) -> None:
-    """For 4.9, because its retry topic has 128; 5.4 delivers nothing to it."""
-    names = Names("exports", "exports-later", "exports-dead", "g" * length, "later")
-    said = [*problems(names, version)]
-    assert (not said) == fits
-    if not fits:
-        assert ("5.4 delivers nothing" if version == V54 else "before 5.1 the broker refuses each retry") in said[0]
-
-
-def test_5_0_has_a_narrower_rule_that_is_not_assumed() -> None:
-    names = made("q" * 54)
-    assert not [*problems(names, V49), *problems(names, V51)]
-    (said,) = problems(names, V50)
-    assert "queue name of at most 53 characters" in said
-    assert not [*problems(made("q" * 53), V50)]
-    assert not [*problems(made("q" * 20, "g" * 86), V50)]
-    (said,) = problems(made("q" * 20, "g" * 88), V50)
-    assert "consumer group of at most 87 characters" in said
+    """A proxy's retry topic then has exactly 255 characters, which is its limit."""
+    longest = QueueNames("q" * 121, "q" * 121 + "-later", "d" * 127, "g" * 114, "g" * 114 + "-later")
+    assert not [*problems(longest)]
+    assert len(f"%RETRY%{'g' * 120}_{'q' * 127}") == 255
+    assert len([*problems(replace(longest, work="q" * 122))]) == 1
+    assert len([*problems(replace(longest, group="g" * 115))]) == 1
 
 
 @given(st.text(min_size=1, max_size=300), st.one_of(st.none(), st.text(max_size=300)))

@@ -16,9 +16,8 @@ from steadyworker.findings import FindingTexts
 from steadyworker.network.errors import Refused
 from steadyworker_rocketmq.checks.brokers import broker_findings
 from steadyworker_rocketmq.checks.topics import group_findings, topic_findings
-from steadyworker_rocketmq.checks.versions import version_of
 from steadyworker_rocketmq.errors import is_lacking_right, translated
-from steadyworker_rocketmq.names import Names, problems
+from steadyworker_rocketmq.names import QueueNames
 from steadyworker_rocketmq.remoting import Broker, Remoting
 from steadyworker_rocketmq.topology import delay_levels
 from steadyworker_rocketmq.url import BrokerUrl
@@ -26,7 +25,9 @@ from steadyworker_rocketmq.url import BrokerUrl
 _finding = FindingTexts("steadyworker_rocketmq")
 
 
-def find(remoting: Remoting, url: BrokerUrl, names: Names, spec: QueueSpec, settings: Settings) -> Iterator[Finding]:
+def find(
+    remoting: Remoting, url: BrokerUrl, names: QueueNames, spec: QueueSpec, settings: Settings
+) -> Iterator[Finding]:
     """Yield all findings of name servers and brokers; raises what `Remoting` raises if no name server replies."""
     brokers = remoting.brokers()
     if not brokers:
@@ -40,9 +41,6 @@ def find(remoting: Remoting, url: BrokerUrl, names: Names, spec: QueueSpec, sett
             alive.append(broker)
     if not alive:
         return
-    versions = {version_of(remoting.version(broker)) for broker in alive}
-    for problem in dict.fromkeys(problem for version in versions for problem in problems(names, version or None)):
-        yield _finding("rocketmq.topic-name", problem=problem)
     if url.driver == "remoting":
         yield from _asked("The delay levels", str(url), _level_findings(remoting, alive, url))[0]
     if settings.topology != "trust":

@@ -11,7 +11,7 @@ from steadyworker.adapter import QueueSpec, Settings
 from steadyworker.errors import Finding
 from steadyworker.findings import FindingTexts
 from steadyworker_rocketmq.checks.commands import Commands
-from steadyworker_rocketmq.names import Names, is_system_topic
+from steadyworker_rocketmq.names import QueueNames, is_system_topic
 from steadyworker_rocketmq.remoting import Broker, Queue, Remoting, RemotingError
 from steadyworker_rocketmq.topology import MOST_ATTEMPTS, groups_of, kinds_of
 from steadyworker_rocketmq.url import BrokerUrl
@@ -39,7 +39,12 @@ def waiting_in(remoting: Remoting, queue: Queue, topic: str, group: str) -> int:
 
 
 def topic_findings(
-    remoting: Remoting, brokers: Sequence[Broker], url: BrokerUrl, names: Names, spec: QueueSpec, settings: Settings
+    remoting: Remoting,
+    brokers: Sequence[Broker],
+    url: BrokerUrl,
+    names: QueueNames,
+    spec: QueueSpec,
+    settings: Settings,
 ) -> Iterator[Finding]:
     """Yield the findings of all topics; raises what `Remoting` raises."""
     commands = Commands(url.namesrv or (), brokers)
@@ -64,7 +69,7 @@ def topic_findings(
 
 
 def group_findings(
-    remoting: Remoting, brokers: Sequence[Broker], url: BrokerUrl, names: Names, settings: Settings
+    remoting: Remoting, brokers: Sequence[Broker], url: BrokerUrl, names: QueueNames, settings: Settings
 ) -> Iterator[Finding]:
     """Yield the findings of all consumer groups; raises what `Remoting` raises."""
     commands = Commands(url.namesrv or (), brokers)
@@ -100,7 +105,7 @@ def _room(
     remoting: Remoting,
     brokers: Sequence[Broker],
     queues: Sequence[Queue],
-    names: Names,
+    names: QueueNames,
     spec: QueueSpec,
     commands: Commands,
 ) -> Iterator[Finding]:
@@ -137,7 +142,7 @@ def _skipped(remoting: Remoting, topic: str, group: str) -> Iterator[Finding]:
         yield _finding("rocketmq.skipped-messages", group=group, count=waiting, topic=topic)
 
 
-def _unread(remoting: Remoting, names: Names) -> Iterator[Finding]:
+def _unread(remoting: Remoting, names: QueueNames) -> Iterator[Finding]:
     """Yield a warning for messages that consumers of another kind gave back, or held at a proxy: this driver does not read them."""
     for topic in (f"%RETRY%{names.group}", *(f"%RETRY%{names.group}{mark}{names.work}" for mark in "_+")):
         waiting = 0
@@ -147,7 +152,7 @@ def _unread(remoting: Remoting, names: Names) -> Iterator[Finding]:
             yield _finding("rocketmq.unread-retries", count=waiting, topic=topic)
 
 
-def _shared(remoting: Remoting, brokers: Sequence[Broker], names: Names) -> Iterator[Finding]:
+def _shared(remoting: Remoting, brokers: Sequence[Broker], names: QueueNames) -> Iterator[Finding]:
     """Yield a warning if the group has read other topics, because a broker counts the members of all topics together."""
     found: set[str] = set()
     for broker in brokers:

@@ -31,7 +31,7 @@ from steadyworker_rocketmq.direct.connection import Link, ignore
 from steadyworker_rocketmq.direct.held import Held
 from steadyworker_rocketmq.direct.member import HOLDERS_FIRST, Member, NoTopicError, Taken
 from steadyworker_rocketmq.direct.places import Places
-from steadyworker_rocketmq.names import Names
+from steadyworker_rocketmq.names import QueueNames
 from steadyworker_rocketmq.remoting import Queue
 from steadyworker_rocketmq.topology import Prepared, remoting_of
 from steadyworker_rocketmq.url import BrokerUrl
@@ -193,7 +193,7 @@ class Consumer(consumer.Consumer[Link, Epoch]):
         self,
         io: IoThread,
         url: Callable[[], BrokerUrl],
-        names: Names,
+        names: QueueNames,
         preparation: Preparation[Prepared],
         id_: str,
         spec: QueueSpec,

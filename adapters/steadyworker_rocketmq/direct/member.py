@@ -33,7 +33,7 @@ from steadyworker.network.errors import Foreign, Silent
 from steadyworker_rocketmq.direct.places import Places, places_of
 from steadyworker_rocketmq.errors import is_refused_login
 from steadyworker_rocketmq.frames import Reply
-from steadyworker_rocketmq.names import Names
+from steadyworker_rocketmq.names import QueueNames
 from steadyworker_rocketmq.remoting import Broker, Queue, Remoting, RemotingError
 from steadyworker_rocketmq.stored import Stored
 
@@ -129,7 +129,7 @@ class Member:
     def __init__(
         self,
         remoting: Remoting,
-        names: Names,
+        names: QueueNames,
         id_: str,
         clock: Clock,
         queues: Sequence[Queue] = (),

@@ -28,7 +28,7 @@ from steadyworker_rocketmq.direct.producer import (
 )
 from steadyworker_rocketmq.errors import is_lacking_right, refusal_of, unavailable
 from steadyworker_rocketmq.messages import HEADERS_BYTES, Wire, carried_wire, wire_of
-from steadyworker_rocketmq.names import Names
+from steadyworker_rocketmq.names import QueueNames
 from steadyworker_rocketmq.remoting import Queue, Remoting, RemotingError
 from steadyworker_rocketmq.topology import Prepared
 from steadyworker_rocketmq.url import BrokerUrl
@@ -48,7 +48,7 @@ class Publisher:
     def __init__(
         self,
         url: Callable[[], BrokerUrl],
-        names: Names,
+        names: QueueNames,
         preparation: Preparation[Prepared],
         settings: Settings,
     ) -> None:

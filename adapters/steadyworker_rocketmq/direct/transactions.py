@@ -8,7 +8,7 @@ Transaction messages straight to the brokers.
 | be a producer of the group | heartbeat | the checks' connection to each broker |
 | ask for a decision | check of a transaction | the broker, on that connection |
 
-Names and codes are those of `SendMessageRequestHeader`, `EndTransactionRequestHeader` and `MessageSysFlag` in 4.9.7 and 5.4.0.
+QueueNames and codes are those of `SendMessageRequestHeader`, `EndTransactionRequestHeader` and `MessageSysFlag` in 4.9.7 and 5.4.0.
 """
 
 from __future__ import annotations

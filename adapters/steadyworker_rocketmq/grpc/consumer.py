@@ -35,7 +35,7 @@ from steadyworker_rocketmq.grpc.client import EARLY_EVERY, Received, Session
 from steadyworker_rocketmq.grpc.held import Held
 from steadyworker_rocketmq.grpc.later import Mover
 from steadyworker_rocketmq.grpc.publisher import Publisher
-from steadyworker_rocketmq.names import Names
+from steadyworker_rocketmq.names import QueueNames
 from steadyworker_rocketmq.url import BrokerUrl
 
 Answer = TypeVar("Answer")
@@ -195,7 +195,7 @@ class Epoch:
         link: Link,
         io: IoThread,
         url: Callable[[], BrokerUrl],
-        names: Names,
+        names: QueueNames,
         held: Held,
         invisible: int,
         clock: Clock,
@@ -341,7 +341,7 @@ class Consumer(consumer.Consumer[Link, Epoch]):
         self,
         io: IoThread,
         url: Callable[[], BrokerUrl],
-        names: Names,
+        names: QueueNames,
         invisible: int,
         publisher: Publisher,
         spec: QueueSpec,

@@ -29,7 +29,7 @@ from steadyworker.network.backoff import Backoff
 from steadyworker_rocketmq.errors import ProxyError, is_early
 from steadyworker_rocketmq.grpc.client import EARLY_EVERY, EARLY_FOR, Received, Session
 from steadyworker_rocketmq.grpc.publisher import LONGEST_DELAY, Publisher
-from steadyworker_rocketmq.names import Names
+from steadyworker_rocketmq.names import QueueNames
 from steadyworker_rocketmq.url import LONGEST_INVISIBLE, SHORTEST_INVISIBLE, BrokerUrl
 
 _MOST = 16
@@ -64,7 +64,7 @@ class Mover:
     def __init__(
         self,
         url: Callable[[], BrokerUrl],
-        names: Names,
+        names: QueueNames,
         publisher: Publisher,
         clock: Clock,
         report: Callable[[Exception | None], None],

@@ -32,7 +32,7 @@ from steadyworker_rocketmq.errors import (
 from steadyworker_rocketmq.grpc.client import Sender
 from steadyworker_rocketmq.grpc.senders import Senders
 from steadyworker_rocketmq.messages import HEADERS_BYTES, Wire, carried_wire, wire_of
-from steadyworker_rocketmq.names import Names
+from steadyworker_rocketmq.names import QueueNames
 from steadyworker_rocketmq.topology import Prepared
 from steadyworker_rocketmq.url import BrokerUrl
 
@@ -67,7 +67,7 @@ class Publisher:
         self,
         url: Callable[[], BrokerUrl],
         place: str,
-        names: Names,
+        names: QueueNames,
         preparation: Preparation[Prepared],
         settings: Settings,
     ) -> None:
