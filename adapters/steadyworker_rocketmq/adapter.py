@@ -13,11 +13,11 @@ from steadyworker_rocketmq.checks.findings import find, refused, unseen
 from steadyworker_rocketmq.checks.members import MEMBERS_REMEDY
 from steadyworker_rocketmq.deadletters import RocketmqDeadLetters
 from steadyworker_rocketmq.errors import translated
-from steadyworker_rocketmq.messages import Wire
+from steadyworker_rocketmq.messages import WireMessage
 from steadyworker_rocketmq.names import names_of
 from steadyworker_rocketmq.remoting import Login, Remoting
 from steadyworker_rocketmq.topology import prepare_at, remoting_of
-from steadyworker_rocketmq.url import BrokerUrl, parse_url
+from steadyworker_rocketmq.url import RocketmqUrl, parse_url
 
 LATE = 3.0
 """
@@ -49,7 +49,7 @@ class Base:
         self._settings = settings
         self._preparation = Preparation(lambda: prepare_at(self._url(), self._names, settings.topology, settings.clock))
 
-    def _url(self) -> BrokerUrl:
+    def _url(self) -> RocketmqUrl:
         """Return the current URL, because an operator can change the secret at any time."""
         return self._first if self._settings.fresh_url is None else parse_url(self._settings.fresh_url())
 
@@ -64,7 +64,7 @@ class Base:
 
     @contextmanager
     def _dead_letters(
-        self, publish: Callable[[OutgoingMessage], None], send: Callable[[str, Wire], None]
+        self, publish: Callable[[OutgoingMessage], None], send: Callable[[str, WireMessage], None]
     ) -> Iterator[RocketmqDeadLetters]:
         url = self._url()
         with remoting_of(url, self._settings.clock) as remoting:

@@ -99,7 +99,7 @@ def _message(data: bytes, start: int) -> tuple[Stored, int]:
     size, magic, _, queue, _, offset, log_offset, flags, born_at = _HEAD.unpack_from(data, start)
     if magic not in (_MAGIC, _MAGIC_2) or not _HEAD.size < size <= len(data) - start:
         raise ValueError
-    reader = _Reader(data, start + _HEAD.size, start + size)
+    reader = _MessageReader(data, start + _HEAD.size, start + size)
     born_host, _ = reader.host(v6=bool(flags & _BORN_HOST_V6))
     (stored_at,) = reader.unpack(_LONG)
     _, store_host = reader.host(v6=bool(flags & _STORE_HOST_V6))
@@ -124,7 +124,7 @@ def _message(data: bytes, start: int) -> tuple[Stored, int]:
 
 
 @dataclass(slots=True)
-class _Reader:
+class _MessageReader:
     """The unread rest of one message; every method raises ValueError or struct.error if it is too short."""
 
     data: bytes

@@ -22,8 +22,8 @@ from steadyworker.errors import ConfigError
 from steadyworker.findings import FindingTexts
 from steadyworker_rocketmq.errors import translated
 from steadyworker_rocketmq.names import QueueNames
-from steadyworker_rocketmq.remoting import Broker, Login, Remoting, RemotingError
-from steadyworker_rocketmq.url import BrokerUrl, seconds_of_levels
+from steadyworker_rocketmq.remoting import Login, Remoting, RemotingError, RocketmqBroker
+from steadyworker_rocketmq.url import RocketmqUrl, seconds_of_levels
 
 _finding = FindingTexts("steadyworker_rocketmq")
 
@@ -36,7 +36,7 @@ SteadyWorker counts attempts itself, and expired invisibilities count as deliver
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedTopics:
     """
     The proof that topics and groups are there, or that an operator makes them.
 
@@ -49,7 +49,7 @@ class Prepared:
     levels: tuple[float, ...] = ()
 
 
-def remoting_of(url: BrokerUrl, clock: Clock) -> Remoting:
+def remoting_of(url: RocketmqUrl, clock: Clock) -> Remoting:
     """Return a client of the name servers; raises BrokerUnavailable in use, and ValueError if the URL names none."""
     servers = url.addresses if url.driver == "remoting" else url.namesrv
     if not servers:
@@ -58,7 +58,7 @@ def remoting_of(url: BrokerUrl, clock: Clock) -> Remoting:
     return Remoting(servers, login, clock)
 
 
-def prepare_at(url: BrokerUrl, names: QueueNames, mode: str, clock: Clock) -> Prepared:
+def prepare_at(url: RocketmqUrl, names: QueueNames, mode: str, clock: Clock) -> PreparedTopics:
     """
     Make what is missing, if the topology mode is "declare" and a name server is known.
 
@@ -68,24 +68,24 @@ def prepare_at(url: BrokerUrl, names: QueueNames, mode: str, clock: Clock) -> Pr
     if mode == "declare" and (url.driver == "remoting" or url.namesrv):
         with translated(str(url)), remoting_of(url, clock) as remoting:
             _make(remoting, url, names)
-        return Prepared(made=True)
-    return Prepared(made=False)
+        return PreparedTopics(made=True)
+    return PreparedTopics(made=False)
 
 
-def kinds_of(url: BrokerUrl, names: QueueNames) -> dict[str, str | None]:
+def kinds_of(url: RocketmqUrl, names: QueueNames) -> dict[str, str | None]:
     """Return the topics of a driver, each with its type; the type is None for the driver that uses no proxy."""
     if url.driver == "remoting":
         return {names.work: None, names.dead: None}
     return {names.work: "NORMAL", names.later: "DELAY", names.dead: "NORMAL"}
 
 
-def groups_of(url: BrokerUrl, names: QueueNames) -> dict[str, str]:
+def groups_of(url: RocketmqUrl, names: QueueNames) -> dict[str, str]:
     """Return the consumer groups of a driver, each with the topic that it reads."""
     groups = {names.group: names.work}
     return groups if url.driver == "remoting" else groups | {names.later_group: names.later}
 
 
-def delay_levels(remoting: Remoting, brokers: Iterable[Broker], url: BrokerUrl) -> tuple[float, ...]:
+def delay_levels(remoting: Remoting, brokers: Iterable[RocketmqBroker], url: RocketmqUrl) -> tuple[float, ...]:
     """
     Return the brokers' delay levels in seconds, in the order of their numbers; those of the URL if no broker tells them to this login.
 
@@ -110,7 +110,7 @@ def delay_levels(remoting: Remoting, brokers: Iterable[Broker], url: BrokerUrl) 
     raise ConfigError(str(problem), [problem])
 
 
-def _make(remoting: Remoting, url: BrokerUrl, names: QueueNames) -> None:
+def _make(remoting: Remoting, url: RocketmqUrl, names: QueueNames) -> None:
     made = set()
     for topic, kind in kinds_of(url, names).items():
         if remoting.route(topic) is None:

@@ -83,7 +83,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerUrl:
+class RocketmqUrl:
     """
     The parsed URL; its text and repr never show the secret.
 
@@ -117,7 +117,7 @@ class BrokerUrl:
         return ",".join(map(str, self.addresses))
 
 
-def parse_url(url: str) -> BrokerUrl:
+def parse_url(url: str) -> RocketmqUrl:
     """
     Parse a broker's URL.
 
@@ -139,7 +139,7 @@ def parse_url(url: str) -> BrokerUrl:
         near = tuple(Address(address.host, MEMBERS_PORT) for address in found.addresses)
         namesrv = _addresses(options, "namesrv", NAME_SERVER_PORT, None)
         members = _addresses(options, "members", MEMBERS_PORT, near)
-    return BrokerUrl(
+    return RocketmqUrl(
         driver=driver,
         addresses=found.addresses,
         user=found.user,

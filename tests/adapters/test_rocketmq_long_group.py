@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from steadyworker_rocketmq.errors import ProxyError
-from steadyworker_rocketmq.grpc.client import Session
+from steadyworker_rocketmq.grpc.client import GrpcSession
 from steadyworker_rocketmq.url import parse_url
 from tests.brokers.rocketmq import RocketMQ4, RocketMQ5
 from tests.brokers.rocketmq_witness import TOOLS, RefusalError
@@ -85,7 +85,7 @@ def test_5_4_0_delivers_nothing_to_a_group_of_121_characters(rocketmq5: RocketMQ
         else:  # a member makes its group, as is shipped
             with pytest.raises(RefusalError, match="longer than group max length: 120"):
                 rocketmq5.witness.make_group(group, 16)
-        session = Session(parse_url(rocketmq5.url), group, topic)
+        session = GrpcSession(parse_url(rocketmq5.url), group, topic)
         found = 0
         try:
             for turn in range(4):

@@ -20,7 +20,7 @@ import pytest
 from steadyworker.clock import SystemClock
 from steadyworker.network.errors import Silent
 from steadyworker.network.url import Address
-from steadyworker_rocketmq.remoting import READER, Broker, Login, Queue, Remoting, RemotingError
+from steadyworker_rocketmq.remoting import READER, Login, Remoting, RemotingError, RocketmqBroker, TopicQueue
 from steadyworker_rocketmq.stored import Stored
 from tests.adapters.remoting_kit import remoting_at
 from tests.brokers.fixtures import had
@@ -67,7 +67,7 @@ def topic(node: RocketMQNode) -> Iterator[str]:
 
 
 @pytest.fixture
-def queue(node: RocketMQNode, remoting: Remoting, topic: str) -> Queue:
+def queue(node: RocketMQNode, remoting: Remoting, topic: str) -> TopicQueue:
     """The one queue of a topic that exists."""
     node.make_topic(topic, 1, "NORMAL")
     (found,) = remoting.route(topic) or []
@@ -87,7 +87,7 @@ def same(messages: Sequence[Stored], witnessed: Sequence[StoredMessage]) -> bool
 @both
 def test_brokers_version_and_settings(node: RocketMQNode, remoting: Remoting) -> None:
     (broker,) = remoting.brokers()
-    assert (broker, broker.address) == (Broker("broker-a", node.broker_address), node.broker_address)
+    assert (broker, broker.address) == (RocketmqBroker("broker-a", node.broker_address), node.broker_address)
     assert node.witness.brokers() == [BrokerAt("broker-a", node.broker_address)]
     assert remoting.version(broker) == {"4": "4.9.7", "5": "5.4.0"}[node.LINE]
     assert node.witness.version(node.broker_address) == f"V{remoting.version(broker).replace('.', '_')}"
@@ -104,11 +104,11 @@ def test_a_topic_is_made(node: RocketMQNode, remoting: Remoting, topic: str) -> 
     assert remoting.route(topic) is None
     assert remoting.topic_type(topic) is None
     remoting.make_topic(topic, 3, "DELAY")
-    assert remoting.route(topic) == [Queue(broker, number) for number in range(3)]
+    assert remoting.route(topic) == [TopicQueue(broker, number) for number in range(3)]
     assert node.witness.route(topic) == [QueueAt(BrokerAt("broker-a", node.broker_address), at) for at in range(3)]
     assert remoting.topic_type(topic) == ("DELAY" if node.LINE == "5" else None)
     remoting.make_topic(topic, 4, "DELAY")
-    assert remoting.route(topic) == [Queue(broker, number) for number in range(4)]
+    assert remoting.route(topic) == [TopicQueue(broker, number) for number in range(4)]
     remoting.make_topic(f"{topic}-plain")
     assert len(remoting.route(f"{topic}-plain") or []) == len(node.witness.route(f"{topic}-plain") or []) == 16
     assert remoting.topic_type(f"{topic}-plain") == ("NORMAL" if node.LINE == "5" else None)
@@ -128,7 +128,7 @@ def test_a_group_is_made(node: RocketMQNode, remoting: Remoting, topic: str) -> 
 
 
 @both
-def test_offsets(node: RocketMQNode, remoting: Remoting, queue: Queue, topic: str) -> None:
+def test_offsets(node: RocketMQNode, remoting: Remoting, queue: TopicQueue, topic: str) -> None:
     remoting.make_group(topic, 5)
     (known,) = node.witness.route(topic) or []
     assert (remoting.first(queue, topic), remoting.end(queue, topic)) == (0, 0)
@@ -140,12 +140,12 @@ def test_offsets(node: RocketMQNode, remoting: Remoting, queue: Queue, topic: st
     assert remoting.consumed(queue, topic, topic) == node.witness.consumed(known, topic, topic) == 2
     node.witness.set_consumed(known, topic, topic, 3)
     assert remoting.consumed(queue, topic, topic) == 3
-    unknown = Queue(queue.broker, 7)
+    unknown = TopicQueue(queue.broker, 7)
     assert (remoting.first(unknown, topic), remoting.end(unknown, topic)) == (0, 0)
 
 
 @both
-def test_messages_are_pulled(node: RocketMQNode, remoting: Remoting, queue: Queue, topic: str) -> None:
+def test_messages_are_pulled(node: RocketMQNode, remoting: Remoting, queue: TopicQueue, topic: str) -> None:
     before = time.time()
     ids = [node.send(topic, b"\0%d" % number, {"KEYS": "k", "own": "ä €"}) for number in range(5)]
     messages, following = remoting.pull(queue, topic, READER, 0, most=2)
@@ -167,7 +167,7 @@ def test_messages_are_pulled(node: RocketMQNode, remoting: Remoting, queue: Queu
 
 
 @both
-def test_what_the_adapter_sends(node: RocketMQNode, remoting: Remoting, queue: Queue, topic: str) -> None:
+def test_what_the_adapter_sends(node: RocketMQNode, remoting: Remoting, queue: TopicQueue, topic: str) -> None:
     id_ = remoting.send(queue, topic, b"body", {"KEYS": "k", "own": "ä €"})
     (message,) = eventually(lambda: node.messages(topic), "the message")
     assert (message.id, message.body) == (id_, b"body")
@@ -177,7 +177,7 @@ def test_what_the_adapter_sends(node: RocketMQNode, remoting: Remoting, queue: Q
 
 @both
 def test_a_pull_from_an_offset_that_is_none_names_where_to_go_on(
-    node: RocketMQNode, remoting: Remoting, queue: Queue, topic: str
+    node: RocketMQNode, remoting: Remoting, queue: TopicQueue, topic: str
 ) -> None:
     node.send(topic)
     assert remoting.pull(queue, topic, READER, 9) == ([], 1)
@@ -185,7 +185,9 @@ def test_a_pull_from_an_offset_that_is_none_names_where_to_go_on(
 
 
 @both
-def test_large_messages_come_in_several_pulls(node: RocketMQNode, remoting: Remoting, queue: Queue, topic: str) -> None:
+def test_large_messages_come_in_several_pulls(
+    node: RocketMQNode, remoting: Remoting, queue: TopicQueue, topic: str
+) -> None:
     bodies = [bytes([number]) * (4 * 1024 * 1024 - 1000) for number in range(2)]
     for body in bodies:
         node.send(topic, body)
@@ -198,7 +200,7 @@ def test_large_messages_come_in_several_pulls(node: RocketMQNode, remoting: Remo
 
 
 @both
-def test_a_compressed_body_arrives_plain(node: RocketMQNode, remoting: Remoting, queue: Queue, topic: str) -> None:
+def test_a_compressed_body_arrives_plain(node: RocketMQNode, remoting: Remoting, queue: TopicQueue, topic: str) -> None:
     (known,) = node.witness.route(topic) or []
     node.send_to(known, topic, zlib.compress(b"plain"), flags=1)
     ((message,), _) = remoting.pull(queue, topic, READER, 0)
@@ -207,7 +209,7 @@ def test_a_compressed_body_arrives_plain(node: RocketMQNode, remoting: Remoting,
 
 
 @both
-def test_members(node: RocketMQNode, remoting: Remoting, queue: Queue, topic: str) -> None:
+def test_members(node: RocketMQNode, remoting: Remoting, queue: TopicQueue, topic: str) -> None:
     """A client that sends heartbeats is a member, until its connection ends."""
     places: list[Address | None] = [None, node.proxy_address] if isinstance(node, RocketMQ5) else [None]
     for place in places:
@@ -233,7 +235,7 @@ def test_members(node: RocketMQNode, remoting: Remoting, queue: Queue, topic: st
 
 
 @both
-def test_refusals(node: RocketMQNode, remoting: Remoting, queue: Queue, topic: str) -> None:
+def test_refusals(node: RocketMQNode, remoting: Remoting, queue: TopicQueue, topic: str) -> None:
     missing = f"{topic}-missing"
     with pytest.raises(RemotingError) as refused:
         remoting.pull(queue, missing, READER, 0)
@@ -253,7 +255,9 @@ def test_refusals(node: RocketMQNode, remoting: Remoting, queue: Queue, topic: s
 
 
 @both
-def test_a_frozen_broker_is_silent_and_the_name_server_is_not(node: RocketMQNode, queue: Queue, topic: str) -> None:
+def test_a_frozen_broker_is_silent_and_the_name_server_is_not(
+    node: RocketMQNode, queue: TopicQueue, topic: str
+) -> None:
     node.broker.freeze()
     with remoting_at(node, within=2) as remoting:
         with pytest.raises(Silent):
@@ -273,12 +277,12 @@ def test_logins(kind: type[RocketMQ4 | RocketMQ5]) -> None:
         node.make_topic("work", kind="NORMAL")
         node.send("work", b"{}", {"own": "ä"})
         assert node.count("work") == 1
-        broker = Broker("broker-a", node.broker_address)
+        broker = RocketmqBroker("broker-a", node.broker_address)
         for login in (Login("steadyworker", "wrong-secret"), Login("another", "wrong-secret"), None):
             with Remoting(node.name_servers, login, SystemClock()) as remoting:
                 assert remoting.brokers() == [broker]  # a name server knows no logins
                 with pytest.raises(RemotingError) as refused:
-                    remoting.send(Queue(broker, 0), "work", b"{}")
+                    remoting.send(TopicQueue(broker, 0), "work", b"{}")
                 assert re.search(r"secret|\.java", str(refused.value)) is None
                 if isinstance(node, RocketMQ5):
                     with pytest.raises(RemotingError, match=r"signature|not found|null"):

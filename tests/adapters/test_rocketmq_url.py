@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from steadyworker.errors import ConfigError
 from steadyworker.network.url import TLS_OPTIONS, Address
-from steadyworker_rocketmq.url import DELAY_LEVELS, FORM, BrokerUrl, parse_url
+from steadyworker_rocketmq.url import DELAY_LEVELS, FORM, RocketmqUrl, parse_url
 
 CANARY = "c4n4ry"
 GRPC, REMOTING = ("group", "queues", "namesrv", "members", "invisible"), ("group", "queues", "delay_levels")
@@ -27,7 +27,7 @@ def refused(url: str) -> str:
 
 
 def test_a_proxy_without_anything() -> None:
-    assert parse_url("rocketmq+grpc://proxy") == BrokerUrl(
+    assert parse_url("rocketmq+grpc://proxy") == RocketmqUrl(
         driver="grpc",
         addresses=(Address("proxy", 8081),),
         user=None,
@@ -45,7 +45,7 @@ def test_a_proxy_without_anything() -> None:
 def test_name_servers_without_anything() -> None:
     servers = (Address("ns", 9876), Address("ns2", 9000))
     found = parse_url("rocketmq://ns,ns2:9000")
-    assert found == BrokerUrl(driver="remoting", addresses=servers, namesrv=servers)
+    assert found == RocketmqUrl(driver="remoting", addresses=servers, namesrv=servers)
     assert str(found) == "ns:9876,ns2:9000"
     assert not found.tls
     assert found.members is None

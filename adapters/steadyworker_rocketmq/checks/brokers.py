@@ -11,8 +11,8 @@ from steadyworker.findings import FindingTexts
 from steadyworker_rocketmq.checks.topics import waiting_in
 from steadyworker_rocketmq.checks.versions import LOSES_BY_REVIVAL, Version, version_findings, version_of
 from steadyworker_rocketmq.errors import is_lacking_right
-from steadyworker_rocketmq.remoting import Broker, Remoting, RemotingError
-from steadyworker_rocketmq.url import BrokerUrl
+from steadyworker_rocketmq.remoting import Remoting, RemotingError, RocketmqBroker
+from steadyworker_rocketmq.url import RocketmqUrl
 
 _finding = FindingTexts("steadyworker_rocketmq")
 
@@ -32,7 +32,9 @@ MANY_UNDECIDED = 1000
 """Undecided transactions above which a producer, or its checker, does not decide; a busy producer has some at any time."""
 
 
-def broker_findings(remoting: Remoting, broker: Broker, url: BrokerUrl, settings: Settings) -> Iterator[Finding]:
+def broker_findings(
+    remoting: Remoting, broker: RocketmqBroker, url: RocketmqUrl, settings: Settings
+) -> Iterator[Finding]:
     """Yield the findings of one broker; raises what `Remoting` raises."""
     version, found = remoting.version(broker), remoting.settings(broker)
     yield from version_findings(version, url.driver, broker.name)
@@ -48,7 +50,7 @@ def broker_findings(remoting: Remoting, broker: Broker, url: BrokerUrl, settings
         yield _finding("rocketmq.transactions-unseen", broker=broker.name, user=url.user)
 
 
-def setting_findings(found: Mapping[str, str], broker: str, url: BrokerUrl, settings: Settings) -> Iterator[Finding]:
+def setting_findings(found: Mapping[str, str], broker: str, url: RocketmqUrl, settings: Settings) -> Iterator[Finding]:
     """Yield the findings about a broker's settings."""
     hours = found.get("fileReservedTime", "")
     if hours.isdecimal():
@@ -97,7 +99,7 @@ def clock_findings(runtime: Mapping[str, object], broker: str, now: float) -> It
         yield _finding("rocketmq.clocks-differ", broker=broker, seconds=abs(ahead), apart=apart, follows=follows)
 
 
-def _transactions(remoting: Remoting, broker: Broker) -> Iterator[Finding]:
+def _transactions(remoting: Remoting, broker: RocketmqBroker) -> Iterator[Finding]:
     """Yield a warning for transactions that wait for a decision, or got none."""
     undecided = given_up = 0
     for queue in (queue for queue in remoting.route(HALF) or [] if queue.broker == broker):

@@ -18,22 +18,22 @@ from steadyworker_rocketmq.checks.brokers import broker_findings
 from steadyworker_rocketmq.checks.topics import group_findings, topic_findings
 from steadyworker_rocketmq.errors import is_lacking_right, translated
 from steadyworker_rocketmq.names import QueueNames
-from steadyworker_rocketmq.remoting import Broker, Remoting
+from steadyworker_rocketmq.remoting import Remoting, RocketmqBroker
 from steadyworker_rocketmq.topology import delay_levels
-from steadyworker_rocketmq.url import BrokerUrl
+from steadyworker_rocketmq.url import RocketmqUrl
 
 _finding = FindingTexts("steadyworker_rocketmq")
 
 
 def find(
-    remoting: Remoting, url: BrokerUrl, names: QueueNames, spec: QueueSpec, settings: Settings
+    remoting: Remoting, url: RocketmqUrl, names: QueueNames, spec: QueueSpec, settings: Settings
 ) -> Iterator[Finding]:
     """Yield all findings of name servers and brokers; raises what `Remoting` raises if no name server replies."""
     brokers = remoting.brokers()
     if not brokers:
         yield _finding("rocketmq.no-broker")
         return
-    alive: list[Broker] = []
+    alive: list[RocketmqBroker] = []
     for broker in brokers:
         found, replies = _asked(f"Broker {broker.name}", str(url), broker_findings(remoting, broker, url, settings))
         yield from found
@@ -49,7 +49,7 @@ def find(
         yield from _asked("The consumer groups", str(url), group_findings(remoting, alive, url, names, settings))[0]
 
 
-def _level_findings(remoting: Remoting, brokers: Iterable[Broker], url: BrokerUrl) -> Iterator[Finding]:
+def _level_findings(remoting: Remoting, brokers: Iterable[RocketmqBroker], url: RocketmqUrl) -> Iterator[Finding]:
     """Yield an error if the brokers' delay levels differ, or have no meaning."""
     try:
         delay_levels(remoting, brokers, url)

@@ -10,7 +10,7 @@ from steadyworker.findings import FindingTexts
 from steadyworker_rocketmq.errors import translated
 from steadyworker_rocketmq.names import QueueNames
 from steadyworker_rocketmq.remoting import Login, Remoting
-from steadyworker_rocketmq.url import BrokerUrl
+from steadyworker_rocketmq.url import RocketmqUrl
 
 _finding = FindingTexts("steadyworker_rocketmq")
 
@@ -20,7 +20,7 @@ MEMBERS_REMEDY = (
 )
 
 
-def member_findings(url: BrokerUrl, names: QueueNames, clock: Clock) -> Iterator[Finding]:
+def member_findings(url: RocketmqUrl, names: QueueNames, clock: Clock) -> Iterator[Finding]:
     """Yield a warning for each proxy whose remoting port does not count members."""
     login = Login(url.user, url.password) if url.user else None
     with Remoting(url.namesrv or (), login, clock) as remoting:

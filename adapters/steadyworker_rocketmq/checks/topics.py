@@ -12,9 +12,9 @@ from steadyworker.errors import Finding
 from steadyworker.findings import FindingTexts
 from steadyworker_rocketmq.checks.commands import Commands
 from steadyworker_rocketmq.names import QueueNames, is_system_topic
-from steadyworker_rocketmq.remoting import Broker, Queue, Remoting, RemotingError
+from steadyworker_rocketmq.remoting import Remoting, RemotingError, RocketmqBroker, TopicQueue
 from steadyworker_rocketmq.topology import MOST_ATTEMPTS, groups_of, kinds_of
-from steadyworker_rocketmq.url import BrokerUrl
+from steadyworker_rocketmq.url import RocketmqUrl
 
 _finding = FindingTexts("steadyworker_rocketmq")
 
@@ -28,7 +28,7 @@ _TOPIC = re.compile(r'"topic"\s*:\s*"([^"]+)"')
 _SHOWN = 5
 
 
-def waiting_in(remoting: Remoting, queue: Queue, topic: str, group: str) -> int:
+def waiting_in(remoting: Remoting, queue: TopicQueue, topic: str, group: str) -> int:
     """
     Return how many messages a broker still has in this queue that the group has not consumed.
 
@@ -40,8 +40,8 @@ def waiting_in(remoting: Remoting, queue: Queue, topic: str, group: str) -> int:
 
 def topic_findings(
     remoting: Remoting,
-    brokers: Sequence[Broker],
-    url: BrokerUrl,
+    brokers: Sequence[RocketmqBroker],
+    url: RocketmqUrl,
     names: QueueNames,
     spec: QueueSpec,
     settings: Settings,
@@ -69,7 +69,7 @@ def topic_findings(
 
 
 def group_findings(
-    remoting: Remoting, brokers: Sequence[Broker], url: BrokerUrl, names: QueueNames, settings: Settings
+    remoting: Remoting, brokers: Sequence[RocketmqBroker], url: RocketmqUrl, names: QueueNames, settings: Settings
 ) -> Iterator[Finding]:
     """Yield the findings of all consumer groups; raises what `Remoting` raises."""
     commands = Commands(url.namesrv or (), brokers)
@@ -103,8 +103,8 @@ def group_findings(
 
 def _room(
     remoting: Remoting,
-    brokers: Sequence[Broker],
-    queues: Sequence[Queue],
+    brokers: Sequence[RocketmqBroker],
+    queues: Sequence[TopicQueue],
     names: QueueNames,
     spec: QueueSpec,
     commands: Commands,
@@ -152,7 +152,7 @@ def _unread(remoting: Remoting, names: QueueNames) -> Iterator[Finding]:
             yield _finding("rocketmq.unread-retries", count=waiting, topic=topic)
 
 
-def _shared(remoting: Remoting, brokers: Sequence[Broker], names: QueueNames) -> Iterator[Finding]:
+def _shared(remoting: Remoting, brokers: Sequence[RocketmqBroker], names: QueueNames) -> Iterator[Finding]:
     """Yield a warning if the group has read other topics, because a broker counts the members of all topics together."""
     found: set[str] = set()
     for broker in brokers:
@@ -165,6 +165,6 @@ def _shared(remoting: Remoting, brokers: Sequence[Broker], names: QueueNames) ->
         yield _finding("rocketmq.shared-group", group=names.group, topics=topics)
 
 
-def _most(queues: Sequence[Queue]) -> int:
+def _most(queues: Sequence[TopicQueue]) -> int:
     """Return the number of queues of the broker that has the most; a command must not take queues away."""
     return max(Counter(queue.broker for queue in set(queues)).values(), default=0)

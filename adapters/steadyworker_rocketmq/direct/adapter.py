@@ -34,11 +34,11 @@ from steadyworker.network.preparation import Preparation
 from steadyworker.network.settlement import OnSettled
 from steadyworker_rocketmq.adapter import LATE, Base
 from steadyworker_rocketmq.deadletters import RocketmqDeadLetters
-from steadyworker_rocketmq.direct.consumer import Consumer
+from steadyworker_rocketmq.direct.consumer import DirectConsumer
 from steadyworker_rocketmq.direct.member import LOCKED_FOR
-from steadyworker_rocketmq.direct.publisher import Publisher
+from steadyworker_rocketmq.direct.publisher import DirectPublisher
 from steadyworker_rocketmq.errors import translated
-from steadyworker_rocketmq.topology import Prepared, delay_levels, prepare_at, remoting_of
+from steadyworker_rocketmq.topology import PreparedTopics, delay_levels, prepare_at, remoting_of
 
 _SILENT = 120.0
 """Seconds after which a broker has forgotten a member that sends no heartbeats (its channel's expiry)."""
@@ -65,9 +65,9 @@ class DirectAdapter(Base):
         self._levels = self._first.delay_levels
         self._preparation = Preparation(self._prepare)
         self._io = IoThread(f"rocketmq {spec.queue}", settings.clock, PlainLoop)
-        self._publisher = Publisher(self._url, self._names, self._preparation, settings)
+        self._publisher = DirectPublisher(self._url, self._names, self._preparation, settings)
         id_ = f"{settings.consumer}@{secrets.token_hex(6)}"
-        self._consumer = Consumer(self._io, self._url, self._names, self._preparation, id_, spec, settings)
+        self._consumer = DirectConsumer(self._io, self._url, self._names, self._preparation, id_, spec, settings)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -131,7 +131,7 @@ class DirectAdapter(Base):
         self._io.stop(within)
         self._publisher.close()
 
-    def _prepare(self) -> Prepared:
+    def _prepare(self) -> PreparedTopics:
         """Make topics and group, and read the brokers' delay levels; raises BrokerUnavailable or ConfigError."""
         url = self._url()
         prepared = prepare_at(url, self._names, self._settings.topology, self._settings.clock)

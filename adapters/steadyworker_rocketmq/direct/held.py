@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 
 from steadyworker.adapter import Clock, Delivered, Delivery, Lost, QueueSpec, Redelivered, Settle, Settled, Sink
 from steadyworker.network.settlement import Settlement, stale, unsettled
-from steadyworker_rocketmq.direct.connection import Link, ignore
-from steadyworker_rocketmq.direct.member import LOCKED_FOR, Finished, Member, State, Taken
+from steadyworker_rocketmq.direct.connection import DirectLink, ignore
+from steadyworker_rocketmq.direct.member import LOCKED_FOR, Finished, GroupMember, LockedMessage, LockState
 from steadyworker_rocketmq.messages import delivery_of, wire_of_stored
-from steadyworker_rocketmq.remoting import Queue
+from steadyworker_rocketmq.remoting import TopicQueue
 
 _MARGIN = 15.0
 """A lock counts as expired this many seconds before its end, because a call can take long to reach the broker."""
@@ -41,11 +41,11 @@ _REMEMBERED = 1000
 
 
 @dataclass(slots=True, eq=False)
-class _Item:
+class _LockedDelivery:
     """One delivery that is held; its lock ends at `until`, and an acknowledgement was `tried`."""
 
     delivery: Delivery
-    taken: Taken
+    taken: LockedMessage
     until: float
     busy: bool = False
     tried: bool = False
@@ -53,7 +53,7 @@ class _Item:
     settlements: list[Settlement] = field(default_factory=list)
 
 
-class Held:
+class DirectHeld:
     """
     The deliveries of one adapter; only the I/O thread may call its methods.
 
@@ -70,7 +70,7 @@ class Held:
     def __init__(
         self,
         epoch: int,
-        link: Link,
+        link: DirectLink,
         spec: QueueSpec,
         clock: Clock,
         sink: Sink,
@@ -85,7 +85,7 @@ class Held:
         self._window = window
         self._freed = freed
         self._over = False
-        self._items: dict[str, _Item] = {}
+        self._items: dict[str, _LockedDelivery] = {}
         self._lost: deque[str] = deque(maxlen=_REMEMBERED)
         self._count = 0
 
@@ -93,11 +93,11 @@ class Held:
         return len(self._items)
 
     @property
-    def queues(self) -> frozenset[Queue]:
+    def queues(self) -> frozenset[TopicQueue]:
         """The queues whose messages are held."""
         return frozenset(item.taken.queue for item in self._items.values())
 
-    def add(self, taken: Taken) -> None:
+    def add(self, taken: LockedMessage) -> None:
         """Hold a message, and deliver it."""
         self._count += 1
         message = taken.message
@@ -105,7 +105,7 @@ class Held:
         delivery = delivery_of(
             self._epoch, str(self._count), self._spec.queue, wire, message.id, Redelivered.UNKNOWN, message.born_at
         )
-        self._items[delivery.id] = _Item(delivery, taken, taken.at + LOCKED_FOR)
+        self._items[delivery.id] = _LockedDelivery(delivery, taken, taken.at + LOCKED_FOR)
         self._sink(Delivered(delivery))
 
     def settle(self, settlement: Settlement) -> None:
@@ -132,7 +132,7 @@ class Held:
         if not held:
             return
 
-        def renewed(answer: Future[dict[Taken, State]]) -> None:
+        def renewed(answer: Future[dict[LockedMessage, LockState]]) -> None:
             if answer.exception() is not None:
                 return
             for item in items:
@@ -144,7 +144,9 @@ class Held:
                     if item.settlements and self._clock.monotonic() > item.until:
                         said = "its broker did not reply before the lock of its queue ended"
                         self._lose(item, said, "rocketmq.lock-ended")
-                elif state is State.OURS or (state is State.CONSUMED and item.tried):  # by a try whose reply was lost
+                elif state is LockState.OURS or (
+                    state is LockState.CONSUMED and item.tried
+                ):  # by a try whose reply was lost
                     item.until = asked_at + LOCKED_FOR
                     item.in_doubt = False
                     self._turn(item)
@@ -176,7 +178,7 @@ class Held:
         """Return whether the prefetch allows one more delivery when `more` others have come."""
         return not self._over and len(self._items) + more < self._window()
 
-    def _turn(self, item: _Item) -> None:
+    def _turn(self, item: _LockedDelivery) -> None:
         """Settle a delivery that is to be settled, if that is possible now."""
         if item.busy or not item.settlements or not self._link.is_open:
             return  # the next connection's first beat comes here again
@@ -188,7 +190,7 @@ class Held:
         taken = item.taken
         go_on = self._has_room(-1) and taken.run < _LONGEST_RUN and self._clock.monotonic() - taken.at < _SHORT
 
-        def work(member: Member) -> Finished | None:
+        def work(member: GroupMember) -> Finished | None:
             if how is Settle.ACK:
                 return member.finish(taken, in_doubt=in_doubt, go_on=go_on)
             member.free([taken.queue])
@@ -214,14 +216,14 @@ class Held:
 
         self._link.run(work, settled)
 
-    def _go_on(self, following: Taken) -> None:
+    def _go_on(self, following: LockedMessage) -> None:
         """Deliver the message that was taken with an acknowledgement, or give it back."""
         if self._has_room(0):
             self.add(following)
         else:
             self._link.run(lambda member: member.free([following.queue]), ignore)
 
-    def _lose(self, item: _Item, cause: str, explain: str = "") -> None:
+    def _lose(self, item: _LockedDelivery, cause: str, explain: str = "") -> None:
         del self._items[item.delivery.id]
         self._lost.append(item.delivery.id)
         said = f"Expected to hold a message until its job ends, but lost it: {cause}."

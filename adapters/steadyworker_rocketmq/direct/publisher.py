@@ -27,14 +27,14 @@ from steadyworker_rocketmq.direct.producer import (
     properties_of,
 )
 from steadyworker_rocketmq.errors import is_lacking_right, refusal_of, unavailable
-from steadyworker_rocketmq.messages import HEADERS_BYTES, Wire, carried_wire, wire_of
+from steadyworker_rocketmq.messages import HEADERS_BYTES, WireMessage, carried_wire, wire_of
 from steadyworker_rocketmq.names import QueueNames
-from steadyworker_rocketmq.remoting import Queue, Remoting, RemotingError
-from steadyworker_rocketmq.topology import Prepared
-from steadyworker_rocketmq.url import BrokerUrl
+from steadyworker_rocketmq.remoting import Remoting, RemotingError, TopicQueue
+from steadyworker_rocketmq.topology import PreparedTopics
+from steadyworker_rocketmq.url import RocketmqUrl
 
 
-class Publisher:
+class DirectPublisher:
     """
     The publisher of one queue's messages; every method may be called from any thread.
 
@@ -47,9 +47,9 @@ class Publisher:
 
     def __init__(
         self,
-        url: Callable[[], BrokerUrl],
+        url: Callable[[], RocketmqUrl],
         names: QueueNames,
-        preparation: Preparation[Prepared],
+        preparation: Preparation[PreparedTopics],
         settings: Settings,
     ) -> None:
         self._url = url
@@ -75,13 +75,13 @@ class Publisher:
         delay = message.delay if message.to is Target.LATER else 0.0
         self.send(self._names.dead if message.to is Target.DEAD else self._names.work, carried_wire(message), delay)
 
-    def send(self, topic: str, wire: Wire, delay: float = 0.0) -> None:
+    def send(self, topic: str, wire: WireMessage, delay: float = 0.0) -> None:
         """Send a message to this topic, at the first delay level that is not below `delay`; raises as `publish` does."""
         try:
             level = level_of(delay, self._preparation.prepared().levels)
             properties = properties_of(wire, self._settings.clock) | ({"DELAY": str(level)} if level else {})
 
-            def put(remoting: Remoting, queue: Queue) -> None:
+            def put(remoting: Remoting, queue: TopicQueue) -> None:
                 remoting.send(queue, topic, wire.body, properties)
 
             self._producers.send(topic, put)

@@ -29,14 +29,14 @@ from steadyworker.network.errors import Foreign, at_hop
 from steadyworker.network.url import Address
 from steadyworker_rocketmq.direct.producer import Producers, properties_of
 from steadyworker_rocketmq.errors import refusal_of, unavailable
-from steadyworker_rocketmq.frames import Reply
+from steadyworker_rocketmq.frames import RemotingReply
 from steadyworker_rocketmq.hops import of_broker
-from steadyworker_rocketmq.messages import Wire, wire_of_stored
-from steadyworker_rocketmq.remoting import Broker, Login, Queue, Remoting
+from steadyworker_rocketmq.messages import WireMessage, wire_of_stored
+from steadyworker_rocketmq.remoting import Login, Remoting, RocketmqBroker, TopicQueue
 from steadyworker_rocketmq.stored import stored_messages
 from steadyworker_rocketmq.topology import remoting_of
-from steadyworker_rocketmq.transactions import Check, Decision, Transport
-from steadyworker_rocketmq.url import BrokerUrl
+from steadyworker_rocketmq.transactions import Check, Decision, TransactionTransport
+from steadyworker_rocketmq.url import RocketmqUrl
 
 # RequestCode.
 _HEARTBEAT, _END, _CHECK = 34, 37, 39
@@ -68,8 +68,8 @@ class _Half:
 
 
 def connect(
-    url: BrokerUrl, group: str, _topics: Sequence[str], check: Check, report: Callable[[str], None]
-) -> Transport:
+    url: RocketmqUrl, group: str, _topics: Sequence[str], check: Check, report: Callable[[str], None]
+) -> TransactionTransport:
     """Return a producer of transaction messages, which connects in the background."""
     return DirectTransport(url, group, check, report, Settings().clock)
 
@@ -86,14 +86,14 @@ class DirectTransport:
         clock: The clock.
     """
 
-    def __init__(self, url: BrokerUrl, group: str, check: Check, report: Callable[[str], None], clock: Clock) -> None:
+    def __init__(self, url: RocketmqUrl, group: str, check: Check, report: Callable[[str], None], clock: Clock) -> None:
         self._url = url
         self._group = group
         self._clock = clock
         self._producers = Producers(lambda: url, clock)
         self._checks = Checks(url, group, partial(self._answer, check), report, clock)
 
-    def send(self, topic: str, wire: Wire, run: Callable[[str], Decision]) -> Decision:
+    def send(self, topic: str, wire: WireMessage, run: Callable[[str], Decision]) -> Decision:
         """Send a half message, call `run` with its id, and tell the broker the decision; raises PublishFailed."""
         try:
             half = self._producers.send(topic, partial(self._put, topic, wire))
@@ -119,7 +119,7 @@ class DirectTransport:
         self._checks.close()
         self._producers.close()
 
-    def _put(self, topic: str, wire: Wire, remoting: Remoting, queue: Queue) -> _Half:
+    def _put(self, topic: str, wire: WireMessage, remoting: Remoting, queue: TopicQueue) -> _Half:
         properties = properties_of(wire, self._clock) | {"TRAN_MSG": "true", "PGROUP": self._group}
         fields = {"producerGroup": self._group, "sysFlag": str(_PREPARED)}
         reply = remoting.store(queue, topic, wire.body, properties, fields)
@@ -137,7 +137,7 @@ class DirectTransport:
             place=str(place),
         )
 
-    def _answer(self, check: Check, broker: Address, request: Reply) -> None:
+    def _answer(self, check: Check, broker: Address, request: RemotingReply) -> None:
         """Answer a broker's question."""
         for stored in stored_messages(request.body):
             decision = check(stored.topic, wire_of_stored(stored), stored.id)
@@ -182,9 +182,9 @@ class Checks:
 
     def __init__(
         self,
-        url: BrokerUrl,
+        url: RocketmqUrl,
         group: str,
-        answer: Callable[[Address, Reply], None],
+        answer: Callable[[Address, RemotingReply], None],
         report: Callable[[str], None],
         clock: Clock,
     ) -> None:
@@ -218,7 +218,7 @@ class Checks:
 
     def _look(self) -> None:
         """Keep a connection to each broker, until the end."""
-        brokers: list[Broker] = []
+        brokers: list[RocketmqBroker] = []
         with remoting_of(self._url, self._clock) as remoting:
             while not self._stopped.is_set():
                 try:
@@ -237,7 +237,7 @@ class Checks:
                             self._threads[broker.address] = thread
                 self._stopped.wait(_LOOK_EVERY)
 
-    def _listen(self, named: Broker) -> None:
+    def _listen(self, named: RocketmqBroker) -> None:
         """Be a producer of the group at this broker, until an error or the end."""
         broker = named.address
         login = Login(self._url.user, self._url.password) if self._url.user else None
@@ -254,7 +254,7 @@ class Checks:
             at_hop(error, of_broker(named.name, broker, str(self._url)))
             self._failed(broker, error)
 
-    def _asked_by(self, broker: Address, request: Reply) -> None:
+    def _asked_by(self, broker: Address, request: RemotingReply) -> None:
         """Answer a question in the background, unless the same one waits for its answer."""
         question = request.fields.get("msgId", "") or request.fields.get("commitLogOffset", "")
         with self._lock:
@@ -263,7 +263,7 @@ class Checks:
             self._asked.add(question)
         self._answers.submit(self._answered, broker, request, question)
 
-    def _answered(self, broker: Address, request: Reply, question: str) -> None:
+    def _answered(self, broker: Address, request: RemotingReply, question: str) -> None:
         try:
             self._answer(broker, request)
         except Exception as error:  # noqa: BLE001 - the broker asks again

@@ -31,8 +31,8 @@ from steadyworker_rocketmq.deadletters import RocketmqDeadLetters
 from steadyworker_rocketmq.errors import ProxyError, is_lacking_right, is_missing_topic, unavailable
 from steadyworker_rocketmq.grpc.checks import library_findings, proxy_findings
 from steadyworker_rocketmq.grpc.client import POLL_WITHIN
-from steadyworker_rocketmq.grpc.consumer import Consumer
-from steadyworker_rocketmq.grpc.publisher import Publisher
+from steadyworker_rocketmq.grpc.consumer import GrpcConsumer
+from steadyworker_rocketmq.grpc.publisher import GrpcPublisher
 
 _finding = FindingTexts("steadyworker_rocketmq")
 
@@ -55,8 +55,8 @@ class GrpcAdapter(Base):
     def __init__(self, url: str, spec: QueueSpec, settings: Settings) -> None:
         super().__init__(url, spec, settings)
         self._io = IoThread(f"rocketmq {spec.queue}", settings.clock, PlainLoop)
-        self._publisher = Publisher(self._url, str(self._first), self._names, self._preparation, settings)
-        self._consumer = Consumer(
+        self._publisher = GrpcPublisher(self._url, str(self._first), self._names, self._preparation, settings)
+        self._consumer = GrpcConsumer(
             self._io, self._url, self._names, self._first.invisible, self._publisher, spec, settings
         )
 

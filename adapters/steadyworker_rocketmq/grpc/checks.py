@@ -15,7 +15,7 @@ from steadyworker_rocketmq.errors import ProxyError, is_lacking_right, is_missin
 from steadyworker_rocketmq.grpc.client import Sender
 from steadyworker_rocketmq.names import QueueNames
 from steadyworker_rocketmq.topology import kinds_of
-from steadyworker_rocketmq.url import BrokerUrl
+from steadyworker_rocketmq.url import RocketmqUrl
 
 _finding = FindingTexts("steadyworker_rocketmq")
 
@@ -32,7 +32,7 @@ def library_findings() -> Iterator[Finding]:
     yield _finding("rocketmq.two-client-libraries", library=_OTHER, version=found)
 
 
-def proxy_findings(url: BrokerUrl, names: QueueNames, settings: Settings, *, made: bool) -> Iterator[Finding]:
+def proxy_findings(url: RocketmqUrl, names: QueueNames, settings: Settings, *, made: bool) -> Iterator[Finding]:
     """
     Yield the findings about each proxy; raises BrokerUnavailable, or `Refused`, if no proxy replies.
 
@@ -52,7 +52,7 @@ def proxy_findings(url: BrokerUrl, names: QueueNames, settings: Settings, *, mad
         yield of_error(_finding("rocketmq.proxy-unreachable", error=cause), cause)
 
 
-def _proxy(url: BrokerUrl, names: QueueNames, settings: Settings, *, first: bool, made: bool) -> Iterator[Finding]:
+def _proxy(url: RocketmqUrl, names: QueueNames, settings: Settings, *, first: bool, made: bool) -> Iterator[Finding]:
     """Ask one proxy; only the first one that replies is asked for all topics, and only if no name server can be."""
     try:
         sender = Sender(url)

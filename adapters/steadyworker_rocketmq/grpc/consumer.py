@@ -31,12 +31,12 @@ from steadyworker.network.backoff import USEFUL_AFTER
 from steadyworker.network.iothread import IoThread, Timer
 from steadyworker.network.settlement import Settlement
 from steadyworker_rocketmq.errors import unavailable
-from steadyworker_rocketmq.grpc.client import EARLY_EVERY, Received, Session
-from steadyworker_rocketmq.grpc.held import Held
+from steadyworker_rocketmq.grpc.client import EARLY_EVERY, GrpcSession, Received
+from steadyworker_rocketmq.grpc.held import GrpcHeld
 from steadyworker_rocketmq.grpc.later import Mover
-from steadyworker_rocketmq.grpc.publisher import Publisher
+from steadyworker_rocketmq.grpc.publisher import GrpcPublisher
 from steadyworker_rocketmq.names import QueueNames
-from steadyworker_rocketmq.url import BrokerUrl
+from steadyworker_rocketmq.url import RocketmqUrl
 
 Answer = TypeVar("Answer")
 
@@ -47,7 +47,7 @@ _HURRY = (1.0, 4.0)
 """The shortest and the longest wait before a reconnect while deliveries are held; both are short, because invisibilities end."""
 
 
-class Link:
+class GrpcLink:
     """
     The connection to the proxies, as far as it is known to work; only for the I/O thread.
 
@@ -170,7 +170,7 @@ class Link:
             self._io.end_if_closed()
 
 
-class Epoch:
+class GrpcEpoch:
     """
     The one epoch of an adapter: session, polls, and deliveries; only the I/O thread may call its methods.
 
@@ -192,11 +192,11 @@ class Epoch:
 
     def __init__(
         self,
-        link: Link,
+        link: GrpcLink,
         io: IoThread,
-        url: Callable[[], BrokerUrl],
+        url: Callable[[], RocketmqUrl],
         names: QueueNames,
-        held: Held,
+        held: GrpcHeld,
         invisible: int,
         clock: Clock,
         window: Callable[[], int],
@@ -209,7 +209,7 @@ class Epoch:
         self._invisible = invisible
         self._clock = clock
         self._window = window
-        self._session: Session | None = None
+        self._session: GrpcSession | None = None
         self._opening = False
         self._polling = False
         self._over = False
@@ -251,15 +251,15 @@ class Epoch:
         self._opening = True
         self._link.run(self._new_session, self._opened)
 
-    def _new_session(self) -> Session:
+    def _new_session(self) -> GrpcSession:
         """Open a session; blocking. The URL is read here, because its file can be unreadable for a moment."""
-        session = Session(self._url(), self._names.group, self._names.work)
+        session = GrpcSession(self._url(), self._names.group, self._names.work)
         if self._io.stopping:  # the I/O thread may have ended
             session.close()
             raise BrokerUnavailable("Expected an open adapter, got one that was stopped: open another.")
         return session
 
-    def _opened(self, answer: Future[Session]) -> None:
+    def _opened(self, answer: Future[GrpcSession]) -> None:
         self._opening = False
         if (error := answer.exception()) is not None:
             self._link.abort(error if isinstance(error, Exception) else RuntimeError(str(error)))
@@ -294,7 +294,7 @@ class Epoch:
 
         self._held.call(lambda: session.receive(free, self._invisible), polled)
 
-    def _polled(self, session: Session, answer: Future[list[Received]], until: float) -> None:
+    def _polled(self, session: GrpcSession, answer: Future[list[Received]], until: float) -> None:
         current = session is self._session
         if current:
             self._polling = False
@@ -313,7 +313,7 @@ class Epoch:
         elif current:
             self._link.abort(error if isinstance(error, Exception) else RuntimeError(str(error)))
 
-    def _poll_again(self, session: Session) -> None:
+    def _poll_again(self, session: GrpcSession) -> None:
         if session is self._session:
             self._polling = False
             self.adjust()
@@ -323,7 +323,7 @@ def _ignore(_: Future[None]) -> None:
     """Ignore the result of a close."""
 
 
-class Consumer(consumer.Consumer[Link, Epoch]):
+class GrpcConsumer(consumer.Consumer[GrpcLink, GrpcEpoch]):
     """
     The consumer of one queue (`steadyworker.network.consumer`).
 
@@ -340,10 +340,10 @@ class Consumer(consumer.Consumer[Link, Epoch]):
     def __init__(
         self,
         io: IoThread,
-        url: Callable[[], BrokerUrl],
+        url: Callable[[], RocketmqUrl],
         names: QueueNames,
         invisible: int,
-        publisher: Publisher,
+        publisher: GrpcPublisher,
         spec: QueueSpec,
         settings: Settings,
     ) -> None:
@@ -351,11 +351,11 @@ class Consumer(consumer.Consumer[Link, Epoch]):
         self._names = names
         self._clock = clock = settings.clock
         self._unmoved = ""
-        self.link = Link(io, lambda: publisher.reach(names.work), self._up, self._down, self._given_up)
-        self._held = Held(
-            Epoch.number, self.link, io, publisher, names.work, spec, clock, invisible, self.tell, self._adjust
+        self.link = GrpcLink(io, lambda: publisher.reach(names.work), self._up, self._down, self._given_up)
+        self._held = GrpcHeld(
+            GrpcEpoch.number, self.link, io, publisher, names.work, spec, clock, invisible, self.tell, self._adjust
         )
-        self._only = Epoch(self.link, io, url, names, self._held, invisible, clock, lambda: self._window)
+        self._only = GrpcEpoch(self.link, io, url, names, self._held, invisible, clock, lambda: self._window)
         self._mover = Mover(url, names, publisher, clock, self._mover_said, self._mover_refused)
 
     def fail(self, error: Exception) -> None:

@@ -25,13 +25,13 @@ from steadyworker.errors import PublishFailed
 from steadyworker.network.iothread import IoThread, Timer
 from steadyworker.network.settlement import Settlement, stale, unsettled
 from steadyworker_rocketmq.errors import is_early, is_refused_handle
-from steadyworker_rocketmq.grpc.client import EARLY_FOR, Received, Session
+from steadyworker_rocketmq.grpc.client import EARLY_FOR, GrpcSession, Received
 from steadyworker_rocketmq.messages import delivery_of
 from steadyworker_rocketmq.url import SHORTEST_INVISIBLE
 
 if TYPE_CHECKING:
-    from steadyworker_rocketmq.grpc.consumer import Link
-    from steadyworker_rocketmq.grpc.publisher import Publisher
+    from steadyworker_rocketmq.grpc.consumer import GrpcLink
+    from steadyworker_rocketmq.grpc.publisher import GrpcPublisher
 
 Answer = TypeVar("Answer")
 
@@ -43,7 +43,7 @@ _REMEMBERED = 1000
 
 
 @dataclass(slots=True, eq=False)
-class _Item:
+class _ReceivedDelivery:
     """One delivery that is held."""
 
     delivery: Delivery
@@ -56,7 +56,7 @@ class _Item:
     settlements: list[Settlement] = field(default_factory=list)
 
 
-class Held:
+class GrpcHeld:
     """
     The deliveries of one adapter; only the I/O thread may call its methods.
 
@@ -76,9 +76,9 @@ class Held:
     def __init__(
         self,
         epoch: int,
-        link: Link,
+        link: GrpcLink,
         io: IoThread,
-        publisher: Publisher,
+        publisher: GrpcPublisher,
         topic: str,
         spec: QueueSpec,
         clock: Clock,
@@ -86,7 +86,7 @@ class Held:
         sink: Sink,
         freed: Callable[[], None],
     ) -> None:
-        self._session: Session | None = None
+        self._session: GrpcSession | None = None
         self._began = 0.0
         self._epoch = epoch
         self._link = link
@@ -98,7 +98,7 @@ class Held:
         self._invisible = invisible
         self._sink = sink
         self._freed = freed
-        self._items: dict[str, _Item] = {}
+        self._items: dict[str, _ReceivedDelivery] = {}
         self._lost: deque[str] = deque(maxlen=_REMEMBERED)
         self._count = 0
         self._under_way = 0
@@ -107,7 +107,7 @@ class Held:
     def __len__(self) -> int:
         return len(self._items)
 
-    def attach(self, session: Session | None) -> None:
+    def attach(self, session: GrpcSession | None) -> None:
         """Use this session from now on; None if there is none."""
         self._session = session
         self._began = self._clock.monotonic()
@@ -175,15 +175,15 @@ class Held:
 
     # ---------------------------------------------------------------------------------------------------------------
 
-    def _item(self, received: Received, until: float) -> _Item:
+    def _item(self, received: Received, until: float) -> _ReceivedDelivery:
         self._count += 1
         redelivered = Redelivered.YES if received.attempt > 1 else Redelivered.UNKNOWN  # 1 after a broker's crash, too
         delivery = delivery_of(
             self._epoch, str(self._count), self._spec.queue, received.wire, received.id, redelivered, received.born_at
         )
-        return _Item(delivery, received, until, self._clock.monotonic() + self._invisible / 3)
+        return _ReceivedDelivery(delivery, received, until, self._clock.monotonic() + self._invisible / 3)
 
-    def _turn(self, item: _Item) -> None:
+    def _turn(self, item: _ReceivedDelivery) -> None:
         """Take the next step for one delivery."""
         if item.busy or item.delivery.id not in self._items:
             return
@@ -202,12 +202,12 @@ class Held:
         else:
             self._later(item, item.renew_at - now)
 
-    def _later(self, item: _Item, after: float) -> None:
+    def _later(self, item: _ReceivedDelivery, after: float) -> None:
         if item.timer is not None:
             item.timer.cancel()
         item.timer = self._io.after(max(0.0, after), lambda: self._turn(item))
 
-    def _renew(self, item: _Item, session: Session, now: float) -> None:
+    def _renew(self, item: _ReceivedDelivery, session: GrpcSession, now: float) -> None:
         item.busy = True
 
         def renewed(answer: Future[None]) -> None:
@@ -221,7 +221,7 @@ class Held:
 
         self._link.run(lambda: session.renew(item.received, self._invisible), renewed)
 
-    def _settle(self, item: _Item, session: Session, how: Settle) -> None:
+    def _settle(self, item: _ReceivedDelivery, session: GrpcSession, how: Settle) -> None:
         item.busy = True
 
         def work() -> None:
@@ -244,7 +244,7 @@ class Held:
 
         self._link.run(work, settled)
 
-    def _release(self, session: Session, item: _Item) -> None:
+    def _release(self, session: GrpcSession, item: _ReceivedDelivery) -> None:
         """Send a copy to the work topic, and acknowledge the original; else end its invisibility soon; blocking."""
         received = item.received
         try:
@@ -255,7 +255,7 @@ class Held:
         item.released = True  # a second try must not send a second copy
         session.ack(received)
 
-    def _failed(self, item: _Item, session: Session, error: BaseException) -> None:
+    def _failed(self, item: _ReceivedDelivery, session: GrpcSession, error: BaseException) -> None:
         """Handle a renewal or settlement that failed."""
         if item.delivery.id not in self._items:
             return  # abandoned
@@ -268,7 +268,7 @@ class Held:
             if session is self._session and isinstance(error, Exception) and not self.is_early(error):
                 self._link.abort(error)
 
-    def _lose(self, item: _Item, cause: str, explain: str = "") -> None:
+    def _lose(self, item: _ReceivedDelivery, cause: str, explain: str = "") -> None:
         self._forget(item)
         self._lost.append(item.delivery.id)
         said = f"Expected to hold a message until its job ends, but lost it: {cause}."
@@ -277,7 +277,7 @@ class Held:
             settlement.on_settled(unsettled(cause))
         self._freed()
 
-    def _forget(self, item: _Item) -> None:
+    def _forget(self, item: _ReceivedDelivery) -> None:
         del self._items[item.delivery.id]
         if item.timer is not None:
             item.timer.cancel()

@@ -31,10 +31,10 @@ from steadyworker_rocketmq.errors import (
 )
 from steadyworker_rocketmq.grpc.client import Sender
 from steadyworker_rocketmq.grpc.senders import Senders
-from steadyworker_rocketmq.messages import HEADERS_BYTES, Wire, carried_wire, wire_of
+from steadyworker_rocketmq.messages import HEADERS_BYTES, WireMessage, carried_wire, wire_of
 from steadyworker_rocketmq.names import QueueNames
-from steadyworker_rocketmq.topology import Prepared
-from steadyworker_rocketmq.url import BrokerUrl
+from steadyworker_rocketmq.topology import PreparedTopics
+from steadyworker_rocketmq.url import RocketmqUrl
 
 LONGEST_DELAY = 86_400.0 - 3600
 """
@@ -51,7 +51,7 @@ A proxy remembers for 20 s that a topic was missing (tried with 5.4.0).
 """
 
 
-class Publisher:
+class GrpcPublisher:
     """
     The publisher of one queue's messages; every method may be called from any thread.
 
@@ -65,10 +65,10 @@ class Publisher:
 
     def __init__(
         self,
-        url: Callable[[], BrokerUrl],
+        url: Callable[[], RocketmqUrl],
         place: str,
         names: QueueNames,
-        preparation: Preparation[Prepared],
+        preparation: Preparation[PreparedTopics],
         settings: Settings,
     ) -> None:
         self._place = place
@@ -98,12 +98,12 @@ class Publisher:
         else:
             self.send(self._names.dead if message.to is Target.DEAD else self._names.work, wire)
 
-    def send_later(self, wire: Wire, due: float) -> None:
+    def send_later(self, wire: WireMessage, due: float) -> None:
         """Send a message that becomes work at this time (seconds since 1970); raises as `send` does."""
         first = min(due, self._settings.clock.wall() + LONGEST_DELAY)
         self.send(self._names.later, wire.delayed(due), first)
 
-    def send(self, topic: str, wire: Wire, due: float = 0.0) -> None:
+    def send(self, topic: str, wire: WireMessage, due: float = 0.0) -> None:
         """Send a message to this topic; raises TargetMissing, TargetFull or PublishFailed."""
         try:
             self._preparation.prepared()

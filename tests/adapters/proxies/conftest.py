@@ -12,8 +12,8 @@ from tests.adapters.proxies.fake import FakeProxy
 @pytest.fixture
 def proxy(monkeypatch: pytest.MonkeyPatch) -> FakeProxy:
     made = FakeProxy()
-    monkeypatch.setattr(consumer, "Session", made.session)
-    monkeypatch.setattr(later, "Session", made.session)
+    monkeypatch.setattr(consumer, "GrpcSession", made.session)
+    monkeypatch.setattr(later, "GrpcSession", made.session)
     monkeypatch.setattr(publisher, "Sender", made.sender)
     monkeypatch.setattr(consumer, "_PROBE_EVERY", 0.1)
     monkeypatch.setattr(consumer, "_HURRY", (0.0, 0.1))

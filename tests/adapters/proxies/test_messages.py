@@ -11,18 +11,18 @@ from steadyworker.adapter import OutgoingMessage, Settings, Settle, Settled, Sys
 from steadyworker.errors import MessageRefused, NotPublished, PublishFailed
 from steadyworker_rocketmq.errors import ProxyError
 from steadyworker_rocketmq.grpc.publisher import LONGEST_DELAY
-from steadyworker_rocketmq.messages import Wire
+from steadyworker_rocketmq.messages import WireMessage
 from tests.adapters.proxies.fake import TOO_LARGE, FakeProxy, check
 from tests.adapters.proxies.kit import DELAYED, QUEUE, WITHIN, Worker, work
 from tests.support.stage import eventually
 
 MANY = {f"p{number}": "x" for number in range(128)}
 FOREIGN = {
-    "128 properties": Wire(b"{}", MANY),
-    "blank": Wire(b"{}", {"shop": " ", "empty": ""}),
-    "empty key": Wire(b"{}", {}, None, ("", "a", "b")),
-    "tag": Wire(b"{}", {}, "a||b"),
-    "control": Wire(b"{}", {"shop": "a\nb"}),
+    "128 properties": WireMessage(b"{}", MANY),
+    "blank": WireMessage(b"{}", {"shop": " ", "empty": ""}),
+    "empty key": WireMessage(b"{}", {}, None, ("", "a", "b")),
+    "tag": WireMessage(b"{}", {}, "a||b"),
+    "control": WireMessage(b"{}", {"shop": "a\nb"}),
 }
 
 
@@ -30,9 +30,9 @@ class TestRelease:
     """A release of what another application has sent."""
 
     @pytest.mark.parametrize(
-        "wire", [*FOREIGN.values(), Wire(b"{}", {"shop": "a" * 20_000})], ids=[*FOREIGN, "too long"]
+        "wire", [*FOREIGN.values(), WireMessage(b"{}", {"shop": "a" * 20_000})], ids=[*FOREIGN, "too long"]
     )
-    def test_of_what_a_proxy_does_not_accept_as_it_is(self, proxy: FakeProxy, wire: Wire) -> None:
+    def test_of_what_a_proxy_does_not_accept_as_it_is(self, proxy: FakeProxy, wire: WireMessage) -> None:
         proxy.put(QUEUE, wire)
         with Worker() as worker:
             first = worker.delivery()
@@ -43,7 +43,7 @@ class TestRelease:
 
     def test_of_what_cannot_be_copied_ends_its_invisibility(self, proxy: FakeProxy) -> None:
         """The connection stays, and with it the other deliveries."""
-        proxy.put(QUEUE, Wire(b"{}", {"shop": "a"}))
+        proxy.put(QUEUE, WireMessage(b"{}", {"shop": "a"}))
         with Worker() as worker:
             delivery = worker.delivery()
             proxy.fail = lambda name, _topic: full() if name == "send" else None
