@@ -31,6 +31,7 @@ from steadyworker_rocketmq.direct.connection import DirectLink, ignore
 from steadyworker_rocketmq.direct.held import DirectHeld
 from steadyworker_rocketmq.direct.member import HOLDERS_FIRST, GroupMember, LockedMessage, NoTopicError
 from steadyworker_rocketmq.direct.places import Places
+from steadyworker_rocketmq.held import EPOCH
 from steadyworker_rocketmq.names import QueueNames
 from steadyworker_rocketmq.remoting import TopicQueue
 from steadyworker_rocketmq.topology import PreparedTopics, remoting_of
@@ -56,7 +57,7 @@ class DirectEpoch:
         window: Returns the current prefetch.
     """
 
-    number = 1
+    number = EPOCH
 
     def __init__(
         self, link: DirectLink, io: IoThread, held: DirectHeld, clock: Clock, window: Callable[[], int]
@@ -210,9 +211,7 @@ class DirectConsumer(consumer.Consumer[DirectLink, DirectEpoch]):
         self._queues: list[TopicQueue] = []
         self._places = Places()
         self.link = DirectLink(io, self._connect, lambda: str(url()), self._up, self._down, self._ended)
-        self._held = DirectHeld(
-            DirectEpoch.number, self.link, spec, self._clock, self.tell, lambda: self._window, self._adjust
-        )
+        self._held = DirectHeld(self.link, spec, self._clock, self.tell, lambda: self._window, self._adjust)
         self._only = DirectEpoch(self.link, io, self._held, self._clock, lambda: self._window)
 
     def _connect(self) -> GroupMember:
