@@ -70,8 +70,8 @@ _PERMISSIONS = {"topic": "PUB|SUB", "group": "SUB"}
 
 _NO_SETTINGS = re.compile(r'"?(?:settings|channel)"? is null')
 
-# RocketMQ's ResponseCode: SYSTEM_BUSY, MESSAGE_ILLEGAL, NO_PERMISSION, TOPIC_NOT_EXIST.
-_BUSY, _MESSAGE_ILLEGAL, _NO_PERMISSION, _NO_TOPIC = 2, 13, 16, 17
+# RocketMQ's ResponseCode: SYSTEM_BUSY, MESSAGE_ILLEGAL, SERVICE_NOT_AVAILABLE, NO_PERMISSION, TOPIC_NOT_EXIST.
+_BUSY, _MESSAGE_ILLEGAL, _UNAVAILABLE, _NO_PERMISSION, _NO_TOPIC = 2, 13, 14, 16, 17
 
 
 def is_refused_handle(error: BaseException) -> bool:
@@ -81,12 +81,12 @@ def is_refused_handle(error: BaseException) -> bool:
 
 def is_missing_topic(error: BaseException) -> bool:
     """Return whether the topic does not exist."""
-    return isinstance(error, ProxyError) and error.code == _TOPIC_NOT_FOUND
+    return isinstance(error, ProxyError | RemotingError) and error.code in (_TOPIC_NOT_FOUND, _NO_TOPIC)
 
 
 def is_busy(error: BaseException) -> bool:
     """Return whether the broker accepts no messages for now."""
-    return isinstance(error, ProxyError) and error.code == _TOO_MANY
+    return isinstance(error, ProxyError | RemotingError) and error.code in (_TOO_MANY, _BUSY, _UNAVAILABLE)
 
 
 def refused_message(error: BaseException) -> str | None:

@@ -32,7 +32,7 @@ _ROUTE_EVERY = 30.0
 """Seconds after which a producer asks a name server again for the queues of a topic."""
 
 # RocketMQ's ResponseCode.
-_SYSTEM_ERROR, _BUSY, _UNAVAILABLE, _NO_TOPIC = 1, 2, 14, 17
+_SYSTEM_ERROR, _NO_TOPIC = 1, 17
 NOT_SAFE = {
     10: "the broker's disk did not confirm it in time (FLUSH_DISK_TIMEOUT)",
     11: "the broker has no replica (SLAVE_NOT_AVAILABLE)",
@@ -159,16 +159,6 @@ class Producers:
             idle, self._idle = self._idle, []
         for producer in idle:
             producer.close()
-
-
-def is_missing(error: BaseException) -> bool:
-    """Return whether the topic does not exist."""
-    return isinstance(error, RemotingError) and error.code == _NO_TOPIC
-
-
-def is_full(error: BaseException) -> bool:
-    """Return whether the broker accepts no messages for now."""
-    return isinstance(error, RemotingError) and error.code in (_BUSY, _UNAVAILABLE)
 
 
 def is_certainly_unsent(error: BaseException) -> bool:
