@@ -181,7 +181,7 @@ def stored(broker: FakeRocketMQ) -> int:
 def held_at(worker: Worker, broker: FakeRocketMQ) -> set[str]:
     """Return the ids of the deliveries that a worker holds at this broker."""
     items = worker.adapter._consumer._held._items
-    return {id_ for id_, item in items.items() if item.taken.queue.broker.name == broker.name}
+    return {id_ for id_, item in items.items() if item.locked.queue.broker.name == broker.name}
 
 
 def failed(worker: Worker) -> bool:
