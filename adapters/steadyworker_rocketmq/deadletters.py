@@ -23,8 +23,8 @@ from steadyworker_rocketmq.stored import Stored
 
 _DROPPED = "sw-dropped"
 _MARK_BODY, _MARK = b"\0", json.dumps({"empty": True})
-_QUEUES_WITHIN, _LOOK_EVERY = 5.0, 0.05
-"""Seconds for which a reader waits for the brokers' queues, and between two looks."""
+_QUEUES_WITHIN, _ASKED_EVERY = 5.0, 0.05
+"""Seconds for which a reader waits for the brokers' queues, and between two questions."""
 
 
 class RocketmqDeadLetters:
@@ -94,7 +94,7 @@ class RocketmqDeadLetters:
         pause = threading.Event()
         for broker in self._remoting.brokers():
             while self._remoting.behind(broker) and self._clock.monotonic() < deadline:
-                pause.wait(_LOOK_EVERY)
+                pause.wait(_ASKED_EVERY)
 
     def _all(self) -> Iterator[tuple[str, Stored]]:
         """Yield what the topics had when the reader began, with the place of each."""

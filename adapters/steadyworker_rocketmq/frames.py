@@ -158,12 +158,12 @@ class RemotingConnection:
 
     def _read(self, deadline: float) -> tuple[int, RemotingReply]:
         """Read one frame; return the number of the request that it replies to, or -1, and the reply."""
-        (size,) = _INT.unpack(self._take(_INT.size, deadline))
+        (size,) = _INT.unpack(self._receive(_INT.size, deadline))
         # Some foreign peers send less than two words, and then nothing.
-        (header_size,) = _INT.unpack(self._take(_INT.size, deadline)) if size <= LARGEST_FRAME else (0,)
+        (header_size,) = _INT.unpack(self._receive(_INT.size, deadline)) if size <= LARGEST_FRAME else (0,)
         if header_size >> 24 != _JSON or not 0 < header_size <= size - _INT.size:
             raise Foreign("a reply that is not RocketMQ's remoting protocol, or is over 16 MiB")
-        data = self._take(size - _INT.size, deadline)
+        data = self._receive(size - _INT.size, deadline)
         header = of_kind(parsed(data[:header_size]), dict, "a header")
         code, number = of_kind(header.get("code"), int, "a code"), of_kind(header.get("opaque"), int, "a number")
         texts = {name: text for name, text in part(header, "extFields", dict).items() if isinstance(text, str)}
@@ -175,7 +175,7 @@ class RemotingConnection:
         self._on_request(reply)
         return -1, reply
 
-    def _take(self, size: int, deadline: float) -> bytes:
+    def _receive(self, size: int, deadline: float) -> bytes:
         data = bytearray()
         while len(data) < size:
             self._socket.settimeout(self._left(deadline))

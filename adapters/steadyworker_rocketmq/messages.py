@@ -4,7 +4,7 @@ Conversion between RocketMQ's messages and our headers; the same for both client
 A message has a body, a tag, keys, and properties, which are text.
 The header `TAGS` is the message's tag, and `KEYS` are its keys, with one blank between two; all other headers are properties.
 
-- RocketMQ takes some names for itself, and cannot express some texts: an empty value, a control character.
+- RocketMQ reserves some names, and cannot express some texts: an empty value, a control character.
   Such a header travels in the property `sw-rocketmq`, as JSON: `{"headers": {name: text}}`. So it arrives as it was sent.
 - That property also has the id and the time of the original if the message is a copy, because a copy gets its own from the broker.
 - An empty body, which both client libraries refuse, travels as one marked byte.

@@ -2,7 +2,7 @@
 Requests of RocketMQ's remoting protocol that the client libraries cannot send: topics, groups, offsets, members, stored messages.
 
 Codes and names of fields are those of `RequestCode`, `ResponseCode` and the `…RequestHeader` classes.
-They are the same in RocketMQ 4.9.7 and 5.4.0 where no docstring says otherwise; every request was tried with both.
+They are the same in RocketMQ 4.9.7 and 5.4.0 unless a docstring has an exception; every request was tried with both.
 This client is blocking, and uses plain TCP.
 """
 
@@ -88,7 +88,7 @@ class RemotingError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RocketmqBroker:
-    """A broker, which is the same one at another address; the address of its master, and the name of its cluster if it was asked for."""
+    """One broker, which is the same one at another address; `address` is that of its master, and `cluster` is set by `Remoting.brokers` only."""
 
     name: str
     address: Address = field(compare=False)
@@ -112,7 +112,7 @@ class Remoting:
 
     Every method raises RemotingError if a server refuses, and OSError if it cannot be reached.
     It raises Silent if no reply arrives in time, and Foreign if the reply is of another protocol.
-    Each of these errors has its `Hop`, so that an error of a broker never blames the name server that told its address.
+    Each of these errors has its `Hop`, so that an error of a broker never blames the name server that gave its address.
 
     Args:
         name_servers: The name servers, which are asked in turn until one replies.
@@ -160,7 +160,9 @@ class Remoting:
         table = part(self._ask_name_server(_CLUSTER).table(), "brokerAddrTable", dict)
         clusters = {name: part(of_kind(data, dict, "a broker"), "cluster", str) for name, data in table.items()}
         found = sorted(addresses_of(table.values()).items())
-        return [self._told(RocketmqBroker(name, each[0], clusters.get(name, ""))) for name, each in found if 0 in each]
+        return [
+            self._with_hop(RocketmqBroker(name, each[0], clusters.get(name, ""))) for name, each in found if 0 in each
+        ]
 
     def route(self, topic: str, *, writable: bool = False) -> list[TopicQueue] | None:
         """
@@ -183,7 +185,7 @@ class Remoting:
             if numbers + len(queues) > _MOST_QUEUES:
                 raise Foreign(f"a reply with more than {_MOST_QUEUES} queues")
             if name in brokers and part(data, "perm", int) & (_WRITABLE if writable else _READABLE):
-                broker = self._told(RocketmqBroker(name, brokers[name]))
+                broker = self._with_hop(RocketmqBroker(name, brokers[name]))
                 queues += [TopicQueue(broker, number) for number in range(numbers)]
         return sorted(queues, key=lambda queue: (queue.broker.name, queue.number))
 
@@ -224,7 +226,7 @@ class Remoting:
         return part(reply.table(), "table", dict) if reply.code == _SUCCESS else {}
 
     def behind(self, broker: RocketmqBroker) -> int:
-        """Return the bytes of this broker's log that its queues do not have yet; 0 if it does not tell."""
+        """Return the bytes of this broker's log that its queues do not have yet; 0 if it does not report them."""
         behind = str(self.runtime(broker).get("dispatchBehindBytes"))
         return int(behind) if behind.isdecimal() else 0
 
@@ -253,7 +255,7 @@ class Remoting:
 
     def make_topic(self, name: str, queues: int = 16, kind: str | None = None) -> None:
         """
-        Make or change a topic on every master; the masters tell the name servers before they reply.
+        Make or change a topic on every master; the masters register it at the name servers before they reply.
 
         Args:
             name: The topic.
@@ -436,8 +438,8 @@ class Remoting:
             raise RemotingError("the name server knows no broker", _SUCCESS)
         return masters
 
-    def _told(self, broker: RocketmqBroker) -> RocketmqBroker:
-        """Return a broker, and remember that the name server told its address."""
+    def _with_hop(self, broker: RocketmqBroker) -> RocketmqBroker:
+        """Return a broker, and remember that the name server gave its address."""
         self._hops[broker.address] = hops.of_broker(broker.name, broker.address, self._name_servers[0])
         return broker
 

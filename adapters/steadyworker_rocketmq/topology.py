@@ -7,7 +7,7 @@ The topics and consumer groups of one queue, and how they are made.
 | retries of gRPC | `<queue>-later` | DELAY | as many |
 | dead letters | `<queue>-dead` | NORMAL | 1, so that they have an order |
 
-A name server tells the brokers, and each broker makes its part.
+The adapter asks a name server for the brokers, and each broker makes its part.
 Without `?namesrv=`, an operator makes topics and groups, because a proxy cannot.
 """
 
@@ -87,7 +87,7 @@ def groups_of(url: RocketmqUrl, names: QueueNames) -> dict[str, str]:
 
 def delay_levels(remoting: Remoting, brokers: Iterable[RocketmqBroker], url: RocketmqUrl) -> tuple[float, ...]:
     """
-    Return the brokers' delay levels in seconds, in the order of their numbers; those of the URL if no broker tells them to this login.
+    Return the brokers' delay levels in seconds, in the order of their numbers; those of the URL if no broker shows them to this login.
 
     A broker reads its setting `messageDelayLevel` when it starts.
 

@@ -14,7 +14,7 @@ Transaction messages, for producers: consumers get the message only if the produ
 `check` must answer from durable state, such as the row that `run` has written: COMMIT if it is there, ROLLBACK if it never will be.
 It can be called in another process, after a restart, and while `run` is under way (tried with 5.4.0), for which the answer is UNKNOWN.
 
-A message without a `LocalTransaction`, and one whose `check` fails, has the answer UNKNOWN, never COMMIT; an error in the log says so.
+A message without a `LocalTransaction`, and one whose `check` fails, has the answer UNKNOWN, never COMMIT, and the log has an error.
 After 15 questions without a decision, the broker moves the message to `TRANS_CHECK_MAX_TIME_TOPIC`, where an operator finds it.
 It also counts the questions that reach no producer.
 """
@@ -104,7 +104,7 @@ class TransactionTransport(Protocol):
     """One driver's producer of transaction messages."""
 
     def send(self, topic: str, wire: WireMessage, run: Callable[[str], Decision]) -> Decision:
-        """Send a half message, call `run` with its id, and tell the broker the decision, which is returned."""
+        """Send a half message, call `run` with its id, and send the decision to the broker, which is returned."""
         ...
 
     def close(self) -> None:

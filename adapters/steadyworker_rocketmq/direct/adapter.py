@@ -41,7 +41,7 @@ class DirectAdapter(RocketmqAdapter):
       So one long job delays the messages behind it in its queue, and a topic's jobs run at most one for each queue.
     - A message of a killed worker comes again after up to 60 s, when its queue's lock ends.
     - A delivery outlives a cut connection: the next connection renews the lock, and acknowledges.
-      While no broker runs, no other worker can take its message; if another one locks the queue first afterwards, it is `Lost`.
+      While no broker runs, no other worker can receive its message; if another one locks the queue first afterwards, the delivery is `Lost`.
     - A delay is rounded up to one of the broker's levels.
     - A broker writes places to its disk every 5 s.
       So after its crash, messages that were acknowledged shortly before come again; the ledger answers them from its record.

@@ -125,7 +125,7 @@ class DirectLink:
             self._busy = False
             if member is not self._member:  # aborted now, or meanwhile
                 self._io.in_background(member.close, ignore)
-                if error is None:  # what it took or settled is taken or settled again: the calls allow that
+                if error is None:  # what it received or settled is received or settled again: the calls allow that
                     answer = Future()
                     answer.set_exception(ConnectionError("the connection was given up"))
             self._io.guard(lambda: then(answer))

@@ -9,7 +9,7 @@ The consuming side of one queue at the brokers. A delivery outlives its connecti
 
 **A member** of the consumer group exists while the prefetch is above 0 or a delivery is held.
 **A beat** every few seconds shows that the brokers reply, and renews the locks of what is held.
-**A search** takes as many messages as the prefetch allows; if it finds none, the next one comes after a pause of up to 1 s.
+**A search** receives as many messages as the prefetch allows; if it finds none, the next one comes after a pause of up to 1 s.
 
 `direct.connection.py` has the connection, `direct.member.py` the calls, and `direct.held.py` the deliveries that are held.
 """
@@ -127,7 +127,7 @@ class DirectEpoch:
         self._beat()
 
     def _beat(self) -> None:
-        """Renew the locks of this member, and tell the brokers that it lives."""
+        """Renew the locks of this member, and send heartbeats."""
         if self._next_beat is not None:
             self._next_beat.cancel()
         self._next_beat = self._io.after(_BEAT_EVERY, self._beat)
@@ -143,7 +143,7 @@ class DirectEpoch:
             self._beat()
 
     def _search(self) -> None:
-        """Take messages, unless a search is under way."""
+        """Ask for messages, unless a search is under way."""
         if self._next_search is not None:
             self._next_search.cancel()
             self._next_search = None
@@ -155,7 +155,7 @@ class DirectEpoch:
             return
         self._searching = True
         but = self._held.queues
-        self._link.run(lambda member: member.take(free, but), self._found)
+        self._link.run(lambda member: member.receive(free, but), self._found)
 
     def _found(self, answer: Future[list[LockedMessage]]) -> None:
         self._searching = False
@@ -163,11 +163,11 @@ class DirectEpoch:
             return  # the connection is lost
         found = answer.result()
         spare = []
-        for taken in found:
+        for locked in found:
             if not self._over and len(self._held) < self._window():
-                self._held.add(taken)
+                self._held.add(locked)
             else:
-                spare.append(taken.queue)
+                spare.append(locked.queue)
         if spare:
             self._link.run(lambda member: member.free(spare), ignore)
         if found:
@@ -235,7 +235,7 @@ class DirectConsumer(consumer.Consumer[DirectLink, DirectEpoch]):
         self._held.abandon()
 
     def _go(self) -> None:
-        """Take the next step towards Connected."""
+        """Do the next step towards Connected."""
         if not self._io.stopping and not self.link.is_open:
             self.link.open()
 

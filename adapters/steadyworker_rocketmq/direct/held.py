@@ -7,8 +7,8 @@ A delivery outlives its connection: while no broker can be reached, no other mem
 
 **An acknowledgement** that fails is sent again once a connection is there.
 If the lock may have ended by then, the member first asks whether it still has the queue.
-While other brokers reply, it waits only until the lock has ended, because a delivery that waits takes the place of another one.
-While jobs are short, an acknowledgement also takes the next message of the same queue.
+While other brokers reply, it waits only until the lock has ended, because a delivery that waits has the place of another one.
+While jobs are short, an acknowledgement also receives the next message of the same queue.
 **Release** is the end of the lock: the message stays the first one of its queue, and comes at once, to any member.
 """
 
@@ -32,7 +32,7 @@ _MARGIN = 15.0
 
 _SHORT, _LONGEST_RUN = 1.0, 32
 """
-For this many seconds after a queue was locked, and for at most this many messages in a row, an acknowledgement also takes the next message.
+For this many seconds after a queue was locked, and for at most this many messages in a row, an acknowledgement also receives the next message.
 
 This doubles the throughput of short jobs; after that, other queues have their turn.
 """
@@ -175,7 +175,7 @@ class DirectHeld(HeldDeliveries[_LockedDelivery]):
         self._link.run(work, settled)
 
     def _go_on(self, following: LockedMessage) -> None:
-        """Deliver the message that was taken with an acknowledgement, or give it back."""
+        """Deliver the message that was received with an acknowledgement, or release it."""
         if self._has_room(0):
             self.add(following)
         else:

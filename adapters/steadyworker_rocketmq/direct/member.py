@@ -1,15 +1,15 @@
 """
-One member of a consumer group, which takes messages from queues that it has locked; blocking, for one thread at a time.
+One member of a consumer group, which receives messages from queues that it has locked; blocking, for one thread at a time.
 
 A broker keeps one number for each queue and group: the place up to which the group has consumed.
-So only the first message behind that place is ever taken, and only under the queue's lock.
+So a member receives only the first message behind that place, and only under the queue's lock.
 
 | step | request | by |
 |---|---|---|
 | join the group | heartbeat | `beat` |
-| find queues in which messages wait | statistics of the group | `take` |
-| lock one of them, so that no other member takes from it | lock | `take`, `keep` |
-| get its first message | pull | `take` |
+| find queues in which messages wait | statistics of the group | `receive` |
+| lock one of them, so that no other member receives from it | lock | `receive`, `keep` |
+| get its first message | pull | `receive` |
 | acknowledge | the new place, and then the end of the lock | `finish` |
 | release | the end of the lock | `free` |
 
@@ -51,7 +51,7 @@ _SILENT_FOR = 15.0
 
 HOLDERS_FIRST = 6.0
 """
-For this many seconds after a broker is there again, a member takes no message from it.
+For this many seconds after a broker is there again, a member receives no message from it.
 
 A restarted broker has lost all locks; the pause lets members that hold messages lock their queues again first.
 """
@@ -73,13 +73,13 @@ class NoTopicError(RemotingError):
 @dataclass(frozen=True, slots=True, eq=False)
 class LockedMessage:
     """
-    A message that a member has taken; the queue stays locked until `finish` or `free`.
+    A message that a member has received; the queue stays locked until `finish` or `free`.
 
     Attributes:
         queue: The queue.
         message: The message.
         at: The time (monotonic clock) at which the queue was locked.
-        run: The number of messages that were taken from the queue under the same lock before.
+        run: The number of messages that were received from the queue under the same lock before.
     """
 
     queue: TopicQueue
@@ -103,7 +103,7 @@ class Finished:
 
     Attributes:
         done: False if another member has the queue, and has not consumed the message.
-        following: The queue's next message, if it was taken at once.
+        following: The queue's next message, if it was received at once.
     """
 
     done: bool
@@ -165,7 +165,7 @@ class GroupMember:
         return list(dict.fromkeys(queue.broker for queue in self.queues))
 
     def beat(self, *, joined: bool) -> None:
-        """Tell each broker that this client lives, and whether it is a member of the group."""
+        """Send a heartbeat to each broker, which then counts this client as a member of the group if it has joined."""
         if self._clock.monotonic() - self._routed_at > _ROUTE_EVERY:
             with suppress(*_FAILURES):  # the brokers serve without a name server
                 self._route()
@@ -178,62 +178,61 @@ class GroupMember:
         fields = {"clientID": self._id, "producerGroup": "", "consumerGroup": self._group}
         self._at_each(self.brokers, lambda broker: self._ask(broker, _LEAVE, fields))
 
-    def take(self, most: int, but: Collection[TopicQueue]) -> list[LockedMessage]:
-        """Take at most this many messages, each from another queue, from none of the queues in `but`."""
+    def receive(self, most: int, but: Collection[TopicQueue]) -> list[LockedMessage]:
+        """Lock queues, and return at most this many messages, each the first of another queue, from none of the queues in `but`."""
         found, made_again = self._waiting()
         waiting = [queue for queue in found if queue not in but]
         random.shuffle(waiting)  # so that two members rarely try the same queue
-        taken: list[LockedMessage] = []
+        received: list[LockedMessage] = []
         spare: list[TopicQueue] = []
         # Most tries succeed at once; where other members were faster, a second try for all other queues finds what is left.
         for part in (waiting[:most], waiting[most:]):
-            if len(taken) == most or not part:
+            if len(received) == most or not part:
                 break
             at = self._clock.monotonic()
             for queue in self._locked(part):
                 first = None
-                if len(taken) < most:
+                if len(received) < most:
                     with self._failures_of(queue.broker):
                         first = self._first(queue, made_again=queue in made_again)
                 if first is None:
                     spare.append(queue)
                 else:
-                    taken.append(LockedMessage(queue, first, at))
+                    received.append(LockedMessage(queue, first, at))
         if spare:
             self.free(spare)
-        return taken
+        return received
 
     def keep(self, held: Iterable[LockedMessage]) -> dict[LockedMessage, LockState]:
         """Renew the locks of these messages, and return the state of each; without those whose broker did not reply."""
         found: dict[LockedMessage, LockState] = {}
         by_broker: dict[RocketmqBroker, list[LockedMessage]] = {}
-        for taken in held:
-            by_broker.setdefault(self._now(taken.queue).broker, []).append(taken)
+        for each in held:
+            by_broker.setdefault(self._now(each.queue).broker, []).append(each)
 
         def renew(broker: RocketmqBroker) -> None:
-            theirs = by_broker[broker]
-            locked = self._lock_at(broker, [taken.queue for taken in theirs])
-            for taken in theirs:
-                if self._place(self._now(taken.queue)) > taken.message.offset:
-                    found[taken] = LockState.CONSUMED
+            queues = self._lock_at(broker, [each.queue for each in by_broker[broker]])
+            for each in by_broker[broker]:
+                if self._place(self._now(each.queue)) > each.message.offset:
+                    found[each] = LockState.CONSUMED
                 else:
-                    found[taken] = LockState.OURS if taken.queue in locked else LockState.ELSEWHERE
+                    found[each] = LockState.OURS if each.queue in queues else LockState.ELSEWHERE
 
         self._at_each(by_broker, renew)
         return found
 
-    def finish(self, taken: LockedMessage, *, in_doubt: bool, go_on: bool) -> Finished | None:
+    def finish(self, locked: LockedMessage, *, in_doubt: bool, go_on: bool) -> Finished | None:
         """
         Acknowledge a message; the broker knows the new place when this returns, unless it returns None.
 
         Args:
-            taken: The message.
+            locked: The message.
             in_doubt: The lock may have ended.
-            go_on: Take the next message of the queue, if there is one; otherwise the queue is unlocked.
+            go_on: Receive the next message of the queue, if there is one; otherwise the queue is unlocked.
         """
-        if taken.queue.broker not in self._silent():
-            with self._failures_of(taken.queue.broker):
-                return self._finish(taken, in_doubt=in_doubt, go_on=go_on)
+        if locked.queue.broker not in self._silent():
+            with self._failures_of(locked.queue.broker):
+                return self._finish(locked, in_doubt=in_doubt, go_on=go_on)
         return None
 
     def free(self, queues: Iterable[TopicQueue]) -> None:
@@ -247,17 +246,17 @@ class GroupMember:
 
     # ---------------------------------------------------------------------------------------------------------------
 
-    def _finish(self, taken: LockedMessage, *, in_doubt: bool, go_on: bool) -> Finished:
-        queue, following = self._now(taken.queue), taken.message.offset + 1
+    def _finish(self, locked: LockedMessage, *, in_doubt: bool, go_on: bool) -> Finished:
+        queue, following = self._now(locked.queue), locked.message.offset + 1
         # No broker ends, starts again and lets another member consume in a moment, and no topic is made again.
-        sure = not in_doubt and self._clock.monotonic() - taken.at < _MOMENT
+        sure = not in_doubt and self._clock.monotonic() - locked.at < _MOMENT
         if not sure and not self._lock_at(queue.broker, [queue]):
             return Finished(done=self._place(queue) >= following)
         # Under the lock: otherwise an earlier try succeeded, or another member consumed it, or its offset is another message's.
-        if sure or (self._place(queue) < following and not self._is_gone(queue, taken.message)):
+        if sure or (self._place(queue) < following and not self._is_gone(queue, locked.message)):
             self._remoting.set_consumed(queue, self._topic, self._group, following)
             if go_on and (found := self._remoting.pull(queue, self._topic, self._group, following, 1)[0]):
-                return Finished(done=True, following=LockedMessage(queue, found[0], taken.at, taken.run + 1))
+                return Finished(done=True, following=LockedMessage(queue, found[0], locked.at, locked.run + 1))
         with suppress(*_FAILURES):  # the lock ends by itself
             self.free([queue])
         return Finished(done=True)
@@ -279,11 +278,11 @@ class GroupMember:
         self.queues = found
 
     def _now(self, queue: TopicQueue) -> TopicQueue:
-        """Return the queue at its broker's newest address: what was taken before a broker moved is settled after it."""
+        """Return the queue at its broker's newest address: what was received before a broker moved is settled after it."""
         return TopicQueue(self._masters.get(queue.broker.name, queue.broker), queue.number)
 
     def _waiting(self) -> tuple[list[TopicQueue], set[TopicQueue]]:
-        """Return the queues whose end is not the group's place, and which of them were made again since the last look."""
+        """Return the queues whose end is not the group's place, and which of them were made again since the last question."""
         recently = self._clock.monotonic() - HOLDERS_FIRST
         away = self._failed | {broker for broker, at in self._back_at.items() if at > recently}
         by_broker = _by_broker(queue for queue in self.queues if queue.broker not in away)

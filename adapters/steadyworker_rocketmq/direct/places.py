@@ -1,7 +1,7 @@
 """
-The places of a group in the queues of a topic, as a broker's statistics tell them.
+The places of a group in the queues of a topic, as a broker's statistics report them.
 
-A place is an offset, and **an offset does not tell which message it means**.
+A place is an offset, and **an offset does not identify a message**.
 If a topic is deleted and made again, its offsets begin at 0 again, and a broker of 4.9.7 keeps the group's places.
 A broker that has lost its newest messages, or that has destroyed an expired queue (`mqadmin cleanExpiredCQ`), uses offsets again, too.
 So the statistics' other number is remembered: the time at which the message before the place was stored.

@@ -2,7 +2,7 @@
 Producers that send to the brokers themselves.
 
 Each thread that sends has a connection of its own meanwhile, so a broker that is slow for one sender delays no other.
-A broker has stored a message when it says so (`SEND_OK`); any other result means that the message can be lost, or comes twice.
+A broker has stored a message when it replies `SEND_OK`; any other result means that the message can be lost, or comes twice.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Producer:
 
         Raises:
             NoTopicError: There is no such topic.
-            RemotingError: The broker refused the message, or does not say that it is safe.
+            RemotingError: The broker refused the message, or does not confirm that it is safe.
             OSError: It is unknown whether a broker has the message.
             Silent: The same.
         """

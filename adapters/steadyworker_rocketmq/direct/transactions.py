@@ -48,8 +48,8 @@ _DECISIONS = {Decision.COMMIT: 0x8, Decision.ROLLBACK: 0xC}
 _BEAT_EVERY = 30.0
 """Seconds between two heartbeats, as RocketMQ's own clients send them; a broker forgets a producer after 120 s."""
 
-_LOOK_EVERY = 5.0
-"""Seconds between two looks for brokers without a connection."""
+_ASKED_EVERY = 5.0
+"""Seconds between two questions for the brokers."""
 
 _PLACE_DIGITS = 16
 """The digits at the end of a broker's message id that are the message's place in its commit log."""
@@ -94,7 +94,7 @@ class DirectTransport:
         self._checks = Checks(url, group, partial(self._answer, check), report, clock)
 
     def send(self, topic: str, wire: WireMessage, run: Callable[[str], Decision]) -> Decision:
-        """Send a half message, call `run` with its id, and tell the broker the decision; raises PublishFailed."""
+        """Send a half message, call `run` with its id, and send the decision to the broker; raises PublishFailed."""
         try:
             half = self._producers.send(topic, partial(self._put, topic, wire))
         except BrokerUnavailable as error:
@@ -205,7 +205,7 @@ class Checks:
         self._threads: dict[Address, threading.Thread] = {}
         self._failing: set[Address] = set()
         self._answers = ThreadPoolExecutor(1, "steadyworker-checks")
-        self._thread = threading.Thread(target=self._look, name="steadyworker-producer", daemon=True)
+        self._thread = threading.Thread(target=self._keep_connected, name="steadyworker-producer", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -216,7 +216,7 @@ class Checks:
             thread.join()
         self._answers.shutdown(cancel_futures=True)
 
-    def _look(self) -> None:
+    def _keep_connected(self) -> None:
         """Keep a connection to each broker, until the end."""
         brokers: list[RocketmqBroker] = []
         with remoting_of(self._url, self._clock) as remoting:
@@ -235,7 +235,7 @@ class Checks:
                         with suppress(RuntimeError):  # no thread can be started now
                             thread.start()
                             self._threads[broker.address] = thread
-                self._stopped.wait(_LOOK_EVERY)
+                self._stopped.wait(_ASKED_EVERY)
 
     def _listen(self, named: RocketmqBroker) -> None:
         """Be a producer of the group at this broker, until an error or the end."""
@@ -250,7 +250,7 @@ class Checks:
                         beaten_at = self._clock.monotonic()
                         self._failing.discard(broker)
                     remoting.serve(broker, 1.0)
-        except Exception as error:  # noqa: BLE001 - the next look begins again
+        except Exception as error:  # noqa: BLE001 - the next turn begins again
             at_hop(error, of_broker(named.name, broker, str(self._url)))
             self._failed(broker, error)
 

@@ -156,8 +156,8 @@ def _led_to(client: Any) -> Hop | None:
     if client is None:
         return None
     proxies = str(client.client_configuration.rpc_endpoints)  # addresses, with a comma between two
-    told = {str(each) for each in client.route_manager.get_all_endpoints().values()}
-    away = sorted(each for each in told if not {*each.split(",")} <= {*proxies.split(",")})
+    given = {str(each) for each in client.route_manager.get_all_endpoints().values()}
+    away = sorted(each for each in given if not {*each.split(",")} <= {*proxies.split(",")})
     return of_endpoints(away, proxies) if away else None
 
 
@@ -286,7 +286,7 @@ class Sender:
     The producer of one process at some proxies; thread-safe.
 
     Attributes:
-        failure: Why it was closed; None while it is open. Its other calls under way end with a `CancelledError`, which tells nothing.
+        failure: Why it was closed; None while it is open. Its other calls under way end with a `CancelledError`, which names no cause.
     """
 
     failure: ProxyError | None = None
@@ -319,7 +319,7 @@ class Sender:
             due: The time at which the broker delivers it, in seconds since 1970.
 
         Raises:
-            ProxyError: The proxy refused the message, or did not tell where to send it (`unsent`), or it is unknown whether
+            ProxyError: The proxy refused the message, or did not name where to send it (`unsent`), or it is unknown whether
                 the broker has it.
         """
         with _as_proxy_error(self._producer):
@@ -361,7 +361,7 @@ class HalfMessage:
         self._transaction = transaction
 
     def end(self, *, commit: bool) -> None:
-        """Tell the broker the decision; raises ProxyError."""
+        """Send the decision to the broker; raises ProxyError."""
         with _as_proxy_error():
             (self._transaction.commit if commit else self._transaction.rollback)()
 

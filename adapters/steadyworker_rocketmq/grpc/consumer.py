@@ -9,7 +9,8 @@ The consuming side of one queue at a proxy. A delivery outlives its connection, 
 
 **A session** is a member of the consumer group. There is one while the prefetch is above 0 or a delivery is held.
 **A poll** receives as many messages as the prefetch allows; the proxy replies at once if there is a message, otherwise after 5 s.
-The session stays open until its poll has ended: what comes after the stop began is given back, and would else come after its invisibility.
+The session stays open until its poll has ended.
+Messages that arrive after the stop began are released; otherwise they would stay invisible for a minute.
 While no poll is under way, a question every few seconds shows whether the proxy is there.
 
 `held.py` has the deliveries that are held, and `later.py` what happens to delayed messages.
@@ -227,7 +228,7 @@ class GrpcConsumer(consumer.Consumer[GrpcLink, GrpcEpoch]):
         self.link = GrpcLink(io, lambda: publisher.reach(names.work), self._up, self._down, self._given_up)
         self._held = GrpcHeld(self.link, io, publisher, spec, clock, invisible, self.tell, self._adjust)
         self._only = GrpcEpoch(self.link, io, url, names, self._held, invisible, clock, lambda: self._window)
-        self._mover = Mover(url, names, publisher, clock, self._mover_said, self._mover_refused)
+        self._mover = Mover(url, names, publisher, clock, self._mover_reported, self._mover_refused)
 
     def fail(self, error: Exception) -> None:
         """End the connection because of an unexpected error; without one, try again."""
@@ -244,7 +245,7 @@ class GrpcConsumer(consumer.Consumer[GrpcLink, GrpcEpoch]):
         """Move delayed messages while there is a connection and the prefetch is above 0."""
         self._mover.wanted(wanted=self.link.is_open and self._window > 0)
 
-    def _mover_said(self, error: Exception | None) -> None:
+    def _mover_reported(self, error: Exception | None) -> None:
         """Pass on that delayed messages are not moved, or are moved again (None); called in the mover's thread."""
         with suppress(BrokerUnavailable):  # the adapter was stopped
             self._io.call(lambda: self._moved(error))
@@ -267,7 +268,7 @@ class GrpcConsumer(consumer.Consumer[GrpcLink, GrpcEpoch]):
             self.tell(Unreachable(cause, explain=explain) if cause else Connected(self._only.number))
 
     def _go(self) -> None:
-        """Take the next step towards Connected."""
+        """Do the next step towards Connected."""
         if not self._io.stopping and not self.link.is_open:
             self.link.open()
 

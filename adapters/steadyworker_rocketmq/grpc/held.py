@@ -9,7 +9,7 @@ It is `SENT` at best: a broker that crashes can forget what it confirmed, and th
 **Release** is a copy to the work topic, confirmed, and then an acknowledgement: the copy comes at once, to any member.
 The end of the invisibility takes at least 10 s, and counts as a delivery.
 So it is the release only of a message that cannot be copied whole: one that a proxy refuses, or another application's with longer headers.
-**A stop** tries each settlement once; one that fails is answered with the error, and its message comes again.
+**A stop** tries each settlement once; if it fails, its caller gets the error, and the message comes again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """
 Moves delayed messages that are due from the topic `<queue>-later` to the work topic: a copy first, then an acknowledgement.
 
-Each worker that takes jobs does this, in a consumer group of its own, so that a moved message is in one place at any time.
+Each worker process that receives jobs does this, in a consumer group of its own, so that a moved message is in one place at any time.
 If a worker ends between copy and acknowledgement, the message is moved twice; both copies have the same id, and are one job.
 
 The broker may deliver a message before its time, because its clock may be ahead of the worker's.
