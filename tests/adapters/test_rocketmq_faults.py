@@ -37,7 +37,7 @@ Node = TypeVar("Node", bound=RocketMQNode)
 REAL = [pytest.mark.slow, pytest.mark.rocketmq, pytest.mark.xdist_group("rocketmq"), pytest.mark.timeout(300)]
 
 MOST = 4_000_000
-"""Bytes of a body that a broker takes, as it is shipped; properties are beside it."""
+"""Bytes of a body that a broker accepts, as it is shipped; properties are beside it."""
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ class RocketmqFaults(FaultBench, Generic[Node]):
         return self.rocketmq
 
     def missed_within(self, seconds: int, url: str, monkeypatch: pytest.MonkeyPatch) -> str:
-        """As `FaultBench`; no option says for how long the adapter waits for a reply."""
+        """As `FaultBench`; no option sets for how long the adapter waits for a reply."""
         self.give_up_after(float(seconds), monkeypatch)
         return url
 
@@ -120,7 +120,7 @@ class DirectFaults(RocketmqFaults[RocketMQNode]):
 
     settled = Settled.SENT
     waits_behind = True
-    needs_no_login = ("exists", "dead_letters")  # a name server tells everybody that there is no such topic yet
+    needs_no_login = ("exists", "dead_letters")  # a name server replies to everybody that there is no such topic yet
     handshake = 900
     fillers = 8
 
@@ -147,13 +147,13 @@ class DirectFaults(RocketmqFaults[RocketMQNode]):
             rules = json.loads(before)
             rules["accounts"][0]["secretKey"] = password
             file.write_text(json.dumps(rules))
-            eventually(lambda: self._takes(password), "the broker takes the other password")
+            eventually(lambda: self._accepts(password), "the broker accepts the other password")
 
         yield change
         file.write_text(before)
-        eventually(lambda: self._takes(self.password), "the broker takes its usual password")
+        eventually(lambda: self._accepts(self.password), "the broker accepts its usual password")
 
-    def _takes(self, password: str) -> bool:
+    def _accepts(self, password: str) -> bool:
         try:
             return bool(
                 Witness(self.rocketmq.name_servers[0], Account(USER, password)).settings(self.rocketmq.broker_address)
@@ -194,7 +194,7 @@ class GrpcFaults(RocketmqFaults[RocketMQ5]):
 
     @pytest.fixture
     def change_password(self) -> Iterator[Callable[[str], None]]:
-        """Tell the broker, and restart the proxy, which remembers logins, and has the same one."""
+        """Change it at the broker, and restart the proxy, which remembers logins, and has the same one."""
         now = [self.password]
         settings = self.rocketmq.folder / "proxy.json"
 

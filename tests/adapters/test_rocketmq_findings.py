@@ -1,4 +1,4 @@
-"""What `check` finds on RocketMQ: each finding has its remedy, a healthy broker has none, and nothing is changed by the look."""
+"""What `check` finds on RocketMQ: each finding has its remedy, a healthy broker has none, and and the check changes nothing."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_how_a_broker_can_lose_the_message_of_a_claimed_job(case: Case) -> None:
     assert all("(5.4.0)" in each.what and "popConsumerKVServiceEnable=true" in each.remedy for each in revival)
 
 
-def test_a_look_makes_nothing(case: Case) -> None:
+def test_a_check_makes_nothing(case: Case) -> None:
     assert case.found() == []
     assert case.node.topics(case.queue) == []
     assert case.node.groups(case.queue) == []
@@ -173,7 +173,7 @@ def test_a_broker_that_the_name_server_names_and_this_host_does_not_reach(case: 
 
 
 @GRPC
-def test_a_name_server_that_is_away_hides_nothing_that_the_proxy_tells(case: Case) -> None:
+def test_a_name_server_that_is_away_hides_nothing_that_the_proxy_reports(case: Case) -> None:
     (port,) = free_ports(1)
     assert isinstance(case.node, RocketMQ5)
     url = f"rocketmq+grpc://{case.node.grpc_address}?members=off&namesrv=127.0.0.1:{port}"
@@ -208,8 +208,8 @@ def test_a_remoting_port_of_a_proxy_that_counts_no_members(case: Case) -> None:
 
 
 @GRPC
-def test_without_a_name_server_the_proxy_tells_of_topics(case: Case) -> None:
-    """A topic that the worker cannot make is an error; a note says what was not checked."""
+def test_without_a_name_server_the_proxy_reports_topics(case: Case) -> None:
+    """A topic that the worker cannot make is an error; a note lists what was not checked."""
     assert isinstance(case.node, RocketMQ5)
     url = f"rocketmq+grpc://{case.node.grpc_address}?members=off&namesrv=off"
     *missing, note = case.found(url)
@@ -236,7 +236,7 @@ def test_without_a_name_server_a_wrong_type_is_found(case: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "driver", "said"),
+    ("text", "driver", "parts"),
     [
         ("4.9.7", "remoting", ["CVE-2024-23321"]),
         ("4.9.5", "remoting", ["4.9.7 or newer, got 4.9.5", "CVE-2023-33246", "CVE-2023-37582", "CVE-2024-23321"]),
@@ -250,10 +250,10 @@ def test_without_a_name_server_a_wrong_type_is_found(case: Case) -> None:
         ("", "grpc", []),
     ],
 )
-def test_versions(text: str, driver: Any, said: list[str]) -> None:
+def test_versions(text: str, driver: Any, parts: list[str]) -> None:
     found = [*version_findings(text, driver, "broker-a")]
-    assert len(found) == len(said)
-    for finding, part in zip(found, said, strict=True):
+    assert len(found) == len(parts)
+    for finding, part in zip(found, parts, strict=True):
         assert part in finding.what
         assert finding.level == ("note" if "sends back" in part else "warning")
     assert version_of("5.4.0-SNAPSHOT") == (5, 4, 0)
@@ -324,14 +324,14 @@ class Shifted(SystemClock):
 def test_a_broker_whose_clock_differs(case: Case, seconds: float, apart: str) -> None:
     """It matters to the delays of a proxy only, and a healthy broker above has none."""
     case.make()
-    eventually(lambda: not case.is_grpc or case.found(clock=Shifted(seconds)), "a broker that tells its clock")
+    eventually(lambda: not case.is_grpc or case.found(clock=Shifted(seconds)), "a broker that reports its clock")
     found = case.found(clock=Shifted(seconds))
     if not case.is_grpc:
         assert found == []
         return
     finding = only(found, "warning", f"s {apart} the clock of this machine")
-    (told,) = re.findall(r"is (\d+) s", finding.what)
-    assert 17_990 <= int(told) <= 18_010
+    (apart,) = re.findall(r"is (\d+) s", finding.what)
+    assert 17_990 <= int(apart) <= 18_010
     assert ("begin late by as much" in finding.what) is (apart == "behind")
     assert "NTP" in finding.remedy
 
@@ -482,7 +482,7 @@ def test_the_command_for_a_group_that_must_not_consume_keeps_its_maximum(case: C
 
 @GRPC
 def test_a_group_whose_first_start_could_skip_what_waits(case: Case) -> None:
-    """An operator has made it; the worker then sets it to the first message, as the remedy says."""
+    """An operator has made it; the worker then sets it to the first message, as the remedy proposes."""
     case.node.make_topic(case.queue, 2, "NORMAL")
     witness = case.node.witness
     witness.make_group(case.queue, 1_000_000)
@@ -508,7 +508,7 @@ def test_transactions_that_nobody_decides(case: Case, monkeypatch: pytest.Monkey
     assert not any("not decided" in each.what for each in case.found())
     for _ in range(3):
         case.node.send(case.queue, b"half", {"TRAN_MSG": "true", "PGROUP": case.queue})
-    # A broker makes the topic at its first such message, and then tells the name server.
+    # A broker makes the topic at its first such message, and then registers it at the name server.
     found = eventually(lambda: [each for each in case.found() if "not decided" in each.what], "a finding")
     finding = only(found, "warning", "messages of transactions that are not decided (RMQ_SYS_TRANS_HALF_TOPIC)")
     assert "checker" in finding.remedy

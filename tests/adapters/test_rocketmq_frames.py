@@ -39,7 +39,7 @@ def reply(request: Mapping[str, Any], body: bytes = b"", code: int = 0, **header
 
 
 class Peer:
-    """A server that answers each request as a test says."""
+    """A server that answers each request as a test sets."""
 
     def __init__(self, answer: Answer, pieces: int = 1 << 30, pause: float = 0.0, *, one_by_one: bool = False) -> None:
         self._server = socket.create_server(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""An error names the server at which it arose, its role and who told its address: a URL names the first server only."""
+"""An error names the server at which it arose, its role, and the server that gave its address: a URL names the first server only."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ def test_each_error_names_the_broker_that_cannot_be_reached(inside: tuple[Rocket
         down = worker.wait(Unreachable)
         texts = [text_of(lambda: adapter.publish(message())), text_of(adapter.consumers), text_of(read)]
         assert (down.cause, down.explain) == (expected, "rocketmq.broker-unreachable")
-    said: list[str] = []
-    transport = DirectTransport(parse_url(node.remoting_url), "shop", check, said.append, Settings().clock)
+    reports: list[str] = []
+    transport = DirectTransport(parse_url(node.remoting_url), "shop", check, reports.append, Settings().clock)
     with closing(transport):
-        eventually(lambda: said, "a report of the connection for checks")
-    assert [text.startswith(expected) for text in (*texts, *said)] == [True] * 4
+        eventually(lambda: reports, "a report of the connection for checks")
+    assert [text.startswith(expected) for text in (*texts, *reports)] == [True] * 4
 
 
 @pytest.mark.parametrize("driver", ["rocketmq", "rocketmq+grpc"])

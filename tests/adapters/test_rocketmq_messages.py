@@ -74,7 +74,7 @@ def test_whatever_is_sent_is_accepted_by_a_proxy_and_arrives_whole(headers: dict
         *[("UNIQ_KEY", "x"), ("TAGS", "a||b"), ("TAGS", ""), ("KEYS", "a  b"), ("__RMQ.TRANSIENT.x", "1")],
     ],
 )
-def test_what_rocketmq_takes_for_itself_travels_in_one_property(name: str, text: str) -> None:
+def test_what_rocketmq_reserves_travels_in_one_property(name: str, text: str) -> None:
     """A copied TRAN_MSG would make the message a half message, which nobody sees."""
     wire = wire_of(outgoing({name: text}))
     assert [*wire.properties] == [EXACT]
@@ -139,7 +139,7 @@ def test_the_size_is_that_of_properties_tag_and_keys() -> None:
     assert WireMessage(b"{}", {"a": "é"}, "tag", ("k1", "k2")).size() == 3 + 3 + 4
 
 
-def test_more_headers_than_a_proxy_takes_travel_all() -> None:
+def test_more_headers_than_a_proxy_accepts_travel_all() -> None:
     headers = {f"h{number}": "x" for number in range(300)}
     wire = wire_of(outgoing(headers))
     assert len(wire.properties) <= PROXY_PROPERTIES
@@ -176,7 +176,7 @@ def test_a_copy_of_any_foreign_message_is_accepted_by_a_proxy_and_has_the_same_h
 
 
 def test_a_copy_of_a_foreign_message_that_is_too_large_for_a_proxy_is_whole() -> None:
-    """A broker takes 32 KB of properties from its own clients, a proxy only 16 KB."""
+    """A broker accepts 32 KB of properties from its own clients, a proxy only 16 KB."""
     foreign = WireMessage(b"{}", {"shop": "a", "long": "x" * 30_000})
     copy = foreign.copied("id-1", 5.0)
     assert fits(copy)

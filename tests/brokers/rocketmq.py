@@ -410,7 +410,7 @@ class RocketMQNode(RocketMQ):
 
 
 class RocketMQ4(RocketMQNode):
-    """4.9.7: a name server and a broker; both listen on all addresses, because 4.x cannot be told otherwise."""
+    """4.9.7: a name server and a broker; both listen on all addresses, because 4.x has no setting for that."""
 
     LINE = "4"
 
@@ -468,8 +468,8 @@ class RocketMQ5(RocketMQNode):
 
     Attributes:
         proxy: The proxy's process.
-        grpc_address: Where the proxy takes gRPC.
-        proxy_address: Where the proxy takes remoting.
+        grpc_address: Where the proxy accepts gRPC.
+        proxy_address: Where the proxy accepts remoting.
     """
 
     LINE = "5"
@@ -571,7 +571,7 @@ class RocketMQ5(RocketMQNode):
         }
 
     def _serves_clients(self) -> bool:
-        """Return whether the proxy replies at its remoting port, and takes connections at the other one."""
+        """Return whether the proxy replies at its remoting port, and accepts connections at the other one."""
 
         def replies(witness: Witness) -> bool:
             witness.members("nobody", self.proxy_address)
@@ -582,7 +582,7 @@ class RocketMQ5(RocketMQNode):
 
 
 def ports_in_a_row(count: int) -> int:
-    """Return the first of so many free ports in a row: a broker also takes the port 2 below its own, and the next one."""
+    """Return the first of so many free ports in a row: a broker also opens the port 2 below its own, and the next one."""
     found: set[int] = set()
     while True:
         found.update(free_ports(count))

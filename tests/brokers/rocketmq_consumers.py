@@ -81,13 +81,13 @@ class RocketmqConsumer(ABC):
     def _run(self) -> None:
         try:
             self._join()
-            self._tell(is_open=True)
+            self._report(is_open=True)
             self._consume()
             self._leave()
         except Exception as error:  # noqa: BLE001 - it is raised where a message is taken
             with self._changed:
                 self._error = error
-        self._tell(is_open=True, ended=True)
+        self._report(is_open=True, ended=True)
 
     def _consume(self) -> None:
         renewed = time.monotonic()
@@ -117,7 +117,7 @@ class RocketmqConsumer(ABC):
         if self._error:
             raise self._error
 
-    def _tell(self, *, is_open: bool, ended: bool = False) -> None:
+    def _report(self, *, is_open: bool, ended: bool = False) -> None:
         with self._changed:
             self._open, self._ended = is_open, ended
             self._changed.notify_all()

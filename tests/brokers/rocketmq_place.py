@@ -2,7 +2,7 @@
 A test's place at RocketMQ: topics and groups whose names no other place uses.
 
 Queues are counted by what their groups have not consumed.
-At the brokers, a message that a member holds is one of these; at a proxy it soon is not, and no request tells of it (`hidden_for`).
+At the brokers, a message that a member holds is one of these; at a proxy it soon is not, and no request reports it (`hidden_for`).
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class RocketmqPlace(ABC):
         self._proxies: list[Proxy] = []
         self._own: set[str] = set()
         """The ids of this place's own consumers."""
-        self._taken: dict[tuple[str, QueueAt], int] = {}
-        """The places up to which this place has taken what is in a queue."""
+        self._drained: dict[tuple[str, QueueAt], int] = {}
+        """The places up to which this place has drained a queue."""
         self.wait_for_broker()
         self._delayed = _Delayed(node.witness, self.prefix)
 
@@ -178,14 +178,14 @@ class RocketmqPlace(ABC):
                 for each, stored in self._letters(topic) if kept else self._rest(topic, queue):
                     message = message_of(queue, stored.body, stored.properties, given_up=topic == given_up)
                     found[stored.id] = message
-                    self._taken[topic, each] = stored.offset + 1
+                    self._drained[topic, each] = stored.offset + 1
         for late in self._delayed.waiting():
             found.setdefault(late.stored.id, message_of(late.topic, late.stored.body, late.stored.properties))
         self._delayed.forget(self.prefix)
         return [*found.values()]
 
     def _retries(self, queue: str, topics: list[str]) -> list[str]:
-        """Return the topics of which a proxy also takes for this queue: what was invisible goes there."""
+        """Return the topics of which a proxy also receives for this queue: what was invisible goes there."""
         forms = (f"%RETRY%{queue}_{queue}", f"%RETRY%{queue}+{queue}")
         return [topic for topic in topics if topic in forms]
 
@@ -195,7 +195,7 @@ class RocketmqPlace(ABC):
             return len(self._letters(topic))
         witness = self.node.witness
         queues = witness.route(topic) or []
-        if any((topic, queue) in self._taken for queue in queues):
+        if any((topic, queue) in self._drained for queue in queues):
             return sum(witness.end(queue, topic) - self._begin(queue, topic, group) for queue in queues)
         count = 0
         for broker in {queue.broker for queue in queues}:
@@ -220,7 +220,7 @@ class RocketmqPlace(ABC):
         witness = self.node.witness
         consumed = witness.consumed(queue, topic, group) if group else None
         first = witness.first(queue, topic) if consumed is None else consumed
-        return max(first, self._taken.get((topic, queue), 0))
+        return max(first, self._drained.get((topic, queue), 0))
 
     def _rest(self, topic: str, group: str = "") -> list[tuple[QueueAt, StoredMessage]]:
         """Return what neither the group nor this place has consumed, oldest first in each queue."""
@@ -255,7 +255,7 @@ class RocketmqPlace(ABC):
     # --- Connections ---
 
     def connections(self) -> AbstractSet[str]:
-        """As `Place`: those that consume, by client and address, as the broker does not tell where the others send."""
+        """As `Place`: those that consume, by client and address, as the broker does not report the others."""
         found = [client for group in self.node.groups(self.prefix) for client in self._clients(group).items()]
         return {f"{id_} {address}" for id_, address in found if id_ not in self._own}
 
@@ -344,7 +344,7 @@ class GrpcPlace(RocketmqPlace):
         """
         As `Place`; three heartbeats are the time after which a silent worker's messages come again.
 
-        A proxy takes 10 s or more, and no test waits for more than 15 s.
+        A proxy accepts 10 s or more, and no test waits for more than 15 s.
         """
         invisible = min(max(10, 3 * heartbeat), self.LONGEST_INVISIBLE)
         options = f"namesrv={self.node.name_servers[0]}&members={self.node.proxy_address}&invisible={invisible}"

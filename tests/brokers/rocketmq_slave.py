@@ -8,7 +8,7 @@ from tests.brokers.rocketmq_witness import Witness
 from tests.support.stage import eventually
 
 MASTER, SLAVE = 0, 1
-"""The numbers by which a name server tells the two apart."""
+"""The numbers by which a name server distinguishes the two."""
 
 
 class RocketMQ4WithSlave(RocketMQ4):

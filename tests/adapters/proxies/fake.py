@@ -143,10 +143,10 @@ class FakeSession:
 
     def _received(self, message: Message, visible_at: float) -> Received:
         message.attempts += 1
-        self._take(message, visible_at)
+        self._hide(message, visible_at)
         return Received(message.wire, message.id, message.attempts, message.born_at, message.handle, message)
 
-    def _take(self, message: Message, visible_at: float) -> None:
+    def _hide(self, message: Message, visible_at: float) -> None:
         self._proxy.count += 1
         message.handle, message.visible_at = f"handle-{self._proxy.count}", visible_at
 
@@ -163,7 +163,7 @@ class FakeSession:
     def renew(self, received: Received, invisible: int) -> None:
         assert 10 <= invisible <= 43_200
         with self._held("renew", received) as message:
-            self._take(message, time.time() + self._proxy.skew + invisible)
+            self._hide(message, time.time() + self._proxy.skew + invisible)
             received.handle = message.handle
 
     def forward(self, received: Received) -> None:

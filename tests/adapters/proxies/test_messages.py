@@ -64,7 +64,7 @@ class TestLimits:
     @pytest.mark.parametrize("headers", [{"KEYS": "k" * 17_000}, {"KEYS": "a " * 8_400 + "a"}, {"TAGS": "t" * 17_000}])
     @pytest.mark.parametrize("to", Target)
     def test_of_long_keys_and_tags(self, proxy: FakeProxy, headers: dict[str, str], to: Target) -> None:
-        """A broker takes 32 KB of them from its own clients, a proxy 16 KiB together with the properties."""
+        """A broker accepts 32 KB of them from its own clients, a proxy 16 KiB together with the properties."""
         with Worker(prefetch=0) as worker:
             worker.adapter.publish(OutgoingMessage(to, b"{}", headers, 60.0 if to is Target.LATER else 0.0))
         (stored,) = [message for messages in proxy.topics.values() for message in messages]
@@ -137,7 +137,7 @@ class TestLimits:
         assert isinstance(raised.value, NotPublished) is unsent
 
     @pytest.mark.parametrize(
-        ("ended", "told"),
+        ("ended", "cause"),
         [
             (ProxyError("CancelledError"), "no reply in time"),
             (
@@ -146,10 +146,10 @@ class TestLimits:
             ),
         ],
     )
-    def test_a_call_that_was_ended_by_another_call_tells_why_and_any_other_its_own_cause(
-        self, proxy: FakeProxy, ended: ProxyError, told: str
+    def test_a_call_that_was_ended_by_another_call_reports_that_cause_and_any_other_its_own(
+        self, proxy: FakeProxy, ended: ProxyError, cause: str
     ) -> None:
-        if told == "no reply in time":
+        if cause == "no reply in time":
             ended.__cause__ = CancelledError()
         with Worker(prefetch=0) as worker:
             worker.adapter.publish(work())
@@ -161,7 +161,7 @@ class TestLimits:
                     raise ended
 
             proxy.fail = fail
-            with pytest.raises(PublishFailed, match=told):
+            with pytest.raises(PublishFailed, match=cause):
                 worker.adapter.publish(work())
 
 
