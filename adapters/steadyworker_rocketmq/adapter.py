@@ -31,8 +31,8 @@ from steadyworker_rocketmq.deadletters import RocketmqDeadLetters
 from steadyworker_rocketmq.errors import translated
 from steadyworker_rocketmq.names import names_of
 from steadyworker_rocketmq.publisher import RocketmqPublisher
-from steadyworker_rocketmq.remoting import Login, Remoting
-from steadyworker_rocketmq.topology import prepare_at, remoting_of
+from steadyworker_rocketmq.remoting import Remoting
+from steadyworker_rocketmq.topology import login_of, prepare_at, remoting_of
 from steadyworker_rocketmq.url import RocketmqUrl, parse_url
 
 LATE = 3.0
@@ -152,10 +152,9 @@ class RocketmqAdapter(ABC):
         if not url.members:
             return Uncounted("with ?members=off, no proxy is asked", MEMBERS_REMEDY)
         found: set[str] = set()
-        login = Login(url.user, url.password) if url.user else None
         with (
             translated(",".join(map(str, url.members))),
-            Remoting(url.namesrv or (), login, self._settings.clock) as remoting,
+            Remoting(url.namesrv or (), login_of(url), self._settings.clock) as remoting,
         ):
             for proxy in url.members:
                 found.update(remoting.members(self._names.group, proxy))

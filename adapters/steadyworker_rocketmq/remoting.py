@@ -20,7 +20,6 @@ from steadyworker.adapter import Clock
 from steadyworker.network.errors import Foreign, Hop, Silent, at, at_hop, short
 from steadyworker.network.owed import QUESTION_WITHIN
 from steadyworker.network.url import Address
-from steadyworker_rocketmq import hops
 from steadyworker_rocketmq.frames import (
     RemotingConnection,
     RemotingReply,
@@ -30,6 +29,7 @@ from steadyworker_rocketmq.frames import (
     part,
     signature,
 )
+from steadyworker_rocketmq.hops import of_broker, of_members, of_name_servers
 from steadyworker_rocketmq.stored import Stored, stored_messages, text_of
 
 READER = "TOOLS_CONSUMER"
@@ -137,7 +137,7 @@ class Remoting:
         self._on_request = on_request
         self._open: dict[Address, RemotingConnection] = {}
         self._numbers = count(1)
-        self._hops = dict.fromkeys(name_servers, hops.of_name_servers(name_servers))
+        self._hops = dict.fromkeys(name_servers, of_name_servers(name_servers))
         self._last: Hop | None = None
 
     def __enter__(self) -> Self:
@@ -242,7 +242,7 @@ class Remoting:
         """
         found: set[str] = set()
         if at is not None:
-            self._hops[at] = hops.of_members(at)
+            self._hops[at] = of_members(at)
         for address in (broker.address for broker in self._masters()) if at is None else (at,):
             reply = self.ask(address, _MEMBERS, {"consumerGroup": group}, allowed=(_SYSTEM_ERROR,))
             if reply.code == _SUCCESS:
@@ -329,13 +329,11 @@ class Remoting:
         reply = self._ask_queue(_PULL, queue, topic, fields, allowed=empty)
         return (stored_messages(reply.body) if reply.code == _SUCCESS else []), reply.number("nextBeginOffset")
 
-    def send(
-        self, queue: TopicQueue, topic: str, body: bytes, properties: Mapping[str, str] | None = None, flags: int = 0
-    ) -> str:
-        """Send a message with these `MessageSysFlag`s as `store` does; return its id, which is the property `UNIQ_KEY`, or a new one."""
-        properties = {"UNIQ_KEY": secrets.token_hex(16).upper(), **(properties or {})}
-        self.store(queue, topic, body, properties, {"sysFlag": str(flags)})
-        return properties["UNIQ_KEY"]
+    def send(self, queue: TopicQueue, topic: str, body: bytes, properties: Mapping[str, str]) -> str:
+        """Send a message as `store` does; return its id, which is the property `UNIQ_KEY`, or a new one."""
+        named = {"UNIQ_KEY": secrets.token_hex(16).upper(), **properties}
+        self.store(queue, topic, body, named, {})
+        return named["UNIQ_KEY"]
 
     def store(
         self, queue: TopicQueue, topic: str, body: bytes, properties: Mapping[str, str], fields: Mapping[str, str]
@@ -440,7 +438,7 @@ class Remoting:
 
     def _with_hop(self, broker: RocketmqBroker) -> RocketmqBroker:
         """Return a broker, and remember that the name server gave its address."""
-        self._hops[broker.address] = hops.of_broker(broker.name, broker.address, self._name_servers[0])
+        self._hops[broker.address] = of_broker(broker.name, broker.address, self._name_servers[0])
         return broker
 
     def _connected(self, address: Address, deadline: float) -> RemotingConnection:

@@ -54,8 +54,12 @@ def remoting_of(url: RocketmqUrl, clock: Clock) -> Remoting:
     servers = url.addresses if url.driver == "remoting" else url.namesrv
     if not servers:
         raise ValueError("Expected name servers in the broker's URL, got none: set ?namesrv=host:9876.")
-    login = Login(url.user, url.password) if url.user else None
-    return Remoting(servers, login, clock)
+    return Remoting(servers, login_of(url), clock)
+
+
+def login_of(url: RocketmqUrl) -> Login | None:
+    """Return the login of the URL, if it has one."""
+    return Login(url.user, url.password) if url.user else None
 
 
 def prepare_at(url: RocketmqUrl, names: QueueNames, mode: str, clock: Clock) -> PreparedTopics:

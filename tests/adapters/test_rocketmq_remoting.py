@@ -241,7 +241,7 @@ def test_refusals(node: RocketMQNode, remoting: Remoting, queue: TopicQueue, top
         remoting.pull(queue, missing, READER, 0)
     assert refused.value.code == 17
     with pytest.raises(RemotingError) as refused:
-        remoting.send(queue, topic, bytes(4 * 1024 * 1024 + 1))
+        remoting.send(queue, topic, bytes(4 * 1024 * 1024 + 1), {})
     assert refused.value.code == 13
     with pytest.raises(RemotingError) as refused:
         remoting.make_topic("TBW102", 1)
@@ -282,7 +282,7 @@ def test_logins(kind: type[RocketMQ4 | RocketMQ5]) -> None:
             with Remoting(node.name_servers, login, SystemClock()) as remoting:
                 assert remoting.brokers() == [broker]  # a name server knows no logins
                 with pytest.raises(RemotingError) as refused:
-                    remoting.send(TopicQueue(broker, 0), "work", b"{}")
+                    remoting.send(TopicQueue(broker, 0), "work", b"{}", {})
                 assert re.search(r"secret|\.java", str(refused.value)) is None
                 if isinstance(node, RocketMQ5):
                     with pytest.raises(RemotingError, match=r"signature|not found|null"):

@@ -9,7 +9,8 @@ from steadyworker.errors import BrokerUnavailable, Finding
 from steadyworker.findings import FindingTexts
 from steadyworker_rocketmq.errors import translated
 from steadyworker_rocketmq.names import QueueNames
-from steadyworker_rocketmq.remoting import Login, Remoting
+from steadyworker_rocketmq.remoting import Remoting
+from steadyworker_rocketmq.topology import login_of
 from steadyworker_rocketmq.url import RocketmqUrl
 
 _finding = FindingTexts("steadyworker_rocketmq")
@@ -22,8 +23,7 @@ MEMBERS_REMEDY = (
 
 def member_findings(url: RocketmqUrl, names: QueueNames, clock: Clock) -> Iterator[Finding]:
     """Yield a warning for each proxy whose remoting port does not count members."""
-    login = Login(url.user, url.password) if url.user else None
-    with Remoting(url.namesrv or (), login, clock) as remoting:
+    with Remoting(url.namesrv or (), login_of(url), clock) as remoting:
         for proxy in url.members or ():
             try:
                 with translated(str(proxy)):

@@ -32,9 +32,9 @@ from steadyworker_rocketmq.errors import refusal_of, unavailable
 from steadyworker_rocketmq.frames import RemotingReply
 from steadyworker_rocketmq.hops import of_broker
 from steadyworker_rocketmq.messages import WireMessage, wire_of_stored
-from steadyworker_rocketmq.remoting import Login, Remoting, RocketmqBroker, TopicQueue
+from steadyworker_rocketmq.remoting import Remoting, RocketmqBroker, TopicQueue
 from steadyworker_rocketmq.stored import stored_messages
-from steadyworker_rocketmq.topology import remoting_of
+from steadyworker_rocketmq.topology import login_of, remoting_of
 from steadyworker_rocketmq.transactions import Check, Decision, TransactionTransport
 from steadyworker_rocketmq.url import RocketmqUrl
 
@@ -240,9 +240,8 @@ class Checks:
     def _listen(self, named: RocketmqBroker) -> None:
         """Be a producer of the group at this broker, until an error or the end."""
         broker = named.address
-        login = Login(self._url.user, self._url.password) if self._url.user else None
         try:
-            with Remoting([], login, self._clock, on_request=partial(self._asked_by, broker)) as remoting:
+            with Remoting([], login_of(self._url), self._clock, on_request=partial(self._asked_by, broker)) as remoting:
                 beaten_at = 0.0
                 while not self._stopped.is_set():
                     if not beaten_at or self._clock.monotonic() - beaten_at >= _BEAT_EVERY:
