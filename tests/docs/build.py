@@ -1,7 +1,8 @@
 """
-The reference as HTML, by pdoc: `make docs`, or `python -m tests.docs.build [FOLDER]`.
+The documentation as HTML, by pdoc: `make docs`, or `python -m tests.docs.build [FOLDER]`.
 
-It has the public modules, and each package of `steadyworker/` for the essay in its docstring.
+It begins with README; then come all settings, the guides, and what a user imports.
+What only a contributor needs comes last: each package of `steadyworker/`, for the essay in its docstring.
 A warning of pdoc's is an error, and so is a docstring that would be shown as its own source.
 """
 
@@ -20,6 +21,8 @@ from typing import Any
 import pdoc.doc
 import pdoc.render
 
+from tests.docs.guides import Link, contents, guides
+
 ROOT = Path(__file__).parents[2]
 
 PACKAGES = (
@@ -29,6 +32,20 @@ PACKAGES = (
     "steadyworker_sqlite",
     "steadyworker_stomp",
 )
+
+USERS = {
+    "Worker": "steadyworker.html#Worker",
+    "Job": "steadyworker.html#Job",
+    "Client": "steadyworker.html#Client",
+    "RetryPolicy": "steadyworker.html#RetryPolicy",
+    "run": "steadyworker.html#run",
+    "Errors": "steadyworker/errors.html",
+    "Events": "steadyworker/events.html",
+    "Testing": "steadyworker/testing.html",
+    "Exports": "steadyworker/exports.html",
+    "Spark exports": "steadyworker/exports/spark.html",
+}
+"""What a user imports, in the order in which it is needed."""
 
 PUBLIC = (
     "steadyworker.adapter",
@@ -85,13 +102,18 @@ def announce_pictures(documented: pdoc.doc.Doc[Any]) -> None:
 
 def pages(wanted: Sequence[str]) -> Iterator[tuple[str, str]]:
     """
-    Each page's path and HTML, the index last.
+    Each module's page, its path and its HTML.
 
     Raises:
         DocstringError: A docstring would be shown as its own source.
         Warning: Anything that pdoc warns of.
     """
-    pdoc.render.configure(docformat="google", show_source=False, footer_text="SteadyWorker")
+    pdoc.render.configure(
+        docformat="google",
+        show_source=False,
+        footer_text="SteadyWorker",
+        template_directory=Path(__file__).with_name("templates"),
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         modules = {name: module(name) for name in wanted}
@@ -102,14 +124,15 @@ def pages(wanted: Sequence[str]) -> Iterator[tuple[str, str]]:
                     excerpt = html[found.start() : found.end() + 120]
                     raise DocstringError(f"{name}: expected a docstring in Markdown, got {fault}: {excerpt!r}")
             yield f"{name.replace('.', '/')}.html", html
-        yield "index.html", pdoc.render.html_index(modules)
         yield "search.js", pdoc.render.search_index(modules)
 
 
 def build(folder: Path) -> int:
-    """Write the reference; returns how many pages it has."""
+    """Write all pages; returns their number."""
     count = 0
-    for path, text in pages(names()):
+    internal = [Link(name, f"{name.replace('.', '/')}.html") for name in names()]
+    sections = contents([Link(text, href) for text, href in USERS.items()], internal)
+    for path, text in (*pages(names()), *guides(sections, folder)):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, encoding="utf-8")
         count += 1

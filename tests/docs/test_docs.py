@@ -14,13 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from steadyworker import Client, JobStatus
+from steadyworker import Client, JobStatus, Worker
+from steadyworker.config.options import OPTIONS
 
 ROOT = Path(__file__).parents[2]
 CODE = re.compile(r"`([^`\n]+)`")
 NAME = re.compile(r"(?<![\w./-])steadyworker(?:_\w+)?(?:\.[A-Za-z_]\w*)+")
-NO_MODULES = {"steadyworker.toml", "steadyworker.adapters", "steadyworker.replies"}
-"""A file, a group of entry points, and an address of Artemis."""
+NO_MODULES = {
+    *("steadyworker.toml", "steadyworker.replies"),
+    *(f"steadyworker.{group}" for group in ("adapters", "commands", "findings", "remedies", "services")),
+}
+"""A file, an address of Artemis, and the groups of entry points."""
 
 
 def texts() -> Iterator[tuple[Path, str]]:
@@ -56,18 +60,6 @@ def resolve(name: str) -> object:
             found = getattr(found, part)
         return found
     raise ModuleNotFoundError(name)
-
-
-@pytest.mark.long
-def test_the_reference_is_built_without_a_warning(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.docs.build", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    page = (tmp_path / "steadyworker.html").read_text(encoding="utf-8")
-    assert 'id="Worker.time_limit"' in page
-    assert 'id="Job.checkpoint"' in page
-    assert (tmp_path / "steadyworker_rabbitmq.html").exists()
 
 
 @pytest.mark.parametrize(
@@ -122,3 +114,57 @@ def test_the_pages_say_that_concurrency_is_no_rate_and_that_no_result_is_kept() 
     assert "`concurrency` limits how many jobs run at a time, and not how many start in a second." in recipes
     kept = {field.name for field in dataclasses.fields(JobStatus)}
     assert not kept & {"result", "checkpoint"}, "the recipe for results says that neither is kept"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.docs.build", str(folder)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.long
+def test_the_documentation_is_built_without_a_warning(site: Path) -> None:
+    page = (site / "steadyworker.html").read_text(encoding="utf-8")
+    assert 'id="Worker.time_limit"' in page
+    assert 'id="Job.checkpoint"' in page
+    assert (site / "steadyworker_rabbitmq.html").exists()
+
+
+@pytest.mark.long
+def test_it_begins_with_readme_and_ends_with_what_contributors_need(site: Path) -> None:
+    page = (site / "index.html").read_text(encoding="utf-8")
+    assert "A worker receives a message and exports for three hours" in page
+    assert re.findall(r"<h2>(Start|Guides|Reference|For contributors)</h2>", page) == [
+        "Start",
+        "Guides",
+        "Reference",
+        "For contributors",
+    ]
+
+
+@pytest.mark.long
+def test_each_link_of_the_guides_leads_to_a_page_and_a_heading(site: Path) -> None:
+    broken = []
+    for page in [site / "index.html", site / "settings.html", *(site / "guides").iterdir()]:
+        for href in re.findall(r'href="([^"]+)"', page.read_text(encoding="utf-8")):
+            file, _, part = href.partition("#")
+            target = (page.parent / file).resolve() if file else page
+            if "://" in href or href.startswith(("data:", "mailto:")):
+                continue
+            if not target.exists() or (
+                part and target.suffix == ".html" and f'id="{part}"' not in target.read_text(encoding="utf-8")
+            ):
+                broken.append(f"{page.name}: {href}")
+    assert broken == []
+
+
+@pytest.mark.long
+def test_one_page_has_each_attribute_of_a_worker_and_each_option(site: Path) -> None:
+    page = (site / "settings.html").read_text(encoding="utf-8")
+    rows = set(re.findall(r"<td><code>([\w-]+)</code></td>", page))
+    assert set(Worker.__annotations__) <= rows
+    assert {option.flag for option in OPTIONS} <= rows
