@@ -16,12 +16,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import replace
 
-from steadyworker.adapter import (
-    Capabilities,
-    Delays,
-    QueueSpec,
-    Settings,
-)
+from steadyworker.adapter import Capabilities, Delays, QueueSpec, Settings
 from steadyworker.network.preparation import Preparation
 from steadyworker_rocketmq.adapter import LATE, SILENT, RocketmqAdapter
 from steadyworker_rocketmq.direct.consumer import DirectConsumer

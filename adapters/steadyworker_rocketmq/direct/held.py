@@ -48,17 +48,7 @@ class _LockedDelivery(HeldDelivery):
 
 
 class DirectHeld(HeldDeliveries[_LockedDelivery]):
-    """
-    The deliveries of one adapter; only the I/O thread may call its methods.
-
-    Args:
-        link: Runs blocking calls.
-        spec: The queue.
-        clock: The clock.
-        sink: Receives `Delivered` and `Lost`.
-        window: Returns the current prefetch.
-        freed: Called when a delivery is no longer held.
-    """
+    """The deliveries of one adapter; `link` runs blocking calls, and `window` returns the current prefetch."""
 
     def __init__(
         self,

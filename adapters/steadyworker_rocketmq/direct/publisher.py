@@ -11,19 +11,9 @@ from collections.abc import Callable, Sequence
 from typing_extensions import override
 
 from steadyworker.adapter import Settings
-from steadyworker.errors import (
-    BrokerUnavailable,
-    ConfigError,
-    NotPublished,
-    PublishFailed,
-)
+from steadyworker.errors import BrokerUnavailable, ConfigError, NotPublished, PublishFailed
 from steadyworker.network.preparation import Preparation
-from steadyworker_rocketmq.direct.producer import (
-    NOT_SAFE,
-    Producers,
-    is_certainly_unsent,
-    properties_of,
-)
+from steadyworker_rocketmq.direct.producer import NOT_SAFE, Producers, is_certainly_unsent, properties_of
 from steadyworker_rocketmq.errors import is_lacking_right, unavailable
 from steadyworker_rocketmq.messages import WireMessage
 from steadyworker_rocketmq.names import QueueNames
@@ -34,15 +24,7 @@ from steadyworker_rocketmq.url import RocketmqUrl
 
 
 class DirectPublisher(RocketmqPublisher):
-    """
-    The publisher of one queue's messages; every method may be called from any thread.
-
-    Args:
-        url: Returns the current URL.
-        names: The names of topics and groups.
-        preparation: Makes topics and groups.
-        settings: The operator's settings.
-    """
+    """The publisher that sends to the brokers; `url` returns the current URL."""
 
     _how_to_make = "run with --topology declare, which makes it"
 

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from steadyworker.adapter import (
-    Capabilities,
-    Delays,
-    Finding,
-    QueueSpec,
-    Settings,
-    Uncounted,
-)
+from steadyworker.adapter import Capabilities, Delays, Finding, QueueSpec, Settings, Uncounted
 from steadyworker.errors import BrokerUnavailable
 from steadyworker.findings import FindingTexts
 from steadyworker.network.errors import Refused

@@ -49,17 +49,12 @@ class _ReceivedDelivery(HeldDelivery):
 
 class GrpcHeld(HeldDeliveries[_ReceivedDelivery]):
     """
-    The deliveries of one adapter; only the I/O thread may call its methods.
+    The deliveries of one adapter.
 
-    Args:
+    Args, beside those of the base:
         link: Runs blocking calls, and ends when one of them shows that the connection is lost.
-        io: The I/O thread.
         publisher: Sends the copies of released messages.
-        spec: The queue.
-        clock: The clock.
         invisible: The seconds for which the broker keeps a message from others.
-        sink: Receives `Delivered` and `Lost`.
-        freed: Called when a delivery is no longer held.
     """
 
     def __init__(

@@ -13,20 +13,9 @@ from concurrent.futures import CancelledError
 from typing_extensions import override
 
 from steadyworker.adapter import Settings
-from steadyworker.errors import (
-    BrokerUnavailable,
-    ConfigError,
-    NotPublished,
-    PublishFailed,
-)
+from steadyworker.errors import BrokerUnavailable, ConfigError, NotPublished, PublishFailed
 from steadyworker.network.preparation import Preparation
-from steadyworker_rocketmq.errors import (
-    ProxyError,
-    is_lacking_right,
-    is_missing_topic,
-    is_refused_handle,
-    unavailable,
-)
+from steadyworker_rocketmq.errors import ProxyError, is_lacking_right, is_missing_topic, is_refused_handle, unavailable
 from steadyworker_rocketmq.grpc.client import Sender
 from steadyworker_rocketmq.grpc.senders import Senders
 from steadyworker_rocketmq.messages import WireMessage
@@ -51,16 +40,7 @@ A proxy remembers for 20 s that a topic was missing (tried with 5.4.0).
 
 
 class GrpcPublisher(RocketmqPublisher):
-    """
-    The publisher of one queue's messages; every method may be called from any thread.
-
-    Args:
-        url: Returns the current URL.
-        place: The proxies' name in errors.
-        names: The names of topics and groups.
-        preparation: Makes topics and groups.
-        settings: The operator's settings.
-    """
+    """The publisher that sends to a proxy; `url` returns the current URL, and `place` is the proxies' name in errors."""
 
     _how_to_make = "name the name server with ?namesrv= so that the worker makes it"
 
