@@ -42,6 +42,8 @@ class DirectAdapter(RocketmqAdapter):
       So after its crash, messages that were acknowledged shortly before come again; the ledger answers them from its record.
     """
 
+    _consumer: DirectConsumer
+
     def __init__(self, url: str, spec: QueueSpec, settings: Settings) -> None:
         super().__init__(url, spec, settings)
         self._levels = self._first.delay_levels
