@@ -2,7 +2,7 @@
 Reads the catalogue: what brokers and clients write when something fails, with its cause and its remedies.
 
 The catalogue is data: the files `entries/*.toml`, a list of `[[entry]]` each.
-`Entry`, `Pattern`, `Sample` and `Finding` are the schema; a file that does not keep it is refused with the place and the reason.
+`Entry`, `Pattern` and `Finding` are the schema; a file that does not keep it is refused with the place and the reason.
 The expressions of the patterns are compiled when they are first needed, because a log needs few of them.
 
 What SteadyWorker's own checks and errors report is a `[[finding]]`, without `what` and `remedies`: these stand in its line.
@@ -58,23 +58,6 @@ class Pattern(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     regex: Text
 
 
-class Sample(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """
-    Lines that were really seen.
-
-    Attributes:
-        origin: What wrote them (`from` in the file): "RabbitMQ 3.10.8".
-        how: "provoked" by a test of this repository, from the "source" code of what wrote them, or "reported" by others.
-        test: The test that makes a broker or client write it, if it was provoked.
-        text: The lines, with all that stands before and behind them in a log.
-    """
-
-    origin: Text = msgspec.field(name="from")
-    how: Literal["provoked", "source", "reported"]
-    text: Text
-    test: str = ""
-
-
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """
     One thing that can happen, with all that a reader needs to know about it.
@@ -99,7 +82,6 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         follows: The ids whose consequence this is: with one of them in its time line, this is no finding of its own.
         general: Whether it only explains a record that no other entry explains.
         patterns: How it is recognized (`[[entry.pattern]]`); without a pattern, only by its id in our own log or trace.
-        samples: Lines that were seen (`[[entry.sample]]`).
     """
 
     id: Id
@@ -118,7 +100,6 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     follows: tuple[Id, ...] = ()
     general: bool = False
     patterns: tuple[Pattern, ...] = msgspec.field(default=(), name="pattern")
-    samples: Annotated[tuple[Sample, ...], Meta(min_length=1)] = msgspec.field(name="sample")
 
     @property
     def speaks_for_itself(self) -> bool:
@@ -179,7 +160,6 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             sources=("SteadyWorker's own checks and errors",),
             severity="warning",
             keys=("queue", "message"),
-            samples=(),
         )
 
 
@@ -267,6 +247,3 @@ def _complaints(entry: Entry) -> Iterable[str]:
         yield "expected `bytes` beside `opens`, got none: say how the bytes are spelled."
     if unknown := set(entry.keys) - entry.groups - GROUPS:
         yield f"expected each of `keys` to be a named group of a pattern, got {sorted(unknown)}: add the group (?P<…>…)."
-    for sample in entry.samples:
-        if (sample.how == "provoked") != bool(sample.test):
-            yield f"expected `test` for a provoked sample and only there, got how = {sample.how!r}, test = {sample.test!r}."

@@ -134,9 +134,7 @@ class Report:
         self._part("Read on", ([Text(link, "blue")] for link in entry.read))
         self._part("Follows", ([Text(each)] for each in entry.follows))
         self._part("Known from", (line for source in entry.sources for line in self._wrapped(source)))
-        for sample in entry.samples:
-            self._part("Seen in", [[Text(f"{sample.origin} ({sample.how})", "dim")]])
-            self._part("", ([Text(printable(line))] for line in sample.text.strip("\n").splitlines()))
+        self._part("Lines with", ([Text(hint, "dim")] for hint in _hints(entry)))
 
     # --- Parts ---
 
@@ -367,8 +365,13 @@ def entry_data(entry: Entry) -> dict[str, Any]:
         **{name: _unfilled(entry, getattr(entry, name)) for name in ("title", "what", "why")},
         **{name: [_unfilled(entry, text) for text in getattr(entry, name)] for name in ("remedies", "verify")},
         **{name: list(getattr(entry, name)) for name in ("read", "sources", "follows")},
-        "samples": [{"from": sample.origin, "how": sample.how, "text": sample.text} for sample in entry.samples],
+        "hints": _hints(entry),
     }
+
+
+def _hints(entry: Entry) -> list[str]:
+    """Return what a line has that an entry explains: one of these texts, at least."""
+    return list(dict.fromkeys(pattern.hint for pattern in entry.patterns))
 
 
 def _unfilled(entry: Entry, text: str) -> str:

@@ -16,7 +16,7 @@ import pytest
 
 from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
 from tests.brokers.trio import Trio
-from tests.diagnosis import wrong_frames, wrong_pika, wrong_requests, wrong_rights, wrong_states
+from tests.diagnosis import sample_files, wrong_frames, wrong_pika, wrong_requests, wrong_rights, wrong_states
 from tests.diagnosis.heard import BrokersLog, catalogue, consequences, explained
 from tests.diagnosis.provocation import Scene, on_channel, queue
 
@@ -318,9 +318,9 @@ def test_a_cluster_that_has_lost_nodes(trio: Trio) -> None:
 def test_each_provoked_entry_has_a_provocation() -> None:
     """An entry that says that a test of this file provokes it is the aim of one here."""
     here = {
-        entry.id
-        for entry in catalogue().values()
-        for sample in entry.samples
+        identity
+        for identity, samples in sample_files.load().items()
+        for sample in samples
         if sample.test.endswith("test_provoked_rabbitmq.py::test_what_is_said_is_explained")
     }
     assert here - {name for one in CASES for name in one.broker | one.client} == set()
