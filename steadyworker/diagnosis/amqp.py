@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, cast
 from steadyworker.diagnosis.fields import Fields, Misfit, Octets
 from steadyworker.diagnosis.frames import (
     LONGEST_RAW,
-    Body,
+    BodyFrame,
     ContentHeader,
     Flaw,
     Heartbeat,
@@ -217,7 +217,7 @@ class AmqpReader:
             expected = "no body" if left is None else "a content header" if left == _AWAITED else f"{left} bytes"
             what = f"a body frame of {length} bytes, where {expected} was expected"
             self._mixed(items, offset, channel, length, what)
-        items.append(Body(offset, length + _AROUND, channel, length))
+        items.append(BodyFrame(offset, length + _AROUND, channel, length))
         return at + 1
 
     def _method(self, data: Octets, start: int, channel: int, size: int, items: list[Item]) -> None:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from steadyworker.diagnosis.amqp import AmqpReader
-from steadyworker.diagnosis.amqp_channel import Channel, Message, State
+from steadyworker.diagnosis.amqp_channel import Channel, ChannelState, PartialMessage
 from steadyworker.diagnosis.amqp_flaws import ends_with_channel, judge
-from steadyworker.diagnosis.frames import Body, ContentHeader, Flaw, Heartbeat, Item, Method, ProtocolHeader
+from steadyworker.diagnosis.frames import BodyFrame, ContentHeader, Flaw, Heartbeat, Item, Method, ProtocolHeader
 from steadyworker.diagnosis.line import Line, spelled
 from steadyworker.diagnosis.protocols import spell
-from steadyworker.diagnosis.tags import Settled
+from steadyworker.diagnosis.tags import AckResult
 from steadyworker.diagnosis.tap import Side
 from steadyworker.diagnosis.wire import text
 
@@ -104,7 +104,7 @@ class AmqpConversation:
         match item:
             case Method():
                 self._method(t, side, item)
-            case Body():
+            case BodyFrame():
                 self._body(t, side, item)
             case ContentHeader():
                 self._content(t, side, item)
@@ -157,9 +157,9 @@ class AmqpConversation:
             properties=properties or None,
         )
         if channel := self._channels.get(item.channel):
-            channel.messages[side] = Message(item.body_size)
+            channel.messages[side] = PartialMessage(item.body_size)
 
-    def _body(self, t: float, side: Side, item: Body) -> None:
+    def _body(self, t: float, side: Side, item: BodyFrame) -> None:
         channel = self._channels.get(item.channel)
         message = channel and channel.messages.get(side)
         if not channel or not message:
@@ -253,7 +253,7 @@ class AmqpConversation:
         if self._closing is not None:
             return True
         if item.name == "Channel.Open":
-            if channel is not None and channel.sure and channel.state is State.OPEN:
+            if channel is not None and channel.sure and channel.state is ChannelState.OPEN:
                 what = f"The client opened channel {item.channel}, which is open already."
                 self._line.flag(t, "amqp.channel-opened-twice", what, [{"channel": item.channel}])
             return True
@@ -278,7 +278,7 @@ class AmqpConversation:
             if item.name in _SETTLES
             else "the frame has no effect"
         )
-        if channel.state is State.CLOSED:
+        if channel.state is ChannelState.CLOSED:
             effect = "the broker closes the connection for it"
         tag = item.fields.get("delivery_tag")
         sent = f"{item.name} of delivery {tag}" if tag else item.name
@@ -307,8 +307,8 @@ class AmqpConversation:
         self._line.flag(t, flag, what, rows)
 
     def _closes(self, t: float, channel: Channel, side: Side) -> None:
-        if channel.state is State.OPEN:
-            channel.state, channel.closed_by, channel.closed_at = State.CLOSING, side, t
+        if channel.state is ChannelState.OPEN:
+            channel.state, channel.closed_by, channel.closed_at = ChannelState.CLOSING, side, t
 
     # --- Deliveries ------------------------------------------------------------------------------------------------------
 
@@ -352,13 +352,13 @@ class AmqpConversation:
         tag = fields.get("delivery_tag", 0)
         highest = channel.tags.highest
         settled = channel.settle(tag, multiple=bool(fields.get("multiple")))
-        if settled is Settled.NOW or not channel.sure:
+        if settled is AckResult.NOW or not channel.sure:
             return
         channel.flagged.add("tag")
         rows: list[dict[str, object]] = [
             {"channel": channel.number, "delivery": tag, "last delivery": highest, "waiting": channel.tags.waiting}
         ]
-        if settled is Settled.UNKNOWN:
+        if settled is AckResult.UNKNOWN:
             last = f"the last one was {highest}" if highest else "none was delivered"
             what = f"The client acknowledged delivery {tag} on channel {channel.number}, which had no such delivery: {last}."
             self._line.flag(t, "amqp.unknown-delivery-tag", what, rows)

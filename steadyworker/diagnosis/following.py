@@ -18,7 +18,7 @@ SETTLE = 4.0
 QUIET = 0.5
 
 
-class Source(Protocol):
+class GrowingSource(Protocol):
     """What can be read without waiting."""
 
     @property
@@ -36,7 +36,7 @@ class Following:
 
     def __init__(
         self,
-        sources: Sequence[tuple[Scanner, Source]],
+        sources: Sequence[tuple[Scanner, GrowingSource]],
         timelines: Timelines,
         show: Callable[[Incident], None],
         clock: Clock,

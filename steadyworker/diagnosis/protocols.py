@@ -41,7 +41,7 @@ class Opening:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SpelledRow:
     """One number, and the bytes that it was read from."""
 
     field: str
@@ -58,7 +58,7 @@ class Spelled:
     `protocol` is what the bytes open, and `kind` its short name; both are None if the bytes are too few to say so.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[SpelledRow, ...]
     raw: bytes
     protocol: str | None
     kind: str | None
@@ -106,7 +106,7 @@ def spell(numbers: Mapping[str, int]) -> Spelled | None:
 
     Returns None if no number is given, or if one does not fit into its bytes.
     """
-    rows: list[Row] = []
+    rows: list[SpelledRow] = []
     raw, start, at = b"", 0, 0
     for field, size in FRAME_HEAD:
         number = numbers.get(field)
@@ -192,10 +192,10 @@ def characters(octets: bytes) -> str:
     )
 
 
-def _row(field: str, number: int, octets: bytes) -> Row:
-    return Row(field, number, octets.hex(" ").upper(), characters(octets))
+def _row(field: str, number: int, octets: bytes) -> SpelledRow:
+    return SpelledRow(field, number, octets.hex(" ").upper(), characters(octets))
 
 
-def _spelled(rows: list[Row], raw: bytes, at: int) -> Spelled:
+def _spelled(rows: list[SpelledRow], raw: bytes, at: int) -> Spelled:
     opening = recognize(raw, at=at)
     return Spelled(tuple(rows), raw, opening.name if opening else None, opening.kind if opening else None)

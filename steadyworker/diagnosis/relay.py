@@ -20,8 +20,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from steadyworker.diagnosis.ends import End, TlsEnd, abort, said_of, text_of, text_of_address, unconfirmed
-from steadyworker.diagnosis.links import Flow, Link
-from steadyworker.diagnosis.tap import CHUNK, Side, What, Writer
+from steadyworker.diagnosis.links import Flow, RelayLink
+from steadyworker.diagnosis.tap import CHUNK, Side, TapWriter, What
 
 STUCK = 1.0
 """Seconds without progress after which a send queue is reported, and between two looks at it."""
@@ -30,7 +30,7 @@ _FAILED_EVENTS = select.EPOLLERR | select.EPOLLHUP
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class BrokerTarget:
     """The broker's addresses, and TLS towards it and towards the clients, if it is wanted."""
 
     addresses: Sequence[tuple[socket.AddressFamily, tuple[str, int]]]
@@ -43,7 +43,7 @@ class Relay:
     """The loop; it ends when `control` can be read, or is closed."""
 
     def __init__(
-        self, listener: socket.socket, target: Target, tap: Writer, control: int, clock: Callable[[], float]
+        self, listener: socket.socket, target: BrokerTarget, tap: TapWriter, control: int, clock: Callable[[], float]
     ) -> None:
         self._listener: socket.socket | None = listener
         self._target = target
@@ -51,8 +51,8 @@ class Relay:
         self._control = control
         self._clock = clock
         self._epoll = select.epoll()
-        self._links: dict[int, Link] = {}
-        self._ends: dict[int, tuple[Link, End]] = {}
+        self._links: dict[int, RelayLink] = {}
+        self._ends: dict[int, tuple[RelayLink, End]] = {}
         self._fresh: set[int] = set()
         self._unconfirmed: set[Flow] = set()
         self._scratch = memoryview(bytearray(CHUNK))
@@ -132,7 +132,7 @@ class Relay:
             client = TlsEnd(connection, target.towards_clients, connected=True, server_name=None)
         else:
             client = End(connection, connected=True)
-        link = Link(self._count, client, self._dial(0))
+        link = RelayLink(self._count, client, self._dial(0))
         self._links[link.number] = link
         self._tap.note(
             What.OPENED,
@@ -156,7 +156,7 @@ class Relay:
             return TlsEnd(connection, target.towards_broker, connected=False, server_name=target.server_name)
         return End(connection, connected=False)
 
-    def _serve(self, link: Link, end: End, events: int) -> None:
+    def _serve(self, link: RelayLink, end: End, events: int) -> None:
         if not end.ready:
             self._advance(link, end)
         else:
@@ -171,7 +171,7 @@ class Relay:
         if link.number in self._links:
             self._watch(link)
 
-    def _advance(self, link: Link, end: End) -> None:
+    def _advance(self, link: RelayLink, end: End) -> None:
         try:
             end.advance()
         except OSError as error:
@@ -194,7 +194,7 @@ class Relay:
                 if link.number in self._links and flow.reads and flow.source.buffered:
                     self._read(flow)
 
-    def _not_reached(self, link: Link, end: End, error: OSError) -> None:
+    def _not_reached(self, link: RelayLink, end: End, error: OSError) -> None:
         """Try the broker's next address; without one, reset the client, whose own connect could not succeed either."""
         connecting = end is link.broker and not isinstance(error, ssl.SSLError)
         index = link.next_address(len(self._target.addresses)) if connecting else None
@@ -212,7 +212,7 @@ class Relay:
         else:
             self._abort(link)
 
-    def _watch(self, link: Link) -> None:
+    def _watch(self, link: RelayLink) -> None:
         """Ask epoll for what the ends can do now."""
         for end in (link.client, link.broker):
             out, back = link.of(end)
@@ -346,7 +346,7 @@ class Relay:
                 flow.target.send(flow.pending)
         self._abort(link)
 
-    def _failed(self, link: Link, end: End) -> None:
+    def _failed(self, link: RelayLink, end: End) -> None:
         """React to an event of an end that is not read now: a reset, or no more than the end of both directions."""
         out, _ = link.of(end)
         number = end.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -358,19 +358,19 @@ class Relay:
             self._epoll.unregister(end.socket)
             end.mask = None
 
-    def _abort(self, link: Link) -> None:
+    def _abort(self, link: RelayLink) -> None:
         for end in (link.client, link.broker):
             self._forget(end)
             abort(end)
         self._gone(link, self._clock(), by_trace=False)
 
-    def _close(self, link: Link, now: float, *, by_trace: bool = False) -> None:
+    def _close(self, link: RelayLink, now: float, *, by_trace: bool = False) -> None:
         for end in (link.client, link.broker):
             self._forget(end)
             end.socket.close()
         self._gone(link, now, by_trace=by_trace)
 
-    def _gone(self, link: Link, now: float, *, by_trace: bool) -> None:
+    def _gone(self, link: RelayLink, now: float, *, by_trace: bool) -> None:
         del self._links[link.number]
         for flow in (link.up, link.down):
             self._say_skipped(flow, now)
@@ -379,7 +379,7 @@ class Relay:
         if self._listener:
             self._epoll.modify(self._listening, select.EPOLLIN)
 
-    def _know(self, link: Link, end: End) -> None:
+    def _know(self, link: RelayLink, end: End) -> None:
         number = end.socket.fileno()
         self._ends[number] = (link, end)
         self._fresh.add(number)

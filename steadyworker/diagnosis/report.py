@@ -38,7 +38,7 @@ from steadyworker.diagnosis.matching import spelled
 from steadyworker.diagnosis.protocols import Spelled, characters
 from steadyworker.diagnosis.records import LONGEST
 from steadyworker.diagnosis.scan import Unknown
-from steadyworker.diagnosis.timeline import Finding, Sighting, Step
+from steadyworker.diagnosis.timeline import LogFinding, Sighting, TimelineStep
 from steadyworker.text.plain_text import printable
 from steadyworker.text.redaction import redact
 
@@ -72,7 +72,7 @@ class Report:
         short = {source: source.rpartition("/")[2] for source in sources}
         self._names = {source: name if names[name] == 1 else source for source, name in short.items()}
 
-    def finding(self, number: int, finding: Finding) -> None:
+    def finding(self, number: int, finding: LogFinding) -> None:
         """Show a whole finding."""
         entry, groups = finding.entry, _safe_groups(finding.root.groups)
         self._title(number, finding)
@@ -89,7 +89,7 @@ class Report:
         self._part("Read on", ([Text(link, "blue")] for link in entry.read))
         self._line()
 
-    def overview(self, findings: Sequence[Finding]) -> None:
+    def overview(self, findings: Sequence[LogFinding]) -> None:
         """Show the conclusions of many findings, before each of them."""
         widest = max(len(f"{finding.times:,}") for finding in findings)
         for number, finding in enumerate(findings, 1):
@@ -101,7 +101,7 @@ class Report:
             )
         self._line()
 
-    def again(self, number: int, finding: Finding, steps: Iterable[Step]) -> None:
+    def again(self, number: int, finding: LogFinding, steps: Iterable[TimelineStep]) -> None:
         """Show in a few lines what came after a finding was shown, or the same finding again."""
         self._title(number, finding, again=True)
         self._part("Seen", (line for step in steps for line in self._step(step, _ROWS)))
@@ -138,7 +138,7 @@ class Report:
 
     # --- Parts ---
 
-    def _title(self, number: int, finding: Finding, *, again: bool = False) -> None:
+    def _title(self, number: int, finding: LogFinding, *, again: bool = False) -> None:
         self._line(Text(f"{number}. {'Again: ' if again else ''}{title(finding)}", _STYLES[finding.entry.severity]))
         first, last = finding.first, finding.last
         said = [finding.entry.id, self._place(first.record.source, first.line)]
@@ -187,7 +187,7 @@ class Report:
             else:
                 yield from self._wrapped(line)
 
-    def _steps(self, finding: Finding) -> Iterator[list[Text]]:
+    def _steps(self, finding: LogFinding) -> Iterator[list[Text]]:
         rows = _ROWS
         for step in finding.example.in_order():
             if step.seen.entry.id == finding.entry.id:
@@ -198,7 +198,7 @@ class Report:
         if finding.example.left_out:
             yield [Text(f"… and {finding.example.left_out:,} more", "dim")]
 
-    def _step(self, step: Step, rows: int, title: str = "") -> Iterator[list[Text]]:
+    def _step(self, step: TimelineStep, rows: int, title: str = "") -> Iterator[list[Text]]:
         seen = step.seen
         at = f"{clock(seen.record.stamp)}  " if seen.record.stamp else ""
         place = f"{at}{self._place(seen.record.source, seen.line)}{_times(step.times)}  "
@@ -214,7 +214,7 @@ class Report:
             wrapped[rows - 1 :] = [f"{wrapped[rows - 1][: width - 2].rstrip()} …"]
         return (Text(row, "italic") for row in wrapped)
 
-    def _values(self, finding: Finding) -> Iterator[list[Text]]:
+    def _values(self, finding: LogFinding) -> Iterator[list[Text]]:
         for name, counter in finding.values.items():
             if name not in _SHOWN or len(counter) < 2:  # noqa: PLR2004 - one value stands in the quoted line
                 continue
@@ -238,7 +238,7 @@ class Report:
         self._console.print(line, soft_wrap=True)
 
 
-def title(finding: Finding) -> str:
+def title(finding: LogFinding) -> str:
     """Return the conclusion."""
     return finding.entry.filled(finding.entry.title, _safe_groups(finding.root.groups))
 
@@ -304,7 +304,7 @@ def _beginning(protocol: str) -> str:
 # --- JSON -------------------------------------------------------------------------------------------------------------
 
 
-def as_data(number: int, finding: Finding) -> dict[str, Any]:
+def as_data(number: int, finding: LogFinding) -> dict[str, Any]:
     """Return a finding as `--json` prints it; the module's docstring has the fields."""
     entry, groups = finding.entry, _safe_groups(finding.root.groups)
     bytes_ = spelled(entry, finding.root.groups)

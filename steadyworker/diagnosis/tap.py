@@ -85,7 +85,7 @@ class What(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class TapRecord:
     """
     One record: bytes that passed (`data`), how many were not copied (`size`), or what else happened (`facts`).
 
@@ -116,7 +116,7 @@ class Ring:
             self._memory.madvise(_MADV_POPULATE_WRITE)
 
 
-class Writer:
+class TapWriter:
     """The relay's end of the tap."""
 
     def __init__(self, ring: Ring, pipe: int) -> None:
@@ -177,7 +177,7 @@ class Writer:
         self.flush()
 
 
-class Reader:
+class TapReader:
     """
     The reader's end of the tap; `at_end` when the relay has ended.
 
@@ -190,7 +190,7 @@ class Reader:
         self._unread = bytearray()
         self.at_end = False
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Iterator[TapRecord]:
         """Wait for records, and yield those that are there; the bytes of one are there until the next is asked for."""
         got = os.read(self._pipe, _PIPE)
         if not got:
@@ -204,7 +204,7 @@ class Reader:
             if what == What.DATA:
                 at += _HEAD.size
                 start = place % self._ring.size
-                yield Record(What.DATA, link, _SIDES[side], t, self._ring.view[start : start + size])
+                yield TapRecord(What.DATA, link, _SIDES[side], t, self._ring.view[start : start + size])
                 self._ring.freed[0] = place + size
                 continue
             if len(unread) - at < _HEAD.size + size:
@@ -212,7 +212,7 @@ class Reader:
             payload = bytes(unread[at + _HEAD.size : at + _HEAD.size + size])
             at += _HEAD.size + size
             facts = msgspec.json.decode(payload) if payload else {}
-            yield Record(What(what), link, _SIDES[side], t, size=place, facts=facts)
+            yield TapRecord(What(what), link, _SIDES[side], t, size=place, facts=facts)
         del unread[:at]
 
 

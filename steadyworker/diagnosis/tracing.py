@@ -25,8 +25,8 @@ from typing import Self
 from steadyworker.clock import Clock
 from steadyworker.diagnosis.amqp import AmqpReader
 from steadyworker.diagnosis.conversation import NOT_READ, Conversation, Known
-from steadyworker.diagnosis.relay import Relay, Target
-from steadyworker.diagnosis.tap import Reader, Record, Ring, What, Writer, pipe
+from steadyworker.diagnosis.relay import BrokerTarget, Relay
+from steadyworker.diagnosis.tap import Ring, TapReader, TapRecord, TapWriter, What, pipe
 from steadyworker.diagnosis.wire import Wire
 
 TICK = 0.25
@@ -34,7 +34,7 @@ TICK = 0.25
 
 _NICE = 10
 _FAILED = 70
-_ACTIONS: Mapping[What, Callable[[Conversation, Record], None]] = {
+_ACTIONS: Mapping[What, Callable[[Conversation, TapRecord], None]] = {
     What.DATA: lambda it, record: it.data(record.t, record.side, record.data),
     What.SKIPPED: lambda it, record: it.missed(record.t, record.side, record.size, record.facts.get("why", NOT_READ)),
     What.CONNECTED: lambda it, record: it.connected(record.t, record.facts),
@@ -57,7 +57,7 @@ class Conversations:
         self._open: dict[int, Conversation] = {}
         self._next_tick = 0.0
 
-    def take(self, record: Record) -> None:
+    def take(self, record: TapRecord) -> None:
         """Take the next record."""
         if record.t >= self._next_tick:
             self.tick(record.t)
@@ -97,7 +97,9 @@ class Tracing:
         RelayFailed: The relay's process ended by an error of its own.
     """
 
-    def __init__(self, listener: socket.socket, target: Target, conversations: Conversations, clock: Clock) -> None:
+    def __init__(
+        self, listener: socket.socket, target: BrokerTarget, conversations: Conversations, clock: Clock
+    ) -> None:
         self._conversations = conversations
         self._clock = clock
         ring = Ring()
@@ -109,14 +111,14 @@ class Tracing:
         if not self._pid:
             ring.populate()
             _be_relay(
-                lambda: Relay(listener, target, Writer(ring, writes), control, clock.monotonic).run(),
+                lambda: Relay(listener, target, TapWriter(ring, writes), control, clock.monotonic).run(),
                 (reads, self._control),
             )
         for end in (writes, control):
             os.close(end)
         listener.close()
         self._pipe = reads
-        self._reader = Reader(ring, reads)
+        self._reader = TapReader(ring, reads)
         with suppress(OSError):
             os.nice(_NICE)  # where cores are scarce, the relay, the client and the broker come first
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # it interrupts none of them when it wakes

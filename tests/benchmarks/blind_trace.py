@@ -9,13 +9,13 @@ from __future__ import annotations
 from unittest import mock
 
 from steadyworker.cli import main
-from steadyworker.diagnosis.tap import Record, What
+from steadyworker.diagnosis.tap import TapRecord, What
 from steadyworker.diagnosis.tracing import Conversations
 
 take = Conversations.take
 
 
-def take_no_bytes(self: Conversations, record: Record) -> None:
+def take_no_bytes(self: Conversations, record: TapRecord) -> None:
     """Take what happens to connections, and drop what passes."""
     if record.what not in {What.DATA, What.SKIPPED}:
         take(self, record)

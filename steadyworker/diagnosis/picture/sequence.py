@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from steadyworker.diagnosis.picture.flags import Alike, Flag, Table
 from steadyworker.diagnosis.picture.markup import Markup, tag, together
-from steadyworker.diagnosis.picture.rows import Moment, Rank, Row, Run
+from steadyworker.diagnosis.picture.rows import FoldedRun, Moment, Rank, Row
 from steadyworker.diagnosis.picture.story import Story
 from steadyworker.diagnosis.picture.verdict import ending
 from steadyworker.diagnosis.picture.words import MEANING, PARTS, lapse, listed, many, sentence
@@ -39,7 +39,7 @@ _OTHER = {"client": "broker", "broker": "client"}
 _KINDS = {"content": "message header", "body": "message body", "heartbeat": "heartbeat", "header": "protocol header"}
 
 
-class Times:
+class TraceTimes:
     """The times of a trace for people: on the clock of its machine if its start is known, and in seconds."""
 
     def __init__(self, started: datetime | None) -> None:
@@ -60,7 +60,7 @@ class Times:
             return f"{t:.3f} s"
 
 
-def sequence(story: Story, rows: list[Row], times: Times) -> Markup:
+def sequence(story: Story, rows: list[Row], times: TraceTimes) -> Markup:
     """Return the rows of a connection as a list; an ordinary login is folded, and opens on demand."""
     whole = list(_whole_messages(rows))
     login = _login(whole)
@@ -86,12 +86,12 @@ def _login(rows: list[Row]) -> int:
     return 0
 
 
-def _items(rows: list[Row], story: Story, times: Times, before: Row | None = None) -> Iterator[Markup]:
+def _items(rows: list[Row], story: Story, times: TraceTimes, before: Row | None = None) -> Iterator[Markup]:
     for at, row in enumerate(rows):
-        end = before.end if isinstance(before, Run) else before.t if before else row.t
+        end = before.end if isinstance(before, FoldedRun) else before.t if before else row.t
         if row.t - end >= _LATER and not (isinstance(row, Moment) and row.kind == "gap"):
             yield tag("li", f"{lapse(row.t - end)} later", class_="later")
-        if isinstance(row, Run):
+        if isinstance(row, FoldedRun):
             yield _run(row, times)
         else:
             after = rows[at + 1] if at + 1 < len(rows) else None
@@ -138,7 +138,7 @@ def _properties(content: Moment) -> list[tuple[str, str]]:
     return [pair for pair in content.details if pair[0] not in _COMMON][:3]
 
 
-def _moment(moment: Moment, story: Story, times: Times, *, noticed: bool) -> Markup:
+def _moment(moment: Moment, story: Story, times: TraceTimes, *, noticed: bool) -> Markup:
     if moment.kind == "flag":
         return _flag(moment, story, times)
     band = _BANDS.get(moment.kind)
@@ -148,11 +148,11 @@ def _moment(moment: Moment, story: Story, times: Times, *, noticed: bool) -> Mar
     return _row(times, moment.t, tag("div", tag("p", told(moment, story))), f"{style} {moment.side}")
 
 
-def _row(times: Times, t: float, content: Markup, style: str, id_: str | None = None) -> Markup:
+def _row(times: TraceTimes, t: float, content: Markup, style: str, id_: str | None = None) -> Markup:
     return tag("li", times.cells(t), content, class_=style, id_=id_, data_t=f"{t:.3f}")
 
 
-def _frame(moment: Moment, times: Times, *, noticed: bool) -> Markup:
+def _frame(moment: Moment, times: TraceTimes, *, noticed: bool) -> Markup:
     other = _OTHER.get(moment.side)
     name = moment.name or _KINDS.get(moment.kind, moment.kind)
     facts = [("channel", moment.channel)] if moment.channel not in ("", "0") else []
@@ -192,7 +192,7 @@ def _fact(label: str, value: str) -> Markup:
     return tag("i", f"{label} ", tag("u", value))
 
 
-def _run(run: Run, times: Times) -> Markup:
+def _run(run: FoldedRun, times: TraceTimes) -> Markup:
     sides = []
     for side in ("client", "broker", "trace"):
         told = _told(run, side)
@@ -202,7 +202,7 @@ def _run(run: Run, times: Times) -> Markup:
     return _row(times, run.start, tag("div", *sides, length), "run")
 
 
-def _told(run: Run, side: str) -> str:
+def _told(run: FoldedRun, side: str) -> str:
     """Return what one end sent in a run: messages with their parts as one, the most frequent first."""
     counts = [(number, kind, name) for (who, kind, name), number in run.counts.items() if who == side]
     carried = any(name in _CARRIERS for _, _, name in counts)
@@ -277,7 +277,7 @@ _BANDS: dict[str, tuple[Callable[[Moment, Story], str], str]] = {
 }
 
 
-def _flag(moment: Moment, story: Story, times: Times) -> Markup:
+def _flag(moment: Moment, story: Story, times: TraceTimes) -> Markup:
     alike = story.flags.get(moment.name, Alike())
     flag = next((flag for flag in alike.first if flag.number == moment.number), None)
     if flag is None:
@@ -286,7 +286,7 @@ def _flag(moment: Moment, story: Story, times: Times) -> Markup:
     return _row(times, moment.t, card, f"flag {flag.level}", f"flag{flag.number}")
 
 
-def flag_card(flag: Flag, alike: Alike, times: Times, *, whole: bool = True) -> Markup:
+def flag_card(flag: Flag, alike: Alike, times: TraceTimes, *, whole: bool = True) -> Markup:
     """Return a flag as a card; without `whole` its remedy is left out, because an earlier card of the same id has it."""
     head = tag("p", mark(flag), tag("strong", sentence(flag.what) or flag.id))
     parts = [head]

@@ -52,7 +52,7 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
-class Close:
+class ConnectionClose:
     """The end of a connection on one side: the end that ended it, and how."""
 
     t: float
@@ -106,7 +106,7 @@ class Story:
         self.tuned = ""
         self.gaps: list[Gap] = []
         self.more_gaps = 0
-        self.closes: list[Close] = []
+        self.closes: list[ConnectionClose] = []
         self.reasons: list[Reason] = []
         self.flags: dict[str, Alike] = {}
         self.flagged = 0
@@ -205,7 +205,9 @@ class Story:
         if len(self.closes) < _MOST_CLOSES:
             in_frame = field(event, "in_frame") is True
             error = text_of(field(event, "error"), 200)
-            self.closes.append(Close(moment.t, who, text_of(field(event, "how"), 20), error, in_frame=in_frame))
+            self.closes.append(
+                ConnectionClose(moment.t, who, text_of(field(event, "how"), 20), error, in_frame=in_frame)
+            )
 
     def _tuned(self, event: Event, _moment: Moment) -> None:
         self.tuned = agreement(event)

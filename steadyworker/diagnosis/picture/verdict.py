@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from steadyworker.diagnosis.picture.event_fields import SIDES
 from steadyworker.diagnosis.picture.flags import Alike, Flag
-from steadyworker.diagnosis.picture.story import Close, Reason, Story
+from steadyworker.diagnosis.picture.story import ConnectionClose, Reason, Story
 from steadyworker.diagnosis.picture.trace import Trace
 from steadyworker.diagnosis.picture.words import lapse, sentence
 from steadyworker.units import count_text
@@ -28,7 +28,7 @@ _ORDERLY = "200"
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TraceVerdict:
     """The verdict: its sentence, what supports it, the flag that it rests on, and that flag's connection."""
 
     sentence: str
@@ -40,7 +40,7 @@ class Verdict:
     more: int = 0
 
 
-def verdict_of(trace: Trace) -> Verdict:
+def verdict_of(trace: Trace) -> TraceVerdict:
     """Return what the trace shows: its most likely cause of failure, or that nothing was noticed."""
     ranked = sorted(trace.all_flags(), key=lambda pair: _rank(pair[1]))
     if not ranked:
@@ -57,7 +57,9 @@ def verdict_of(trace: Trace) -> Verdict:
     support = [*rest, *_reasons(story, flag), *_again(ranked, alike)]
     others = _others(ranked, flag.id)
     level = "error" if flag.is_error else "warning"
-    return Verdict(told, tuple(support), level, flag, story, tuple(others[:_MOST_OTHERS]), len(others[_MOST_OTHERS:]))
+    return TraceVerdict(
+        told, tuple(support), level, flag, story, tuple(others[:_MOST_OTHERS]), len(others[_MOST_OTHERS:])
+    )
 
 
 def _halves(what: str) -> tuple[str, list[str]]:
@@ -141,7 +143,7 @@ def _others(ranked: list[tuple[Story | None, Alike]], id_: str) -> list[Flag]:
     return sorted(first.values(), key=lambda flag: flag.t)
 
 
-def _nothing(trace: Trace) -> Verdict:
+def _nothing(trace: Trace) -> TraceVerdict:
     time = lapse(trace.last - (trace.start or 0.0))
     told = f"Nothing was noticed that ends connections, on {count_text(trace.connections, 'connection')} in {time}."
     ends = [ending(story.closes[0]) for story in trace.stories.values() if story.closes and abrupt(story)]
@@ -149,7 +151,7 @@ def _nothing(trace: Trace) -> Verdict:
     if ends:
         first, more = ends[0], len(ends) - 1
         support.append(f"But {first} without saying why" + (f", and {more} more ended so." if more else "."))
-    return Verdict(told, tuple(support), "warning" if ends else "fine")
+    return TraceVerdict(told, tuple(support), "warning" if ends else "fine")
 
 
 def abrupt(story: Story) -> bool:
@@ -157,7 +159,7 @@ def abrupt(story: Story) -> bool:
     return bool(story.closed and story.frames) and not story.reasons and not story.said_goodbye
 
 
-def ending(close: Close, *, first: bool = True) -> str:
+def ending(close: ConnectionClose, *, first: bool = True) -> str:
     """Return the end of a connection as a clause."""
     error = f" ({close.error})" if close.error else ""
     if close.who == "trace":

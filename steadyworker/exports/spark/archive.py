@@ -16,7 +16,7 @@ from steadyworker.clock import SystemClock
 from steadyworker.errors import ConfigError, ExportError
 from steadyworker.exports.spark.hosts import Patience
 from steadyworker.exports.spark.process import HostProcess
-from steadyworker.exports.spark.protocol import Fatal, Message, Ready
+from steadyworker.exports.spark.protocol import Fatal, HostReady, Message
 from steadyworker.exports.spark.settings import SparkSettings
 
 _DUMP_WITHIN = 180.0
@@ -47,7 +47,7 @@ def build_archive(settings: SparkSettings) -> Path:
     try:
         message = _next(said, host, settings.start_within)
         problem = message.text if isinstance(message, Fatal) else "it died"
-        if isinstance(message, Ready):
+        if isinstance(message, HostReady):
             host.stop()
             problem = "it did not end in time"
             _next(said, host, _DUMP_WITHIN)

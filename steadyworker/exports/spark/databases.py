@@ -23,7 +23,7 @@ from steadyworker.errors import ExportError
 from steadyworker.exports.manifest import timestamp
 from steadyworker.exports.spark.drivers import DRIVERS
 from steadyworker.exports.spark.postgres import Postgres
-from steadyworker.exports.spark.protocol import Database, Run
+from steadyworker.exports.spark.protocol import Database, RunExport
 from steadyworker.exports.spark.sqlite import Sqlite
 from steadyworker.text.redaction import REDACTED
 
@@ -166,7 +166,7 @@ class Databases:
         return found
 
 
-def patience(run: Run) -> float:
+def patience(run: RunExport) -> float:
     """
     Return the seconds without progress after which a job is stuck.
 

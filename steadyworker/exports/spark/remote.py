@@ -31,7 +31,7 @@ from pyspark.sql import DataFrame
 
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.exports.spark.pace import Pace, Ratio, Stillness
-from steadyworker.exports.spark.protocol import Run
+from steadyworker.exports.spark.protocol import RunExport
 from steadyworker.exports.spark.query import FEW, Estimate
 from steadyworker.exports.spark.tasks import index_of, size_of
 
@@ -74,7 +74,7 @@ class RemoteTasks:
         ratio: The time for writing as a part of that for sorting, from the host's earlier exports.
     """
 
-    def __init__(self, run: Run, ratio: Ratio, clock: Clock | None = None) -> None:
+    def __init__(self, run: RunExport, ratio: Ratio, clock: Clock | None = None) -> None:
         self._parts, self._clock = Path(run.plan.parts), clock or SystemClock()
         self._pace = Pace(ratio)
         self._still = Stillness(self._clock.monotonic(), run.stuck_after * _UNSEEN * _AGAIN**run.stuck_before)

@@ -29,12 +29,12 @@ _LIVE = 1.0  # seconds between two looks inside tasks; no such looks while tasks
 _PART = re.compile(r"part-(\d+)(-[^.]+.*)")
 
 
-class _Output(msgspec.Struct, frozen=True):
+class _TaskOutput(msgspec.Struct, frozen=True):
     rows: int = msgspec.field(default=0, name="recordsWritten")
 
 
 class _Metrics(msgspec.Struct, frozen=True):
-    output: _Output = msgspec.field(default=_Output(), name="outputMetrics")
+    output: _TaskOutput = msgspec.field(default=_TaskOutput(), name="outputMetrics")
 
 
 class _Task(msgspec.Struct, frozen=True):

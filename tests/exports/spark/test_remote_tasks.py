@@ -11,7 +11,7 @@ import pytest
 
 from steadyworker.clock import SystemClock
 from steadyworker.exports.spark.pace import Ratio
-from steadyworker.exports.spark.protocol import Lines, Plan, Run
+from steadyworker.exports.spark.protocol import ExportPlan, Lines, RunExport
 from steadyworker.exports.spark.remote import RemoteTasks
 from steadyworker.exports.spark.tasks import size_of
 
@@ -30,8 +30,8 @@ class Server:
 
     def __init__(self, parts: Path, *, ratio: float = 2.5, stuck_before: int = 0) -> None:
         self.parts, self.clock = parts, Hand()
-        plan = Plan(query="SELECT 1 AS id", tables={}, order_by=("id",), lines=Lines(), parts=str(parts))
-        self.tasks = RemoteTasks(Run("job", plan, 1.0, stuck_before), Ratio(ratio), self.clock)
+        plan = ExportPlan(query="SELECT 1 AS id", tables={}, order_by=("id",), lines=Lines(), parts=str(parts))
+        self.tasks = RemoteTasks(RunExport("job", plan, 1.0, stuck_before), Ratio(ratio), self.clock)
 
     def tell(self, running: int, **stages: tuple[int, int]) -> None:
         """`s3=(1, 9)`: 1 of the 9 tasks of stage 3 are done."""
