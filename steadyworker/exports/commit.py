@@ -98,7 +98,7 @@ def publish(
         ) from error
     reap(target.folder, services.ended)
     try:
-        return look(target, services, replace=replace) or _make(target, services, write, replace=replace)
+        return publish_completed(target, services, replace=replace) or _make(target, services, write, replace=replace)
     except Interrupt as interrupt:
         if interrupt.reason == "cancelled":
             # An interrupt can come between the two links; without its manifest, the file would belong to no job.
@@ -132,7 +132,7 @@ def _make(
     return commit(target, services, stage, replace=replace)
 
 
-def look(target: ExportTarget, services: Services, *, replace: bool = False) -> Manifest | None:
+def publish_completed(target: ExportTarget, services: Services, *, replace: bool = False) -> Manifest | None:
     """
     Publish the file that an earlier run of this job completed, and return its manifest.
 
@@ -186,7 +186,7 @@ def commit(target: ExportTarget, services: Services, stage: StagingDir, *, repla
             f"export to another folder. The finished file is at {stage.data}."
         ) from error
     manifest = _finish(target, services, replace=replace)
-    # `look` must not save this state: by then the export state can hold the position of the job's next file.
+    # `publish_completed` must not save this state: by then the export state can hold the position of the job's next file.
     services.save_export_state(msgspec.json.encode({"committed": target.path.name, "sha256": manifest.sha256}))
     remove_stages(target, services.uid)
     return manifest

@@ -30,7 +30,7 @@ class StageFolders:
 
     Args:
         place: The folder with the record; all worker processes of a host share it.
-        clock: Its wall time tells the age of an entry.
+        clock: Its wall time gives the age of an entry.
     """
 
     def __init__(self, place: Path, clock: Clock | None = None) -> None:
@@ -47,8 +47,8 @@ class StageFolders:
             written.write_bytes(folder)
             written.replace(entry)
         except OSError as error:
-            said = {"folder": os.fsdecode(folder), "cause": str(error), "explain": "steadyworker.stage-folder"}
-            self._log.warning("stage_folder_not_remembered", **said)
+            fields = {"folder": os.fsdecode(folder), "cause": str(error), "explain": "steadyworker.stage-folder"}
+            self._log.warning("stage_folder_not_remembered", **fields)
 
     def reap(self, ended: Callable[[Sequence[str]], Iterable[str]]) -> None:
         """

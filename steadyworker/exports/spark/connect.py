@@ -50,7 +50,7 @@ from steadyworker.exports.spark.remote import RemoteTasks, estimate
 from steadyworker.exports.spark.server import PAUSE, Server, is_answer, tag, words
 from steadyworker.exports.spark.sharing import probe
 
-_LOOK = 1.0  # seconds between two looks at a job's progress
+_POLL = 1.0  # seconds between two reads of a job's progress
 _BYE = 1.5  # seconds to end all jobs when the worker process is gone
 _PATIENCE = 5.0  # seconds that an interrupted operation gets to end, before the engine reports the end of its job
 # Seconds between two cancels of a job's operations, 116 s in all; each pause is longer by half than the one before.
@@ -125,9 +125,9 @@ class ConnectEngine:
             last = failed(job.id, error, words)
         finally:
             job.ended.set()
-        self._tell(job, last)
+        self._emit_last(job, last)
 
-    def _tell(self, job: _ConnectJob, last: JobEvent) -> None:
+    def _emit_last(self, job: _ConnectJob, last: JobEvent) -> None:
         """Emit the last event of a job once; do nothing if a newer job has taken its name."""
         with self._changes:
             if self._jobs.get(job.id) is not job:
@@ -151,7 +151,7 @@ class ConnectEngine:
                 self._ending.add(thread)
 
     def _end(self, job: _ConnectJob) -> None:
-        job.end(self._leaving, lambda: self._tell(job, ExportFailed(job.id, "cancelled", "cancelled")))
+        job.end(self._leaving, lambda: self._emit_last(job, ExportFailed(job.id, "cancelled", "cancelled")))
         with self._changes:
             self._ending.discard(threading.current_thread())
 
@@ -235,7 +235,7 @@ class _ConnectJob:
         for key, value in self._conf.items():
             session.conf.set(key, value)
         probe(settle_in(session), self._run.plan.parts)
-        session.registerProgressHandler(self._told)  # type: ignore[arg-type] # a plain function will do
+        session.registerProgressHandler(self._record)  # type: ignore[arg-type] # a plain function will do
         where = {"server": str(self._server), "session": self._name, "tag": tag(self._name)}
         watcher = threading.Thread(target=self._watch, name=f"{self.id}-watch", daemon=True)
         watcher.start()
@@ -248,15 +248,15 @@ class _ConnectJob:
             return ExportFailed(self.id, "cancelled", "cancelled")
         self._tasks.ended()
         if self._started is not None and self._tasks.replaced():
-            self._say(self._started)  # the child must join all parts again
+            self._emit_live(self._started)  # the child must join all parts again
         return done
 
     def _begun(self, event: JobEvent) -> None:
         if isinstance(event, ExportStarted):
             self._started = event
-        self._say(event)
+        self._emit_live(event)
 
-    def _say(self, event: JobEvent | Stuck) -> None:
+    def _emit_live(self, event: JobEvent | Stuck) -> None:
         """Emit an event, unless the job is cancelled, because a newer job can have the same name."""
         if not self.cancelled.is_set():
             self._emit(event)
@@ -268,31 +268,33 @@ class _ConnectJob:
             return True
         return "ALREADY_EXISTS" in text and self._run.plan.parts in text
 
-    def _told(self, stages: Iterable[Any] | None, inflight_tasks: int, operation_id: str | None, done: bool) -> None:  # noqa: ARG002, FBT001 - as Spark calls it
-        self._tasks.told(stages or (), 0 if done else inflight_tasks)  # the last message has an old count
+    def _record(self, stages: Iterable[Any] | None, inflight_tasks: int, operation_id: str | None, done: bool) -> None:  # noqa: ARG002, FBT001 - as Spark calls it
+        self._tasks.record(stages or (), 0 if done else inflight_tasks)  # the last message has an old count
 
     def _watch(self) -> None:
         """Emit progress and parts until all parts are written; emit `Stuck` once if the job gets stuck."""
-        told = False
-        while not self._written.wait(_LOOK):
+        reported = False
+        while not self._written.wait(_POLL):
             if self.cancelled.is_set():
                 return
-            moved = self._tasks.look()
+            moved = self._tasks.poll()
             for index, path, size in self._tasks.complete():
-                self._say(ExportPart(self.id, index, path, size))
+                self._emit_live(ExportPart(self.id, index, path, size))
             if moved:
-                self._say(ExportProgress(self.id, self._tasks.done, self._tasks.total, None, left=self._tasks.left))
-            elif not told and (why := self._tasks.stuck()):
-                told = True
-                self._say(Stuck(self.id, why))
+                self._emit_live(
+                    ExportProgress(self.id, self._tasks.done, self._tasks.total, None, left=self._tasks.left)
+                )
+            elif not reported and (why := self._tasks.stuck()):
+                reported = True
+                self._emit_live(Stuck(self.id, why))
 
-    def end(self, leaving: threading.Event, tell: Callable[[], None]) -> None:
+    def end(self, leaving: threading.Event, report: Callable[[], None]) -> None:
         """
         Cancel until the job and all its late operations have ended at the server; then release its session.
 
         Args:
             leaving: Set when the host ends: then cancel once more, and leave the session to the job's next run.
-            tell: A function that reports the end of the job; called if the server is too slow.
+            report: A function that reports the end of the job; called if the server is too slow.
         """
         asked, running = self._clock.monotonic(), False
         for pause in _PAUSES:
@@ -302,7 +304,7 @@ class _ConnectJob:
                 running = self._interrupt() or running
                 now = self._clock.monotonic()
                 if running and now >= asked + _PATIENCE:
-                    tell()
+                    report()
                 if now >= until:
                     break
             if not self.ended.is_set():

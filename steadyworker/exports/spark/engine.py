@@ -46,7 +46,7 @@ from steadyworker.exports.spark.sharing import probe
 from steadyworker.exports.spark.tasks import Tasks
 
 _JAVA = re.compile(r"\b(reflect|java_method|try_reflect)\(")
-_LOOK = 0.2  # seconds between two looks at Spark's counters, and between two calls of cancel
+_POLL = 0.2  # seconds between two reads of Spark's counters, and between two calls of cancel
 
 
 class Engine:
@@ -253,9 +253,9 @@ class _EngineJob:
 
         Repeat a cancel until the job has ended, because a cancel before Spark begins the job has no effect.
         """
-        told = False
+        reported = False
         try:
-            while not self.ended.wait(_LOOK):
+            while not self.ended.wait(_POLL):
                 if self.cancelled.is_set():
                     for group in (self._probe, self._before, self._group):
                         self._context.cancelJobGroup(group)
@@ -263,11 +263,11 @@ class _EngineJob:
                     continue
                 for index, path, size in self._tasks.complete():
                     self._emit(ExportPart(self.id, index, path, size))
-                if self._tasks.look(self.databases.moved):
+                if self._tasks.poll(self.databases.moved):
                     seen = self._tasks
                     self._emit(ExportProgress(self.id, seen.done, seen.total, seen.rows, seen.rate, seen.left))
-                elif not told and (why := self._tasks.stuck()):
-                    told = True
+                elif not reported and (why := self._tasks.stuck()):
+                    reported = True
                     self._dump(f"job {self.id}: {why}")
                     self._emit(Stuck(self.id, why))
         except Exception:  # noqa: BLE001 - the JVM is gone: `write` gets an error too
@@ -302,8 +302,8 @@ def _few(result: DataFrame, plan: Any) -> Estimate | None:
     The same task also reads the rows if all tables are files, and the query calls no Java method (`reflect`).
     """
     session: Any = result.sparkSession
-    said = session.conf.get("spark.sql.adaptive.advisoryPartitionSizeInBytes")
-    most = min(PIECE, session._jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(said))  # noqa: SLF001
+    advised = session.conf.get("spark.sql.adaptive.advisoryPartitionSizeInBytes")
+    most = min(PIECE, session._jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(advised))  # noqa: SLF001
     found = plan.collectLeaves()
     tables = [found.apply(number) for number in range(found.size())]
     text = plan.toString()

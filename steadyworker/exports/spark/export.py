@@ -186,12 +186,12 @@ class _SparkRun:
         with ExitStack() as opened:
             events = opened.enter_context(closing(self._services.call(SERVICE, request)))  # type: ignore[type-var]
             opened.callback(self._close)
-            for said in events:
-                match from_event(said):
+            for event in events:
+                match from_event(event):
                     case ExportStarted() as started:
                         self._started = started
                         names.began(started.where)
-                        _drop(parts, started.job, said.get("submissions", 1))
+                        _drop(parts, started.job, event.get("submissions", 1))
                         self._begin(started.columns)
                     case ExportProgress() as moved:
                         self._progress(moved)
@@ -203,7 +203,7 @@ class _SparkRun:
                         raise failure(f"Spark did not make the export ({kind}): {redact(text)}")
                     case ExportDone() as done:
                         spark = self._clock.monotonic()
-                        manifest = self._finish(done, said)
+                        manifest = self._finish(done, event)
         if manifest is None:
             raise ExportError("Expected the result of Spark's job, got none: the next run repeats the export.")
         shutil.rmtree(parts, ignore_errors=True)
@@ -263,7 +263,7 @@ class _SparkRun:
             )
         return self._join
 
-    def _finish(self, done: ExportDone, said: Mapping[str, Any]) -> Manifest:
+    def _finish(self, done: ExportDone, event: Mapping[str, Any]) -> Manifest:
         join = self._joined()
         join.finish(done.parts)
         if done.rows not in (None, join.rows):
@@ -288,7 +288,7 @@ class _SparkRun:
             sha256=join.sha256,
             format=self._form.options(),
             versions=versions(*(["pyarrow"] if self._form.name == "parquet" else []))
-            | said.get("versions", {})
+            | event.get("versions", {})
             | self._started.versions,
             created_at=timestamp(self._clock),
         )

@@ -40,8 +40,8 @@ class Patience:
     Attributes:
         within: Seconds in which the host must finish the step, or use processor time.
         began: The monotonic time at which the step began.
-        due: The monotonic time of the next look.
-        cpu: The host's processor time at the last look.
+        due: The monotonic time of the next check.
+        cpu: The host's processor time at the last check.
     """
 
     within: float
@@ -55,7 +55,7 @@ class Patience:
         return cls(within, now, now + within, cpu)
 
     def over(self, now: float, cpu: Callable[[], float]) -> bool:
-        """Return whether the limit has passed; otherwise set the time of the next look."""
+        """Return whether the limit has passed; otherwise set the time of the next check."""
         if now < self.due:
             return False
         used, last = cpu(), self.began + _LONGEST * self.within
@@ -149,7 +149,7 @@ class SparkHost:
     left: dict[str, Path] = field(default_factory=dict)
     problem: str = ""
 
-    def takes(self, call: Call) -> bool:
+    def accepts(self, call: Call) -> bool:
         """Return whether this call can run here; a suspect call runs alone."""
         company = call.suspect or any(other.suspect for other in self.calls.values())
         return not self.retiring and not (self.calls and company)

@@ -5,7 +5,7 @@ A part is joined when Spark reports its task as complete and all parts before it
 After the last part, the join checks all sizes again, because the joined parts must be the final parts.
 Rows are counted in the file's bytes, so that the manifest describes the file itself, not Spark's report.
 Bytes that are not UTF-8 end the join: Spark passes such bytes on from Parquet and from casts.
-For CSV, `reading.py` itself looks for such bytes.
+For CSV, `reading.py` itself searches for such bytes.
 """
 
 from __future__ import annotations

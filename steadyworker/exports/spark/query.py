@@ -162,7 +162,7 @@ def write(
         written(rows, plan.lines).write.options(**WRITE).text(f"file://{plan.parts}")
     count = _count(counted)
     parts = _shared(Path(plan.parts))
-    snapshots = [said for said in (databases.snapshot if databases else None, reads.snapshot()) if said]
+    snapshots = [found for found in (databases.snapshot if databases else None, reads.snapshot()) if found]
     return ExportDone(run.job, parts, "; ".join(snapshots) or None, count)
 
 
@@ -170,19 +170,19 @@ def _count(counted: Observation) -> int | None:
     """
     Return the number of rows that Spark has passed to its writer.
 
-    Return None if Spark does not say it in time.
+    Return None if Spark does not report it in time.
     A Spark Connect server itself waits only 0.1 s for the count (`Observation.getOrEmpty`, Spark 4.1).
     """
-    said: list[int] = []
+    found: list[int] = []
 
     def ask() -> None:
         with suppress(Exception):  # the count is unknown: Spark's own job has succeeded
-            said.append(int(counted.get[_ROWS]))
+            found.append(int(counted.get[_ROWS]))
 
     thread = threading.Thread(target=ask, name="count", daemon=True)
     thread.start()
     thread.join(_COUNTED)
-    return said[0] if said else None
+    return found[0] if found else None
 
 
 def _shared(folder: Path) -> tuple[tuple[int, str, int], ...]:
@@ -275,7 +275,7 @@ def kind_of(error: Exception) -> str:
     """
     Return the kind of `ExportFailed` for this error (`protocol.py`).
 
-    An error is `rejected` if each retry would meet it again, whoever has raised it.
+    An error is `rejected` if each retry would meet it again, whichever code has raised it.
     Spark's errors, those of PostgreSQL and their causes have the SQLSTATE of the SQL standard, whose first two characters are a class.
     """
     if isinstance(error, ExportRejected):

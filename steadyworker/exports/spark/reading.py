@@ -117,9 +117,9 @@ def _declared(
 
 def _csv(session: SparkSession, source: FileSource, path: str) -> DataFrame:
     options = {**_CSV, **source.options}
-    said = bool({"encoding", "charset"} & {name.lower() for name in source.options})
+    declared = bool({"encoding", "charset"} & {name.lower() for name in source.options})
     if source.schema:
-        if not said:
+        if not declared:
             _check_utf8(session, source, path)
         return _declared(session, source, source.schema, options, path)
     options = {**_CSV, "nullValue": _EMPTY, **source.options}
@@ -129,9 +129,9 @@ def _csv(session: SparkSession, source: FileSource, path: str) -> DataFrame:
     texts = [name for name, kind in text.dtypes if kind == "string"]  # a partition column has a type already
     if not texts:
         return text
-    looks = [_look(number, name) for number, name in enumerate(texts)]
-    found = text.agg(*looks, F.coalesce(F.bool_or(_replaced(texts)), F.lit(False)).alias("replaced")).head()  # noqa: FBT003 - SQL's false
-    if not said and (found is None or found["replaced"] or any(_REPLACED in name for name in text.columns)):
+    counts = [_counts(number, name) for number, name in enumerate(texts)]
+    found = text.agg(*counts, F.coalesce(F.bool_or(_replaced(texts)), F.lit(False)).alias("replaced")).head()  # noqa: FBT003 - SQL's false
+    if not declared and (found is None or found["replaced"] or any(_REPLACED in name for name in text.columns)):
         _check_utf8(session, source, path)
     kinds = {name: kind for number, name in enumerate(texts) if found and (kind := _kind(found[number]))}
     return text.select(
@@ -159,7 +159,7 @@ def _filled(name: str) -> Column:
     return F.nullif(column(name), F.lit(""))
 
 
-def _look(number: int, name: str) -> Column:
+def _counts(number: int, name: str) -> Column:
     """Return the expression that counts a column's values by notation."""
     value = _filled(name)
     parts = F.split(F.ltrim(value, F.lit("-")), F.lit(r"\."))

@@ -199,7 +199,7 @@ class SparkService:
         """
         while self._waiting:
             call = self._waiting[0]
-            host = next((host for host in self._hosts if host.takes(call)), None)
+            host = next((host for host in self._hosts if host.accepts(call)), None)
             starting = any(not host.ready and not host.stopping for host in self._hosts)
             if host is None and not starting and len(self._hosts) < self._settings.max_hosts:
                 host = self._start()
@@ -213,7 +213,7 @@ class SparkService:
         try:
             environ = os.environ if self._environ is None else self._environ
             java = self._settings.java(environ)
-            process = HostProcess(self._settings, java, environ, self._heard)
+            process = HostProcess(self._settings, java, environ, self._receive)
         except (ConfigError, OSError) as error:
             for call in self._waiting:
                 call.fail("unavailable", str(error))
@@ -225,11 +225,11 @@ class SparkService:
         self._log.info("spark_host_starting", pid=process.pid, master=self._settings.place, java=java and java.version)
         return host
 
-    def _heard(self, process: HostProcess, message: Message | None) -> None:
+    def _receive(self, process: HostProcess, message: Message | None) -> None:
         """Pass a host's message to the service's thread; called in the host's reader thread."""
-        self._notes.put(lambda: self._told(process, message))
+        self._notes.put(lambda: self._handle(process, message))
 
-    def _told(self, process: HostProcess, message: Message | None) -> None:
+    def _handle(self, process: HostProcess, message: Message | None) -> None:
         host = next(host for host in self._hosts if host.process is process)
         match message:
             case None:
@@ -271,8 +271,8 @@ class SparkService:
         if call is not None and not call.cancelled:
             call.stuck = message.text
             log = host.process.keep_log()
-            said = {"job": call.job, "pid": host.process.pid, "why": message.text, "log": str(log)}
-            self._log.warning("spark_job_stuck", **said, explain="spark.job-stuck")
+            fields = {"job": call.job, "pid": host.process.pid, "why": message.text, "log": str(log)}
+            self._log.warning("spark_job_stuck", **fields, explain="spark.job-stuck")
             host.cancel(call, self._clock.monotonic())
 
     def _leave(self, host: SparkHost, call: Call) -> None:
@@ -301,8 +301,8 @@ class SparkService:
         calls = list(host.calls.values())
         if calls or not host.stopping:
             log = host.process.keep_log()
-            said = {"pid": host.process.pid, "calls": len(calls), "why": why, "log": str(log)}
-            self._log.warning("spark_host_died", **said, explain="spark.host-died")
+            fields = {"pid": host.process.pid, "calls": len(calls), "why": why, "log": str(log)}
+            self._log.warning("spark_host_died", **fields, explain="spark.host-died")
         else:
             self._log.info("spark_host_ended", pid=host.process.pid)
         host.process.remove()

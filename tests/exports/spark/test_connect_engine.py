@@ -69,7 +69,7 @@ def writing(monkeypatch: pytest.MonkeyPatch) -> list[threading.Event]:
     monkeypatch.setattr(connect, "settle_in", lambda session: session)
     monkeypatch.setattr(connect, "probe", lambda *_: None)
     monkeypatch.setattr(connect, "write", write)
-    monkeypatch.setattr(connect, "_LOOK", 0.05)
+    monkeypatch.setattr(connect, "_POLL", 0.05)
     return found
 
 

@@ -303,7 +303,9 @@ class FakeProcess:
     [
         pytest.param([10.0, 40.0, 70.0], ["RunExport", "PingHost", "kill"], id="it hangs"),
         pytest.param([10.0, 40.0, 3600.0, 3630.0], ["RunExport", "PingHost"], id="we were paused"),
-        pytest.param([10.0, 3600.0, 3630.0, 3660.0], ["RunExport", "PingHost", "kill"], id="we were paused, and it hangs"),
+        pytest.param(
+            [10.0, 3600.0, 3630.0, 3660.0], ["RunExport", "PingHost", "kill"], id="we were paused, and it hangs"
+        ),
     ],
 )
 def test_only_a_host_that_hangs_while_we_do_not_is_killed(tmp_path: Path, looks: list[float], told: list[str]) -> None:
