@@ -210,7 +210,7 @@ def _read(path: Path, port: int, new_outputs: Callable[[], Outputs]) -> int:
         last = first
         try:
             for last in chain((first,), records):
-                conversations.take(last)
+                conversations.receive(last)
         finally:  # a file that is damaged further on has told something
             wire.end(last.t)
             outputs.finish()

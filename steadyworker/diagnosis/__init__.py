@@ -36,5 +36,5 @@ Neither needs a broker, a ledger or a worker of SteadyWorker.
 A reader is fed with the bytes of one direction, as they arrive, and returns the things that are complete.
 It never waits, never holds more than one incomplete frame, and never trusts a length before it has checked it.
 The bytes of a message's body are counted, and not kept.
-What breaks the protocol becomes a `Flaw`, which says what stands where something else was expected.
+What breaks the protocol becomes a `Flaw`, which names what stands where something else was expected.
 """

@@ -69,7 +69,7 @@ class AmqpReader:
     """
     Reads one direction of an AMQP connection.
 
-    `opening` says that this direction starts with a protocol header, as that of a client does.
+    `opening` means that this direction starts with a protocol header, as that of a client does.
     `frame_max` is what both ends agreed on, and may be set at any time; 0 means that they agreed on no limit.
 
     Raises:

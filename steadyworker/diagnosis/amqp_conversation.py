@@ -1,4 +1,4 @@
-"""What both sides of an AMQP 0-9-1 connection say to each other: the events of its frames, and the flags."""
+"""The conversation of an AMQP 0-9-1 connection: the events of the frames of both sides, and the flags."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class AmqpConversation:
         }
 
     def missed(self, side: Side) -> AmqpReader:
-        """Take note that bytes of a side were not read, and return the reader with which it goes on."""
+        """Note that bytes of a side were not read, and return the reader with which it goes on."""
         self._sure = False
         self._missed.add(side)
         for channel in self._channels.values():
@@ -99,8 +99,8 @@ class AmqpConversation:
         reader = self.readers[side] = AmqpReader(frame_max=self.readers[side].frame_max, opening=False)
         return reader
 
-    def take(self, t: float, side: Side, item: Item, recent: Callable[[int], bytes]) -> None:
-        """Take the next thing that was read of a side; `recent` returns its last bytes, from an offset on."""
+    def receive(self, t: float, side: Side, item: Item, recent: Callable[[int], bytes]) -> None:
+        """Receive the next item that was read of a side; `recent` returns its last bytes, from an offset on."""
         match item:
             case Method():
                 self._method(t, side, item)
@@ -226,9 +226,9 @@ class AmqpConversation:
 
     def _broker_closes(self, t: float, _: Channel, fields: Mapping[str, Any]) -> None:
         self._closing = Side.BROKER
-        code, said = fields.get("reply_code", 0), text(fields.get("reply_text", ""))
+        code, reason = fields.get("reply_code", 0), text(fields.get("reply_text", ""))
         flag, evidence = _CODES.get(code, "amqp.connection-error"), []
-        if code == _FRAME_ERROR_CODE and (found := _FRAME_ERROR.search(said)):
+        if code == _FRAME_ERROR_CODE and (found := _FRAME_ERROR.search(reason)):
             numbers = {"type": int(found["type"])}
             if found["why"] == "frame_too_large":
                 numbers["size"] = int(found["size"])
@@ -237,7 +237,7 @@ class AmqpConversation:
             too_large = "amqp.second-header" if bytes_ and bytes_.kind == "amqp" else "amqp.frame-too-large"
             flag = too_large if found["why"] == "frame_too_large" else "amqp.invalid-frame-end"
         if code != 200:  # noqa: PLR2004 - success
-            what = f"The broker closed the connection: {code} {said}"
+            what = f"The broker closed the connection: {code} {reason}"
             self._line.flag(t, flag, what, evidence, unless_flagged=True)
 
     def _is_blocked(self, _: float, __: Channel, fields: Mapping[str, Any]) -> None:
@@ -294,15 +294,15 @@ class AmqpConversation:
 
     def _broker_closes_channel(self, t: float, channel: Channel, fields: Mapping[str, Any]) -> None:
         self._closes(t, channel, Side.BROKER)
-        code, said = fields.get("reply_code", 0), text(fields.get("reply_text", ""))
+        code, reason = fields.get("reply_code", 0), text(fields.get("reply_text", ""))
         flag = "amqp.channel-error"
-        if "delivery acknowledgement on channel" in said:
+        if "delivery acknowledgement on channel" in reason:
             flag = "amqp.delivery-timeout"
-        elif "unknown delivery tag" in said:
+        elif "unknown delivery tag" in reason:
             if channel.flagged & {"tag", "ack"}:
                 return
             flag = "amqp.unknown-delivery-tag"
-        what = f"The broker closed channel {channel.number}: {code} {said}"
+        what = f"The broker closed channel {channel.number}: {code} {reason}"
         rows: list[dict[str, object]] = [{"channel": channel.number, "waiting deliveries": channel.tags.waiting}]
         self._line.flag(t, flag, what, rows)
 

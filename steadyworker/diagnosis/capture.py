@@ -66,7 +66,7 @@ def read_capture(path: str | os.PathLike[str], port: int) -> Iterator[TapRecord]
         connections = _Connections(port)
         for at, packet, whole in _packets(reader, path, pcapy.PcapError):
             if (segment := _segment(packet, whole, _LINKS[link])) is not None:
-                yield from connections.take(at, segment)
+                yield from connections.receive(at, segment)
         yield from connections.end()
 
 
@@ -191,7 +191,7 @@ class _Direction:
         """Whether bytes wait for earlier ones."""
         return bool(self._held)
 
-    def take(self, at: float, segment: _Segment) -> Iterator[TapRecord]:
+    def receive(self, at: float, segment: _Segment) -> Iterator[TapRecord]:
         """Return the bytes of this segment if it is their turn, with what waited for them; else hold them."""
         size = len(segment.data) + segment.missing
         if not size and not segment.flags & (_SYN | _FIN):
@@ -247,7 +247,7 @@ class _Direction:
 
 
 class _CapturedConnection:
-    """The two directions of a connection; `first` is the number by which it is told from a later one of its ports."""
+    """The two directions of a connection; `first` is the number by which it differs from a later one of its ports."""
 
     def __init__(self, number: int, first: int) -> None:
         self.number = number
@@ -255,12 +255,12 @@ class _CapturedConnection:
         self.over = False
         self._directions = {side: _Direction(number, side) for side in Side}
 
-    def take(self, at: float, segment: _Segment, side: Side) -> Iterator[TapRecord]:
-        """Take the next segment."""
+    def receive(self, at: float, segment: _Segment, side: Side) -> Iterator[TapRecord]:
+        """Receive the next segment."""
         own, other = self._directions[side], self._directions[side.other]
         if segment.ack is not None and other.has_hole:
             yield from other.skip_holes(at, segment.ack)
-        yield from own.take(at, segment)
+        yield from own.receive(at, segment)
         if segment.flags & _RST:
             yield from self._rest(at)
             yield TapRecord(What.RESET, self.number, side, at)
@@ -296,8 +296,8 @@ class _Connections:
         self._known: dict[tuple[_End, _End], _CapturedConnection] = {}
         self._last = 0.0
 
-    def take(self, at: float, segment: _Segment) -> Iterator[TapRecord]:
-        """Take the next segment."""
+    def receive(self, at: float, segment: _Segment) -> Iterator[TapRecord]:
+        """Receive the next segment."""
         self._last = at
         opens = segment.flags & _SYN and segment.ack is None
         from_client = segment.target[1] == self._port
@@ -319,7 +319,7 @@ class _Connections:
             facts = {"broker": broker, "joined": not segment.flags & _SYN}
             yield TapRecord(What.CONNECTED, self._count, Side.BROKER, at, facts=facts)
         if not connection.over:
-            yield from connection.take(at, segment, Side.CLIENT if from_client else Side.BROKER)
+            yield from connection.receive(at, segment, Side.CLIENT if from_client else Side.BROKER)
 
     def end(self) -> Iterator[TapRecord]:
         """End all connections: the capture ends here."""

@@ -47,7 +47,7 @@ Text = Annotated[str, Meta(min_length=1)]
 
 class Pattern(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     r"""
-    One way in which a record says what an entry explains.
+    One form of the records that an entry explains.
 
     Attributes:
         hint: A text on one line of each record that matches; the regular expression is only tried where it occurs.
@@ -218,17 +218,17 @@ def read(text: str, name: str) -> tuple[Entry, ...]:
     return (*file.entries, *(finding.entry for finding in file.findings))
 
 
-def _with_id(said: str, data: Mapping[str, object]) -> str:
+def _with_id(complaint: str, data: Mapping[str, object]) -> str:
     """Return msgspec's message with the id of the entry that its path (`$.entry[3].title`) points to."""
-    place = re.search(r"\$\.(entry|finding)\[(\d+)\]", said)
+    place = re.search(r"\$\.(entry|finding)\[(\d+)\]", complaint)
     entries = data.get(place[1]) if place else None
     if place and isinstance(entries, list) and isinstance(found := entries[int(place[2])], dict) and "id" in found:
-        return f"{found['id']}: {said}"
-    return said
+        return f"{found['id']}: {complaint}"
+    return complaint
 
 
 def _complaints(entry: Entry) -> Iterable[str]:
-    """Yield what the types cannot say."""
+    """Yield what the types cannot express."""
     needed = {
         "frame": {"type", "channel", "size"},
         "length": {"size"},
@@ -244,6 +244,6 @@ def _complaints(entry: Entry) -> Iterable[str]:
     if unknown := set(entry.opens) - {opening.kind for opening in OPENINGS}:
         yield f"expected kinds of protocols.OPENINGS in `opens`, got {sorted(unknown)}: correct them."
     if entry.opens and entry.spelled is None:
-        yield "expected `bytes` beside `opens`, got none: say how the bytes are spelled."
+        yield "expected `bytes` beside `opens`, got none: add how the bytes are spelled."
     if unknown := set(entry.keys) - entry.groups - GROUPS:
         yield f"expected each of `keys` to be a named group of a pattern, got {sorted(unknown)}: add the group (?P<…>…)."

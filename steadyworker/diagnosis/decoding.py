@@ -1,7 +1,7 @@
 """
 Turns what a source contains into the bytes of text: it decompresses, and converts UTF-16 to UTF-8.
 
-The first bytes tell what a source is, so that a compressed log can also come through a pipe.
+The first bytes show what a source is, so that a compressed log can also come through a pipe.
 
 | first bytes | what is done |
 |---|---|
@@ -11,7 +11,7 @@ The first bytes tell what a source is, so that a compressed log can also come th
 | the byte order mark of UTF-8 | removed, so that the first line begins with its time |
 | anything else | passes |
 
-Many NULs are never part of what a log says, and are removed; a single one can be.
+Many NULs are never part of a log's text, and are removed; a single one can be.
 A program that goes on to write to a file that was truncated leaves NULs before its next line.
 They also are every second byte of UTF-16 without its mark.
 """
@@ -64,7 +64,7 @@ class Decoding:
         if not self._begun:
             self._head += block
             if any(len(self._head) < len(magic) and magic.startswith(self._head) for magic in _ALL):
-                return  # too few bytes to tell
+                return  # too few bytes to decide
             block = self._begin()
         if self._new is None:
             yield self._text.feed(block)
@@ -162,7 +162,7 @@ class _CleanText:
         return _HOLE.sub(b"", block)
 
     def end(self) -> bytes:
-        """Return the first bytes, if there were too few to tell whether they are a mark."""
+        """Return the first bytes, if there were too few to decide whether they are a mark."""
         head, self._head = self._head, b""
         return head
 

@@ -149,9 +149,9 @@ class TlsEnd(End):
     def send(self, data: memoryview | bytes) -> int:
         if not self.ready or self._unsent:
             raise BlockingIOError
-        taken = self._tls.write(data)
+        written = self._tls.write(data)
         self._push()
-        return taken
+        return written
 
     @override
     def push(self) -> None:
@@ -211,6 +211,6 @@ def text_of(error: OSError) -> str:
     return str(error) if error.errno is None else os.strerror(error.errno)
 
 
-def said_of(error: OSError) -> dict[str, str]:
-    """Return the text of an error that says more than that the connection was reset."""
+def facts_of(error: OSError) -> dict[str, str]:
+    """Return an error's text as the fact `error`, if it has more than that the connection was reset."""
     return {"error": text_of(error)} if isinstance(error, ssl.SSLError) or error.errno != errno.ECONNRESET else {}

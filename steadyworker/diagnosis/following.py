@@ -2,7 +2,7 @@
 Explains logs while they are written.
 
 An incident is shown when nothing was added to it for `SETTLE` seconds, so that its consequences are in its time line.
-A source that says nothing for `QUIET` seconds has ended its last record.
+A source without new bytes for `QUIET` seconds has ended its last record.
 """
 
 from __future__ import annotations

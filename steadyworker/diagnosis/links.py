@@ -41,7 +41,7 @@ class Flow:
         self.pending: bytes | memoryview = b""
         self.ended = self.broken = self.done = False
         self.skipped = 0
-        self.acked = 0  # what the target's kernel had confirmed at the last look
+        self.acked = 0  # what the target's kernel had confirmed at the last check
         self.progress = 0.0  # when that was more than before
         self.reported = 0.0  # when the queue was last reported
 

@@ -177,7 +177,7 @@ def _alternation(texts: Iterable[bytes]) -> bytes:
         node = tree
         for at in range(len(text)):
             node = node.setdefault(text[at : at + 1], {})
-        node[b""] = {}  # here a text ends, and longer ones need not be told apart
+        node[b""] = {}  # here a text ends, and longer ones need not be distinguished
 
     def expression(node: Mapping[bytes, Any]) -> bytes:
         if b"" in node:

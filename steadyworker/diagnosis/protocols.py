@@ -55,7 +55,7 @@ class Spelled:
     """
     Numbers written as bytes: a row for each number, and their bytes without a gap.
 
-    `protocol` is what the bytes open, and `kind` its short name; both are None if the bytes are too few to say so.
+    `protocol` is what the bytes open, and `kind` its short name; both are None if the bytes are too few to decide.
     """
 
     rows: tuple[SpelledRow, ...]
@@ -81,7 +81,7 @@ OPENINGS = (
     Opening("proxy", "PROXY protocol header", (b"PROXY ", b"\r\n\r\n\x00\r\nQUIT\n"), least=4),
     Opening("ssh", "SSH banner", (b"SSH-",), least=4),
 )
-"""The openings that are told apart; where two fit, the first counts."""
+"""The openings that are distinguished; where two fit, the first counts."""
 
 
 def recognize(raw: bytes, *, at: int = 0) -> Opening | None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from steadyworker.diagnosis.ends import End, TlsEnd, abort, said_of, text_of, text_of_address, unconfirmed
+from steadyworker.diagnosis.ends import End, TlsEnd, abort, facts_of, text_of, text_of_address, unconfirmed
 from steadyworker.diagnosis.links import Flow, RelayLink
 from steadyworker.diagnosis.tap import CHUNK, Side, TapWriter, What
 
@@ -56,7 +56,7 @@ class Relay:
         self._fresh: set[int] = set()
         self._unconfirmed: set[Flow] = set()
         self._scratch = memoryview(bytearray(CHUNK))
-        self._next_look = 0.0
+        self._next_check = 0.0
         self._count = 0
         listener.setblocking(False)  # noqa: FBT003 - the method's only parameter
         self._listening = listener.fileno()
@@ -80,7 +80,7 @@ class Relay:
             self._tap.finish()
 
     def _turn(self) -> bool:
-        wait = max(0.0, self._next_look - self._clock()) if self._unconfirmed else -1
+        wait = max(0.0, self._next_check - self._clock()) if self._unconfirmed else -1
         self._fresh.clear()
         for fd, events in self._epoll.poll(wait):
             if fd in self._fresh:
@@ -92,8 +92,8 @@ class Relay:
                 self._accept()
             elif fd == self._control:
                 return False
-        if self._unconfirmed and (now := self._clock()) >= self._next_look:
-            self._look(now)
+        if self._unconfirmed and (now := self._clock()) >= self._next_check:
+            self._check_queues(now)
         self._hand_over()
         return True
 
@@ -263,12 +263,12 @@ class Relay:
         return flow.source.buffered and flow.reads
 
     def _copied(self, flow: Flow, now: float, size: int, *, whole: bool) -> None:
-        """Tell the reader of bytes that passed, or count them, if there was no room for a copy."""
+        """Report to the reader bytes that passed, or count them, if there was no room for a copy."""
         if not whole:
             flow.skipped += size
         else:
             if flow.skipped:
-                self._say_skipped(flow, now)
+                self._report_skipped(flow, now)
             self._tap.data(flow.link.number, flow.side, now, size)
         if flow not in self._unconfirmed:
             self._expect_progress(flow, now)
@@ -289,7 +289,7 @@ class Relay:
         elif flow.reads and flow.source.buffered:
             self._read(flow)
 
-    def _say_skipped(self, flow: Flow, now: float) -> None:
+    def _report_skipped(self, flow: Flow, now: float) -> None:
         if flow.skipped:
             self._tap.skipped(flow.link.number, flow.side, now, flow.skipped)
             flow.skipped = 0
@@ -298,7 +298,7 @@ class Relay:
 
     def _ended(self, flow: Flow, now: float) -> None:
         flow.ended = True
-        self._say_skipped(flow, now)
+        self._report_skipped(flow, now)
         if not flow.link.reset:
             self._tap.note(What.ENDED, flow.link.number, flow.side, now)
         self._finish(flow)
@@ -327,7 +327,7 @@ class Relay:
         flow.pending = b""
         if not link.reset:
             link.reset = True
-            self._say_skipped(flow, now)
+            self._report_skipped(flow, now)
             self._tap.note(What.RESET, link.number, flow.side.other, now)
         if back.ended and not back.pending:
             self._abort(link)
@@ -337,10 +337,10 @@ class Relay:
     def _was_reset(self, flow: Flow, error: OSError) -> None:
         """Pass a reset on, behind the bytes that still find room."""
         link, now = flow.link, self._clock()
-        self._say_skipped(flow, now)
+        self._report_skipped(flow, now)
         if not link.reset:
             link.reset = True
-            self._tap.note(What.RESET, link.number, flow.side, now, **said_of(error))
+            self._tap.note(What.RESET, link.number, flow.side, now, **facts_of(error))
         if flow.pending and not flow.broken:
             with suppress(OSError):
                 flow.target.send(flow.pending)
@@ -373,7 +373,7 @@ class Relay:
     def _gone(self, link: RelayLink, now: float, *, by_trace: bool) -> None:
         del self._links[link.number]
         for flow in (link.up, link.down):
-            self._say_skipped(flow, now)
+            self._report_skipped(flow, now)
             self._unconfirmed.discard(flow)
         self._tap.note(What.CLOSED, link.number, Side.CLIENT, now, by_trace=by_trace)
         if self._listener:
@@ -394,13 +394,13 @@ class Relay:
 
     def _expect_progress(self, flow: Flow, now: float) -> None:
         if not self._unconfirmed:
-            self._next_look = now + STUCK
+            self._next_check = now + STUCK
         self._unconfirmed.add(flow)
         flow.progress = now
 
-    def _look(self, now: float) -> None:
+    def _check_queues(self, now: float) -> None:
         """Report the send queues that the other side does not empty: its program reads no more, or its host has gone."""
-        self._next_look = now + STUCK
+        self._next_check = now + STUCK
         for flow in tuple(self._unconfirmed):
             queue = unconfirmed(flow.target)
             waiting = queue + len(flow.pending)
@@ -409,7 +409,7 @@ class Relay:
                 flow.acked = acked
                 if flow.reported:
                     flow.reported = 0.0
-                    self._say_queue(flow, now, waiting, stuck=False)
+                    self._report_queue(flow, now, waiting, stuck=False)
                 flow.progress = now
                 if not waiting:
                     self._unconfirmed.discard(flow)
@@ -418,8 +418,8 @@ class Relay:
             # At 1, 2, 4, 8 … seconds.
             if since >= STUCK and (not flow.reported or since >= 2 * (flow.reported - flow.progress)):
                 flow.reported = now
-                self._say_queue(flow, now, waiting, stuck=True)
+                self._report_queue(flow, now, waiting, stuck=True)
 
-    def _say_queue(self, flow: Flow, now: float, waiting: int, *, stuck: bool) -> None:
+    def _report_queue(self, flow: Flow, now: float, waiting: int, *, stuck: bool) -> None:
         since = now - flow.progress
         self._tap.note(What.QUEUE, flow.link.number, flow.side.other, now, bytes=waiting, since=since, stuck=stuck)

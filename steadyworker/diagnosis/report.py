@@ -112,11 +112,11 @@ class Report:
         if not unknown.count:
             return
         if unknown.count == 1:
-            said = "1 line with the level of an error is not in the catalogue:"
+            note = "1 line with the level of an error is not in the catalogue:"
         else:
             frequent = "" if len(unknown.shapes) <= most else "; the most frequent of them"
-            said = f"{unknown.count:,} lines with the level of an error are not in the catalogue{frequent}:"
-        self._line(Text(said, "yellow"))
+            note = f"{unknown.count:,} lines with the level of an error are not in the catalogue{frequent}:"
+        self._line(Text(note, "yellow"))
         for times, record in unknown.most_frequent(most):
             self._line("   ", Text(f"{self._place(record.source, record.line)}{_times(times)}", "dim"))
             for row in self._quoted(_head(record.text), 4, self._width - 5):
@@ -141,12 +141,12 @@ class Report:
     def _title(self, number: int, finding: LogFinding, *, again: bool = False) -> None:
         self._line(Text(f"{number}. {'Again: ' if again else ''}{title(finding)}", _STYLES[finding.entry.severity]))
         first, last = finding.first, finding.last
-        said = [finding.entry.id, self._place(first.record.source, first.line)]
+        facts = [finding.entry.id, self._place(first.record.source, first.line)]
         if finding.times > 1:
-            said.append(f"{finding.times:,} lines")
+            facts.append(f"{finding.times:,} lines")
         if first.record.stamp:
-            said.append(_between(first.record.stamp, last.record.stamp))
-        self._line("   ", Text(", ".join(said), "dim"))
+            facts.append(_between(first.record.stamp, last.record.stamp))
+        self._line("   ", Text(", ".join(facts), "dim"))
         if not again:
             self._line()
 
@@ -192,7 +192,7 @@ class Report:
         for step in finding.example.in_order():
             if step.seen.entry.id == finding.entry.id:
                 yield from self._step(step, rows)
-                rows = 1  # a second one says nearly the same
+                rows = 1  # a second one has nearly the same text
             else:
                 yield from self._step(step, 1, step.seen.entry.title)
         if finding.example.left_out:
@@ -203,7 +203,7 @@ class Report:
         at = f"{clock(seen.record.stamp)}  " if seen.record.stamp else ""
         place = f"{at}{self._place(seen.record.source, seen.line)}{_times(step.times)}  "
         yield [Text(place, "dim"), Text(seen.entry.filled(title, _safe_groups(seen.groups)))]
-        for row in self._quoted(_said(seen, rows), rows, self._room - 2):
+        for row in self._quoted(_excerpt(seen, rows), rows, self._room - 2):
             yield [Text("  "), row]
 
     def _quoted(self, text: str, rows: int, width: int) -> Iterator[Text]:
@@ -271,7 +271,7 @@ def _head(text: str) -> str:
     return _TIME_HEAD.sub("", text, count=1)
 
 
-def _said(seen: Sighting, rows: int) -> str:
+def _excerpt(seen: Sighting, rows: int) -> str:
     """Return the beginning of the record, and the line of the match if that is further down, or if there is one row only."""
     lines = _head(seen.record.text).split("\n")
     at = max(0, seen.line - seen.record.line)

@@ -3,13 +3,13 @@ The way of copied bytes from the relay to the reader, which is another process.
 
 The relay receives bytes into a ring of shared memory and sends them on from there, so that the copy costs it nothing.
 Then it writes a record of 28 bytes into a pipe: which connection, which side, when, and where in the ring.
-The reader reads the record, looks at the bytes, and frees their place.
+The reader reads the record, reads the bytes, and frees their place.
 
     relay    recv into the ring -> send on -> record into the pipe
     reader   record from the pipe -> bytes in the ring -> place freed
 
 The relay never waits for the reader.
-If the ring or the pipe is full, bytes pass without being read, and a later record says how many.
+If the ring or the pipe is full, bytes pass without being read, and a later record has their number.
 """
 
 from __future__ import annotations
@@ -148,16 +148,16 @@ class TapWriter:
         return ring.view[at : at + CHUNK]
 
     def data(self, link: int, side: int, t: float, size: int) -> None:
-        """Tell the reader that bytes were received at the place that `room` returned."""
+        """Report to the reader that bytes were received at the place that `room` returned."""
         self._owed += _HEAD.pack(What.DATA, side, 0, link, t, self._head, size)
         self._head += size
 
     def skipped(self, link: int, side: int, t: float, size: int) -> None:
-        """Tell the reader how many bytes passed without being copied."""
+        """Report to the reader how many bytes passed without being copied."""
         self._owed += _HEAD.pack(What.SKIPPED, side, 0, link, t, size, 0)
 
     def note(self, what: What, link: int, side: int, t: float, **facts: Any) -> None:
-        """Tell the reader anything else."""
+        """Report anything else to the reader."""
         payload = msgspec.json.encode(facts)
         self._owed += _HEAD.pack(what, side, 0, link, t, 0, len(payload)) + payload
 

@@ -5,7 +5,7 @@ A trace: the relay in a process of its own, and what this process reads of it.
         while tracing.step():
             ...
 
-`step` returns after some records, or after a short time without any, so that the caller can look at its own limits.
+`step` returns after some records, or after a short time without any, so that the caller can check its own limits.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _ACTIONS: Mapping[What, Callable[[Conversation, TapRecord], None]] = {
 
 
 class Conversations:
-    """All connections of a trace, by number; it takes records in the order of their time."""
+    """All connections of a trace, by number; it receives records in the order of their time."""
 
     def __init__(self, wire: Wire, known: Known) -> None:
         self._wire = wire
@@ -57,8 +57,8 @@ class Conversations:
         self._open: dict[int, Conversation] = {}
         self._next_tick = 0.0
 
-    def take(self, record: TapRecord) -> None:
-        """Take the next record."""
+    def receive(self, record: TapRecord) -> None:
+        """Receive the next record."""
         if record.t >= self._next_tick:
             self.tick(record.t)
         if record.what is What.OPENED:
@@ -72,7 +72,7 @@ class Conversations:
                 del self._open[record.link]
 
     def tick(self, t: float) -> None:
-        """Look at the silences of all connections."""
+        """Check the silences of all connections."""
         self._next_tick = t + TICK
         for conversation in self._open.values():
             if conversation.due() <= t:
@@ -136,7 +136,7 @@ class Tracing:
         ready, _, _ = select.select([self._pipe], [], [], TICK)
         if ready:
             for record in self._reader.records():
-                self._conversations.take(record)
+                self._conversations.receive(record)
         else:
             self._conversations.tick(self._clock.monotonic())
         return not self._reader.at_end
@@ -177,7 +177,7 @@ def _be_relay(run: Callable[[], None], not_mine: tuple[int, ...]) -> None:
         code = 0
     except BrokenPipeError:
         code = 0  # the other process was killed
-    except BaseException:  # noqa: BLE001 - the process ends here, and says why
+    except BaseException:  # noqa: BLE001 - the process ends here, and reports why
         traceback.print_exc()
     finally:
         os._exit(code)

@@ -337,7 +337,7 @@ def read(path: Path, port: int = PORT) -> list[dict[str, Any]]:
     if (first := next(records, None)) is not None:
         conversations = Conversations(Wire(first.t, [found.append]), Known.at(port))
         for record in chain((first,), records):
-            conversations.take(record)
+            conversations.receive(record)
     return found
 
 

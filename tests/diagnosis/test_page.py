@@ -47,7 +47,7 @@ VERDICTS = {
 SAID = {
     "second_header": [
         "It connects again over a connection that is open.",
-        "The broker said, closing the connection: “FRAME_ERROR - type 65, all octets = <<>>: {frame_too_large,1342177289,131064}” (code 501).",
+        "The broker reported when it closed the connection: “FRAME_ERROR - type 65, all octets = <<>>: {frame_too_large,1342177289,131064}” (code 501).",
         "type 65 41 A channel 19793 4D 51 MQ size 1342177289 50 00 00 09 P\\0\\0\\t together AMQP protocol header",
         "What to do Give each connection one owner",
         "steadyworker explain --id amqp.second-header",
@@ -86,7 +86,7 @@ SAID = {
     "client_id_taken": [
         "Connection 1 of this trace (10.0.3.22:41770), silent for 20.5 s, still holds it.",
         "The same was noticed on 2 other connections.",
-        "The broker said, as an error: “Broker: b1 - Client: worker-1 already connected from tcp://10.0.3.22:41770”.",
+        "The broker reported an error: “Broker: b1 - Client: worker-1 already connected from tcp://10.0.3.22:41770”.",
         "All connections Connection 1 10.0.3.22:41770",
         "Connection 5 10.0.3.22:41816",
         "a heartbeat of the client every 10 s, a heartbeat of the broker every 10 s, version 1.2",
@@ -152,7 +152,7 @@ def test_an_end_without_goodbye_is_told_although_nothing_was_flagged() -> None:
 
     text = told(page_of(to.events))
 
-    assert "But the client reset the connection (TCP reset) without saying why." in text
+    assert "But the client reset the connection (TCP reset) without a reason." in text
 
 
 def test_a_cause_comes_before_what_follows_from_it_and_an_error_before_a_warning() -> None:

@@ -53,7 +53,7 @@ class Traced:
             while not self._reader.at_end:
                 self.reading.wait()
                 for record in self._reader.records():
-                    self.conversations.take(record)
+                    self.conversations.receive(record)
             os.close(reads)
 
         self._threads = [threading.Thread(target=each, daemon=True) for each in (pass_bytes, read)]

@@ -16,7 +16,7 @@ from steadyworker.diagnosis.tags import Tags
 
 MOST_IDS = 20_000
 MOST_PLACES = 2_048
-"""The largest number of channels, subscriptions and consumers that are told apart."""
+"""The largest number of channels, subscriptions and consumers that are counted apart."""
 
 
 class Ids:

@@ -28,7 +28,7 @@ _PAUSE = 5.0
 """Seconds without a message that end a run."""
 
 _MOST_KINDS = 24
-"""Kinds of events that a run tells apart."""
+"""Kinds of events that a run counts apart."""
 
 
 class Rank(IntEnum):
@@ -113,7 +113,7 @@ class Rows:
         self._keep = 0
 
     def add(self, moment: Moment) -> None:
-        """Take the next event."""
+        """Add the next event."""
         if moment.rank is Rank.FLAG:
             self._keep = NEIGHBOURS
             for neighbour in dropwhile(_is_part, self._latest):  # the beginning of its message is folded already

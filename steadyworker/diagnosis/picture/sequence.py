@@ -33,7 +33,7 @@ _LARGE = 200
 _CARRIERS = frozenset({"Basic.Publish", "Basic.Deliver", "Basic.GetOk", "Basic.Return"})
 _PARTS = ("content", "body")
 _COMMON = frozenset({"body", "delivery mode", "content type", "priority"})
-"""Properties of messages that tell nothing about a connection."""
+"""Properties of messages that do not matter for a connection."""
 
 _OTHER = {"client": "broker", "broker": "client"}
 _KINDS = {"content": "message header", "body": "message body", "heartbeat": "heartbeat", "header": "protocol header"}
@@ -68,8 +68,8 @@ def sequence(story: Story, rows: list[Row], times: TraceTimes) -> Markup:
         return tag("ol", *_items(whole, story, times), class_="frames")
     inner = tag("ol", *_items(whole[:login], story, times), class_="frames")
     frames = sum(1 for row in whole[:login] if isinstance(row, Moment) and row.kind != "open")
-    told = f"Login: {count_text(frames, 'frame')} in {lapse(whole[login - 1].t - whole[0].t)}"
-    first = tag("summary", times.cells(whole[0].t), tag("div", tag("p", told)))
+    label = f"Login: {count_text(frames, 'frame')} in {lapse(whole[login - 1].t - whole[0].t)}"
+    first = tag("summary", times.cells(whole[0].t), tag("div", tag("p", label)))
     folded = tag("li", tag("details", first, inner), class_="login")
     return tag("ol", folded, *_items(whole[login:], story, times, whole[login - 1]), class_="frames")
 
@@ -105,11 +105,11 @@ def _whole_messages(rows: list[Row]) -> Iterator[Row]:
     at = 0
     while at < len(rows):
         row = rows[at]
-        taken, shown = 1, [row]
+        used, shown = 1, [row]
         if isinstance(row, Moment) and row.name in _CARRIERS:
-            taken, shown = _message(row, rows[at + 1 : at + _LONGEST_MESSAGE])
+            used, shown = _message(row, rows[at + 1 : at + _LONGEST_MESSAGE])
         yield from shown
-        at += taken
+        at += used
 
 
 def _message(method: Moment, behind: list[Row]) -> tuple[int, list[Row]]:
@@ -144,8 +144,8 @@ def _moment(moment: Moment, story: Story, times: TraceTimes, *, noticed: bool) -
     band = _BANDS.get(moment.kind)
     if band is None:
         return _frame(moment, times, noticed=noticed)
-    told, style = band
-    return _row(times, moment.t, tag("div", tag("p", told(moment, story))), f"{style} {moment.side}")
+    describe, style = band
+    return _row(times, moment.t, tag("div", tag("p", describe(moment, story))), f"{style} {moment.side}")
 
 
 def _row(times: TraceTimes, t: float, content: Markup, style: str, id_: str | None = None) -> Markup:
@@ -159,7 +159,7 @@ def _frame(moment: Moment, times: TraceTimes, *, noticed: bool) -> Markup:
     facts += [pair for pair in moment.details if moment.kind != "frame" or pair[0] != "body"]
     telling = moment.size >= _LARGE or (moment.rank is Rank.NEIGHBOUR and moment.kind != "heartbeat")
     size = [tag("i", size_text(moment.size))] if telling and moment.size else []
-    who = tag("span", f"{moment.side} to {other}: " if other else "", class_="hear")
+    who = tag("span", f"{moment.side} to {other}: " if other else "", class_="unseen")
     meaning = MEANING.get(moment.name, "")
     if moment.kind == "header":
         again = dict(moment.details).get("second")
@@ -195,14 +195,14 @@ def _fact(label: str, value: str) -> Markup:
 def _run(run: FoldedRun, times: TraceTimes) -> Markup:
     sides = []
     for side in ("client", "broker", "trace"):
-        told = _told(run, side)
-        if told:
-            sides.append(tag("p", tag("span", f"{side}: ", class_="hear"), told, class_=side))
+        sent = _sent(run, side)
+        if sent:
+            sides.append(tag("p", tag("span", f"{side}: ", class_="unseen"), sent, class_=side))
     length = tag("p", f"in {lapse(run.end - run.start)}" if run.end > run.start else "at once", class_="length")
     return _row(times, run.start, tag("div", *sides, length), "run")
 
 
-def _told(run: FoldedRun, side: str) -> str:
+def _sent(run: FoldedRun, side: str) -> str:
     """Return what one end sent in a run: messages with their parts as one, the most frequent first."""
     counts = [(number, kind, name) for (who, kind, name), number in run.counts.items() if who == side]
     carried = any(name in _CARRIERS for _, _, name in counts)
@@ -223,8 +223,8 @@ def _plain(moment: Moment) -> str:
 
 
 def _brackets(moment: Moment) -> str:
-    told = _plain(moment)
-    return f" ({told})" if told else ""
+    details = _plain(moment)
+    return f" ({details})" if details else ""
 
 
 def _opened(moment: Moment, story: Story) -> str:
@@ -254,8 +254,8 @@ def _closed(moment: Moment, story: Story) -> str:
     at = next((at for at, close in enumerate(story.closes) if close.t == moment.t and close.who == moment.side), None)
     if at is None:
         return f"The connection was closed{_brackets(moment)}"
-    told = ending(story.closes[at], first=at == 0)
-    return told[0].upper() + told[1:]
+    clause = ending(story.closes[at], first=at == 0)
+    return clause[0].upper() + clause[1:]
 
 
 def _queued(moment: Moment, _story: Story) -> str:

@@ -2,7 +2,7 @@
 The parts of the page, in the order of a reader's questions, within the size of the page.
 
 What happened, and what to do about it; then all connections on one time line; then each connection, the one of the verdict first.
-A part that does not fit is made again with fewer rows, and at last left out; the page says how many were.
+A part that does not fit is made again with fewer rows, and at last left out; the page has their number.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ def sheet_of(trace: Trace) -> Sheet:
     known = frozenset(anchors(together([orphans, *pictures])))
     left_out = len(order) - len(pictures)
     if left_out:
-        said = (
+        note = (
             f"{count_text(left_out, 'connection')} without a picture, so that the page stays small enough for a ticket."
         )
-        pictures.append(tag("p", said, class_="quiet rest"))
+        pictures.append(tag("p", note, class_="quiet rest"))
     top = [_top(trace, verdict, times, known), _all_connections(trace, verdict, known)]
     return Sheet(verdict.sentence, together([*top, orphans, *pictures, _foot(trace)]))
 
@@ -181,15 +181,15 @@ def _line(story: Story, start: float, length: float, known: frozenset[str]) -> M
     bar = tag("rect", x=f"{left:.2f}%", y=5, width=f"{min(width, 100 - left):.2f}%", height=8, rx=2, class_="open")
     dots = [tag("circle", cx=f"{(t - start) / length * 100:.2f}%", cy=9, r=5, class_="dot") for t in flags]
     picture = tag("svg", bar, *dots, width="100%", height=18, aria_hidden="true", overflow="visible")
-    told = [lapse(story.last - story.start), count_text(story.frames, "frame"), _state(story)]
+    facts = [lapse(story.last - story.start), count_text(story.frames, "frame"), _state(story)]
     if story.flagged:
-        told.append(count_text(story.flagged, "flag"))
+        facts.append(count_text(story.flagged, "flag"))
     name = link(f"connection{_anchor(story)}", known, f"Connection {story.conn}")
     return tag(
         "li",
         tag("p", name, " ", tag("span", _end(story, "client"), class_="quiet")),
         picture,
-        tag("p", ", ".join(told), class_="quiet"),
+        tag("p", ", ".join(facts), class_="quiet"),
     )
 
 

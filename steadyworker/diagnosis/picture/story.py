@@ -64,7 +64,7 @@ class ConnectionClose:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """What an end said when it ended the connection or a channel."""
+    """The reason that an end gave when it ended the connection or a channel."""
 
     t: float
     side: str
@@ -124,12 +124,12 @@ class Story:
         return sum(lane.frames for lane in self.lanes.values())
 
     @property
-    def said_goodbye(self) -> bool:
+    def ended_in_order(self) -> bool:
         """Whether an end ended the session in the protocol's way."""
         return any(name in _GOODBYES for _, _, name in self.counts)
 
     def add(self, event: Event, t: float, flag: Flag | None = None) -> None:
-        """Take the next event."""
+        """Add the next event."""
         self.last = max(self.last, t)
         if flag is not None:
             self._flagged(event, t, flag)
@@ -216,7 +216,7 @@ class Story:
         self.skipped += count_of(field(event, "count"))
 
     def _named(self, event: Event, moment: Moment) -> None:
-        """Read what the names of methods and commands tell about the whole connection."""
+        """Read what a method or command shows about the whole connection."""
         name = moment.name
         if name in _ENDINGS and len(self.reasons) < _MOST_SPOKEN:
             text = text_of(field(event, "reply_text", "text", "message", "reason"), 300)

@@ -36,7 +36,7 @@ _ICEBERG = "org.apache.iceberg.spark.source.SparkTable"
 _LENGTH = "spark.sql.maxMetadataStringLength"  # Spark cuts longer lists of paths
 _LOCATION = re.compile(r"Location: (?:InMemoryFileIndex|CatalogFileIndex)\(\d+ paths\)\[(.*?)\], PartitionFilters: \[")
 _NEXT = re.compile(r", (?=[A-Za-z][A-Za-z0-9+.-]*:/)")  # between two paths; a path can have a comma and a space, too
-_EACH = 100  # paths of one relation that are looked at one by one; of more, only the folders are
+_EACH = 100  # paths of one relation that are checked one by one; of more, only the folders are
 
 
 class Inputs:
