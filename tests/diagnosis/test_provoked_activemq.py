@@ -25,6 +25,8 @@ from tests.diagnosis.said import Log, explained
 from tests.diagnosis.wrong_stomp import ON_ARTEMIS, ON_CLASSIC, TO_ANYCAST, Scene, Wrong
 from tests.support.stage import eventually
 
+pytestmark = pytest.mark.slow
+
 CLASSIC, ARTEMIS = "classic", "artemis"
 only_classic = pytest.mark.parametrize("stomp_kind", [CLASSIC], indirect=True)
 only_artemis = pytest.mark.parametrize("stomp_kind", [ARTEMIS], indirect=True)
@@ -332,7 +334,6 @@ class LimitedArtemis(Artemis):
         return main
 
 
-@pytest.mark.slow
 @pytest.mark.stomp
 def test_artemis_with_a_full_disk_and_few_connections() -> None:
     with had():

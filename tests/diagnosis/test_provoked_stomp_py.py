@@ -19,7 +19,7 @@ from stomp.exception import ConnectFailedException, NotConnectedException  # typ
 from tests.brokers.stomp_broker import StompBroker
 from tests.diagnosis.said import explained
 
-pytestmark = pytest.mark.parametrize("stomp_kind", ["classic"], indirect=True)
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("stomp_kind", ["classic"], indirect=True)]
 
 WITHIN = 20.0
 
