@@ -109,7 +109,7 @@ def _ethernet(packet: bytes) -> tuple[int, int]:
 
 
 def _ip(start: int) -> Callable[[bytes], tuple[int, int]]:
-    """IP behind so many bytes; its first half-byte is its version."""
+    """Return the place and the kind of IP behind so many bytes; its first half-byte is its version."""
     return lambda packet: (start, {4: _IPV4, 6: _IPV6}.get(packet[start] >> 4 if len(packet) > start else 0, 0))
 
 

@@ -68,15 +68,16 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         what: What happened, in the reader's words.
         why: The cause.
         remedies: What to do, the most likely first.
-        worker: What to do if SteadyWorker's own log names the entry, if that is not the first remedy, because SteadyWorker
-            does it by itself; empty if the text of such a line always has the remedy.
+        worker: What to do if SteadyWorker's own log names the entry, if that is not the first remedy.
+            It is empty if the text of such a line always has the remedy.
         verify: How to make sure: commands.
         read: Where to read on: URLs.
         sources: How this is known: versions, issues, documents.
         severity: "error", or "warning" if nothing has failed yet.
-        spelled: How bytes are the clue (`bytes` in the file): the groups type, channel and size of a "frame",
-            the group size as the 32-bit "length" of a frame, or as a "length-plus-4", to which Netty has added the size of
-            the length itself, or the group bytes as "raw" bytes (`<<65,77>>` or `'AM'`).
+        spelled: The groups that are bytes of the wire (`bytes` in the file):
+            "frame" (type, channel and size), "length" (size, the 32-bit length of a frame),
+            "length-plus-4" (size, to which Netty has added the size of the length itself),
+            or "raw" (bytes, as `<<65,77>>` or `'AM'`).
         opens: Kinds of protocols (`protocols.OPENINGS`): the entry explains only bytes that open one of them.
         keys: Named groups by which related records join into one time line.
         follows: The ids whose consequence this is: with one of them in its time line, this is no finding of its own.

@@ -114,7 +114,7 @@ class Conversation:
     # --- What happens to the connection ----------------------------------------------------------------------------------
 
     def opened(self, t: float, facts: Mapping[str, Any]) -> None:
-        """A client connected to the trace."""
+        """Note that a client connected to the trace."""
         self._wire.connections += 1
         self._facts = dict(facts)
         self.line.client_address = str(facts.get("client", ""))
@@ -122,14 +122,14 @@ class Conversation:
             silence.last = t
 
     def connected(self, t: float, facts: Mapping[str, Any]) -> None:
-        """The broker is reached, too; `seen_as` is the address that its log has."""
+        """Note that the broker is reached, too; `seen_as` is the address that its log has."""
         self._report_open(t, facts)
         if facts.get("joined"):
             self._spoken = self._speaker(self._known.family)
             self._searching = dict.fromkeys(Side, b"")
 
     def failed(self, t: float, side: Side, error: str) -> None:
-        """The broker could not be reached, or TLS failed with one of the sides."""
+        """Note that the broker could not be reached, or that TLS failed with one of the sides."""
         self._wire.unreachable += side is Side.BROKER
         self._report_open(t)
         self.line.event(t, side, "close", who=side.label, how="refused", error=error)
@@ -141,7 +141,7 @@ class Conversation:
             self.line.event(t, None, "open", **self._facts, **(facts or {}))
 
     def data(self, t: float, side: Side, data: bytes | memoryview) -> None:
-        """Bytes of a side passed; none of them is kept without a copy."""
+        """Read bytes of a side that passed; none of them is kept without a copy."""
         self._note_bytes(t, side, len(data))
         if side in self._searching:
             data = self._search(side, bytes(data))
@@ -155,7 +155,7 @@ class Conversation:
             self._read(t, side, data)
 
     def missed(self, t: float, side: Side, size: int, why: str = NOT_READ) -> None:
-        """Bytes of a side passed that nothing has read."""
+        """Note that bytes of a side passed that nothing has read."""
         self._note_bytes(t, side, size)
         self._wire.skipped += size
         self.line.event(t, side, "skipped", bytes=size, what=why)
@@ -165,7 +165,7 @@ class Conversation:
             self._begin_unknown(t)
 
     def ended(self, t: float, side: Side, how: str, error: str | None = None) -> None:
-        """A side closed its direction (`fin`) or the connection (`reset`)."""
+        """Note that a side closed its direction (`fin`) or the connection (`reset`)."""
         line = self.line
         self._report_open(t)
         self.tick(t)
@@ -184,7 +184,7 @@ class Conversation:
             self._spoken.closed(t)
 
     def queue(self, t: float, side: Side, *, waiting: int, since: float, stuck: bool) -> None:
-        """Bytes wait for a side that does not read, or wait no longer."""
+        """Note that bytes wait for a side that does not read, or wait no longer."""
         self.line.event(t, None, "queue", side=side.label, bytes=waiting, since=round(since, 3))
         if not stuck:
             self._stuck.discard(side)
@@ -200,7 +200,7 @@ class Conversation:
             self.line.flag(t, f"{family}.peer-not-reading", what, rows)
 
     def closed(self, t: float, *, by_trace: bool = False) -> None:
-        """Both sockets are closed; by the trace itself if it ended first."""
+        """Note that both sockets are closed; by the trace itself if it ended first."""
         if by_trace:
             self._report_open(t)
             self.line.event(t, None, "close", who="trace", how="fin")

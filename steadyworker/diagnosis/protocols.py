@@ -90,7 +90,7 @@ def recognize(raw: bytes, *, at: int = 0) -> Opening | None:
 
 
 def _fits(opening: Opening, raw: bytes, at: int) -> bool:
-    """Whether the bytes are a part of the opening, with enough of them in common."""
+    """Return whether the bytes are a part of the opening, with enough of them in common."""
     first = raw[:1]
     for begins in opening.begins:
         if begins[at : at + 1] == first:  # most openings end here, and a log can have millions of numbers

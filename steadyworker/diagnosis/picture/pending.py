@@ -82,7 +82,7 @@ class Pending:
                 self._automatic.clear()
 
     def _consume_ok(self, event: Event) -> None:
-        """A consumer without a tag of its own gets it from the broker."""
+        """Name a consumer without a tag of its own by the tag that the broker gave it."""
         unnamed = (event.get("channel"), "")
         if unnamed in self._automatic:
             self._automatic.discard(unnamed)

@@ -156,7 +156,7 @@ class Rows:
 
 
 def _continues(run: FoldedRun, moment: Moment) -> bool:
-    """Whether an event belongs to the same run: heartbeats alone are one, and so are messages without a pause."""
+    """Return whether an event belongs to the same run: heartbeats alone are one, and so are messages without a pause."""
     if run.busy is None:
         return moment.kind == "heartbeat"
     return moment.t - run.busy < _PAUSE

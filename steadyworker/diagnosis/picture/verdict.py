@@ -76,7 +76,7 @@ def _fits_a_clause(head: str) -> bool:
 
 
 def _rank(alike: Alike) -> tuple[bool, bool, float]:
-    """Errors come before warnings, causes before what follows from them, and the first before the later ones."""
+    """Return a key that sorts errors before warnings, causes before what follows from them, and the first before the later ones."""
     flag = alike.worst
     return not flag.is_error, not flag.is_cause, flag.t
 
@@ -157,7 +157,7 @@ def _nothing(trace: Trace) -> TraceVerdict:
 
 
 def abrupt(story: Story) -> bool:
-    """Whether the connection ended without the protocol's goodbye."""
+    """Return whether the connection ended without the protocol's goodbye."""
     return bool(story.closed and story.frames) and not story.reasons and not story.ended_in_order
 
 
