@@ -90,7 +90,7 @@ class AmqpReader:
         self._flaws: Counter[str] = Counter()
 
     def feed(self, data: bytes | memoryview) -> list[Item]:
-        """Take the next bytes of this direction, and return what they complete; a view is not used any more then."""
+        """Read the next bytes of this direction, and return the items that they complete; a view is not used after the return."""
         items: list[Item] = []
         at, end = 0, len(data)
         while at < end and not self.blind:
@@ -113,7 +113,7 @@ class AmqpReader:
         return items
 
     def end(self) -> list[Item]:
-        """Take note that the stream ended: return a flaw if it ended inside a frame."""
+        """Return a flaw if the stream, which has ended, ended inside a frame."""
         items: list[Item] = []
         if not self.blind and self._body is not None:
             offset, channel, length = self._body

@@ -44,7 +44,7 @@ class ChannelState(Enum):
 
 @dataclass(slots=True)
 class ChannelConsumer:
-    """A consumer."""
+    """A consumer of a channel."""
 
     queue: str
     no_ack: bool
@@ -64,7 +64,7 @@ class PartialMessage:
 @dataclass(slots=True)
 class Channel:
     """
-    What is known of a channel.
+    A channel, as far as its frames were read.
 
     Attributes:
         sure: Whether all of its frames were read, so that tags can be judged.

@@ -320,7 +320,7 @@ class AmqpConversation:
             channel.prefetch = count
 
     def _broker_cancels(self, t: float, channel: Channel, fields: Mapping[str, Any]) -> None:
-        """RabbitMQ 4.3 cancels a consumer whose delivery timed out, without a reason; it also does so if the queue is gone."""
+        """Flag a delivery that timed out: RabbitMQ 4.3 then cancels its consumer without a reason, as it does if the queue is gone."""
         tag = fields.get("consumer_tag", "")
         consumer, oldest = channel.consumers.pop(tag, None), channel.oldest()
         if consumer is None or oldest is None or t - oldest[1] < consumer.timeout * _NEARLY - _SLACK:

@@ -219,7 +219,7 @@ class _Direction:
             yield from self._drain(at)
 
     def close(self, at: float) -> Iterator[TapRecord]:
-        """Return that this end closed, if it did and if its last byte has been returned."""
+        """Return the record of this end's close, as soon as its last byte has been returned."""
         if self._end is not None and self._next >= self._end and not self.closed:
             self.closed = True
             yield TapRecord(What.ENDED, self._connection, self._side, at)
@@ -230,7 +230,7 @@ class _Direction:
         return self._next + (seq - expected + _HALF) % _WHOLE - _HALF
 
     def _drain(self, at: float) -> Iterator[TapRecord]:
-        """Return what it is the turn of now."""
+        """Return the bytes whose turn it is now."""
         while self._held and self._held[0][0] <= self._next:
             place, data, missing = heapq.heappop(self._held)
             self._waiting -= len(data) + _OVERHEAD

@@ -62,7 +62,7 @@ class _Recent:
         self._data = data
 
     def keep(self) -> None:
-        """Copy what may be asked for later."""
+        """Copy the bytes that `since` may return later."""
         data = self._data
         self._offset += len(data)
         self._before = (self._before + data if len(data) < _RECENT else bytes(data[-_RECENT:]))[-_RECENT:]
@@ -76,7 +76,7 @@ class _Recent:
 
 @dataclass(slots=True)
 class Known:
-    """What the connections of a trace know of each other: the broker's protocol, and who holds which client id."""
+    """The facts that the connections of a trace share: the broker's protocol, and the connection that holds each client id."""
 
     family: str = "amqp"
     sure: bool = False

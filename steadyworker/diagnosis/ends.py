@@ -30,7 +30,7 @@ class End:
     Attributes:
         socket: The socket.
         receive: Receives bytes into a buffer, and returns how many; 0 when the other side has closed its direction.
-        sent: The bytes that the socket has taken.
+        sent: The number of bytes that the socket has accepted.
         mask: What epoll watches for this end; None if it does not.
         hung: Whether both directions had ended before all bytes were received; then epoll has nothing to watch.
         ready: Whether bytes can be sent: it is connected, and the handshake of TLS is done.
@@ -49,7 +49,7 @@ class End:
         self.ready = connected
 
     def advance(self) -> None:
-        """Return when the socket is connected, or raise the error of the connect."""
+        """Note that the socket is connected, or raise the error of the connect."""
         error = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if error:
             raise OSError(error, f"connect: {error}")
@@ -66,11 +66,11 @@ class End:
 
     @property
     def owes(self) -> bool:
-        """Whether bytes that were taken wait for room in the socket; never without TLS."""
+        """Whether accepted bytes wait for room in the socket; never without TLS."""
         return False
 
     def send(self, data: memoryview | bytes) -> int:
-        """Return how many of the bytes were taken."""
+        """Send bytes, and return how many the socket has accepted."""
         sent = self.socket.send(data)
         self.sent += sent
         return sent

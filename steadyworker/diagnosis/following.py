@@ -19,15 +19,15 @@ QUIET = 0.5
 
 
 class GrowingSource(Protocol):
-    """What can be read without waiting."""
+    """A source that can be read without waiting."""
 
     @property
     def ended(self) -> bool:
-        """True if there will never be more."""
+        """True if the source will never have more bytes."""
         ...
 
     def read(self) -> bytes:
-        """Return what there is now; nothing if there is nothing."""
+        """Return the bytes that are there now, or none."""
         ...
 
 

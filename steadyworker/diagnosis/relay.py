@@ -94,10 +94,10 @@ class Relay:
                 return False
         if self._unconfirmed and (now := self._clock()) >= self._next_check:
             self._check_queues(now)
-        self._hand_over()
+        self._write_records()
         return True
 
-    def _hand_over(self) -> None:
+    def _write_records(self) -> None:
         """Write the records of this turn; watch the pipe if it has no room."""
         if self._tap.flush():
             if self._piping:

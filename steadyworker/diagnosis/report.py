@@ -370,7 +370,7 @@ def entry_data(entry: Entry) -> dict[str, Any]:
 
 
 def _hints(entry: Entry) -> list[str]:
-    """Return what a line has that an entry explains: one of these texts, at least."""
+    """Return the hints of an entry: each line that it explains has at least one of them."""
     return list(dict.fromkeys(pattern.hint for pattern in entry.patterns))
 
 

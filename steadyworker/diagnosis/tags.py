@@ -10,7 +10,7 @@ MOST_RUNS = 4_096
 
 
 class AckResult(Enum):
-    """What an acknowledgement did."""
+    """The effect of an acknowledgement."""
 
     NOW = auto()
     BEFORE = auto()

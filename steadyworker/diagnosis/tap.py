@@ -102,7 +102,7 @@ class TapRecord:
 
 
 class Ring:
-    """Shared memory, with a counter of the bytes that the reader has freed, ever."""
+    """Shared memory, with a counter of all bytes that the reader has freed."""
 
     def __init__(self, size: int = RING) -> None:
         self.size = size

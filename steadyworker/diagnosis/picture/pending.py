@@ -68,7 +68,7 @@ class Pending:
         self.count = 0
 
     def see(self, name: str, event: Event) -> bool:
-        """Take a frame into account; return whether it could have changed the number."""
+        """Count a frame; return whether it could have changed the number of waiting deliveries."""
         handle = self._handlers.get(name)
         if handle is None:
             return False

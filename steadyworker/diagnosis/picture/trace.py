@@ -47,7 +47,7 @@ class Trace:
         self._current: tuple[object, Story | None] = (None, None)
 
     def add(self, event: Event) -> None:
-        """Take the next event."""
+        """Add the next event."""
         kind = event.get("kind")
         if kind == "trace":
             self._begin(event)
@@ -111,7 +111,7 @@ class Trace:
             self.flags.setdefault(flag.id, Alike()).add(flag, 1)
 
     def _story(self, conn: object, t: float) -> Story | None:
-        """Return the story of a connection; a new one takes the place of the least telling one, if there are too many."""
+        """Return the story of a connection; a new one replaces the least important one, if there are too many."""
         name = _name(conn)
         story = self.stories.get(name)
         if story is not None:
