@@ -1,4 +1,4 @@
-"""What both sides of a STOMP connection say to each other: the events of its frames, and the flags."""
+"""The conversation of a STOMP connection: the events of the frames of both sides, and the flags."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FLAWS = {
     "bad-escape": "stomp.undefined-escape",
 }
 _SPELLED = {"http", "tls", "amqp", "amqp-1.0"}
-_TAKEN = re.compile(r"[Cc]lient:? (?P<id>.*?) already connected from (?P<where>\S+)|InvalidClientID")
+_ID_IN_USE = re.compile(r"[Cc]lient:? (?P<id>.*?) already connected from (?P<where>\S+)|InvalidClientID")
 _CONNECTS = {"CONNECT", "STOMP"}
 _MOST_MESSAGES = 20_000
 
@@ -63,7 +63,7 @@ class StompConversation:
         self._connected = False
 
     def missed(self, side: Side) -> StompReader:
-        """Take note that bytes of a side were not read, and return the reader with which it goes on."""
+        """Note that bytes of a side were not read, and return the reader with which it goes on."""
         self._sure = False
         version = self.readers[side].version
         reader = self.readers[side] = StompReader()
@@ -71,12 +71,12 @@ class StompConversation:
         return reader
 
     def forget(self) -> None:
-        """Take note that the connection is closed: its client id is free."""
+        """Note that the connection is closed: its client id is free."""
         for client_id in [each for each, line in self._client_ids.items() if line is self._line]:
             del self._client_ids[client_id]
 
-    def take(self, t: float, side: Side, item: Item, _: Callable[[int], bytes]) -> None:
-        """Take the next thing that was read of a side."""
+    def receive(self, t: float, side: Side, item: Item, _: Callable[[int], bytes]) -> None:
+        """Receive the next item that was read of a side."""
         match item:
             case StompFrame():
                 self._beat[side] = None
@@ -232,10 +232,10 @@ class StompConversation:
     # --- Errors ----------------------------------------------------------------------------------------------------------
 
     def _error(self, t: float, frame: StompFrame) -> None:
-        said = text(frame.headers.get("message", "without a message"))
-        found = _TAKEN.search(said)
+        reason = text(frame.headers.get("message", "without a message"))
+        found = _ID_IN_USE.search(reason)
         if not found:
-            self._line.flag(t, "stomp.error-frame", f"The broker sent ERROR: {said}", unless_flagged=True)
+            self._line.flag(t, "stomp.error-frame", f"The broker sent ERROR: {reason}", unless_flagged=True)
             return
         client_id = found["id"] or ""
         holder = self._client_ids.get(client_id)
