@@ -63,7 +63,7 @@ def read_capture(path: str | os.PathLike[str], port: int) -> Iterator[TapRecord]
                 f"Expected the packets of Ethernet, loopback or IP in {path}, got the link type {link}: "
                 "capture with tcpdump -i any."
             )
-        connections = _Connections(port)
+        connections = _CapturedConnections(port)
         for at, packet, whole in _packets(reader, path, pcapy.PcapError):
             if (segment := _segment(packet, whole, _LINKS[link])) is not None:
                 yield from connections.receive(at, segment)
@@ -287,7 +287,7 @@ class _CapturedConnection:
         return TapRecord(What.CLOSED, self.number, Side.CLIENT, at, facts={"by_trace": False})
 
 
-class _Connections:
+class _CapturedConnections:
     """The connections to one port."""
 
     def __init__(self, port: int) -> None:

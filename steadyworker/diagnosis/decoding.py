@@ -111,7 +111,7 @@ class Decoding:
             raise UndecodableSource(f"damaged compressed data ({error})") from error
 
 
-class _Gzip:
+class _GzipReader:
     """The decompressor of gzip with the methods that those of bzip2 and xz have."""
 
     def __init__(self) -> None:
@@ -168,7 +168,7 @@ class _CleanText:
 
 
 _PACKED: dict[bytes, Callable[[], Any]] = {
-    b"\x1f\x8b": _Gzip,
+    b"\x1f\x8b": _GzipReader,
     b"BZh": bz2.BZ2Decompressor,
     b"\xfd7zXZ\0": lzma.LZMADecompressor,
 }

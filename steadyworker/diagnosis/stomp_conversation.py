@@ -36,7 +36,7 @@ _MOST_MESSAGES = 20_000
 
 
 @dataclass(slots=True)
-class Subscription:
+class TracedSubscription:
     """A subscription, and the messages of it that wait for an ACK: by the id that an ACK names."""
 
     destination: str
@@ -57,7 +57,7 @@ class StompConversation:
         self._asked = (0.0, 0.0)  # the client's header heart-beat, in seconds
         self._ends = {Side.CLIENT: -1, Side.BROKER: -1}  # of the last frame, which an end of line may follow
         self._beat: dict[Side, float | None] = dict.fromkeys(Side)  # the last heartbeat with nothing behind it
-        self._subscriptions: dict[str, Subscription] = {}
+        self._subscriptions: dict[str, TracedSubscription] = {}
         self._settled: OrderedDict[str, None] = OrderedDict()
         self._begun = False
         self._connected = False
@@ -178,7 +178,7 @@ class StompConversation:
         if self._sure and name in self._subscriptions:
             what = f"The client subscribed to {text(destination)} with the id {text(name)!r}, which another subscription of this connection has."
             self._line.flag(t, "stomp.duplicate-subscription", what, [{"subscription": text(name)}])
-        self._subscriptions[name] = Subscription(destination, frame.headers.get("ack", "auto"))
+        self._subscriptions[name] = TracedSubscription(destination, frame.headers.get("ack", "auto"))
 
     def _unsubscribe(self, t: float, frame: StompFrame) -> None:
         name = frame.headers.get("id", frame.headers.get("destination", ""))
@@ -215,7 +215,7 @@ class StompConversation:
             what = f"The client sent {frame.command} for the message {text(name)} a second time."
             self._line.flag(t, "stomp.double-ack", what, [{"frame": frame.command, "message": text(name)}])
 
-    def _settle(self, subscription: Subscription, name: str) -> None:
+    def _settle(self, subscription: TracedSubscription, name: str) -> None:
         del subscription.waiting[name]
         self._settled[name] = None
         if len(self._settled) > _MOST_MESSAGES:

@@ -118,7 +118,11 @@ def _explain(entries: dict[str, Entry], files: Sequence[Path], *, follow: bool, 
     search, timelines = Search(entries.values(), SystemClock().wall()), Timelines(entries.values())
     scanners = [Scanner(str(file), search) for file in files]
     failures: list[str] = []
-    output = _Json(timelines) if as_json else _Text(timelines, [str(file) for file in files if file != Path("-")])
+    output = (
+        _JsonPrinter(timelines)
+        if as_json
+        else _TextPrinter(timelines, [str(file) for file in files if file != Path("-")])
+    )
     stdin = _is_stream(_STDIN)
     if follow or (files == (Path("-"),) and stdin):
         if sys.stdin is not None and sys.stdin.isatty() and Path("-") in files:
@@ -150,7 +154,7 @@ def _failure(file: Path, error: OSError | UndecodableSource) -> str:
 
 
 def _follow(
-    files: Sequence[Path], scanners: Sequence[Scanner], timelines: Timelines, output: _Output, failures: list[str]
+    files: Sequence[Path], scanners: Sequence[Scanner], timelines: Timelines, output: _Printer, failures: list[str]
 ) -> None:
     readers: list[Pipe | Growing] = []
     for file in files:
@@ -204,7 +208,7 @@ def _is_stream(descriptor: int) -> bool:
         return False
 
 
-class _Output(ABC):
+class _Printer(ABC):
     """The output of a command, and the findings that it has shown; all incidents of one entry have one number."""
 
     def __init__(self, timelines: Timelines) -> None:
@@ -246,7 +250,7 @@ class _Output(ABC):
         """Show what was not explained."""
 
 
-class _Text(_Output):
+class _TextPrinter(_Printer):
     """Text for people."""
 
     def __init__(self, timelines: Timelines, sources: Sequence[str]) -> None:
@@ -273,7 +277,7 @@ class _Text(_Output):
         self._report.unknown(search.unknown)
 
 
-class _Json(_Output):
+class _JsonPrinter(_Printer):
     """JSON Lines."""
 
     @override

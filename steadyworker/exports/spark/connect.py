@@ -117,7 +117,7 @@ class ConnectEngine:
             last = ExportFailed(
                 job.id, "job", "a later run of this job has ended this run's session at the Spark Connect server"
             )
-        except _Lost as error:
+        except _ServerLost as error:
             if not job.cancelled.is_set():
                 self._lost(f"the Spark Connect server at {self._server} was lost: {error}")
             last = failed(job.id, error)
@@ -208,7 +208,7 @@ class _ConnectJob:
         Make the parts; errors of `query.write` pass to the caller.
 
         Raises:
-            _Lost: The server is gone, or no longer knows the job; the next host ends the rest of the job there.
+            _ServerLost: The server is gone, or no longer knows the job; the next host ends the rest of the job there.
             Closed: A later run has ended the job.
         """
         try:
@@ -218,7 +218,7 @@ class _ConnectJob:
             last = self._write(session)
         except Exception as error:
             if self._forgotten(error) or not self._server.answers():
-                raise _Lost(words(error)) from error
+                raise _ServerLost(words(error)) from error
             if self._session is not None and not self.cancelled.is_set():
                 self._server.release(self._session)
             raise
@@ -330,5 +330,5 @@ class _ConnectJob:
             return False
 
 
-class _Lost(Exception):
+class _ServerLost(Exception):
     """The server is gone, or no longer knows the job."""

@@ -74,7 +74,7 @@ class Join:
         body: Callable[[Out, Callable[[], None]], Body] | None = None,
     ) -> None:
         self._out = HashedFile(path)
-        self._body: Body = body(self._out, moved) if body else Text(self._out, head, moved, form or Csv())
+        self._body: Body = body(self._out, moved) if body else TextBody(self._out, head, moved, form or Csv())
         self._joined = joined
         self._waiting: dict[int, tuple[Path | None, int]] = {}
         self._sizes: dict[int, int] = {}
@@ -159,7 +159,7 @@ class Join:
         self.close()
 
 
-class Text:
+class TextBody:
     """Parts that are joined byte by byte."""
 
     def __init__(self, out: Out, head: bytes, moved: Callable[[], None], form: Format) -> None:

@@ -45,7 +45,7 @@ class Ratio:
 
 
 @dataclass(slots=True)
-class _Phase:
+class _SparkPhase:
     """The growth of one count over time."""
 
     began: float
@@ -91,8 +91,8 @@ class Pace:
     def __init__(self, ratio: Ratio) -> None:
         self._ratio = ratio
         self._stage, self._since, self._began, self._fresh = -1, 0.0, 0.0, True
-        self._sorting: _Phase | None = None
-        self._writing: _Phase | None = None
+        self._sorting: _SparkPhase | None = None
+        self._writing: _SparkPhase | None = None
         self._rows = 0.0
         self._tasks = (0, 0)
 
@@ -105,14 +105,14 @@ class Pace:
         self._since = now
         if rows and tasks[0]:  # 0 in the writing stage, which looks like a sort until its first part exists
             if self._fresh or self._sorting is None:
-                self._sorting, self._fresh = _Phase(self._began), False
+                self._sorting, self._fresh = _SparkPhase(self._began), False
             self._sorting.saw(now, rows)
             self._tasks, self._rows = tasks, rows * tasks[1] / tasks[0]
 
     def writing(self, now: float, rows: int) -> None:
         """Record the number of rows in parts."""
         if self._writing is None:
-            self._writing = _Phase(self._sorting.last if self._sorting else now)
+            self._writing = _SparkPhase(self._sorting.last if self._sorting else now)
         self._writing.saw(now, rows)
 
     def ended(self, now: float) -> None:

@@ -42,7 +42,7 @@ _SIZE = re.compile(r"sizeInBytes=([\d.]+(?:E[+-]?\d+)?) ([KMGTPE]i)?B")
 _UNITS = {prefix: 1 << 10 * power for power, prefix in enumerate((None, "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))}
 
 
-class _Part(NamedTuple):
+class _RemotePart(NamedTuple):
     """A part's file; another file with the same name differs in at least one field."""
 
     path: str
@@ -51,7 +51,7 @@ class _Part(NamedTuple):
     modified: int
 
     @classmethod
-    def of(cls, path: str) -> _Part | None:
+    def of(cls, path: str) -> _RemotePart | None:
         """Return the file, or None if it cannot be opened; opening it makes a network file system ask its server."""
         try:
             with Path(path).open("rb") as file:
@@ -83,8 +83,8 @@ class RemoteTasks:
         self._ends: tuple[tuple[int, int], ...] = ()
         self._running = 0
         self._bytes = 0
-        self._fresh: dict[int, _Part] = {}
-        self._whole: dict[int, _Part] = {}
+        self._fresh: dict[int, _RemotePart] = {}
+        self._whole: dict[int, _RemotePart] = {}
         self._new: list[int] = []
         self._sorted, self._measured = -1, False
         self.done = self.total = 0
@@ -153,9 +153,9 @@ class RemoteTasks:
             yield index, self._whole[index].path, self._whole[index].size
 
     def _list(self) -> None:
-        seen: dict[int, _Part] = {}
+        seen: dict[int, _RemotePart] = {}
         for index, path in self._listed():
-            if index not in self._whole and (part := _Part.of(path)) is not None:
+            if index not in self._whole and (part := _RemotePart.of(path)) is not None:
                 seen[index] = part
         whole = [index for index in sorted(seen) if self._fresh.get(index) == seen[index]]
         self._whole |= {index: seen.pop(index) for index in whole}
@@ -172,7 +172,7 @@ class RemoteTasks:
 
     def replaced(self) -> bool:
         """Return whether a part that was complete is another file now."""
-        return any(_Part.of(part.path) != part for part in self._whole.values())
+        return any(_RemotePart.of(part.path) != part for part in self._whole.values())
 
     def stuck(self) -> str:
         """Return a message if the job has been without progress for too long, else an empty text."""

@@ -33,15 +33,15 @@ class _TaskOutput(msgspec.Struct, frozen=True):
     rows: int = msgspec.field(default=0, name="recordsWritten")
 
 
-class _Metrics(msgspec.Struct, frozen=True):
+class _TaskMetrics(msgspec.Struct, frozen=True):
     output: _TaskOutput = msgspec.field(default=_TaskOutput(), name="outputMetrics")
 
 
-class _Task(msgspec.Struct, frozen=True):
+class _SparkTask(msgspec.Struct, frozen=True):
     index: int
     status: str
     duration: int | None = None  # milliseconds
-    metrics: _Metrics | None = msgspec.field(default=None, name="taskMetrics")
+    metrics: _TaskMetrics | None = msgspec.field(default=None, name="taskMetrics")
 
     @property
     def rows(self) -> int:
@@ -49,7 +49,7 @@ class _Task(msgspec.Struct, frozen=True):
         return self.metrics.output.rows if self.metrics else 0
 
 
-_TASKS: msgspec.json.Decoder[list[_Task]] = msgspec.json.Decoder(list[_Task])
+_TASKS: msgspec.json.Decoder[list[_SparkTask]] = msgspec.json.Decoder(list[_SparkTask])
 
 
 class Tasks:
