@@ -92,20 +92,20 @@ class Deliveries:
     def connected(self, epoch: int) -> None:
         """Begin a new epoch: every delivery of an older epoch is lost."""
         gone = Lost(self._epoch, "a new connection replaced the old one")
-        self._lose([key for key in self._state.valid if key[0] != epoch], gone)
+        self._lose([each for each in self._valid() if each.epoch != epoch], gone)
         self._epoch = epoch
 
     def lost(self, signal: Lost) -> None:
         """Forget one delivery, or every delivery of an epoch."""
-        keys = [key for key in self._state.valid if key[0] == signal.epoch and signal.id in (None, key[1])]
-        self._lose(keys, signal)
+        lost = [each for each in self._valid() if each.epoch == signal.epoch and signal.id in (None, each.id)]
+        self._lose(lost, signal)
 
     def arrived(self, delivery: Delivery) -> None:
         """Receive a delivery from the broker."""
         if delivery.epoch != self._epoch:
             return
         delivery = of_queue(delivery, self._deps.spec.queue)
-        self._state.valid[delivery.epoch, delivery.id] = delivery
+        self._state.receive(delivery)
         self.consider(delivery)
 
     def plan_returned(self, result: PlanResult) -> None:
@@ -118,9 +118,7 @@ class Deliveries:
         self._runs.plan_returned(result)
         if result.error is not None:
             return
-        settled = result.plan.settled_with
-        if settled is not None and self._state.is_valid(settled):  # settled now, or no longer possible to settle
-            del self._state.valid[settled.epoch, settled.id]
+        self._state.settled(result.plan.settled_with)
         if unkeyed:
             self._unkeyed.over(result.plan)
 
@@ -140,18 +138,18 @@ class Deliveries:
         def decide_again() -> None:
             del self._state.parked[plan]
             self._state.passing.remove(plan)
-            if self._state.is_valid(plan.delivery):
-                self._state.reconsider(plan.delivery)
+            self._state.reconsider(plan.delivery)
 
         self._timers.after(self._deps.times.defer_delay, decide_again)
         return True
 
-    def _lose(self, keys: list[tuple[int, str]], signal: Lost) -> None:
-        for key in keys:
-            delivery = self._state.valid.pop(key)
+    def _valid(self) -> list[Delivery]:
+        return [each.delivery for each in self._state.valid.values() if each.delivery is not None]
+
+    def _lose(self, lost: list[Delivery], signal: Lost) -> None:
+        for delivery in lost:
             self._redeliveries.ended(delivery, cause_of(signal))
             self._runs.detached(delivery, signal)
-        self._state.held = [delivery for delivery in self._state.held if self._state.is_valid(delivery)]
         self._state.adopt_until = self._deps.clock.monotonic() + self._deps.times.adopt_window
         self._timers.after(self._deps.times.adopt_window, _turn)
 
@@ -159,8 +157,7 @@ class Deliveries:
 
     def reconsider(self) -> None:
         """Take every held delivery through the decision table again."""
-        held, self._state.held = self._state.held, []
-        for delivery in held:
+        for delivery in self._state.pop_held():
             self.consider(delivery)
 
     def consider(self, delivery: Delivery) -> None:
@@ -248,7 +245,7 @@ class Deliveries:
                 if row is not None:
                     about, because = report.about(row.token, self._deps.clock), self._why_again(envelope, row)
                     self._deps.emit(DuplicateAcked(**about, state=state.value, redelivered_because=because))
-                self._runs.carry_out(planning.settle_only(envelope.delivery))
+                self._settle(envelope.delivery, Settle.ACK)
             case KeyConflict():
                 assert row is not None, "a key without a row has no conflict"
                 self._deps.ledger.conflict(row.id)
@@ -345,8 +342,17 @@ class Deliveries:
     def _give_back(self, delivery: Delivery) -> None:
         """Release a delivery; set the prefetch to 0 first, so that the broker does not return it to this process at once."""
         self.pause()
+        self._release(delivery)
+
+    def _release(self, delivery: Delivery) -> None:
         self._redeliveries.ended(delivery, RELEASED)
-        self._runs.carry_out(planning.settle_only(delivery, Settle.RELEASE))
+        self._settle(delivery, Settle.RELEASE)
+
+    def _settle(self, delivery: Delivery, how: Settle) -> None:
+        self._runs.carry_out(planning.settle_only(self._state.incoming(delivery), how))
+
+    def _pass_on(self, delivery: Delivery, message: OutgoingMessage) -> None:
+        self._runs.carry_out(planning.pass_on(self._state.incoming(delivery), message))
 
     def _finish(self, envelope: Envelope, row: Row | None, began: float) -> bool:
         if row is None:
@@ -355,14 +361,13 @@ class Deliveries:
         return True
 
     def _defer(self, envelope: Envelope, row: Row, delay: float) -> None:
-        delivery = envelope.delivery
         if self._deps.adapter.capabilities.delays is Delays.NONE:
-            self._hold(delivery, self._deps.times.defer_delay)
+            self._hold(envelope.delivery, self._deps.times.defer_delay)
             return
         about, because = report.about(row.token, self._deps.clock), self._why_again(envelope, row)
         self._deps.ledger.deferred(row.id, planning.comes_in(delay, self._deps.adapter.capabilities))
         self._deps.emit(DeliveryDeferred(**about, delay=delay, redelivered_because=because))
-        self._runs.carry_out(planning.pass_on(delivery, planning.deferred(envelope, row.uid, delay)))
+        self._pass_on(envelope.delivery, planning.deferred(envelope, row.uid, delay))
 
     def _level(self, left: float) -> float:
         """
@@ -377,7 +382,7 @@ class Deliveries:
         next_round = structs.replace(envelope.id, round=envelope.id.round + 1)
         self._log.info("dead_letter_replayed", key=next_round.key, queue=next_round.queue, round=next_round.round)
         delivery = replace(envelope.delivery, headers=in_round(envelope.delivery.headers, next_round))
-        self._state.valid[delivery.epoch, delivery.id] = delivery
+        self._state.receive(delivery)
         self.consider(delivery)
 
     def _generate_key(self, delivery: Delivery) -> None:
@@ -410,20 +415,20 @@ class Deliveries:
                 )
             )
         if delivery.unshown is not None:
-            self._runs.carry_out(planning.settle_only(delivery, Settle.REJECT))
+            self._settle(delivery, Settle.REJECT)
             return
         theirs = {as_unicode(name): as_unicode(text) for name, text in delivery.headers.items()}
         ours = {QUEUE: delivery.queue, REASON: header_text(reason), WORKER: self._deps.worker}
         if key:  # the broker gives the copy another message id
             ours[KEY] = key
-        self._runs.carry_out(planning.pass_on(delivery, OutgoingMessage(Target.DEAD, delivery.body, theirs | ours)))
+        self._pass_on(delivery, OutgoingMessage(Target.DEAD, delivery.body, theirs | ours))
 
     def _hold(self, delivery: Delivery, ask_again_in: float | None = None) -> None:
         """Keep a delivery for later; after a stop has begun, give it back, because this process begins no more runs."""
         if self._state.stage >= Stage.DRAINING:
             self._give_back(delivery)
             return
-        self._state.held.append(delivery)
+        self._state.hold(delivery)
         if ask_again_in is not None and not self._asks_again:
             self._asks_again = True
             self._timers.after(ask_again_in, self._ask_again)
@@ -434,10 +439,8 @@ class Deliveries:
 
     def release_held(self) -> None:
         """Release every held delivery, because no slot can take a run now."""
-        held, self._state.held = self._state.held, []
-        for delivery in held:
-            self._redeliveries.ended(delivery, RELEASED)
-            self._runs.carry_out(planning.settle_only(delivery, Settle.RELEASE))
+        for delivery in self._state.pop_held():
+            self._release(delivery)
 
 
 def _turn() -> None:

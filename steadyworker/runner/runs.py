@@ -35,7 +35,7 @@ from steadyworker.runner.planning import (
     rejected,
     task_of,
 )
-from steadyworker.runner.settlement_plan import RecordInterrupted, SettlementPlan, Step
+from steadyworker.runner.settlement_plan import Incoming, RecordInterrupted, SettlementPlan, Step
 from steadyworker.runner.settler import NotRejected, Refused, Settler
 from steadyworker.runner.state import Deps, Phase, PlanResult, Run, RunnerState, Timers
 from steadyworker.runner.waits import Waits
@@ -102,8 +102,8 @@ class Runs:
         `because` tells why the message came again, for the log.
         """
         trusted_until = began + self._deps.times.trust_for
-        delivery = envelope.delivery if self._state.is_valid(envelope.delivery) else None
-        run = Run(row.token, row, envelope, delivery, trusted_until, self._deps.clock.monotonic(), slot)
+        incoming = self._state.incoming(envelope.delivery)
+        run = Run(row.token, row, envelope, incoming, trusted_until, self._deps.clock.monotonic(), slot)
         self._state.by_fence[row.fence] = run
         about = report.about(row.token, self._deps.clock)
         if lost:
@@ -129,11 +129,17 @@ class Runs:
         `began` is the boot time at which this process asked for the new fence.
         """
         clock, times = self._deps.clock, self._deps.times
-        delivery = envelope.delivery if self._state.is_valid(envelope.delivery) else None
-        run = Run(row.token, row, envelope, delivery, began + times.trust_for, clock.monotonic())
+        run = Run(
+            row.token,
+            row,
+            envelope,
+            self._state.incoming(envelope.delivery),
+            began + times.trust_for,
+            clock.monotonic(),
+        )
         run.outcome = Failed(row.reason, row.error_class)
         run.phase = Phase.SETTLING
-        run.plan = finishing_plan(row, envelope, delivery, self._deps.worker)
+        run.plan = finishing_plan(row, envelope, run.incoming, self._deps.worker)
         self._state.by_fence[row.fence] = run
         self._settler.carry_out(run.plan, run)
 
@@ -265,10 +271,10 @@ class Runs:
             self._timers.after(_PARKED_FOR, lambda: self.retry(plan, run))
         else:
             if rejects and plan.message is not None and plan.message.to is Target.DEAD:
-                run.plan = rejected(run.token, run.delivery, verdict)
+                run.plan = rejected(run.token, run.incoming, verdict)
             else:
                 message = message_for(run.envelope, run.row.hop, verdict, run.token.uid, self._deps.worker)
-                run.plan = moving(run.token, run.delivery, verdict, message)
+                run.plan = moving(run.token, run.incoming, verdict, message)
             run.stopped = True  # until the verdict is recorded, which needs a trusted run
             self.retry(run.plan, run)
 
@@ -324,27 +330,20 @@ class Runs:
     # --- what happens to a run -------------------------------------------------------------------------------------
 
     def detached(self, delivery: Delivery, signal: Lost) -> None:
-        """Remove this delivery from its run or plan, because the broker no longer accepts its settlement."""
-        for plan in self._state.passing:
-            if plan.delivery is delivery:
-                plan.delivery = None
-        for run in self._state.by_fence.values():
-            if run.delivery is delivery:
-                run.delivery = None
-                if run.plan is not None:
-                    run.plan.delivery = None
-                about = report.about(run.token, self._deps.clock)
-                self._deps.emit(DeliveryLost(**about, cause=signal.cause, explain=signal.explain))
+        """Lose this delivery, because the broker no longer accepts its settlement; its run goes on without it."""
+        detached = [run for run in self._state.by_fence.values() if run.delivery is delivery]
+        self._state.lose(delivery)
+        for run in detached:
+            about = report.about(run.token, self._deps.clock)
+            self._deps.emit(DeliveryLost(**about, cause=signal.cause, explain=signal.explain))
 
     def adopt(self, run: Run, delivery: Delivery) -> None:
         """Bind a redelivery to the run under way: the run goes on, and settles this delivery."""
-        run.delivery = delivery
-        if run.plan is not None:
-            run.plan.delivery = delivery
+        self._state.bind(run.incoming, delivery)
 
     def drop(self, run: Run, write: str) -> None:
         """End a run whose write the ledger refused; its delivery goes through the decision table again."""
-        delivery, run.delivery = run.delivery, None
+        delivery, run.incoming = run.delivery, Incoming()
         if run.slot is not None:  # first, because the ledger can take long to say why
             run.phase = Phase.DROPPED
             run.slot.kill(run.token.fence, Interrupted())

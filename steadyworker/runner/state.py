@@ -27,7 +27,7 @@ from steadyworker.ledger.kept import kept
 from steadyworker.lifecycle import Stage
 from steadyworker.outcome import Outcome
 from steadyworker.runner.envelope import Envelope
-from steadyworker.runner.settlement_plan import SettlementPlan
+from steadyworker.runner.settlement_plan import Incoming, SettlementPlan
 from steadyworker.slots.base import Asked, JobService, ServiceCall, Slot
 from steadyworker.spec import WorkerSpec
 
@@ -130,7 +130,7 @@ class Run:
     One execution of a job, from its claim to its settlement.
 
     Attributes:
-        delivery: The delivery that the run will settle; None while the run is detached, because its delivery was lost.
+        incoming: The message that the run will settle; it has no delivery while the run is detached, because the delivery was lost.
         trusted_until: The boot time until which the run may commit, counted from its last claim or granted renewal.
         stopped: True while the settlement waits for the ledger.
         saved: True once the run has saved a checkpoint.
@@ -141,7 +141,7 @@ class Run:
     token: Token
     row: Row
     envelope: Envelope
-    delivery: Delivery | None
+    incoming: Incoming
     trusted_until: float
     started: float
     slot: Slot | None = None
@@ -155,6 +155,11 @@ class Run:
     waiting: list[Asked] = field(default_factory=list)
     calls: dict[int, ServiceCall] = field(default_factory=dict)
 
+    @property
+    def delivery(self) -> Delivery | None:
+        """The delivery that the run will settle; None while the run is detached."""
+        return self.incoming.delivery
+
 
 class RunnerState:
     """
@@ -164,12 +169,11 @@ class RunnerState:
         stage: The stage of the worker process.
         by_fence: The runs, by their fencing token.
         passing: Settlement plans that belong to no run.
-        valid: The deliveries that can still be settled, by epoch and id.
-        held: The valid deliveries that wait for the ledger, for a slot, or for the end of an earlier run.
+        valid: The records of the deliveries that can still be settled, by the epoch and id of the delivery.
         ready_slots: The numbers of the slots that take runs.
         unfit: The reason why this host cannot run the Worker's jobs, as a run has reported it; None without such a report.
         ledger_cause: The reason why the last call of the ledger failed; None while the ledger responds.
-        recheck: True if the runner must take `held` through the decision table at the end of this turn.
+        recheck: True if the runner must take the held deliveries through the decision table at the end of this turn.
         failing: The plans that could not publish, each with its error; they try again after a while.
         parked: The plans with a message that the broker never accepts, each with the cause; their deliveries stop no other job.
         adopt_until: The monotonic time until which the slots of detached runs count in the prefetch.
@@ -180,8 +184,7 @@ class RunnerState:
         self.stage = Stage.RUNNING
         self.by_fence: dict[int, Run] = {}
         self.passing: list[SettlementPlan] = []
-        self.valid: dict[tuple[int, str], Delivery] = {}
-        self.held: list[Delivery] = []
+        self.valid: dict[tuple[int, str], Incoming] = {}
         self.ready_slots: set[int] = set()
         self.unfit: str | None = None
         self.ledger_cause: str | None = None
@@ -221,15 +224,61 @@ class RunnerState:
         runs = any(run.plan not in besides for run in tuple(self.by_fence.values()))
         return runs or any(plan not in besides for plan in tuple(self.passing))
 
-    def reconsider(self, delivery: Delivery | None = None) -> None:
-        """Take all held deliveries, and this delivery, through the decision table at the end of this turn."""
-        self.recheck = True
-        if delivery is not None:
-            self.held.append(delivery)
+    # --- the deliveries --------------------------------------------------------------------------------------------
+
+    def receive(self, delivery: Delivery) -> Incoming:
+        """Begin the record of a delivery, and return it."""
+        incoming = self.valid[delivery.epoch, delivery.id] = Incoming(delivery)
+        return incoming
+
+    def incoming(self, delivery: Delivery | None) -> Incoming:
+        """Return the record of a delivery, or an empty record if the delivery can no longer be settled."""
+        found = self.valid.get((delivery.epoch, delivery.id)) if delivery is not None else None
+        return found if found is not None and found.delivery is delivery else Incoming()
 
     def is_valid(self, delivery: Delivery | None) -> bool:
         """Return whether this delivery can still be settled."""
-        return delivery is not None and self.valid.get((delivery.epoch, delivery.id)) is delivery
+        return self.incoming(delivery).delivery is not None
+
+    def bind(self, incoming: Incoming, delivery: Delivery) -> None:
+        """Let a redelivery replace the lost delivery of this record; the runs and plans that share the record settle it."""
+        if self.is_valid(delivery):
+            incoming.delivery = delivery
+            self.valid[delivery.epoch, delivery.id] = incoming
+
+    def lose(self, delivery: Delivery) -> None:
+        """Empty the record of a delivery that the broker no longer accepts."""
+        self.valid.pop((delivery.epoch, delivery.id)).delivery = None
+
+    def settled(self, delivery: Delivery | None) -> None:
+        """Forget the record of a delivery that is settled, or that was lost before."""
+        if delivery is not None and self.is_valid(delivery):
+            del self.valid[delivery.epoch, delivery.id]
+
+    def hold(self, delivery: Delivery) -> None:
+        """Let a delivery wait until the next `reconsider`."""
+        self.incoming(delivery).held = True
+
+    @property
+    def held(self) -> list[Delivery]:
+        """The valid deliveries that wait, in the order of their arrival; any thread may read it."""
+        records = tuple(self.valid.values())
+        return [each.delivery for each in records if each.held and each.delivery is not None]
+
+    def pop_held(self) -> list[Delivery]:
+        """Let no delivery wait any more, and return those that waited."""
+        held = self.held
+        for delivery in held:
+            self.incoming(delivery).held = False
+        return held
+
+    def reconsider(self, delivery: Delivery | None = None) -> None:
+        """Take all held deliveries, and this delivery, through the decision table at the end of this turn."""
+        self.recheck = True
+        if delivery is not None and self.is_valid(delivery):
+            self.receive(delivery).held = True  # a record of its own, because its run or plan is over
+
+    # --- runs and slots --------------------------------------------------------------------------------------------
 
     def trusted(self, run: Run) -> bool:
         """Return whether the last claim or renewal of this run is recent enough to allow a commit."""

@@ -38,7 +38,7 @@ from steadyworker.lifecycle import Stage
 from steadyworker.runner import planning
 from steadyworker.runner.envelope import Envelope, identify
 from steadyworker.runner.runs import Runs
-from steadyworker.runner.settlement_plan import SettlementPlan, Step
+from steadyworker.runner.settlement_plan import Incoming, SettlementPlan, Step
 from steadyworker.runner.state import Deps, PlanResult, RunnerState
 
 _WAITS = 600.0
@@ -98,7 +98,7 @@ class UnkeyedMessages:
         if delivery.redelivered is not Redelivered.NO and self._bind(delivery, digest):
             return
         keyed = OutgoingMessage(Target.WORK, delivery.body, {**delivery.headers, KEY: uuid.uuid4().hex})
-        plan = planning.pass_on(delivery, keyed)
+        plan = planning.pass_on(self._state.incoming(delivery), keyed)
         self.plans[plan] = _Original(delivery, digest, self._deps.clock.monotonic() + _WAITS)
         self._runs.carry_out(plan)
 
@@ -123,7 +123,7 @@ class UnkeyedMessages:
         elif self._may_begin_soon():
             return False
         else:
-            plan.delivery = None
+            plan.incoming = Incoming()
             self._decline(delivery)
         self._runs.retry(plan, None)
         return True
@@ -139,7 +139,7 @@ class UnkeyedMessages:
             return
         if plan.message is not None and plan.message.to is Target.LATER and Step.PUBLISH in plan.steps:
             self._begin_job(original.delivery, plan.message)
-        plan.steps, plan.at, plan.delivery = (Step.SETTLE,), 0, late
+        plan.steps, plan.at, plan.incoming = (Step.SETTLE,), 0, self._state.incoming(late)
         plan.settled_with, plan.stale = None, False
         if late is not None:
             self._runs.carry_out(plan)
@@ -148,7 +148,7 @@ class UnkeyedMessages:
         """Let a plan that has lost its delivery settle this one; return False if no plan waits for an equal message."""
         for plan, original in self.plans.items():
             if plan.delivery is None and original.fingerprint == digest:
-                plan.delivery = delivery
+                self._state.bind(plan.incoming, delivery)
                 if plan not in self._state.passing:
                     self._runs.carry_out(plan)
                 return True

@@ -175,7 +175,8 @@ def test_a_delivery_that_is_adopted_while_the_old_one_is_settled_is_decided_agai
             if delivery.id == "d1":
                 (run,) = bench.runner.state.by_fence.values()
                 late = again()
-                bench.runner.state.valid[late.epoch, late.id] = late
+                bench.runner.state.lose(delivery)
+                bench.runner.state.receive(late)
                 bench.runner.runs.adopt(run, late)
             return super().settle(delivery, how)
 

@@ -31,7 +31,7 @@ from steadyworker.runner.deliveries import Deliveries
 from steadyworker.runner.envelope import envelope_of
 from steadyworker.runner.orphans import Orphans
 from steadyworker.runner.runs import Runs
-from steadyworker.runner.settlement_plan import SettlementPlan, Step
+from steadyworker.runner.settlement_plan import Incoming, SettlementPlan, Step
 from steadyworker.runner.state import Phase, PlanResult, Run
 from steadyworker.runner.unkeyed import UnkeyedMessages
 from tests.simulation.lossy import NO_LOSS, STORM, LossyWorld, lossy
@@ -135,7 +135,7 @@ def without_the_fence_check() -> Any:
 
 def a_refused_run_leaves_its_delivery_alone() -> Any:
     def drop(self: Runs, run: Run, write: str) -> None:
-        run.delivery = None
+        run.incoming = Incoming()
         if run.slot is not None:
             run.phase = Phase.DROPPED
             run.slot.kill(run.token.fence, Interrupted())
@@ -362,8 +362,8 @@ def equal_messages_are_one_job() -> Any:
 
 
 def acknowledged_before_the_copy_is_confirmed() -> Any:
-    def pass_on(delivery: Any, message: Any) -> SettlementPlan:
-        return SettlementPlan((Step.SETTLE, Step.PUBLISH), delivery, message=message)
+    def pass_on(incoming: Any, message: Any) -> SettlementPlan:
+        return SettlementPlan((Step.SETTLE, Step.PUBLISH), incoming, message=message)
 
     return replaced(planning, "pass_on", pass_on)
 
@@ -380,7 +380,7 @@ def a_plan_waits_for_two_messages() -> Any:
         original(self, plan)
         if kept is not None and plan.settled_with is not None and plan not in self.plans:
             self.plans[plan] = kept
-            plan.steps, plan.at, plan.delivery, plan.settled_with = (Step.SETTLE,), 0, None, None
+            plan.steps, plan.at, plan.incoming, plan.settled_with = (Step.SETTLE,), 0, Incoming(), None
 
     return replaced(UnkeyedMessages, "over", over)
 
