@@ -55,7 +55,7 @@ from steadyworker.runner.envelope import (
 from steadyworker.runner.redeliveries import RELEASED, Redeliveries, cause_of
 from steadyworker.runner.runs import Runs
 from steadyworker.runner.settlement_plan import SettlementPlan
-from steadyworker.runner.state import Deps, Phase, PlanResult, RunnerState, Timers
+from steadyworker.runner.state import Deps, PlanResult, RunnerState, Timers
 from steadyworker.runner.unkeyed import UnkeyedMessages
 from steadyworker.slots.base import Slot
 from steadyworker.telemetry.logs import get_logger
@@ -210,7 +210,7 @@ class Deliveries:
         """Return whether a new job could begin at once."""
         return (
             self._state.stage is Stage.RUNNING
-            and self._state.unfit is None
+            and not self._state.unfit
             and not self._state.ledger_away
             and not self._deps.quota.spent
             and self._state.free_slot() is not None
@@ -223,7 +223,7 @@ class Deliveries:
         if row.owner != self._deps.owner:
             return HeldBy.GONE if row.lease_over else HeldBy.ALIVE
         run = self._state.by_fence.get(row.fence)
-        if run is None or run.phase is Phase.DROPPED:
+        if run is None or run.dropped:
             return HeldBy.LOST
         return HeldBy.DETACHED if run.delivery is None and self._deps.adoption else HeldBy.MINE
 
@@ -268,7 +268,7 @@ class Deliveries:
 
     def _claim(self, envelope: Envelope, row: Row | None, claim: Claim) -> bool:
         delivery = envelope.delivery
-        if self._state.stage is not Stage.RUNNING or self._state.unfit is not None:
+        if self._state.stage is not Stage.RUNNING or self._state.unfit:
             self._give_back(delivery)
             return True
         if self._state.unreaped(envelope.id):

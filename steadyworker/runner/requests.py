@@ -16,7 +16,7 @@ from steadyworker.events import Checkpointed
 from steadyworker.link import CANCEL, SERVICE_ERROR
 from steadyworker.runner import report
 from steadyworker.runner.runs import Runs
-from steadyworker.runner.state import Deps, Phase, Run, RunnerState, ServiceSaid
+from steadyworker.runner.state import Deps, Run, RunnerState, ServiceSaid
 from steadyworker.slots.base import Asked
 
 
@@ -38,7 +38,7 @@ class Requests:
         run = self._state.by_fence.get(asked.fence)
         if run is None or run.slot is None:
             return
-        if run.phase is Phase.DROPPED:
+        if run.dropped:
             run.slot.reply(asked.fence, asked.id, None, refused="fenced")
         elif asked.what in self._deps.services:
             self._call(run, asked)

@@ -25,6 +25,7 @@ from steadyworker.ledger.base import JobId, Progress, Row, Token
 from steadyworker.outcome import CANCELLED, Done, Failed, Interrupted, Outcome, Rejected
 from steadyworker.retry import draw
 from steadyworker.runner import report
+from steadyworker.runner.causes import LEDGER, Cause
 from steadyworker.runner.envelope import BAD_PAYLOAD, Envelope, too_large
 from steadyworker.runner.planning import (
     finishing_plan,
@@ -138,7 +139,6 @@ class Runs:
             clock.monotonic(),
         )
         run.outcome = Failed(row.reason, row.error_class)
-        run.phase = Phase.SETTLING
         run.plan = finishing_plan(row, envelope, run.incoming, self._deps.worker)
         self._state.by_fence[row.fence] = run
         self._settler.carry_out(run.plan, run)
@@ -170,7 +170,7 @@ class Runs:
         for call in run.calls.values():
             call.cancel()
         run.calls.clear()
-        if run.phase is Phase.DROPPED:
+        if run.dropped:
             del self._state.by_fence[fence]
         else:
             self.ended(run, outcome)
@@ -186,7 +186,6 @@ class Runs:
             )
             outcome = Rejected(said, outcome.error_class)
         run.outcome = outcome
-        run.phase = Phase.ENDED
         self.write_progress([run])
         seconds = round(self._deps.clock.monotonic() - run.started, 6)
         self.settle(run)
@@ -205,7 +204,6 @@ class Runs:
         """Plan the settlement and carry it out; a run that is not trusted waits for a renewal."""
         if run.outcome is None or not self._state.trusted(run):
             return
-        run.phase = Phase.SETTLING
         run.plan = plan_for(run, run.outcome, self._deps, self._waits)
         self._settler.carry_out(run.plan, run)
 
@@ -293,8 +291,7 @@ class Runs:
             else:
                 self._settler.carry_out(plan, None)
             return
-        dropped = self._state.by_fence.get(run.token.fence) is not run or run.phase is not Phase.SETTLING
-        if dropped:
+        if self._state.by_fence.get(run.token.fence) is not run:
             self._forget_failure(plan)
         elif Step.RECORD not in plan.steps[plan.at :] or self._state.trusted(run):
             run.stopped = False
@@ -345,7 +342,7 @@ class Runs:
         """End a run whose write the ledger refused; its delivery goes through the decision table again."""
         delivery, run.incoming = run.delivery, Incoming()
         if run.slot is not None:  # first, because the ledger can take long to say why
-            run.phase = Phase.DROPPED
+            run.dropped = True
             run.slot.kill(run.token.fence, Interrupted())
             waiting, run.waiting = run.waiting, []
             for asked in waiting:
@@ -400,7 +397,7 @@ class Runs:
         """Note that the ledger did not respond, and end the runs that must not go on without a lease."""
         if not self._state.ledger_away:
             self._deps.hurry()
-        self._state.ledger_cause = cause
+        self._state.causes[LEDGER] = Cause(cause, "ledger.unreachable")
         self.stop_without_lease(self._state.by_fence.values())
 
     def stop_without_lease(self, runs: Iterable[Run]) -> None:

@@ -26,6 +26,7 @@ from steadyworker.ledger.base import JobId, KeptMessage, Ledger, Progress, Renew
 from steadyworker.ledger.kept import kept
 from steadyworker.lifecycle import Stage
 from steadyworker.outcome import Outcome
+from steadyworker.runner.causes import BROKER, HOST, LEDGER, Cause
 from steadyworker.runner.envelope import Envelope
 from steadyworker.runner.settlement_plan import Incoming, SettlementPlan
 from steadyworker.slots.base import Asked, JobService, ServiceCall, Slot
@@ -109,7 +110,7 @@ class Deps:
 
 class Phase(Enum):
     """
-    The phase of a run.
+    The phase of a run; it follows from the run's outcome, its plan, and whether it was dropped.
 
     ::
 
@@ -132,6 +133,7 @@ class Run:
     Attributes:
         incoming: The message that the run will settle; it has no delivery while the run is detached, because the delivery was lost.
         trusted_until: The boot time until which the run may commit, counted from its last claim or granted renewal.
+        dropped: True once the ledger has refused a write; the run then only waits for the end in its slot.
         stopped: True while the settlement waits for the ledger.
         saved: True once the run has saved a checkpoint.
         waiting: Requests of the job that wait for the ledger.
@@ -145,15 +147,24 @@ class Run:
     trusted_until: float
     started: float
     slot: Slot | None = None
-    phase: Phase = Phase.RUNNING
     outcome: Outcome | None = None
     plan: SettlementPlan | None = None
+    dropped: bool = False
     cancel_reason: str | None = None
     progress: Progress | None = None
     stopped: bool = False
     saved: bool = False
     waiting: list[Asked] = field(default_factory=list)
     calls: dict[int, ServiceCall] = field(default_factory=dict)
+
+    @property
+    def phase(self) -> Phase:
+        """The phase of the run."""
+        if self.dropped:
+            return Phase.DROPPED
+        if self.plan is not None:
+            return Phase.SETTLING
+        return Phase.RUNNING if self.outcome is None else Phase.ENDED
 
     @property
     def delivery(self) -> Delivery | None:
@@ -171,8 +182,7 @@ class RunnerState:
         passing: Settlement plans that belong to no run.
         valid: The records of the deliveries that can still be settled, by the epoch and id of the delivery.
         ready_slots: The numbers of the slots that take runs.
-        unfit: The reason why this host cannot run the Worker's jobs, as a run has reported it; None without such a report.
-        ledger_cause: The reason why the last call of the ledger failed; None while the ledger responds.
+        causes: The reasons why the runner accepts no message, as events have reported them, by part.
         recheck: True if the runner must take the held deliveries through the decision table at the end of this turn.
         failing: The plans that could not publish, each with its error; they try again after a while.
         parked: The plans with a message that the broker never accepts, each with the cause; their deliveries stop no other job.
@@ -186,8 +196,7 @@ class RunnerState:
         self.passing: list[SettlementPlan] = []
         self.valid: dict[tuple[int, str], Incoming] = {}
         self.ready_slots: set[int] = set()
-        self.unfit: str | None = None
-        self.ledger_cause: str | None = None
+        self.causes: dict[str, Cause] = {BROKER: Cause("connecting")}
         self.recheck = False
         self.failing: dict[SettlementPlan, PublishFailed] = {}
         self.parked: dict[SettlementPlan, str] = {}
@@ -199,7 +208,12 @@ class RunnerState:
     @property
     def ledger_away(self) -> bool:
         """True when the ledger did not respond to the last call."""
-        return self.ledger_cause is not None
+        return LEDGER in self.causes
+
+    @property
+    def unfit(self) -> bool:
+        """True when a run has reported that this host cannot run the Worker's jobs."""
+        return HOST in self.causes
 
     @property
     def parked_deliveries(self) -> int:

@@ -144,7 +144,7 @@ class Service:
                 while not self._over():
                     self._hear()
                     self._look(self._assembly)
-                    self._monitor.look(self._assembly, self.stage)
+                    self._monitor.check(self._assembly, self.stage)
                     self._heed(self._monitor.stuck)
         finally:
             try:
@@ -299,7 +299,7 @@ class Service:
                     close(max(0.0, end - _FORCE_TAKES - self._clock.monotonic()))
         while any(thread.is_alive() for thread in closing) and self._clock.monotonic() < end:
             self._hear(_LOOK_SOON)
-            self._monitor.look(assembly, self.stage)
+            self._monitor.check(assembly, self.stage)
             if self._killing and not hurried:
                 self._close(assembly, closers, 0.0)
                 return

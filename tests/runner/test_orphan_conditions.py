@@ -11,6 +11,7 @@ from steadyworker.adapter import Capabilities
 from steadyworker.ledger.base import Claimed, Moving, Renewal, State
 from steadyworker.lifecycle import Stage
 from steadyworker.outcome import Counters
+from steadyworker.runner.causes import HOST, Cause
 from steadyworker.runner.consumer_audit import AuditResult
 from steadyworker.runner.orphans import orphan_after
 from steadyworker.testing.harness import Harness
@@ -48,7 +49,11 @@ def of_broker(h: Harness, *, able: bool) -> None:
 
 
 def of_host(h: Harness, *, able: bool) -> None:
-    h.processes[0].runners[0].state.unfit = None if able else "no temporary directory"
+    causes = h.processes[0].runners[0].state.causes
+    if able:
+        del causes[HOST]
+    else:
+        causes[HOST] = Cause("no temporary directory")
 
 
 def of_audit(h: Harness, *, able: bool) -> None:

@@ -263,7 +263,7 @@ def test_a_refused_login_after_the_first_connect_is_tried_again() -> None:
     bench = Bench()
     bench.say(Lost(1, "cut"), Unreachable("login refused", final=True))
     assert bench.runner.final is None
-    assert bench.runner.not_ready()["broker"] == "login refused"
+    assert bench.runner.not_ready()["broker"].why == "login refused"
 
 
 def test_a_message_without_a_key_that_is_too_large_for_a_stamp_is_a_dead_letter() -> None:

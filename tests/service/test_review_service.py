@@ -17,6 +17,7 @@ from structlog.stdlib import BoundLogger
 from steadyworker import config
 from steadyworker.clock import SystemClock, Times
 from steadyworker.lifecycle import Stage
+from steadyworker.runner.causes import Cause
 from steadyworker.runner.consumer_audit import AuditResult, AuditThread
 from steadyworker.service.assemble import Assembly
 from steadyworker.service.broker_recheck import BrokerRecheck
@@ -57,7 +58,7 @@ class DeadRunner:
     def run(self) -> None:
         """Come to an end, as no runner's loop does by itself."""
 
-    def not_ready(self) -> dict[str, str]:
+    def not_ready(self) -> dict[str, Cause]:
         return {}
 
     def post(self, event: Any) -> None: ...
@@ -196,7 +197,7 @@ def test_a_slot_whose_thread_hangs_fails_livez(tmp_path: Path) -> None:
     for _ in range(61):
         assert monitor.snapshot().unlive == ()
         clock.advance(1)
-        monitor.look(cast(Assembly, assembly), Stage.RUNNING)
+        monitor.check(cast(Assembly, assembly), Stage.RUNNING)
     assert monitor.snapshot().unlive == ("stuck: slot 3 of exports",)
 
 
@@ -206,7 +207,7 @@ def test_evidence_of_more_than_thirty_seconds_ago_fails_livez() -> None:
     monitor = Monitor(clock, Times().scaled(1000), None, {})
     turns: list[Callable[[], None]] = [
         lambda: monitor.wait("refused"),
-        lambda: monitor.look(cast(Assembly, None), Stage.RUNNING),
+        lambda: monitor.check(cast(Assembly, None), Stage.RUNNING),
     ]
     for turn in turns:
         turn()
@@ -224,7 +225,7 @@ def monitored(changes: dict[int, set[str]], causes: dict[int, str] | None = None
     cause = ""
     runner = DeadRunner()
     extra: Any = runner
-    extra.not_ready = lambda: dict.fromkeys(unready, "why")
+    extra.not_ready = lambda: dict.fromkeys(unready, Cause("why"))
     extra.explain = lambda _: cause
     extra.last_turn = None
     assembly = cast(Assembly, SimpleNamespace(runners=[runner], keeper=SimpleNamespace(last_turn=clock.monotonic())))
@@ -238,7 +239,7 @@ def monitored(changes: dict[int, set[str]], causes: dict[int, str] | None = None
     for second in range(max(changes) + 1):
         unready = changes.get(second, unready)
         cause = (causes or {}).get(second, cause)
-        monitor.look(assembly, Stage.RUNNING)
+        monitor.check(assembly, Stage.RUNNING)
         clock.advance(1)
     return told
 

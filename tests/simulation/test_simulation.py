@@ -32,7 +32,7 @@ from steadyworker.runner.envelope import envelope_of
 from steadyworker.runner.orphans import Orphans
 from steadyworker.runner.runs import Runs
 from steadyworker.runner.settlement_plan import Incoming, SettlementPlan, Step
-from steadyworker.runner.state import Phase, PlanResult, Run
+from steadyworker.runner.state import PlanResult, Run
 from steadyworker.runner.unkeyed import UnkeyedMessages
 from tests.simulation.lossy import NO_LOSS, STORM, LossyWorld, lossy
 from tests.simulation.unkeyed import SOME, WITHOUT_DOUBT, LonelyWorld, UnkeyedWorld
@@ -137,7 +137,7 @@ def a_refused_run_leaves_its_delivery_alone() -> Any:
     def drop(self: Runs, run: Run, write: str) -> None:
         run.incoming = Incoming()
         if run.slot is not None:
-            run.phase = Phase.DROPPED
+            run.dropped = True
             run.slot.kill(run.token.fence, Interrupted())
         else:
             self._state.by_fence.pop(run.token.fence, None)
