@@ -102,14 +102,16 @@ def launch(
             spare.close()
         metrics = open_metrics() if options.health is not None else None
         page = metrics.page if metrics is not None else None
-        heard: Sequence[Listener] = listeners if metrics is None else (*listeners, metrics)
+        receivers: Sequence[Listener] = listeners if metrics is None else (*listeners, metrics)
         monitor = Monitor(planned.clock, planned.times, options.health, os.environ, page)
         if metrics is not None:
             metrics.watch([spec.queue for spec in planned.specs], monitor.readings, monitor.state)
             planned = replace(planned, ledger=timed(planned.ledger, planned.clock, metrics.ledger_call))
-        told: set[Finding] = set()
+        logged: set[Finding] = set()
         with _environment(resolve.handed_on(options, Path.cwd(), config_file)):
-            return Service(options, planned.clock, lambda: _checked(planned, heard, spare, told), monitor, reload).run()
+            return Service(
+                options, planned.clock, lambda: _checked(planned, receivers, spare, logged), monitor, reload
+            ).run()
     except ConfigError as error:
         return _refused(error)
     finally:
@@ -135,11 +137,11 @@ def _set(variables: Mapping[str, str | None]) -> None:
             os.environ[name] = value
 
 
-def _checked(planned: Plan, listeners: Sequence[Listener], spare: Spare | None, told: set[Finding]) -> Assembly:
+def _checked(planned: Plan, listeners: Sequence[Listener], spare: Spare | None, logged: set[Finding]) -> Assembly:
     """
     Run the checks, log their warnings, and wire the parts if no check found an error.
 
-    A warning that is in the set `told` is not logged again.
+    A warning that is in the set `logged` is not logged again.
     """
     log = get_logger("steadyworker.check")
     findings = planned.findings()
@@ -147,10 +149,10 @@ def _checked(planned: Plan, listeners: Sequence[Listener], spare: Spare | None, 
     if errors:
         raise ConfigError("\n".join(map(str, errors)), errors)
     for finding in findings:
-        if finding.level == "warning" and finding not in told:
+        if finding.level == "warning" and finding not in logged:
             log.warning("check_warning", **fields_of(finding))
-    told.update(findings)
-    return assemble(planned, listeners, spare=spare, known=told)
+    logged.update(findings)
+    return assemble(planned, listeners, spare=spare, known=logged)
 
 
 def _refused(error: ConfigError) -> int:
