@@ -165,9 +165,9 @@ class Queue:
         for _ in range(count):
             names = list(self.reaches)
             rounds = [[name] for name in names] if apart else [names]
-            for names in rounds:
+            for group in rounds:
                 self._turn()
-                for name, said in [(name, self.reaches[name].check()) for name in names]:
+                for name, said in [(name, self.reaches[name].check()) for name in group]:
                     self._hear(name, said)
                 self.clock.advance(apart)
             self.clock.advance(AUDIT_EVERY - apart * len(rounds))

@@ -281,22 +281,15 @@ class Deliveries:
             else:
                 self._decline(delivery)
             return True
-        if not self._deps.quota.take():
+        if not self._deps.quota.spend():
             self._give_back(delivery)
             return True
         return self._begin(envelope, row, claim, slot)
 
     def _begin(self, envelope: Envelope, row: Row | None, claim: Claim, slot: Slot) -> bool:
         """Claim a job that the quota has counted, and begin its run; return False when the ledger refused the claim."""
-        began, owner, message = self._deps.clock.boottime(), self._deps.owner, self._deps.to_keep(envelope.delivery)
-        claimed = None
-        try:
-            claimed = self._deps.ledger.claim(
-                Claimed(envelope.id, row, owner, envelope.hop, envelope.body_sha256, claim.counters, message)
-            )
-        finally:
-            if claimed is None:
-                self._deps.quota.give_back()
+        began = self._deps.clock.boottime()
+        claimed = self.claim(envelope, row, claim)
         if claimed is None:
             return False
         if row is not None and envelope.hop > row.hop + 1:
@@ -308,6 +301,19 @@ class Deliveries:
         because = self._why_again(envelope, row)
         self._runs.start(claimed, envelope, slot, began, lost=claim.lost, before=row, because=because)
         return True
+
+    def claim(self, envelope: Envelope, row: Row | None, claim: Claim) -> Row | None:
+        """Claim a job that the quota has counted; when the ledger refuses the claim, return None, and count the job no more."""
+        owner, message = self._deps.owner, self._deps.to_keep(envelope)
+        claimed = None
+        try:
+            claimed = self._deps.ledger.claim(
+                Claimed(envelope.id, row, owner, envelope.hop, envelope.body_sha256, claim.counters, message)
+            )
+        finally:
+            if claimed is None:
+                self._deps.quota.give_back()
+        return claimed
 
     def _why_again(self, envelope: Envelope, row: Row | None) -> str:
         if row is None and envelope.id.round == 0 and envelope.delivery.redelivered is Redelivered.NO:
@@ -321,7 +327,7 @@ class Deliveries:
         Set the prefetch to 0 first: otherwise the broker could deliver a message for the slot that this run takes.
         """
         slot = self._state.free_slot()
-        if slot is None or not self._deps.quota.take():
+        if slot is None or not self._deps.quota.spend():
             return
         self.pause()
         try:

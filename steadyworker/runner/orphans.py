@@ -227,17 +227,10 @@ class Orphans:
     def _run(self, orphan: Orphan, envelope: Envelope, claim: Claim, began: float) -> bool:
         deps, row = self._deps, orphan.row
         slot = self._state.free_slot()
-        if slot is None or not self._deliveries.may_begin() or not deps.quota.take():
+        if slot is None or not self._deliveries.may_begin() or not deps.quota.spend():
             return False
         self._deliveries.pause()
-        claimed = None
-        try:
-            claimed = deps.ledger.claim(
-                Claimed(row.id, row, deps.owner, envelope.hop, envelope.body_sha256, claim.counters)
-            )
-        finally:
-            if claimed is None:
-                deps.quota.give_back()
+        claimed = self._deliveries.claim(envelope, row, claim)
         if claimed is not None:
             self._report(orphan, "runs")
             self._runs.start(claimed, envelope, slot, began, lost=claim.lost, before=row, because=MESSAGE_LOST)

@@ -317,7 +317,7 @@ class Runner:
                 report.row_locked(token)
                 self.runs.stop_without_lease([run])
             elif renewal.granted:
-                run.trusted_until = max(run.trusted_until, event.began + self.deps.times.trust_for)
+                run.renewed_at = max(run.renewed_at, event.began)
                 if renewal.cancel_reason is not None:
                     self.runs.cancel(run, renewal.cancel_reason)
             elif run.phase in (Phase.RUNNING, Phase.ENDED) or run.stopped:  # else it has just been recorded

@@ -102,11 +102,10 @@ class Runs:
         A cancelled job, or a job whose body is too large, ends before its handler starts.
         `because` tells why the message came again, for the log.
         """
-        trusted_until = began + self._deps.times.trust_for
-        incoming = self._state.incoming(envelope.delivery)
-        run = Run(row.token, row, envelope, incoming, trusted_until, self._deps.clock.monotonic(), slot)
+        incoming, clock = self._state.incoming(envelope.delivery), self._deps.clock
+        run = Run(row.token, row, envelope, incoming, began, clock.monotonic(), slot)
         self._state.by_fence[row.fence] = run
-        about = report.about(row.token, self._deps.clock)
+        about = report.about(row.token, clock)
         if lost:
             self._deps.emit(TakenOver(**about, losses=row.counters.losses))
         if row.cancel_reason is not None:
@@ -129,15 +128,8 @@ class Runs:
 
         `began` is the boot time at which this process asked for the new fence.
         """
-        clock, times = self._deps.clock, self._deps.times
-        run = Run(
-            row.token,
-            row,
-            envelope,
-            self._state.incoming(envelope.delivery),
-            began + times.trust_for,
-            clock.monotonic(),
-        )
+        incoming, started = self._state.incoming(envelope.delivery), self._deps.clock.monotonic()
+        run = Run(row.token, row, envelope, incoming, began, started)
         run.outcome = Failed(row.reason, row.error_class)
         run.plan = finishing_plan(row, envelope, run.incoming, self._deps.worker)
         self._state.by_fence[row.fence] = run
@@ -350,7 +342,7 @@ class Runs:
         else:
             self._state.by_fence.pop(run.token.fence, None)
         times, now = self._deps.times, self._deps.clock.boottime()
-        held = now < run.trusted_until - times.trust_for + times.lease + times.margin
+        held = now < run.renewed_at + times.lease + times.margin
         self._refused.append((run, write, held))
         lost = self.explain_refusals()
         explain = "ledger.unreachable" if self._refused else "ledger.lost-history" if lost else ""
@@ -406,7 +398,7 @@ class Runs:
             return
         now, times = self._deps.clock.boottime(), self._deps.times
         for run in runs:
-            lease_over = now > run.trusted_until - times.trust_for + times.lease
+            lease_over = now > run.renewed_at + times.lease
             if lease_over and run.phase is Phase.RUNNING and run.slot is not None:
                 run.slot.kill(run.token.fence, Interrupted())
 

@@ -40,7 +40,7 @@ class Quota:
         self._lock = threading.Lock()
         self._left = limit
 
-    def take(self) -> bool:
+    def spend(self) -> bool:
         """Count one job, and return True; return False when the limit is reached."""
         with self._lock:
             if self._left is None:
@@ -51,7 +51,7 @@ class Quota:
             return True
 
     def give_back(self) -> None:
-        """Undo one `take`, because its job did not begin."""
+        """Undo one `spend`, because its job did not begin."""
         with self._lock:
             if self._left is not None:
                 self._left += 1
@@ -103,9 +103,10 @@ class Deps:
     adoption: bool = True
     stop_on_ledger_loss: bool = False
 
-    def to_keep(self, delivery: Delivery) -> KeptMessage | None:
-        """Return the message that the ledger keeps for this job; None if the Worker keeps none, or if it is over the limit."""
-        return kept(delivery) if self.spec.keep_message and delivery.size <= self.max_body else None
+    def to_keep(self, envelope: Envelope) -> KeptMessage | None:
+        """Return the message for the ledger to keep; None if the Worker keeps none, if it is over the limit, or if it is the ledger's."""
+        delivery, keeps = envelope.delivery, self.spec.keep_message and not envelope.from_ledger
+        return kept(delivery) if keeps and delivery.size <= self.max_body else None
 
 
 class Phase(Enum):
@@ -132,7 +133,7 @@ class Run:
 
     Attributes:
         incoming: The message that the run will settle; it has no delivery while the run is detached, because the delivery was lost.
-        trusted_until: The boot time until which the run may commit, counted from its last claim or granted renewal.
+        renewed_at: The boot time at which the last claim or granted renewal of its lease began.
         dropped: True once the ledger has refused a write; the run then only waits for the end in its slot.
         stopped: True while the settlement waits for the ledger.
         saved: True once the run has saved a checkpoint.
@@ -144,7 +145,7 @@ class Run:
     row: Row
     envelope: Envelope
     incoming: Incoming
-    trusted_until: float
+    renewed_at: float
     started: float
     slot: Slot | None = None
     outcome: Outcome | None = None
@@ -204,6 +205,7 @@ class RunnerState:
         self.paused = False
         self._slots = deps.slots
         self._clock = deps.clock
+        self._trust_for = deps.times.trust_for
 
     @property
     def ledger_away(self) -> bool:
@@ -296,7 +298,7 @@ class RunnerState:
 
     def trusted(self, run: Run) -> bool:
         """Return whether the last claim or renewal of this run is recent enough to allow a commit."""
-        return self._clock.boottime() < run.trusted_until
+        return self._clock.boottime() < run.renewed_at + self._trust_for
 
     def free_slot(self) -> Slot | None:
         """Return a slot that can begin a run now."""

@@ -44,9 +44,9 @@ def again(key: str = "k", id_: str = "again") -> Delivery:
 
 def test_a_quota_ends_and_takes_back() -> None:
     quota = Quota(1)
-    assert [quota.take(), quota.take(), quota.spent] == [True, False, True]
+    assert [quota.spend(), quota.spend(), quota.spent] == [True, False, True]
     quota.give_back()
-    assert [quota.spent, quota.take()] == [False, True]
+    assert [quota.spent, quota.spend()] == [False, True]
 
 
 def test_a_call_of_a_service_is_over_with_its_last_event() -> None:

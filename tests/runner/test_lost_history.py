@@ -134,7 +134,7 @@ def test_a_job_that_was_taken_over_ended_and_forgotten_while_its_owner_was_froze
         phases.append((run.phase, bool(run.waiting)))
         return read(id)
 
-    run.trusted_until -= 3600  # as after a long freeze
+    run.renewed_at -= 3600  # as after a long freeze
     goes_back(h, {})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(h.ledger, "read", watched)

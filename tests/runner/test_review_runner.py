@@ -462,8 +462,8 @@ def test_trust_in_a_hand_over_that_was_taken_counts_from_the_start_of_the_call()
     bench.adapter.missing.add(Target.LATER)
     began = bench.clock.boottime()
     bench.deliver("k")
-    seen = [run.trusted_until for run in bench.runner.state.by_fence.values()]
-    assert seen == [began + bench.times.trust_for]
+    seen = [run.renewed_at for run in bench.runner.state.by_fence.values()]
+    assert seen == [began]
 
 
 def test_nothing_is_left_of_a_run_that_is_done() -> None:
