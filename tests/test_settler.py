@@ -42,7 +42,7 @@ from steadyworker.outcome import Counters
 from steadyworker.runner import planning
 from steadyworker.runner.envelope import Envelope
 from steadyworker.runner.settlement_plan import Incoming, SettlementPlan, Step
-from steadyworker.runner.settler import Refused, Settler
+from steadyworker.runner.settler import WriteRefused, Settler
 
 ID = JobId("n", "q", "k", 2)
 TOKEN = Token(ID, "uid", 100, "owner")
@@ -197,7 +197,7 @@ def test_what_the_ledger_refuses_is_never_settled(kind: str, call: str) -> None:
         return  # nobody refuses these
 
     asked = table(**{call: False})
-    with pytest.raises(Refused):
+    with pytest.raises(WriteRefused):
         asked.advance(plan)
 
     assert asked.calls == order[: order.index(call) + 1]

@@ -13,7 +13,7 @@ The runner: it handles the deliveries of one Worker in one worker process.
 | `planning.py` | makes the plan of a settlement from an outcome, by the decision of `steadyworker.retry.decide` |
 | `settlement_plan.py` | the plan of one settlement, as values |
 | `settler.py` | carries a plan out; the only caller of `adapter.publish` and `adapter.settle` |
-| `slot_health.py` | the slots that cannot take a run, with the reasons |
+| `slot_health.py` | the slots that cannot begin a run, with the reasons |
 | `consumer_audit.py` | compares the queue's consumers with the owners in the ledger |
 | `report.py` | the fields of a run in events and logs |
 """

@@ -8,7 +8,7 @@ The front half of the runner: from a delivery to the action on it.
                    └── no key: `unkeyed.py`   └── ledger away, slot not warm, earlier run still in a slot: held
 
 A delivery is *valid* until its epoch ends, the broker takes it back, or the runner settles it.
-After each change for which a held delivery could wait, the runner takes all held deliveries through the decision table again.
+After each change for which a held delivery could wait, the runner decides again on all held deliveries.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class Deliveries:
     The deliveries of one Worker in this process.
 
     1. `connected`, `arrived`, `lost` and `plan_returned` keep the set of valid deliveries.
-    2. `consider` takes a delivery through the decision table, and acts.
-    3. `reconsider` does the same with every held delivery.
+    2. `consider` decides on a delivery by the decision table, and acts.
+    3. `reconsider` decides again on every held delivery.
     """
 
     def __init__(self, deps: Deps, state: RunnerState, runs: Runs, timers: Timers) -> None:
@@ -156,12 +156,12 @@ class Deliveries:
     # --- the decision ----------------------------------------------------------------------------------------------
 
     def reconsider(self) -> None:
-        """Take every held delivery through the decision table again."""
+        """Decide again on every held delivery."""
         for delivery in self._state.pop_held():
             self.consider(delivery)
 
     def consider(self, delivery: Delivery) -> None:
-        """Take one delivery through the decision table, and act."""
+        """Decide on a delivery by the decision table, and act."""
         if not self._state.is_valid(delivery):
             return
         if self._state.ledger_away:
@@ -176,7 +176,7 @@ class Deliveries:
                 self._decide(envelope)
 
     def _decide(self, envelope: Envelope) -> None:
-        retry, unseen = self._deps.spec.retry, self._looks_new(envelope)
+        retry, unseen = self._deps.spec.retry, self._seems_new(envelope)
         for attempt in range(_TRIES):
             try:
                 # Most messages are new, so the first claim expects no row; if there is a row, the ledger refuses the claim.
@@ -195,7 +195,7 @@ class Deliveries:
                 return
         self._hold(envelope.delivery, self._deps.times.defer_delay)
 
-    def _looks_new(self, envelope: Envelope) -> bool:
+    def _seems_new(self, envelope: Envelope) -> bool:
         """Return whether nothing indicates an earlier delivery, and a claim could begin at once."""
         return (
             envelope.delivery.redelivered is Redelivered.NO
@@ -324,7 +324,7 @@ class Deliveries:
         """
         Claim a job whose message comes later, for a run that begins without a delivery; do nothing if no slot is free, or if the quota is used up.
 
-        Set the prefetch to 0 first: otherwise the broker could deliver a message for the slot that this run takes.
+        Set the prefetch to 0 first: otherwise the broker could deliver a message for the slot of this run.
         """
         slot = self._state.free_slot()
         if slot is None or not self._deps.quota.spend():
@@ -341,7 +341,7 @@ class Deliveries:
         self._give_back(delivery)
 
     def pause(self) -> None:
-        """Set the prefetch to 0 until the end of this turn, so that the broker delivers no message for a slot that a run takes."""
+        """Set the prefetch to 0 until the end of this turn, so that the broker delivers no message for a slot that a run needs."""
         self._state.paused = True
         self._deps.adapter.prefetch(0)
 
@@ -397,7 +397,7 @@ class Deliveries:
         elif (reason := too_large(delivery, self._deps.max_body)) is not None:
             self._reject(delivery, reason)
         else:
-            self._unkeyed.take(delivery)
+            self._unkeyed.replace(delivery)
 
     def _reject(self, delivery: Delivery, reason: str, row: Row | None = None, explain: str = "") -> None:
         """
@@ -444,7 +444,7 @@ class Deliveries:
         self._state.reconsider()
 
     def release_held(self) -> None:
-        """Release every held delivery, because no slot can take a run now."""
+        """Release every held delivery, because no slot can begin a run now."""
         for delivery in self._state.pop_held():
             self._release(delivery)
 

@@ -162,7 +162,7 @@ def row_locked(token: Token) -> None:
     log.warning("lease_not_renewed", **about, remedy=remedy, explain="ledger.row-locked")
 
 
-MOVED = "it becomes a dead letter; if the broker refuses its dead letter, too, the broker is told to move the message itself"
+MOVED = "it becomes a dead letter; if the broker refuses its dead letter, too, this worker process asks the broker to move the message itself"
 PARKED = (
     "it becomes a dead letter; if the broker refuses its dead letter, too, "
     "this worker process keeps the message, goes on with other jobs, and tries again every 10 minutes"

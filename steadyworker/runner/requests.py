@@ -16,14 +16,14 @@ from steadyworker.events import Checkpointed
 from steadyworker.link import CANCEL, SERVICE_ERROR
 from steadyworker.runner import report
 from steadyworker.runner.runs import Runs
-from steadyworker.runner.state import Deps, Run, RunnerState, ServiceSaid
+from steadyworker.runner.state import Deps, Run, RunnerState, ServiceEvent
 from steadyworker.slots.base import Asked
 
 
 class Requests:
     """Serves the requests of running jobs."""
 
-    def __init__(self, deps: Deps, state: RunnerState, runs: Runs, post: Callable[[ServiceSaid], None]) -> None:
+    def __init__(self, deps: Deps, state: RunnerState, runs: Runs, post: Callable[[ServiceEvent], None]) -> None:
         self._deps = deps
         self._state = state
         self._runs = runs
@@ -100,7 +100,7 @@ class Requests:
 
     def _call(self, run: Run, asked: Asked) -> None:
         def emit(event: Mapping[str, Any]) -> None:
-            self._post(ServiceSaid(asked.fence, asked.id, event))
+            self._post(ServiceEvent(asked.fence, asked.id, event))
 
         assert run.slot is not None, "a run with a request is in a slot"
         service = self._deps.services[asked.what]
@@ -115,12 +115,12 @@ class Requests:
         if call is not None:
             call.cancel()
 
-    def service_said(self, said: ServiceSaid) -> None:
+    def service_event(self, reported: ServiceEvent) -> None:
         """Relay an event of a service to the job that called the service, if the job's run is still in its slot."""
-        run = self._state.by_fence.get(said.fence)
-        if run is None or run.slot is None or said.id not in run.calls:
+        run = self._state.by_fence.get(reported.fence)
+        if run is None or run.slot is None or reported.id not in run.calls:
             return
-        end = bool(said.event.get("end"))
+        end = bool(reported.event.get("end"))
         if end:
-            del run.calls[said.id]
-        run.slot.reply(said.fence, said.id, dict(said.event), end=end)
+            del run.calls[reported.id]
+        run.slot.reply(reported.fence, reported.id, dict(reported.event), end=end)

@@ -13,7 +13,7 @@ In production one thread calls both in a loop; the simulation calls them in any 
     keeper ── Renewed, Cancelled, LedgerLost ─────────────────────────┼──→ inbox ──→ handle
     consumer audit ── AuditResult ────────────────────────────────────┤
     settler ── PlanResult ────────────────────────────────────────────┤
-    worker process ── Staged, ServiceSaid ────────────────────────────┘
+    worker process ── Staged, ServiceEvent ───────────────────────────┘
 
 `deliveries.py` is its front half, and `runs.py` its back half; `unkeyed.py` handles messages without a key.
 `orphans.py` runs the jobs whose message is lost.
@@ -48,7 +48,7 @@ from steadyworker.runner.state import (
     PlanResult,
     Renewed,
     RunnerState,
-    ServiceSaid,
+    ServiceEvent,
     Staged,
     Timers,
 )
@@ -56,7 +56,7 @@ from steadyworker.slots.base import Asked, Ended, Progressed, Ready, SlotEvent, 
 from steadyworker.telemetry.gauges import Reading
 from steadyworker.telemetry.loss_reasons import REASONS, reason_of
 
-RunnerEvent = Signal | SlotEvent | Renewed | Cancelled | LedgerLost | PlanResult | Staged | ServiceSaid | AuditResult
+RunnerEvent = Signal | SlotEvent | Renewed | Cancelled | LedgerLost | PlanResult | Staged | ServiceEvent | AuditResult
 
 _PROGRESS_EVERY = 1.0
 _LONGEST_WAIT = 5.0
@@ -77,7 +77,7 @@ class Runner:
     1. `start` opens slots and adapter; `run` drives the machine until `end`.
     2. `post` puts an event into the inbox, from any thread.
     3. The event `Staged` begins a stop; `finished` is True when every run, plan and held delivery has ended.
-    4. `not_ready` returns the reasons why the runner takes no message; any thread may call it.
+    4. `not_ready` returns the reasons why the runner accepts no message; any thread may call it.
     """
 
     def __init__(self, deps: Deps) -> None:
@@ -118,9 +118,9 @@ class Runner:
         while not self._ended:
             wait = self.timers.next_in()
             with suppress(queue.Empty):
-                self._take(self._inbox.get(timeout=_LONGEST_WAIT if wait is None else min(wait, _LONGEST_WAIT)))
+                self._receive(self._inbox.get(timeout=_LONGEST_WAIT if wait is None else min(wait, _LONGEST_WAIT)))
                 for _ in range(self._inbox.qsize()):
-                    self._take(self._inbox.get())
+                    self._receive(self._inbox.get())
             self.tick()
 
     def end(self) -> None:
@@ -147,10 +147,10 @@ class Runner:
 
     def handle(self, event: RunnerEvent) -> None:
         """Process one event completely, as one turn."""
-        self._take(event)
+        self._receive(event)
         self._end_turn()
 
-    def _take(self, event: RunnerEvent) -> None:  # noqa: C901, PLR0912, PLR0915 - one case per event
+    def _receive(self, event: RunnerEvent) -> None:  # noqa: C901, PLR0912, PLR0915 - one case per event
         causes = self.state.causes
         match event:
             case Connected(epoch=epoch):
@@ -186,8 +186,8 @@ class Runner:
                     self.runs.remember(run, done, total, note)
             case Asked():
                 self.requests.asked(event)
-            case ServiceSaid():
-                self.requests.service_said(event)
+            case ServiceEvent():
+                self.requests.service_event(event)
             case Ended(fence=fence, outcome=outcome, killed=killed):
                 run = self.state.by_fence.get(fence)
                 ours = run is not None and not run.dropped  # else it is killed in any stage
@@ -238,7 +238,7 @@ class Runner:
 
     def _wanted_prefetch(self) -> int:
         """
-        Return the allowed number of unsettled deliveries: one for each slot that can take runs, and the parked deliveries.
+        Return the allowed number of unsettled deliveries: one for each slot that can begin runs, and the parked deliveries.
 
         A slot that is reserved for an orphan does not count.
 
@@ -276,7 +276,7 @@ class Runner:
     # --- slots -----------------------------------------------------------------------------------------------------
 
     def _slot_unready(self, event: Unready) -> None:
-        """Start the slot again after a pause; it takes no job meanwhile, because a failed `setup` is not the fault of a job."""
+        """Start the slot again after a pause; it begins no job meanwhile, because a failed `setup` is not the fault of a job."""
         self.state.ready_slots.discard(event.slot)
         pause = self.slot_health.unready(event)
         if self.state.ready_slots:

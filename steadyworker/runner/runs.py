@@ -37,7 +37,7 @@ from steadyworker.runner.planning import (
     task_of,
 )
 from steadyworker.runner.settlement_plan import Incoming, RecordInterrupted, SettlementPlan, Step
-from steadyworker.runner.settler import NotRejected, Refused, Settler
+from steadyworker.runner.settler import NotRejected, Settler, WriteRefused
 from steadyworker.runner.state import Deps, Phase, PlanResult, Run, RunnerState, Timers
 from steadyworker.runner.waits import Waits
 from steadyworker.slots.base import Slot
@@ -100,7 +100,7 @@ class Runs:
         Begin the run that was claimed; the run is detached if its delivery is not valid.
 
         A cancelled job, or a job whose body is too large, ends before its handler starts.
-        `because` tells why the message came again, for the log.
+        `because` is the reason why the message came again, for the log.
         """
         incoming, clock = self._state.incoming(envelope.delivery), self._deps.clock
         run = Run(row.token, row, envelope, incoming, began, clock.monotonic(), slot)
@@ -173,10 +173,10 @@ class Runs:
             outcome = Rejected(f"{CANCELLED}{run.cancel_reason}")
         encoding = run.envelope.delivery.encoding
         if encoding is not None and isinstance(outcome, Rejected) and outcome.reason.startswith(BAD_PAYLOAD):
-            said = (
+            reason = (
                 f"{outcome.reason}; its sender's content encoding is {encoding[:40]!r}, and SteadyWorker decodes none"
             )
-            outcome = Rejected(said, outcome.error_class)
+            outcome = Rejected(reason, outcome.error_class)
         run.outcome = outcome
         self.write_progress([run])
         seconds = round(self._deps.clock.monotonic() - run.started, 6)
@@ -210,7 +210,7 @@ class Runs:
         self._state.failing.pop(plan, None)
         parked = self._state.parked.pop(plan, None)
         match error:
-            case Refused():
+            case WriteRefused():
                 if run is not None:
                     self.drop(run, str(error))
             case LedgerUnavailable():
@@ -218,7 +218,7 @@ class Runs:
                     run.stopped = True
                 self.ledger_lost(str(error))
             case MessageRefused():
-                self._message_refused(plan, run, error, told=parked is not None)
+                self._message_refused(plan, run, error, reported=parked is not None)
             case PublishFailed():
                 self._publish_later(plan, run, error)
             case NotRejected():
@@ -234,7 +234,7 @@ class Runs:
         self._state.failing[plan] = error
         self._timers.after(draw(_BACK_OFF, min(plan.failures, 10)), lambda: self.retry(plan, run))
 
-    def _message_refused(self, plan: SettlementPlan, run: Run | None, error: MessageRefused, *, told: bool) -> None:
+    def _message_refused(self, plan: SettlementPlan, run: Run | None, error: MessageRefused, *, reported: bool) -> None:
         """
         Make a dead letter of a message whose copies the broker never accepts.
 
@@ -250,7 +250,7 @@ class Runs:
         rejects = self._deps.adapter.capabilities.rejects and not lost
         verdict = refused_verdict(run, plan, str(error)) if run is not None else None
         recorded = verdict == plan.record
-        if not told and not (run is not None and recorded):
+        if not reported and not (run is not None and recorded):
             key = run.token.id.key if run is not None else ""
             report.refused(self._deps.spec.queue, key, error, report.MOVED if rejects else report.PARKED)
         if run is None and rejects:
@@ -333,7 +333,7 @@ class Runs:
     def drop(self, run: Run, write: str) -> None:
         """End a run whose write the ledger refused; its delivery goes through the decision table again."""
         delivery, run.incoming = run.delivery, Incoming()
-        if run.slot is not None:  # first, because the ledger can take long to say why
+        if run.slot is not None:  # first, because the ledger can need long to show why
             run.dropped = True
             run.slot.kill(run.token.fence, Interrupted())
             waiting, run.waiting = run.waiting, []

@@ -182,9 +182,9 @@ class RunnerState:
         by_fence: The runs, by their fencing token.
         passing: Settlement plans that belong to no run.
         valid: The records of the deliveries that can still be settled, by the epoch and id of the delivery.
-        ready_slots: The numbers of the slots that take runs.
+        ready_slots: The numbers of the slots that can begin runs.
         causes: The reasons why the runner accepts no message, as events have reported them, by part.
-        recheck: True if the runner must take the held deliveries through the decision table at the end of this turn.
+        recheck: True if the runner must decide again on the held deliveries at the end of this turn.
         failing: The plans that could not publish, each with its error; they try again after a while.
         parked: The plans with a message that the broker never accepts, each with the cause; their deliveries stop no other job.
         adopt_until: The monotonic time until which the slots of detached runs count in the prefetch.
@@ -289,7 +289,7 @@ class RunnerState:
         return held
 
     def reconsider(self, delivery: Delivery | None = None) -> None:
-        """Take all held deliveries, and this delivery, through the decision table at the end of this turn."""
+        """Decide again on all held deliveries, and on this delivery, at the end of this turn."""
         self.recheck = True
         if delivery is not None and self.is_valid(delivery):
             self.receive(delivery).held = True  # a record of its own, because its run or plan is over
@@ -363,7 +363,7 @@ class Staged:
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceSaid:
+class ServiceEvent:
     """A service sent an event to the job that called it."""
 
     fence: int

@@ -2,7 +2,7 @@
 Serves `/livez`, `/readyz` and `/metrics` over HTTP.
 
 `/livez` returns 200 while the process is alive; 503 means that the platform should restart the process.
-`/readyz` returns 200 while the process takes messages, else 503.
+`/readyz` returns 200 while the process accepts messages, else 503.
 Each 503 has its reasons in the body: as text, or as JSON if the request accepts JSON and no text.
 `/metrics` returns the page of `steadyworker.telemetry.metrics`, or 404 if the caller passes no page.
 If the page or the snapshot fails, the response is 500 with the error's class.
@@ -47,7 +47,7 @@ class HealthServer:
     HTTP server for the probes, on its own thread.
 
     Args:
-        address: `host:port`; port 0 takes a free port.
+        address: `host:port`; port 0 chooses a free port.
         snapshot: A function that the server calls for each probe, on its thread; it must return at once.
         metrics: The page at `/metrics`; without it that path returns 404.
 

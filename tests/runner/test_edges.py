@@ -12,7 +12,7 @@ from steadyworker.delivery import ATTEMPTS, HOP, KEY, LOSSES, UID, Delivery, Red
 from steadyworker.events import DuplicateAcked, Event, Fenced
 from steadyworker.ledger.base import JobId, Moving, Renewal, Row, State, Verdict
 from steadyworker.outcome import Counters, Done, Failed, Interrupted
-from steadyworker.runner.state import Cancelled, LedgerLost, Phase, Quota, Renewed, ServiceSaid
+from steadyworker.runner.state import Cancelled, LedgerLost, Phase, Quota, Renewed, ServiceEvent
 from steadyworker.slots.base import Asked, Ended
 from tests.runner.kit import QUEUE
 from tests.runner.test_review_runner import NAMESPACE, Bench, PlayedAdapter
@@ -58,7 +58,7 @@ def test_a_call_of_a_service_is_over_with_its_last_event() -> None:
     bench.deliver("k")
     fence = row_of(bench).fence
     bench.say(Asked(0, fence, 7, "sums", {}))
-    bench.say(ServiceSaid(fence, 7, {"end": True}), ServiceSaid(fence, 7, {"late": 1}))
+    bench.say(ServiceEvent(fence, 7, {"end": True}), ServiceEvent(fence, 7, {"late": 1}))
     assert bench.slots[0].replies == [(7, {"end": True})]
 
 

@@ -88,7 +88,7 @@ def test_a_runner_that_has_just_become_unable_takes_none(harness: MakeHarness, c
     h.advance(209)
     runner = h.processes[0].runners[0]
     if cause == "stop":
-        runner._take(Staged(Stage.QUIET))
+        runner._receive(Staged(Stage.QUIET))
     else:
         runner.state.causes[HOST] = Cause("no temporary directory")
     h.clock.advance(1.5)

@@ -153,7 +153,7 @@ class LossyWorld(World):
         if worker.clock.monotonic() >= worker.next_turn:
             worker._keep()
         while not worker.runner._inbox.empty():
-            worker.runner._take(worker.runner._inbox.get())
+            worker.runner._receive(worker.runner._inbox.get())
         worker.runner.tick()
         for _ in range(len(worker.pending)):
             worker.pending.pop(0)()

@@ -303,7 +303,7 @@ class SimWorker:
     def _one_event(self) -> None:
         """A turn of one event or of several, as the runner's thread takes them."""
         for _ in range(min(self.world.rng.choice((1, 1, 2, 3, 5)), self.runner._inbox.qsize())):
-            self.runner._take(self.runner._inbox.get())
+            self.runner._receive(self.runner._inbox.get())
         self.runner.tick()
 
     def _one_hand_over(self) -> None:
