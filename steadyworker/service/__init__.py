@@ -11,7 +11,10 @@ The worker process: wires its parts together, starts them, watches them and stop
 | `stop_conditions.py` | the conditions that end the process without a signal |
 | `watchdog.py` | finds the threads that no longer turn |
 | `checks.py` | the checks before the first message |
+| `broker_recheck.py` | repeats the broker's checks while the process runs |
+| `repeating.py` | a thread that repeats one piece of work |
 | `health.py` | the HTTP server of `/livez`, `/readyz` and `/metrics` |
 | `pool.py` | the threads for settlements that wait for the broker |
+| `reload.py` | starts the process again when a file of its code changes (`run --reload`) |
 | `timed_ledger.py` | measures the calls of the ledger |
 """

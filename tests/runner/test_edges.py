@@ -14,8 +14,8 @@ from steadyworker.ledger.base import JobId, Moving, Renewal, Row, State, Verdict
 from steadyworker.outcome import Counters, Done, Failed, Interrupted
 from steadyworker.runner.state import Cancelled, LedgerLost, Phase, Quota, Renewed, ServiceEvent
 from steadyworker.slots.base import Asked, Ended
+from tests.runner.bench import NAMESPACE, Bench, PlayedAdapter
 from tests.runner.kit import QUEUE
-from tests.runner.test_review_runner import NAMESPACE, Bench, PlayedAdapter
 
 REFUSED = Renewal(granted=False)
 LOCKED = Renewal(granted=False, locked=True)

@@ -13,7 +13,7 @@ from steadyworker.outcome import Done
 from steadyworker.runner.consumer_audit import AuditResult
 from steadyworker.runner.runner import QUIET_AFTER
 from steadyworker.runner.state import Renewed, Staged
-from tests.runner.test_review_runner import Bench, PlayedAdapter
+from tests.runner.bench import Bench, PlayedAdapter
 
 NAME = "broker/exports"
 

@@ -6,7 +6,7 @@ from steadyworker.adapter import Blocked, Connected, Lost, Unblocked, Unreachabl
 from steadyworker.outcome import Done
 from steadyworker.runner.state import LedgerLost, Renewed
 from steadyworker.slots.base import Unready
-from tests.runner.test_review_runner import Bench
+from tests.runner.bench import Bench
 
 
 def test_slots_and_runs_are_counted_and_the_oldest_run_has_its_age() -> None:

@@ -15,8 +15,8 @@ from steadyworker.lifecycle import Stage
 from steadyworker.retry import RetryPolicy
 from steadyworker.testing.harness import Harness
 from steadyworker.testing.plugin import MakeHarness
+from tests.runner.bench import Bench
 from tests.runner.kit import QUEUE, AnyWorker, Gate, events, nothing, raises, worker
-from tests.runner.test_review_runner import Bench
 
 LARGE = {"pad": "x" * 100}
 LIMIT = 50

@@ -11,7 +11,7 @@ from steadyworker.errors import StaleDelivery, Unsettled
 from steadyworker.events import Event, JobSettled
 from steadyworker.ledger.base import State
 from steadyworker.outcome import Done, Failed
-from tests.runner.test_review_runner import Bench, PlayedAdapter
+from tests.runner.bench import Bench, PlayedAdapter
 
 OnSettled = Callable[[Settled | StaleDelivery | Unsettled], None]
 
