@@ -24,7 +24,7 @@ REFUSED = Uncounted("amqp://joe:SECRET@host refused", "grant the right")
 
 @dataclass
 class Broker:
-    """Counts as the test says."""
+    """Reports the count that the test sets."""
 
     count: int | Uncounted = 1
     away: bool = False
@@ -38,7 +38,7 @@ class Broker:
 
 @dataclass
 class Owners:
-    """Knows whom the test says."""
+    """Lists the owners that the test sets."""
 
     seen: list[OwnerSeen] = field(default_factory=lambda: [owner("me")])
     away: bool = False
@@ -54,7 +54,7 @@ def owner(name: str, *, seen_ago: float = 5.0, dead: bool = False, queue: str = 
 
 
 class Watched:
-    """A reach with everything that it sees, and what it says of its own place in the queue."""
+    """A reach with everything that it sees, and what it reports of its own place in the queue."""
 
     def __init__(self, *, local_ledger: bool = False) -> None:
         self.broker, self.ledger, self.clock = Broker(), Owners(), FakeClock()
@@ -167,15 +167,15 @@ class Queue:
             rounds = [[name] for name in names] if apart else [names]
             for group in rounds:
                 self._turn()
-                for name, said in [(name, self.reaches[name].check()) for name in group]:
-                    self._hear(name, said)
+                for name, result in [(name, self.reaches[name].check()) for name in group]:
+                    self._act(name, result)
                 self.clock.advance(apart)
             self.clock.advance(AUDIT_EVERY - apart * len(rounds))
 
-    def _hear(self, name: str, said: AuditResult) -> None:
+    def _act(self, name: str, result: AuditResult) -> None:
         """What a worker process does with the result of its audit."""
-        self.consuming[name] = said.cause is None
-        if said.lasting:
+        self.consuming[name] = result.cause is None
+        if result.lasting:
             del self.consuming[name], self.keepers[name], self.reaches[name]
             self.holding.discard(name)
             self.ledger.unregister(name)
@@ -223,7 +223,7 @@ def test_a_holder_that_is_quiet_for_hours_stops_no_peer_and_hides_no_foreign_con
     assert queue.ended == {"owner-1": 78}
 
 
-def test_who_leaves_the_queue_says_so_and_who_comes_back_too(watched: Watched) -> None:
+def test_a_process_reports_that_it_leaves_the_queue_and_that_it_comes_back(watched: Watched) -> None:
     watched.broker.count = 2
     watched.audits(5)
     assert watched.left == []
@@ -387,9 +387,9 @@ def test_a_broker_that_stops_counting_is_no_reason_to_end_a_job(alone: Watched) 
     alone.broker.count = REFUSED
     assert alone.audits(4) == [(False, False), (True, False), (True, True), (True, True)]
     assert alone.left[0] == (NAME, True)
-    said = alone.audit.check()
-    assert said.after_jobs
-    assert "unknown how many consumers the queue has (amqp://" in (cause := said.cause or "")
+    result = alone.audit.check()
+    assert result.after_jobs
+    assert "unknown how many consumers the queue has (amqp://" in (cause := result.cause or "")
     assert "SECRET" not in cause
     for remedy in ("Grant the right;", "--ledger postgresql://", "--ledger-reach host"):
         assert remedy in cause
@@ -445,7 +445,7 @@ def test_a_surplus_that_the_broker_no_longer_counts_is_no_longer_a_surplus(alone
 
 
 def test_a_ledger_that_all_hosts_share_needs_no_number(watched: Watched) -> None:
-    """As with a broker that cannot count at all; what was said before it stays said."""
+    """As with a broker that cannot count at all; an earlier result stays."""
     watched.broker.count = REFUSED
     assert watched.audits(10) == [(False, False)] * 10
     watched.broker.count = 2

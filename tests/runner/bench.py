@@ -28,7 +28,7 @@ NAMESPACE = "bench"
 
 
 class PlayedSlot:
-    """A slot that is as warm as the test says, and ends its run when told to."""
+    """A slot that the test makes warm, and whose runs the test ends."""
 
     stuck = broken = False
     last_turn = None
@@ -61,7 +61,7 @@ class PlayedSlot:
 
 
 class PlayedAdapter:
-    """An adapter that writes down what it is told."""
+    """An adapter that records its calls."""
 
     def __init__(self, capabilities: Capabilities) -> None:
         self.capabilities = capabilities
@@ -89,7 +89,7 @@ class PlayedAdapter:
 
 
 class Bench:
-    """A runner on a bench: everything around it is played, and hand-overs are carried out at once."""
+    """A runner on a bench: everything around it is played, and settlement plans are carried out at once."""
 
     def __init__(
         self,
@@ -124,9 +124,9 @@ class Bench:
             **more,
         )
         self.runner = Runner(deps)
-        self.say(Connected(1), *(Ready(slot.id) for slot in self.slots))
+        self.handle(Connected(1), *(Ready(slot.id) for slot in self.slots))
 
-    def say(self, *happenings: RunnerEvent) -> None:
+    def handle(self, *happenings: RunnerEvent) -> None:
         for event in happenings:
             if isinstance(event, Ready):
                 self.slots[event.slot].up = True
@@ -138,7 +138,7 @@ class Bench:
     def deliver(self, key: str | None, body: bytes = b"{}", *, epoch: int = 1, **headers: str) -> Delivery:
         named = {name.replace("_", "-"): text for name, text in headers.items()}
         delivery = Delivery(epoch, f"d{next(self._ids)}", QUEUE, body, named | ({KEY: key} if key else {}))
-        self.say(Delivered(delivery))
+        self.handle(Delivered(delivery))
         return delivery
 
     def elsewhere(self, key: str, owner: str = "another") -> Token:
@@ -151,7 +151,7 @@ class Bench:
     def ended(self, slot: int, outcome: Outcome, *, killed: bool = False) -> None:
         task = self.slots[slot].task
         assert task is not None
-        self.say(Ended(slot, task.fence, outcome, killed=killed))
+        self.handle(Ended(slot, task.fence, outcome, killed=killed))
 
     def tick(self, seconds: float) -> None:
         self.clock.advance(seconds)

@@ -20,7 +20,7 @@ from tests.runner.kit import QUEUE, Gate, counted, events, raises, worker
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[Any]:
-    """The error lines that tell of it."""
+    """The error lines about it."""
     found = [record for record in caplog.records if "ledger_lost_history" in str(record.msg)]
     assert all(record.levelno == logging.ERROR for record in found)
     return [record.msg for record in found]

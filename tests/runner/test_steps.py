@@ -28,7 +28,7 @@ def test_a_message_waits_for_the_slot_that_warms_up_and_does_not_go_to_and_fro_w
     """A release would come straight back, as often as the broker can, until its delivery limit is used up."""
     bench = Bench(slots=2)
     bench.deliver("first")
-    bench.say(Lost(1, "cut"), Connected(2))
+    bench.handle(Lost(1, "cut"), Connected(2))
     bench.tick(11)
     bench.slots[1].up = False  # its child is being replaced
 
@@ -36,7 +36,7 @@ def test_a_message_waits_for_the_slot_that_warms_up_and_does_not_go_to_and_fro_w
 
     assert bench.adapter.settled == []
     assert bench.adapter.windows[-1] == 1
-    bench.say(Ready(1))
+    bench.handle(Ready(1))
     assert bench.slots[1].task is not None
     assert bench.slots[1].task.key == second.headers[KEY]
 
@@ -48,7 +48,7 @@ def test_a_message_that_waits_for_a_slot_goes_back_when_that_slot_is_given_up() 
     bench.slots[1].up = False
     second = bench.deliver("second")
 
-    bench.say(Unready(1, "setup raised"))
+    bench.handle(Unready(1, "setup raised"))
 
     assert bench.adapter.settled == [(second.id, Settle.RELEASE)]
     assert bench.adapter.windows[-1] == 1
@@ -61,13 +61,13 @@ def test_nothing_is_held_once_a_stop_has_begun(stage: Stage, why: str) -> None:
     bench = Bench(delays=Delays.NONE)
     if why == "ledger away":
         bench.line.cut()
-        bench.say(LedgerLost("away"))
+        bench.handle(LedgerLost("away"))
     else:
         bench.elsewhere("k")
     before = bench.deliver("k")
     assert bench.adapter.settled == []
 
-    bench.say(Staged(stage))
+    bench.handle(Staged(stage))
     after = bench.deliver("k")
 
     assert bench.adapter.settled == [(before.id, Settle.RELEASE), (after.id, Settle.RELEASE)]
@@ -84,24 +84,24 @@ def test_what_is_held_is_asked_for_again_once_in_thirty_seconds_however_much_the
 
     for _ in range(6):
         bench.real.renew(tokens)
-        bench.say(Renewed(bench.clock.boottime(), []))
+        bench.handle(Renewed(bench.clock.boottime(), []))
         bench.tick(30)
 
     assert len(bench.runner.state.held) == 3
     assert len(bench.runner.timers._heap) <= waiting
 
 
-def test_an_end_that_a_slot_says_twice_is_settled_once() -> None:
+def test_an_end_that_a_slot_reports_twice_is_settled_once() -> None:
     """A slot whose thread fails just after it has sent the end of a run sends it again."""
     bench = Bench()
     delivery = bench.deliver("k")
     task = bench.slots[0].task
     assert task is not None
     bench.line.cut()  # the settlement waits, so that the run is still known
-    bench.say(Ended(0, task.fence, Done()), Ended(0, task.fence, Crashed("the slot's thread failed")))
+    bench.handle(Ended(0, task.fence, Done()), Ended(0, task.fence, Crashed("the slot's thread failed")))
     bench.line.mend()
     bench.tick(30)
-    bench.say(Renewed(bench.clock.boottime(), []))
+    bench.handle(Renewed(bench.clock.boottime(), []))
     assert bench.adapter.settled == [(delivery.id, Settle.ACK)]
     assert bench.state("k") is State.DONE
 
@@ -112,7 +112,7 @@ def test_an_end_that_a_slot_says_twice_is_settled_once() -> None:
 def test_a_refused_login_after_the_first_connect_is_tried_again() -> None:
     """78 is for the first connect: a password may be rotated while we run."""
     bench = Bench()
-    bench.say(Lost(1, "cut"), Unreachable("login refused", final=True))
+    bench.handle(Lost(1, "cut"), Unreachable("login refused", final=True))
     assert bench.runner.final is None
     assert bench.runner.not_ready()["broker"].why == "login refused"
 
@@ -165,7 +165,7 @@ def test_a_target_that_was_missing_is_forgotten_with_the_hand_over_that_needed_i
     bench.deliver("k")
     assert "later queue" in bench.runner.not_ready()
 
-    bench.say(Lost(1, "cut"), Connected(2))
+    bench.handle(Lost(1, "cut"), Connected(2))
     bench.tick(60)
 
     assert "later queue" not in bench.runner.not_ready()
@@ -227,7 +227,7 @@ def test_a_job_that_saves_its_position_may_be_interrupted_for_ever(caplog: pytes
         bench.deliver("k")
         task = bench.slots[0].task
         assert task is not None
-        bench.say(Asked(0, task.fence, 1, "checkpoint", b"1"))
+        bench.handle(Asked(0, task.fence, 1, "checkpoint", b"1"))
         bench.ended(0, Interrupted())
     assert "often_interrupted" not in caplog.text
 
@@ -250,10 +250,10 @@ def test_when_the_ledger_goes_away_again_nobody_else_asks_it() -> None:
     bench = Bench(slots=3)
     for key in ("a", "b", "c"):
         bench.deliver(key)
-    bench.say(LedgerLost("away"))
+    bench.handle(LedgerLost("away"))
     for slot in bench.slots:
         assert slot.task is not None
-        bench.say(Asked(slot.id, slot.task.fence, 1, "checkpoint", b"1"))
+        bench.handle(Asked(slot.id, slot.task.fence, 1, "checkpoint", b"1"))
     calls: list[str] = []
 
     def away(*_: Any) -> bool:
@@ -262,11 +262,11 @@ def test_when_the_ledger_goes_away_again_nobody_else_asks_it() -> None:
 
     bench.line.checkpoint = away  # type: ignore[attr-defined]
     tokens = [run.token for run in bench.runner.state.by_fence.values()]
-    bench.say(Renewed(bench.clock.boottime(), list(zip(tokens, bench.real.renew(tokens), strict=True))))
+    bench.handle(Renewed(bench.clock.boottime(), list(zip(tokens, bench.real.renew(tokens), strict=True))))
 
     assert calls == ["checkpoint"]
     del vars(bench.line)["checkpoint"]
-    bench.say(Renewed(bench.clock.boottime(), list(zip(tokens, bench.real.renew(tokens), strict=True))))
+    bench.handle(Renewed(bench.clock.boottime(), list(zip(tokens, bench.real.renew(tokens), strict=True))))
     assert [slot.replies for slot in bench.slots] == [[(1, None)]] * 3
 
 
@@ -274,10 +274,10 @@ def test_a_run_that_stalls_because_the_ledger_is_away_is_not_blamed_for_it() -> 
     """An outage of the ledger is ours: free."""
     bench = Bench()
     bench.deliver("k")
-    bench.say(LedgerLost("away"))
+    bench.handle(LedgerLost("away"))
     task = bench.slots[0].task
     assert task is not None
-    bench.say(Asked(0, task.fence, 1, "checkpoint", b"1"))
+    bench.handle(Asked(0, task.fence, 1, "checkpoint", b"1"))
     bench.ended(0, Failed("stalled"), killed=True)
     row = bench.real.read(JobId(NAMESPACE, QUEUE, "k"))
     assert row is not None
@@ -293,8 +293,8 @@ def test_a_shutdown_has_killed_a_job_only_if_the_job_was_still_its_own(taken_ove
     assert task is not None
     if taken_over:
         tokens = [run.token for run in bench.runner.state.by_fence.values()]
-        bench.say(Renewed(bench.clock.boottime(), [(token, Renewal(granted=False)) for token in tokens]))
-    bench.say(Staged(Stage.DRAINING))
+        bench.handle(Renewed(bench.clock.boottime(), [(token, Renewal(granted=False)) for token in tokens]))
+    bench.handle(Staged(Stage.DRAINING))
     bench.ended(0, Interrupted(), killed=True)
     assert bench.runner.killed is not taken_over
 

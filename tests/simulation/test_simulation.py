@@ -217,7 +217,7 @@ def an_open_credit_is_not_asked_for() -> Any:
     return replaced(Orphans, "_nothing_waits", lambda *_: True)
 
 
-def moved_says_no_moment() -> Any:
+def moved_records_no_time() -> Any:
     original = MemoryJob.move
 
     def move(self: MemoryJob, now: float, wall: float, wake_in: float) -> None:
@@ -227,7 +227,7 @@ def moved_says_no_moment() -> Any:
     return replaced(MemoryJob, "move", move)
 
 
-def moved_says_now() -> Any:
+def moved_records_the_present() -> Any:
     original = MemoryJob.move
     return replaced(MemoryJob, "move", lambda self, now, wall, _: original(self, now, wall, 0.0))
 
@@ -315,8 +315,8 @@ def test_the_simulation_catches_the_mutant(mutant: Callable[[], Any], caught_wit
     [
         (steadiness_is_not_asked_for, 2_000, NO_LOSS),
         (an_open_credit_is_not_asked_for, 2_000, NO_LOSS),
-        (moved_says_no_moment, 2_000, STORM),
-        (moved_says_now, 2_000, NO_LOSS),
+        (moved_records_no_time, 2_000, STORM),
+        (moved_records_the_present, 2_000, NO_LOSS),
         (a_replay_publishes_without_its_row, 2_000, STORM),
         (the_message_is_kept_after_the_claim, 2_000, STORM),
         (the_retry_of_an_orphan_keeps_the_hop, 2_000, STORM),
