@@ -254,14 +254,9 @@ class Deliveries:
                 self._reject(envelope.delivery, KEY_CONFLICT, row, explain)
             case Replay():
                 self._replay(envelope)
-            case Finish():
-                assert row is not None, "an unfinished settlement has a row"
-                began = self._deps.clock.boottime()
-                return self._finish(envelope, self._deps.ledger.take(row, self._deps.owner), began)
-            case LostTooOften(counters=counters, reason=reason):
-                assert row is not None, "a lost run has a row"
-                began, verdict = self._deps.clock.boottime(), Verdict(Moving.DEAD, reason, counters)
-                return self._finish(envelope, self._deps.ledger.lose(row, self._deps.owner, verdict), began)
+            case Finish() | LostTooOften():
+                assert row is not None, "an unfinished settlement and a lost run have a row"
+                return self.finish(envelope, row, action) is not None
         return True
 
     # --- the actions -----------------------------------------------------------------------------------------------
@@ -360,11 +355,16 @@ class Deliveries:
     def _pass_on(self, delivery: Delivery, message: OutgoingMessage) -> None:
         self._runs.carry_out(planning.pass_on(self._state.incoming(delivery), message))
 
-    def _finish(self, envelope: Envelope, row: Row | None, began: float) -> bool:
-        if row is None:
-            return False
-        self._runs.finish(row, envelope, began)
-        return True
+    def finish(self, envelope: Envelope, row: Row, action: Finish | LostTooOften) -> Row | None:
+        """Take the job's settlement over, and finish it; return the job's row, or None when the ledger refused."""
+        began, ledger, owner = self._deps.clock.boottime(), self._deps.ledger, self._deps.owner
+        if isinstance(action, LostTooOften):
+            owned = ledger.lose(row, owner, Verdict(Moving.DEAD, action.reason, action.counters))
+        else:
+            owned = ledger.take(row, owner)
+        if owned is not None:
+            self._runs.finish(owned, envelope, began)
+        return owned
 
     def _defer(self, envelope: Envelope, row: Row, delay: float) -> None:
         if self._deps.adapter.capabilities.delays is Delays.NONE:

@@ -208,15 +208,13 @@ class Orphans:
             return True
         envelope = envelope_of(row, message)
         held_by = self._deliveries.held_by(row)
-        began = deps.clock.boottime()
         match answer(row, envelope.hop, envelope.body_sha256, held_by, row.counters, deps.spec.retry.max_losses):
             case Claim() as claim:
-                return self._run(orphan, envelope, claim, began)
-            case Finish():
-                self._finish(orphan, envelope, deps.ledger.take(row, deps.owner), began)
-            case LostTooOften(counters=counters, reason=reason):
-                verdict = Verdict(Moving.DEAD, reason, counters)
-                self._finish(orphan, envelope, deps.ledger.lose(row, deps.owner, verdict), began)
+                return self._run(orphan, envelope, claim)
+            case Finish() | LostTooOften() as action:
+                owned = self._deliveries.finish(envelope, row, action)
+                if owned is not None:
+                    self._report(orphan, "dead" if owned.target is Moving.DEAD else "finished")
         return True
 
     def _sent_again_as(self, row: Row) -> int | None:
@@ -224,22 +222,18 @@ class Orphans:
         last = self._deps.ledger.last_round(row.id.namespace, row.id.queue, row.id.key)
         return last if last is not None and last > row.id.round else None
 
-    def _run(self, orphan: Orphan, envelope: Envelope, claim: Claim, began: float) -> bool:
+    def _run(self, orphan: Orphan, envelope: Envelope, claim: Claim) -> bool:
         deps, row = self._deps, orphan.row
         slot = self._state.free_slot()
         if slot is None or not self._deliveries.may_begin() or not deps.quota.spend():
             return False
         self._deliveries.pause()
+        began = deps.clock.boottime()
         claimed = self._deliveries.claim(envelope, row, claim)
         if claimed is not None:
             self._report(orphan, "runs")
             self._runs.start(claimed, envelope, slot, began, lost=claim.lost, before=row, because=MESSAGE_LOST)
         return True
-
-    def _finish(self, orphan: Orphan, envelope: Envelope, owned: Row | None, began: float) -> None:
-        if owned is not None:
-            self._report(orphan, "dead" if owned.target is Moving.DEAD else "finished")
-            self._runs.finish(owned, envelope, began)
 
     def _end(self, orphan: Orphan, why: str) -> None:
         """

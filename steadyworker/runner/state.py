@@ -62,14 +62,6 @@ class Quota:
         return self._left == 0
 
 
-def _nothing() -> None:
-    """Ignore the request, because no keeper renews leases here."""
-
-
-def _forget(_folder: bytes) -> None:
-    """Ignore the folder, because nothing removes staging folders here."""
-
-
 @dataclass(frozen=True, slots=True)
 class Deps:
     """
@@ -95,10 +87,10 @@ class Deps:
     times: Times
     emit: Listener
     submit: Callable[[Callable[[], None]], object]
-    hurry: Callable[[], None] = _nothing
+    hurry: Callable[[], None] = lambda: None
     quota: Quota = field(default_factory=Quota)
     services: Mapping[str, JobService] = field(default_factory=dict)
-    remember_folder: Callable[[bytes], None] = _forget
+    remember_folder: Callable[[bytes], None] = lambda _folder: None
     max_body: int = 1 << 20
     adoption: bool = True
     stop_on_ledger_loss: bool = False
