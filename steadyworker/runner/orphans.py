@@ -2,12 +2,12 @@
 The jobs whose message is lost: this runner finds them in the ledger, and runs them with the message that the ledger keeps.
 
 An *orphan* is an unfinished job of which no message has come, although one had to come (`Ledger.orphans`).
-The decision table decides on it as on a message, so it starts no job that a message would not start.
+The decision table treats an orphan as it treats a message, so an orphan starts no job that its message would not start.
 If the message comes after all, it finds the job running or ended, as each second message of a job does.
 
 What makes "no message has come" true
 -------------------------------------
-A message can be late without being lost: no worker process consumes, the queue is long, the ledger or the broker was away.
+A message can be late without being lost: no worker process consumed, the queue is long, or the ledger or the broker was away.
 So a runner acts on an orphan only if all of this holds:
 
 1. For `orphan_after`, the runner could consume, the broker was there, and each renewal of its own leases was granted.
@@ -17,9 +17,10 @@ So a runner acts on an orphan only if all of this holds:
 
 In a queue that is never empty, the second condition never holds.
 After an hour, such an orphan therefore gets the next free slot: the runner lowers its prefetch by one, and waits for the slot.
-It does so only if another message came since that of the orphan had to come: in one slot with jobs of hours, that can be the next.
-One orphan gets a slot in this way after each question, so that many orphans do not starve the queue.
-If the queue is empty, the next orphan follows as soon as a slot is free, and the broker has had no message for a while.
+It does so only if another message has come since the orphan's message was due.
+Otherwise the orphan's message can be the next one, if each job in the only slot needs hours.
+After each search, one orphan gets a slot in this way, so that many orphans do not starve the queue.
+If the queue is empty, the next orphan follows as soon as a slot is free, and no message has come for a while.
 """
 
 from __future__ import annotations
@@ -203,7 +204,7 @@ class Orphans:
             self._end(orphan, f"no message of it came, and the job was sent again as round {last}")
             return True
         message = deps.ledger.message(row.id)
-        if message is None:  # only a job that moves to a dead letter is no stranded one then
+        if message is None:  # its verdict is a dead letter; the ledger finds no other job without a message here
             self._end(orphan, f"{Hindrance.NO_MESSAGE.value}, so it has no dead letter")
             return True
         envelope = envelope_of(row, message)
@@ -237,9 +238,10 @@ class Orphans:
 
     def _end(self, orphan: Orphan, why: str) -> None:
         """
-        Record that a job is dead, without a run and without a dead letter; a verdict that it has already stays.
+        Record that a job is dead, without a run and without a dead letter; a verdict that the job already has stays.
 
-        While messages wait in the queue, its own can be among them: the only copy, which a dead job's delivery would lose.
+        Do nothing while messages wait in the queue: the job's own message, its only copy, can be among them.
+        The runner would acknowledge that message as a duplicate of a dead job, and so lose it.
         """
         if not self._nothing_waits():
             return

@@ -249,7 +249,7 @@ class RunnerState:
         return self.incoming(delivery).delivery is not None
 
     def bind(self, incoming: Incoming, delivery: Delivery) -> None:
-        """Let a redelivery replace the lost delivery of this record; the runs and plans that share the record settle it."""
+        """Let a redelivery replace the lost delivery of this record; the run and the plan that share the record then settle it."""
         if self.is_valid(delivery):
             incoming.delivery = delivery
             self.valid[delivery.epoch, delivery.id] = incoming
