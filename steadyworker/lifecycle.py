@@ -42,6 +42,9 @@ The times of interrupt, kill and close, in seconds before the budget's end.
 At the last of them the worker process stops waiting, and closes its connections and the ledger.
 """
 
+EXIT_TAKES = 2
+"""The seconds from the end of the stop budget to the end of the process; with the default budget, 30 s as in Kubernetes."""
+
 
 class Stage(IntEnum):
     """The stage of a worker process, from running to stopped."""

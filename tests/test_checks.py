@@ -112,7 +112,7 @@ def found(
 
 
 def only(findings: list[Finding], level: str, what: str, remedy: str) -> None:
-    """Exactly one finding, which says that."""
+    """Exactly one finding, with this text and remedy."""
     (finding,) = findings
     assert finding.level == level
     assert what in finding.what
@@ -143,18 +143,18 @@ def test_a_broker_whose_messages_may_have_no_key_is_a_note_and_comes_last() -> N
         (None, "", ""),
     ],
 )
-def test_a_loss_of_messages_says_what_it_means_for_a_job_that_is_claimed(
+def test_a_loss_of_messages_has_its_consequence_for_a_job_that_is_claimed(
     loses: Loss | None, kept: str, not_kept: str
 ) -> None:
     """A note about a loss becomes a warning if the Worker's messages are not kept; no other level changes."""
     lossy = [Finding(level, f"{level}.", "mend it.", id="test.loss", loses=loses) for level in LEVELS]
-    for each, said, levels in (
+    for each, consequence, levels in (
         (spec(), kept, ["error", "warning", "note"]),
         (spec(keep_message=False), not_kept, ["error", "warning", "warning" if loses else "note"]),
     ):
         broker = [finding for finding in found(each, adapter=Broker(NETWORK, lossy)) if finding.id == "test.loss"]
         assert [finding.level for finding in broker] == levels
-        assert all(said in finding.what for finding in broker)
+        assert all(consequence in finding.what for finding in broker)
         assert [finding.what for finding in broker if not loses] == ["error.", "warning.", "note."] * (not loses)
 
 
@@ -163,7 +163,7 @@ def orphan(key: str, unseen_for: float) -> Orphan:
     return Orphan(row, unseen_for, Hindrance.OLD_RECORD)
 
 
-def test_jobs_whose_message_is_lost_and_that_no_worker_takes_are_a_warning_for_their_queue() -> None:
+def test_jobs_whose_message_is_lost_and_that_no_worker_starts_are_a_warning_for_their_queue() -> None:
     stranded = [orphan("k-1", 9000.0), orphan("k-2", 4000.0)]
     findings = found(spec(), spec(queue="other"), ledger=Ledger(stranded={"exports": stranded}))
     only(
@@ -181,7 +181,7 @@ def test_jobs_whose_message_is_lost_and_that_no_worker_takes_are_a_warning_for_t
 @pytest.mark.parametrize(
     "error", [LedgerUnavailable("away"), NoLedger("sqlite:/l.db", "none"), ConfigError("schema 9")]
 )
-def test_lost_messages_are_not_looked_for_in_a_ledger_that_cannot_be_read(error: Exception) -> None:
+def test_lost_messages_are_not_searched_in_a_ledger_that_cannot_be_read(error: Exception) -> None:
     class Unread(Ledger):
         def findings(self) -> Sequence[Finding]:
             return ()
@@ -192,7 +192,7 @@ def test_lost_messages_are_not_looked_for_in_a_ledger_that_cannot_be_read(error:
     assert found(ledger=Unread()) == []
 
 
-def test_a_worker_whose_messages_are_not_kept_is_a_note_that_says_what_is_lost_with_it() -> None:
+def test_a_worker_whose_messages_are_not_kept_is_a_note_about_what_is_lost_with_it() -> None:
     only(
         found(spec(keep_message=False)),
         "note",
@@ -208,7 +208,7 @@ def test_nothing_is_wrong() -> None:
 # --- unsafe reach
 
 
-def test_a_ledger_of_one_host_with_consumers_that_cannot_be_counted_is_an_error_said_once() -> None:
+def test_a_ledger_of_one_host_with_consumers_that_cannot_be_counted_is_one_error() -> None:
     uncounted = Capabilities()
     twice = found(spec(), spec(queue="other"), settings=options(ledger="sqlite:/l.db"), broker=uncounted)
     only(twice, "error", "serves this host only", "--ledger-reach host")
@@ -223,7 +223,7 @@ def test_a_ledger_of_one_host_with_consumers_that_cannot_be_counted_is_an_error_
         (options(), Capabilities(counts_consumers=True)),
     ],
 )
-def test_reach_that_is_safe_or_said_out_loud(settings: Options, broker: Capabilities) -> None:
+def test_reach_that_is_safe_or_confirmed(settings: Options, broker: Capabilities) -> None:
     assert found(settings=settings, broker=broker) == []
 
 
@@ -261,7 +261,7 @@ OURS = "cluster/vhost/exports"
 
 
 @pytest.mark.parametrize(
-    ("count", "seen", "says"),
+    ("count", "seen", "warning"),
     [
         (0, [], ""),
         (1, [], "has 1 consumer, but this ledger lists 0"),
@@ -274,16 +274,16 @@ OURS = "cluster/vhost/exports"
 )
 @pytest.mark.parametrize("ledger", ["sqlite:/l.db", "postgresql://h/db"])
 def test_a_consumer_that_the_ledger_does_not_list_is_a_warning(
-    ledger: str, count: int, seen: list[OwnerSeen], says: str
+    ledger: str, count: int, seen: list[OwnerSeen], warning: str
 ) -> None:
     """As the audit of a worker process finds it; the broker still counts the consumer of an owner that has just died."""
     broker = Broker(replace(NETWORK, forgets_consumers_within=30), count=count)
     warned = found(settings=options(ledger=ledger), adapter=broker, ledger=Ledger(seen=seen))
-    if not says:
+    if not warning:
         assert warned == []
         return
-    only(warned, "warning", says, "--ledger-reach host")
-    assert warned[0].id == "steadyworker.foreign-consumers"
+    only(warned, "warning", warning, "--ledger-reach host")
+    assert warned[0].id == "check.foreign-consumers"
     assert found(settings=options(ledger=ledger, ledger_reach="host"), adapter=broker, ledger=Ledger(seen=seen)) == []
 
 
@@ -344,9 +344,9 @@ class Inherits(Misspelt):
 def test_a_misspelt_attribute_of_a_worker_is_a_warning_and_an_own_attribute_is_not() -> None:
     warnings = found(spec_of(Inherits))
     assert [finding.level for finding in warnings] == ["warning"] * 3
-    told = {finding.what: finding.remedy for finding in warnings}
+    remedies = {finding.what: finding.remedy for finding in warnings}
     for name, meant in (("concurency", "concurrency"), ("stal_limit", "stall_limit"), ("tear_down", "teardown")):
-        remedy = told[f"Inherits sets {name!r}, which SteadyWorker does not read."]
+        remedy = remedies[f"Inherits sets {name!r}, which SteadyWorker does not read."]
         assert remedy == f"did you mean {meant!r}? If the name is your own, call it '_{name}'."
 
 
@@ -424,14 +424,14 @@ def test_a_broker_or_ledger_that_is_away_is_waited_for() -> None:
 # --- facts
 
 
-def test_a_real_look_at_this_machine() -> None:
+def test_the_checks_of_this_machine() -> None:
     host = read_host({"INVOCATION_ID": "x"}, ["a"])
     assert (host.command_line, host.notified) == (("a",), False)
     assert host.unit is None  # pytest is no unit's main process
 
 
 @pytest.mark.parametrize(("own", "above", "expected"), [("1", "0", True), ("0", "1", True), ("0", "0", False)])
-def test_the_group_is_killed_when_it_or_one_above_it_says_so(
+def test_the_group_is_killed_when_it_or_one_above_it_is_set_so(
     own: str, above: str, expected: bool, tmp_path: Path
 ) -> None:
     folder = tmp_path / "root" / "pods" / "worker"
@@ -442,7 +442,7 @@ def test_the_group_is_killed_when_it_or_one_above_it_says_so(
     assert kills_group(tmp_path / "cgroup", tmp_path / "root") is expected
 
 
-def test_without_cgroups_nothing_is_said(tmp_path: Path) -> None:
+def test_without_cgroups_nothing_is_reported(tmp_path: Path) -> None:
     assert kills_group(tmp_path / "none", tmp_path / "none") is False
 
 

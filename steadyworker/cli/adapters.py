@@ -27,10 +27,10 @@ def command(*, as_json: bool) -> None:
     """List the brokers that this installation supports: URL scheme, package, and client library."""
     records = [record(scheme, entry) for scheme, entry in sorted(adapters().items())]
     if as_json:
-        for told in records:
-            json_line(told)
+        for each in records:
+            json_line(each)
         return
-    table(_COLUMNS, [[f"{told['scheme']}:", told["package"], _library(told)] for told in records])
+    table(_COLUMNS, [[f"{each['scheme']}:", each["package"], _library(each)] for each in records])
 
 
 def record(scheme: str, entry: EntryPoint) -> dict[str, Any]:
@@ -51,12 +51,12 @@ def record(scheme: str, entry: EntryPoint) -> dict[str, Any]:
     }
 
 
-def _library(told: dict[str, Any]) -> str:
-    if not told["libraries"]:
+def _library(adapter: dict[str, Any]) -> str:
+    if not adapter["libraries"]:
         return "built in"
-    if not told["usable"]:
-        return f"missing: {told['install']}"
-    return ", ".join(f"{name} {version}" for name, version in told["libraries"].items())
+    if not adapter["usable"]:
+        return f"missing: {adapter['install']}"
+    return ", ".join(f"{name} {version}" for name, version in adapter["libraries"].items())
 
 
 def _needs(entry: EntryPoint) -> tuple[str | None, list[str]]:

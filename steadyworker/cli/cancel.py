@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from steadyworker.cli.settings import settings
-from steadyworker.cli.targets import worker_or_queue
+from steadyworker.cli.settings import client_settings
+from steadyworker.cli.targets import key_argument, queue_argument, worker_or_queue
 from steadyworker.client import Client
 from steadyworker.config.resolve import Options
 from steadyworker.ledger import retention
@@ -23,9 +23,9 @@ Examples:
   steadyworker cancel exports:PaymentExports export-m-17 --reason "wrong month"
   steadyworker cancel payment-exports export-m-17""",
 )
-@click.argument("target", metavar="MODULE:CLASS|QUEUE")
-@click.argument("key")
-@settings("broker", "ledger", "namespace", "state_dir", "topology", "delays")
+@queue_argument
+@key_argument
+@client_settings
 @click.option(
     "--reason", default="by an operator", show_default=True, metavar="R", help="The reason, for the dead letter."
 )
@@ -44,10 +44,7 @@ def command(ctx: click.Context, options: Options, *, target: str, key: str, reas
     """
     to = worker_or_queue(target)
     with Client.configured(options) as client:
-        try:
-            before = client.cancel(to, key, reason)
-        except ValueError as error:
-            raise click.UsageError(f"{error} `steadyworker jobs` shows the keys.") from error
+        before = client.cancel(to, key, reason)
     key = printable(key)
     match before:
         case None:

@@ -5,24 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import click
 
-from steadyworker.cli.output import Column, json_line, table, tries
+from steadyworker.cli.output import Column, json_line, table, tries, without_secrets
 from steadyworker.cli.settings import settings
-from steadyworker.cli.targets import find_worker
-from steadyworker.config.resolve import OPTIONS, Options
-from steadyworker.deploy.deployed import findings as deployed_findings
-from steadyworker.deploy.expected import Expected
-from steadyworker.deploy.numbers import numbers_of
-from steadyworker.errors import Finding, by_level
+from steadyworker.cli.targets import find_worker, worker_arguments
+from steadyworker.config.resolve import Options
+from steadyworker.config.services import all_options
+from steadyworker.errors import Finding
 from steadyworker.retry import RetryPolicy
 from steadyworker.service import assemble
 from steadyworker.spec import WorkerSpec
 from steadyworker.text.plain_text import printable
-from steadyworker.text.redaction import REDACTED, is_secret_name, redact
+from steadyworker.text.redaction import redact
 
 _CONFIG = 78
 _SETTING_COLUMNS = (Column("SETTING"), Column("VALUE"), Column("FROM"))
@@ -35,42 +32,30 @@ _NOT_SHOWN = ("target", "cls")
     epilog="""\b
 Examples:
   steadyworker check exports:PaymentExports
-  steadyworker check exports:PaymentExports --json | jq .findings
-  steadyworker check exports:PaymentExports --deployed /etc/systemd/system/steadyworker@.service""",
+  steadyworker check exports:PaymentExports --json | jq .findings""",
 )
-@click.argument("targets", metavar="MODULE:CLASS...", nargs=-1, required=True)
-@settings(*(option.name for option in OPTIONS))
+@worker_arguments
+@settings()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: settings, workers, findings.")
-@click.option(
-    "--deployed",
-    metavar="FILE",
-    multiple=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Also compare this unit of systemd, or this manifest of Kubernetes, with the Workers; can be repeated.",
-)
 @click.pass_context
-def command(
-    ctx: click.Context, options: Options, *, targets: tuple[str, ...], as_json: bool, deployed: tuple[Path, ...]
-) -> None:
+def command(ctx: click.Context, options: Options, *, targets: tuple[str, ...], as_json: bool) -> None:
     """
     Run the checks that `run` makes before the first message: names, delays, limits, broker, ledger, platform.
 
     The command also shows every setting, and where its value comes from.
     It consumes no message, and creates no ledger.
     Each finding has a remedy; a note is not a problem.
-    `steadyworker explain --id ID` tells more about a finding.
+    `steadyworker explain --id ID` explains a finding.
     Exit code 78 means that `run` would not start, because a finding is an error.
     """
     with _planned(targets, options) as plan:
-        expected = _expected(plan)
-        contradictions = [finding for path in deployed for finding in deployed_findings(path, expected)]
-        findings = sorted([*plan.findings(), *contradictions], key=by_level)
+        findings = plan.findings()
         shown = _settings(options)
         workers = {spec.target: _attributes(spec, options) for spec in plan.specs}
     if as_json:
         json_line({"settings": shown, "workers": workers, "findings": [_finding(finding) for finding in findings]})
     else:
-        _tell(shown, workers, findings)
+        _print(shown, workers, findings)
     ctx.exit(_CONFIG if any(finding.level == "error" for finding in findings) else 0)
 
 
@@ -85,20 +70,14 @@ def _planned(targets: Sequence[str], options: Options) -> Iterator[assemble.Plan
         plan.ledger.close()
 
 
-def _expected(plan: assemble.Plan) -> Expected:
-    """Return what a deployed file is compared with."""
-    brokers = [adapter.capabilities for adapter in plan.adapters]
-    return Expected(plan.specs, plan.options, brokers, numbers_of(plan.specs, plan.options, brokers, plan.times))
-
-
 def _settings(options: Options) -> dict[str, dict[str, str | None]]:
     """Return every setting's effective value and origin, without secrets."""
     return {
         option.name: {
-            "value": _text(getattr(options, option.name)),
+            "value": _text(options.value(option)),
             "origin": options.origins.get(option.name, "default"),
         }
-        for option in OPTIONS
+        for option in all_options()
     }
 
 
@@ -124,8 +103,7 @@ def _text(value: Any) -> str | None:
         case tuple():
             return ",".join(f"{step:g}" for step in value)
         case Mapping():
-            hidden = {name: REDACTED if is_secret_name(name) else text for name, text in value.items()}
-            return redact(" ".join(f"{name}={text}" for name, text in hidden.items())) or None
+            return redact(" ".join(f"{name}={text}" for name, text in without_secrets(value).items())) or None
         case RetryPolicy():
             return f"{tries(value.max_attempts, value.max_crashes, value.max_losses)}, {type(value.wait).__name__}"
         case _:
@@ -136,7 +114,7 @@ def _finding(finding: Finding) -> dict[str, str]:
     return {"level": finding.level, "id": finding.id, "what": finding.what, "remedy": finding.remedy}
 
 
-def _tell(
+def _print(
     shown: dict[str, dict[str, str | None]],
     workers: dict[str, dict[str, dict[str, str | None]]],
     findings: Sequence[Finding],

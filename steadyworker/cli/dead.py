@@ -13,16 +13,16 @@ import msgspec
 
 from steadyworker.backends.connections import Connections, job_queue
 from steadyworker.cli.group import Group
-from steadyworker.cli.output import Column, instant, json_line, table, tries
-from steadyworker.cli.settings import settings
-from steadyworker.cli.targets import worker_or_queue
+from steadyworker.cli.output import Column, instant, json_line, table, tries, without_secrets
+from steadyworker.cli.settings import client_settings
+from steadyworker.cli.targets import queue_argument, worker_or_queue
 from steadyworker.config.resolve import Options
 from steadyworker.deadletters import DeadLetterQueue, Replayed
 from steadyworker.errors import LedgerUnavailable, SteadyWorkerError
 from steadyworker.outcome import JobState
 from steadyworker.runner.letters import DeadLetter, unshown_text
 from steadyworker.text.plain_text import printable
-from steadyworker.text.redaction import REDACTED, is_secret_name, redact
+from steadyworker.text.redaction import redact
 from steadyworker.units import count_text
 
 _PREVIEW = 2000
@@ -40,9 +40,7 @@ _COLUMNS = (
     Column("WHY"),
 )
 
-_target = click.argument("target", metavar="MODULE:CLASS|QUEUE")
 _keys = click.argument("keys", metavar="[KEY]...", nargs=-1)
-_settings = settings("broker", "ledger", "namespace", "state_dir", "topology", "delays")
 _json = click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per dead letter.")
 _all = click.option("--all", "every", is_flag=True, help="Select every dead letter of the queue, instead of KEYs.")
 _with_gone = click.option(
@@ -71,17 +69,17 @@ def command() -> None:
 
 
 @command.command("list")
-@_target
-@_settings
+@queue_argument
+@client_settings
 @_json
 def list_(options: Options, *, target: str, as_json: bool) -> None:
     """List dead letters, oldest first, and then the newest 100 dead jobs whose letter is gone."""
     with _opened(target, options) as queue:
         letters = [_with_facts(queue, letter) for letter in queue.letters(bodies=False)]
-        _tell_parked(queue, letters)
+        _print_parked(queue, letters)
         letters += _gone(queue)
-        _tell_gone(queue, beyond=_MOST_GONE)
-    _left_alone(queue)
+        _print_gone(queue, beyond=_MOST_GONE)
+    _print_left_alone(queue)
     if as_json:
         for letter in letters:
             json_line(_record(letter))
@@ -92,9 +90,9 @@ def list_(options: Options, *, target: str, as_json: bool) -> None:
 
 
 @command.command("show")
-@_target
+@queue_argument
 @_keys
-@_settings
+@client_settings
 @_json
 @click.option("--body", is_flag=True, help="Print only the bodies, one per line, complete, and without hiding secrets.")
 def show(options: Options, *, target: str, keys: Sequence[str], as_json: bool, body: bool) -> None:
@@ -118,13 +116,13 @@ def show(options: Options, *, target: str, keys: Sequence[str], as_json: bool, b
                 json_line(_record(letter) | {"checkpoint": _json_or_text(checkpoint), "payload": _payload(letter)})
             else:
                 click.echo("\n" * bool(number) + "\n".join(_paragraph(letter, checkpoint)))
-        _left_alone(queue)
+        _print_left_alone(queue)
 
 
 @command.command("replay")
-@_target
+@queue_argument
 @_keys
-@_settings
+@client_settings
 @_all
 @_with_gone
 @click.option("--from-start", is_flag=True, help="Delete the checkpoint: the job starts from the beginning.")
@@ -141,7 +139,7 @@ def replay(
     If a replay is interrupted, run it again: no job runs twice because of this.
     """
 
-    def told(replayed: Replayed) -> None:
+    def report(replayed: Replayed) -> None:
         gone = replayed.letter.gone
         if as_json:
             json_line({"key": replayed.key, "round": replayed.round, "was": replayed.letter.key, "letter_gone": gone})
@@ -151,17 +149,17 @@ def replay(
 
     with _opened(target, options) as queue:
         chosen = _chosen(keys, every=every, gone=gone)
-        _said(queue.replay(chosen, gone=gone, from_start=from_start, each=told), "replayed")
+        _print_count(queue.replay(chosen, gone=gone, from_start=from_start, each=report), "replayed")
         if every and not gone:
-            _tell_gone(queue)
-        _left_alone(queue)
+            _print_gone(queue)
+        _print_left_alone(queue)
         _unshown(queue)
 
 
 @command.command("drop")
-@_target
+@queue_argument
 @_keys
-@_settings
+@client_settings
 @_all
 @_with_gone
 @_json
@@ -172,17 +170,17 @@ def drop(options: Options, *, target: str, keys: Sequence[str], every: bool, gon
     After that, the keys of these dead letters can be used again.
     """
 
-    def told(letter: DeadLetter) -> None:
+    def report(letter: DeadLetter) -> None:
         if as_json:
             json_line({"key": letter.key, "round": letter.round, "copies": letter.copies})
         else:
             click.echo(f"{printable(letter.key)}: dropped")
 
     with _opened(target, options) as queue:
-        _said(queue.drop(_chosen(keys, every=every, gone=gone), gone=gone, each=told), "dropped")
+        _print_count(queue.drop(_chosen(keys, every=every, gone=gone), gone=gone, each=report), "dropped")
         if every and not gone:
-            _tell_gone(queue)
-        _left_alone(queue)
+            _print_gone(queue)
+        _print_left_alone(queue)
         _unshown(queue)
 
 
@@ -209,7 +207,7 @@ def _chosen(keys: Sequence[str], *, every: bool, gone: bool) -> Sequence[str] | 
     return keys or None
 
 
-def _said(done: Sequence[object], what: str) -> None:
+def _print_count(done: Sequence[object], what: str) -> None:
     click.echo(f"{count_text(len(done), 'dead letter')} {what}.", err=True)
 
 
@@ -234,12 +232,12 @@ def _with_facts(queue: DeadLetterQueue, letter: DeadLetter) -> DeadLetter:
     )
 
 
-def _tell_parked(queue: DeadLetterQueue, letters: Sequence[DeadLetter]) -> None:
+def _print_parked(queue: DeadLetterQueue, letters: Sequence[DeadLetter]) -> None:
     """Print the dead jobs whose messages are not in the dead-letter queue."""
     with suppress(LedgerUnavailable):
         for row in queue.parked(letters):
-            told = f"{printable(row.id.key)} is dead, but its message is still in the work queue: {redact(row.reason)}"
-            click.echo(printable(told), err=True)
+            text = f"{row.id.key} is dead, but its message is still in the work queue: {redact(row.reason)}"
+            click.echo(printable(text), err=True)
 
 
 def _gone(queue: DeadLetterQueue) -> list[DeadLetter]:
@@ -249,20 +247,20 @@ def _gone(queue: DeadLetterQueue) -> list[DeadLetter]:
     return []
 
 
-def _tell_gone(queue: DeadLetterQueue, beyond: int = 0) -> None:
+def _print_gone(queue: DeadLetterQueue, beyond: int = 0) -> None:
     """Print how many dead jobs have no letter, if there are more than `beyond`."""
     count = len(queue.gone)
     if count > beyond:
-        told = f"{count_text(count, 'dead job')} whose letter is gone, kept in the ledger"
-        click.echo(f"{told}: select them by KEY, or with --all --gone.", err=True)
+        jobs = f"{count_text(count, 'dead job')} whose letter is gone, kept in the ledger"
+        click.echo(f"{jobs}: select them by KEY, or with --all --gone.", err=True)
 
 
-def _left_alone(queue: DeadLetterQueue) -> None:
+def _print_left_alone(queue: DeadLetterQueue) -> None:
     """Print how many letters of other work queues are in the same dead-letter queue."""
     if queue.others:
         each = ", ".join(f"{printable(name)} ({count})" for name, count in sorted(queue.others.items()))
-        told = f"{count_text(queue.others.total(), 'dead letter')} of other queues left alone: {each}."
-        click.echo(f"{told} Name the Worker of such a queue to see them.", err=True)
+        letters = f"{count_text(queue.others.total(), 'dead letter')} of other queues left alone: {each}."
+        click.echo(f"{letters} Name the Worker of such a queue to see them.", err=True)
 
 
 def _unshown(queue: DeadLetterQueue) -> None:
@@ -323,7 +321,7 @@ def _record(letter: DeadLetter) -> dict[str, Any]:
         "letter_gone": letter.gone,
         "bytes": letter.size,
         "unshown": letter.unshown,
-        "headers": {name: REDACTED if is_secret_name(name) else redact(text) for name, text in letter.headers.items()},
+        "headers": without_secrets(letter.headers),
     }
 
 
@@ -348,7 +346,7 @@ def _paragraph(letter: DeadLetter, checkpoint: bytes | None) -> Iterator[str]:
 def _payload(letter: DeadLetter) -> Any:
     """Return the payload for `--json`: JSON data if the payload is short JSON, else the text that people see."""
     value = _json_or_text(letter.body) if len(letter.body) <= _PREVIEW else None
-    return _payload_text(letter) if value is None or isinstance(value, str) else _without_secrets(value)
+    return _payload_text(letter) if value is None or isinstance(value, str) else without_secrets(value)
 
 
 def _payload_text(letter: DeadLetter) -> str:
@@ -357,7 +355,7 @@ def _payload_text(letter: DeadLetter) -> str:
     if not letter.whole:
         return f"left out by the broker's adapter ({count_text(letter.size, 'byte')})"
     value = _json_or_text(letter.body)
-    text = value if isinstance(value, str) else msgspec.json.encode(_without_secrets(value)).decode()
+    text = value if isinstance(value, str) else msgspec.json.encode(without_secrets(value)).decode()
     text = redact(text)
     return text if len(text) <= _PREVIEW else f"{text[:_PREVIEW]}… ({count_text(letter.size, 'byte')})"
 
@@ -369,11 +367,3 @@ def _json_or_text(data: bytes | None) -> Any:
         return msgspec.json.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return data.decode(errors="backslashreplace")
-
-
-def _without_secrets(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: REDACTED if is_secret_name(name) else _without_secrets(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_without_secrets(inner) for inner in value]
-    return redact(value) if isinstance(value, str) else value

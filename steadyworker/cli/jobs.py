@@ -84,7 +84,7 @@ Examples:
     "--overdue",
     is_flag=True,
     help="Only jobs that need an operator: their retry is more than an hour late, "
-    "the lease of their worker ended more than an hour ago, or their message is lost and no worker takes them by itself.",
+    "the lease of their worker ended more than an hour ago, or their message is lost and no worker starts them by itself.",
 )
 @click.option("--queue", metavar="NAME", help="Only this queue.")
 @click.option("--state", type=click.Choice([state.value for state in JobState]), help="Only this state.")
@@ -103,8 +103,8 @@ def command(
     """
     List jobs, newest first.
 
-    If no message of a job came for an hour, WHY says so, and names the command that helps.
-    With --overdue, the jobs that no worker takes by itself come first.
+    If no message of a job came for an hour, WHY has the reason, and the command that helps.
+    With --overdue, the jobs that no worker starts by itself come first.
     """
     if watch and as_json:
         raise click.UsageError("Expected --watch or --json, got both: run `jobs --json` as often as you need it.")
@@ -129,11 +129,11 @@ def command(
             else:
                 click.echo(f"No matching jobs in {ledger.url}.", err=True)
             if not overdue:
-                _tell_stranded(orphans, {row.id for row, _, _ in jobs})
+                _print_stranded(orphans, {row.id for row, _, _ in jobs})
 
 
 def _chosen(ledger: Ledger, wanted: JobFilter, state: str | None, orphans: Sequence[Orphan]) -> Iterator[Job]:
-    """Yield the jobs of a listing; in one of overdue jobs, those that no worker process takes by itself come first."""
+    """Yield the jobs of a listing; in one of overdue jobs, those that no worker process starts by itself come first."""
     known = {orphan.row.id: orphan for orphan in orphans}
     first = [orphan for orphan in orphans if orphan.hindrance is not None and wanted.late_by is not None]
     for orphan in first:
@@ -147,7 +147,7 @@ def _chosen(ledger: Ledger, wanted: JobFilter, state: str | None, orphans: Seque
 
 
 def _lost(ledger: Ledger, namespace: str | None, queue: str | None) -> Iterator[Orphan]:
-    """Yield the overdue jobs of which no message came; first those that no worker process takes by itself."""
+    """Yield the overdue jobs of which no message came; first those that no worker process starts by itself."""
     bindings = [
         (bound, name) for bound, name in ledger.bindings() if namespace in (None, bound) and queue in (None, name)
     ]
@@ -156,13 +156,13 @@ def _lost(ledger: Ledger, namespace: str | None, queue: str | None) -> Iterator[
             yield from lost(ledger, bound, name, stranded=stranded)
 
 
-def _tell_stranded(orphans: Sequence[Orphan], listed: Collection[JobId]) -> None:
+def _print_stranded(orphans: Sequence[Orphan], listed: Collection[JobId]) -> None:
     """Print how many jobs need an operator that the list does not show, because they are not among the newest."""
     if count := sum(orphan.hindrance is not None and orphan.row.id not in listed for orphan in orphans):
-        told = (
-            f"{count_text(count, 'more job')} of which no message came for an hour, and that no worker takes by itself"
+        jobs = (
+            f"{count_text(count, 'more job')} of which no message came for an hour, and that no worker starts by itself"
         )
-        click.echo(f"{told}: `steadyworker jobs --overdue` lists them.", err=True)
+        click.echo(f"{jobs}: `steadyworker jobs --overdue` lists them.", err=True)
 
 
 def as_record(row: Row, progress: Progress | None, orphan: Orphan | None = None) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from steadyworker.text.plain_text import printable
+from steadyworker.text.redaction import REDACTED, is_secret_name, redact
 from steadyworker.units import count_text
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
@@ -47,6 +48,15 @@ def json_line(value: Any) -> None:
         click.echo(msgspec.json.encode(value).decode())
     except UnicodeEncodeError:
         click.echo(json.dumps(msgspec.to_builtins(value)))
+
+
+def without_secrets(value: Any) -> Any:
+    """Return JSON data without secrets: in its texts, and as the value of a name such as `password`."""
+    if isinstance(value, Mapping):
+        return {name: REDACTED if is_secret_name(name) else without_secrets(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [without_secrets(inner) for inner in value]
+    return redact(value) if isinstance(value, str) else value
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:

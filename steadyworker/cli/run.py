@@ -1,9 +1,4 @@
-"""
-`steadyworker run`: runs a worker process.
-
-Imports take most of the start-up time, in this process and in its children.
-Therefore this file starts the first child before it imports the rest.
-"""
+"""`steadyworker run`: runs a worker process."""
 
 from __future__ import annotations
 
@@ -12,15 +7,17 @@ from typing import Any
 
 import click
 
-from steadyworker.cli.flags import every_setting
+from steadyworker.cli.flags import CommandWithSettings, every_setting
+from steadyworker.cli.targets import find_worker
 from steadyworker.errors import ConfigError
 from steadyworker.lifecycle import EX_CONFIG, EX_OK
+from steadyworker.service.launch import launch
 from steadyworker.service.reload import Reload
-from steadyworker.slots.spare import Spare
 
 
 @click.command(
     "run",
+    cls=CommandWithSettings,
     epilog="""\b
 Examples:
   steadyworker run exports:PaymentExports
@@ -29,10 +26,10 @@ Examples:
   steadyworker run exports.py:PaymentExports --reload
 \b
 Signals:
-  TERM, INT, HUP   stop: take no new message; jobs may finish until 13 s before the end of --stop-within
+  TERM, INT, HUP   stop: receive no new message; jobs may finish until 13 s before the end of --stop-within
   a second one     interrupt the jobs at once; a third one kills them
-  USR1             take no new message
-  USR2             take messages again
+  USR1             receive no new message
+  USR2             receive messages again
 \b
 Exit codes:
   0    every job ended, or stopped when it was asked to; or --max-jobs or --idle-exit was reached
@@ -66,19 +63,15 @@ def command(
     """
     config = arguments.pop("config", None)
     watch = Reload(Path.cwd()) if reload else None
-    with Spare() as spare:
-        from steadyworker.cli.targets import find_worker
-        from steadyworker.service.launch import launch
-
-        try:
-            workers = [find_worker(target) for target in targets]
-            code = launch(workers, arguments, config, spare=spare, inline=inline, reload=watch)
-        except ConfigError as error:
-            if watch is None:
-                raise
-            click.echo(f"error: {error}\nWaiting for a change below {Path.cwd()}.", err=True)
-            watch.wait()
-            code = EX_OK
+    try:
+        workers = [find_worker(target) for target in targets]
+        code = launch(workers, arguments, config, inline=inline, reload=watch)
+    except ConfigError as error:
+        if watch is None:
+            raise
+        click.echo(f"error: {error}\nWaiting for a change below {Path.cwd()}.", err=True)
+        watch.wait()
+        code = EX_OK
     if watch is not None and code == EX_CONFIG:
         watch.wait()
     if watch is not None and watch.changed is not None and code in (EX_OK, EX_CONFIG):

@@ -15,8 +15,8 @@ import msgspec
 from steadyworker import payload as payloads
 from steadyworker.backends.connections import JobQueue, job_queue
 from steadyworker.cli.output import json_line
-from steadyworker.cli.settings import settings
-from steadyworker.cli.targets import worker_or_queue
+from steadyworker.cli.settings import client_settings
+from steadyworker.cli.targets import queue_argument, worker_or_queue
 from steadyworker.client import Client, message
 from steadyworker.config.resolve import Options
 from steadyworker.errors import BadPayload, SendError, SteadyWorkerError, delay_in_seconds
@@ -57,9 +57,9 @@ Examples:
 A line of jobs.jsonl:
   {"payload": {"merchant": "m-17"}, "key": "export-m-17", "delay": 60, "headers": {"tenant": "north"}}""",
 )
-@click.argument("target", metavar="MODULE:CLASS|QUEUE")
+@queue_argument
 @click.argument("payload", required=False)
-@settings("broker", "ledger", "namespace", "state_dir", "topology", "delays")
+@client_settings
 @click.option(
     "--key", metavar="K", help="Identify this piece of work: a second message with the same key does not run."
 )
@@ -150,8 +150,8 @@ def _read(file: Path, queue: JobQueue) -> Iterator[tuple[int, object, _Line]]:
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 raise BadPayload(f"{file}:{number}: Expected {_FIELDS}, got: {error}. Nothing was sent.") from error
             except SteadyWorkerError as error:
-                said = str(error).removesuffix(".")
-                raise BadPayload(f"{file}:{number}: {said}. Nothing was sent.") from error
+                problem = str(error).removesuffix(".")
+                raise BadPayload(f"{file}:{number}: {problem}. Nothing was sent.") from error
             if wish.key is not None and (first := seen.setdefault(wish.key, number)) != number:
                 raise BadPayload(
                     f"{file}:{number}: Expected a key that no other line has, got {wish.key!r} as in line {first}: "

@@ -1,4 +1,8 @@
-"""The import of a Worker that the command line names; if it fails, the error names the line of the user's code."""
+"""
+The Workers, queues and keys that the command line names.
+
+If the import of a Worker fails, the error names the line of the user's code.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,25 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
+import click
+
+from steadyworker.client import checked_key
 from steadyworker.errors import ConfigError, SteadyWorkerError
 from steadyworker.worker import WORKER, Worker, load_worker
 
 _PACKAGE = Path(__file__).parents[1]
+
+
+def _key(_ctx: click.Context, _argument: click.Parameter, key: str) -> str:
+    try:
+        return checked_key(key)
+    except ValueError as error:
+        raise click.UsageError(f"{error} `steadyworker jobs` shows the keys.") from error
+
+
+worker_arguments = click.argument("targets", metavar="MODULE:CLASS...", nargs=-1, required=True)
+queue_argument = click.argument("target", metavar="MODULE:CLASS|QUEUE")
+key_argument = click.argument("key", callback=_key)
 
 
 def find_worker(target: str) -> type[Worker[Any, Any]]:

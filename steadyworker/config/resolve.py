@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +19,9 @@ from typing import Any, Literal
 import msgspec
 
 from steadyworker.config.options import OPTIONS, PREFIX, Option
+from steadyworker.config.services import all_options
 from steadyworker.errors import ConfigError, Finding
+from steadyworker.findings import FindingTexts
 from steadyworker.text.redaction import redact
 from steadyworker.units import parse_seconds
 
@@ -28,8 +30,11 @@ __all__ = ["OPTIONS", "Option", "Options", "handed_on", "load"]
 FILE_NAME = "steadyworker.toml"
 
 _VALUE_BYTES = 64 << 10
+_finding = FindingTexts("steadyworker.config")
 _FLAG = "--"
-_OF_A_CLIENT = ("broker", "ledger", "namespace", "state_dir", "topology", "delays")
+OF_A_CLIENT = ("broker", "ledger", "namespace", "state_dir", "topology", "delays")
+"""The settings that a client needs: a program that sends jobs, and the commands that do."""
+
 _WORKER_DURATIONS = ("time_limit", "stall_limit")
 # The variables that Kubernetes sets in every container beside a Service named steadyworker, or steadyworker-something.
 _SERVICE_LINK = re.compile(
@@ -47,6 +52,7 @@ class Options:
         origins: The source of each setting: a flag, a variable, the configuration file's path, or `default`.
         files: The path of the file for each setting that was given as a file.
         config: The path of the configuration file, or None without one.
+        of_services: The given settings of services, by name; `value` also returns those that are not given.
     """
 
     broker: str
@@ -66,14 +72,18 @@ class Options:
     health: str | None
     log_format: Literal["auto", "json", "pretty"]
     log_level: str
-    spark_master: str
-    spark_conf: Mapping[str, str]
-    spark_stuck_after: float
     concurrency: int | None
     workers: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, Path] = field(default_factory=dict)
     config: Path | None = None
+    of_services: Mapping[str, Any] = field(default_factory=dict)
+
+    def value(self, option: Option) -> Any:
+        """Return the value of a setting of the core or of a service."""
+        if option in OPTIONS:
+            return getattr(self, option.name)
+        return self.of_services.get(option.name, option.default)
 
     @property
     def ledger_is_local(self) -> bool:
@@ -93,7 +103,7 @@ class Options:
         """
         if name not in self.files:
             return self.broker if name == "broker" else self.ledger
-        return _held(self.files[name], self.origins[name])
+        return _content(self.files[name], self.origins[name])
 
 
 def load(arguments: Mapping[str, object], environ: Mapping[str, str], cwd: Path, config: Path | None = None) -> Options:
@@ -118,20 +128,29 @@ def load(arguments: Mapping[str, object], environ: Mapping[str, str], cwd: Path,
         _Layer(_variables(environ), _variable, cwd),
         _Layer(table, lambda name: f"{name} in {path}", path.parent if path is not None else cwd),
     )
+    given = {name for layer in layers for name in layer.values}
+    options = OPTIONS if given <= _names(OPTIONS).keys() else all_options()
     reading = _Reading([], {}, {})
     for layer in layers:
-        reading.refuse_unknown(layer)
+        reading.refuse_unknown(layer, options)
     values = {option.name: reading.value(option, layers) for option in OPTIONS}
+    of_services = {
+        option.name: reading.value(option, layers)
+        for option in options[len(OPTIONS) :]
+        if given & _names([option]).keys()
+    }
     tables = reading.workers(workers, path)
     if reading.problems:
         raise ConfigError("\n".join(map(str, reading.problems)), reading.problems)
     if values["state_dir"] is None:
         values["state_dir"], reading.origins["state_dir"] = _state_dir(environ)
-    # An absolute path, because children and Spark's processes can have other working directories.
+    # An absolute path, because the processes of children and of services can have other working directories.
     values["state_dir"] = cwd / values["state_dir"]
     for name in ("broker", "ledger"):
         values[name] = values[name] or f"sqlite:{values['state_dir'] / name}.db"
-    return Options(**values, workers=tables, origins=reading.origins, files=reading.files, config=path)
+    return Options(
+        **values, workers=tables, origins=reading.origins, files=reading.files, config=path, of_services=of_services
+    )
 
 
 def handed_on(options: Options, cwd: Path, config: Path | None = None) -> dict[str, str | None]:
@@ -145,7 +164,7 @@ def handed_on(options: Options, cwd: Path, config: Path | None = None) -> dict[s
     found: dict[str, str | None] = {}
     if config is not None:
         found[_variable("config")] = str(cwd / config)
-    for name in _OF_A_CLIENT:
+    for name in OF_A_CLIENT:
         if not options.origins[name].startswith(_FLAG):
             continue
         value, file = _variable(name), _variable(f"{name}_file")
@@ -175,17 +194,11 @@ class _Reading:
     origins: dict[str, str]
     files: dict[str, Path]
 
-    def refuse_unknown(self, layer: _Layer) -> None:
-        known = [name for option in OPTIONS for name in (option.name, f"{option.name}_file")]
+    def refuse_unknown(self, layer: _Layer, options: Sequence[Option]) -> None:
+        known = _names(options)
         for name in layer.values:
             if name not in known:
-                remedy = _near(name, known, layer.spelled) or "remove it; `steadyworker run --help` lists all settings."
-                if layer.spelled is not _flag and isinstance(table := layer.values[name], dict):
-                    worker = next((inner for inner, value in table.items() if isinstance(value, dict)), name)
-                    remedy = f"did you mean [workers.{worker}]? Settings stand above all tables."
-                self.problems.append(
-                    Finding("error", f"There is no setting {layer.spelled(name)}.", remedy, id="config.unknown-setting")
-                )
+                self.problems.append(_unknown(name, known, layer))
 
     def value(self, option: Option, layers: Iterable[_Layer]) -> Any:
         """Return the setting from the first layer that has it; if the value is wrong, record this and return the default."""
@@ -195,26 +208,19 @@ class _Reading:
                 continue
             origin = self.origins[option.name] = layer.spelled(given[0])
             if len(given) > 1:
-                both = f"{origin} and {layer.spelled(given[1])}"
-                self.problems.append(
-                    Finding(
-                        "error", f"Expected one of {both}, got both.", "remove one of them.", id="config.given-twice"
-                    )
-                )
+                self.problems.append(_finding("config.given-twice", setting=origin, other=layer.spelled(given[1])))
                 return option.default
             raw = layer.values[given[0]]
             shown = redact(repr(raw))
             try:
                 if given[0] != option.name:
                     self.files[option.name] = layer.base / Path(msgspec.convert(raw, str)).expanduser()
-                    raw, shown = _held(self.files[option.name], origin), "the content of that file"
+                    raw, shown = _content(self.files[option.name], origin), "the content of that file"
                 return option.kind.read(raw)
             except ConfigError as error:
                 self.problems.extend(error.findings)
             except (ValueError, TypeError, OverflowError, RuntimeError):
-                what = f"Expected {option.kind.expected} for {origin}, got {shown}."
-                remedy = _near(str(raw), option.kind.choices, str) or "correct it, or remove it to use the default."
-                self.problems.append(Finding("error", what, remedy, id="config.wrong-value"))
+                self.problems.append(_wrong(option, origin, raw, shown))
             return option.default
         self.origins[option.name] = "default"
         return option.default
@@ -223,15 +229,7 @@ class _Reading:
         """Return the tables `[workers.NAME]`, and convert a duration that is a text to seconds."""
         found: dict[str, dict[str, object]] = {}
         if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
-            what = f"Expected tables [workers.NAME] in {path}, got {tables!r}."
-            self.problems.append(
-                Finding(
-                    "error",
-                    what,
-                    "write [workers.NAME], then one attribute on each line.",
-                    id="config.workers-not-tables",
-                )
-            )
+            self.problems.append(_finding("config.workers-not-tables", path=path, value=tables))
             return found
         for name, table in tables.items():
             found[name] = dict(table)
@@ -240,10 +238,34 @@ class _Reading:
                     try:
                         found[name][attribute] = parse_seconds(text)
                     except ValueError:
-                        where = f"{attribute} of [workers.{name}] in {path}"
-                        what = f"Expected seconds or a text like 3h for {where}, got {text!r}."
-                        self.problems.append(Finding("error", what, "correct it.", id="config.wrong-duration"))
+                        self.problems.append(
+                            _finding("config.wrong-duration", attribute=attribute, worker=name, path=path, value=text)
+                        )
         return found
+
+
+def _names(options: Iterable[Option]) -> dict[str, None]:
+    """Return the names by which these settings can be given, in order."""
+    return dict.fromkeys(name for option in options for name in (option.name, f"{option.name}_file"))
+
+
+def _unknown(name: str, known: Iterable[str], layer: _Layer) -> Finding:
+    """Return the finding about a name that is no setting: a table of a Worker, a misspelt setting, or neither."""
+    setting = layer.spelled(name)
+    if layer.spelled is not _flag and isinstance(table := layer.values[name], dict):
+        worker = next((inner for inner, value in table.items() if isinstance(value, dict)), name)
+        return _finding("config.unknown-setting", "table", setting=setting, worker=worker)
+    if near := _near(name, known):
+        return _finding("config.unknown-setting", "misspelt", setting=setting, meant=layer.spelled(near))
+    return _finding("config.unknown-setting", setting=setting)
+
+
+def _wrong(option: Option, setting: str, value: object, shown: str) -> Finding:
+    """Return the finding about a value that its setting cannot have; `shown` is the value without secrets."""
+    expected = option.kind.expected
+    if near := _near(str(value), option.kind.choices):
+        return _finding("config.wrong-value", "misspelt", setting=setting, expected=expected, value=shown, meant=near)
+    return _finding("config.wrong-value", setting=setting, expected=expected, value=shown)
 
 
 def _flag(name: str) -> str:
@@ -254,9 +276,9 @@ def _variable(name: str) -> str:
     return PREFIX + name.upper()
 
 
-def _near(name: str, known: Iterable[str], spelled: Callable[[str], str]) -> str:
-    near = difflib.get_close_matches(name.lower().replace("-", "_"), list(known), n=1)
-    return f"did you mean {spelled(near[0])}?" if near else ""
+def _near(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that is most similar, or None if none is similar."""
+    return next(iter(difflib.get_close_matches(name.lower().replace("-", "_"), list(known), n=1)), None)
 
 
 def _variables(environ: Mapping[str, str]) -> dict[str, object]:
@@ -284,27 +306,19 @@ def _toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors write a byte order mark
     except (OSError, UnicodeDecodeError) as error:
-        finding = Finding(
-            "error",
-            f"Expected a configuration file, but {path} cannot be read: {error}.",
-            "correct --config.",
-            id="config.unreadable-file",
-        )
+        finding = _finding("config.unreadable-file", path=path, error=error)
     except tomllib.TOMLDecodeError as error:
-        finding = Finding("error", f"Expected TOML in {path}, got: {error}.", "correct that line.", id="config.no-toml")
+        finding = _finding("config.no-toml", path=path, error=error)
     raise ConfigError(str(finding), [finding])
 
 
-def _held(path: Path, origin: str) -> str:
+def _content(path: Path, origin: str) -> str:
     """Return the content of a setting's file, without trailing line ends."""
     try:
         with path.open(encoding="utf-8-sig") as file:
             text = file.read(_VALUE_BYTES)
     except (OSError, UnicodeDecodeError) as error:
-        what = f"Expected {origin} to name a file that contains the value, but {path} cannot be read: {error}."
-        finding = Finding(
-            "error", what, "correct the path, or let this user read the file.", id="config.unreadable-value-file"
-        )
+        finding = _finding("config.unreadable-value-file", setting=origin, path=path, error=error)
         raise ConfigError(str(finding), [finding]) from error
     return text.rstrip("\r\n")
 
@@ -324,7 +338,6 @@ def _state_dir(environ: Mapping[str, str]) -> tuple[Path, str]:
     try:
         home = Path(environ["HOME"]) if environ.get("HOME") else Path.home()
     except RuntimeError as error:
-        what = "Expected a home directory for the default files, got a user without one."
-        finding = Finding("error", what, "set --state-dir, or HOME.", id="config.no-home")
+        finding = _finding("config.no-home")
         raise ConfigError(str(finding), [finding]) from error
     return home / ".local" / "state" / "steadyworker", "default"

@@ -1,7 +1,6 @@
 """
-Files for platforms that run worker processes, and the check of such files.
+The files for platforms that run worker processes, with a Worker's names and numbers; `steadyworker deploy` prints them.
 
-`numbers.py` computes every duration that a platform needs from a Worker and its settings.
-Each platform has one module beside it, which fills templates with these numbers.
-`steadyworker deploy` prints the result, and `steadyworker check --deployed FILE` compares a file with the numbers.
+The templates below `templates/` are the one source of these files: they have the lines, and the reason of each line.
+`/deploy` of the repository has the files for the first page's Worker; a test compares them with what the command prints.
 """

@@ -196,9 +196,9 @@ class Runner:
                 if (run := self.state.by_fence.get(fence)) is not None:
                     self.runs.remember(run, done, total, note)
             case Asked():
-                self.requests.asked(event)
+                self.requests.serve(event)
             case ServiceSaid():
-                self.requests.service_said(event)
+                self.requests.relay(event)
             case Ended(fence=fence, outcome=outcome, killed=killed):
                 run = self.state.by_fence.get(fence)
                 ours = run is not None and run.phase is not Phase.DROPPED  # else it is killed in any stage

@@ -19,7 +19,19 @@ from typing_extensions import TypeVar
 
 from steadyworker.clock import SystemClock
 from steadyworker.errors import Interrupt, Reject, Retry, Snooze
-from steadyworker.link import CANCEL, Answer, Link, Task
+from steadyworker.link import (
+    Answer,
+    CallService,
+    CancelCall,
+    FindEnded,
+    JobRequest,
+    Link,
+    MayCommit,
+    RememberFolder,
+    SaveCheckpoint,
+    SaveExportState,
+    Task,
+)
 from steadyworker.outcome import Counters, Failed, Outcome, Settlement
 from steadyworker.payload import encode, plain_encode
 from steadyworker.retry import count, decide, drawn_delay
@@ -128,25 +140,25 @@ class _Desk:
         self.progress: list[tuple[float | None, float | None, str]] = []
         self._stop_at = stop_at_checkpoint
 
-    def progressed(self, done: float | None, total: float | None, note: str) -> None:
+    def send_progress(self, done: float | None, total: float | None, note: str) -> None:
         self.progress.append((done, total, note))
 
-    def asked(self, id: int, what: str, data: Any) -> None:
+    def send_request(self, id: int, request: JobRequest) -> None:
         answer: Any = True
-        match what:
-            case "checkpoint":
-                self.checkpoints.append(msgspec.json.decode(data))
+        match request:
+            case SaveCheckpoint(value=value):
+                self.checkpoints.append(msgspec.json.decode(value))
                 if len(self.checkpoints) == self._stop_at:
                     self.link.interrupt("shutdown", hard=True)
-            case "ended":
+            case FindEnded():
                 answer = []
-            case "export_state" | "may_commit" | "staged":
-                pass
-            case _ if what != CANCEL:
+            case CallService(service=service):
                 raise RuntimeError(
-                    f"Expected a job that needs no service of a worker process, got a request for {what!r}: "
+                    f"Expected a job that needs no service of a worker process, got a request for {service!r}: "
                     "use steadyworker.testing.Harness, or give the handler a fake."
                 )
+            case SaveExportState() | MayCommit() | RememberFolder() | CancelCall():
+                pass
         self.link.answer(id, Answer(answer))
 
 

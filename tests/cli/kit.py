@@ -53,8 +53,8 @@ class Raw(Worker[bytes]):
 
 
 @dataclass(frozen=True)
-class Said:
-    """What a command answered."""
+class Completed:
+    """The exit code of a command, and what it printed."""
 
     code: int
     out: str
@@ -84,7 +84,7 @@ class Shell:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("STEADYWORKER_")}
         return {**kept, "STEADYWORKER_STATE_DIR": str(self.state), "COLUMNS": "80"}
 
-    def __call__(self, *arguments: str, stdin: str = "", environ: Mapping[str, str] | None = None) -> Said:
+    def __call__(self, *arguments: str, stdin: str = "", environ: Mapping[str, str] | None = None) -> Completed:
         done = subprocess.run(
             [sys.executable, "-m", "steadyworker", *arguments],
             cwd=self.folder,
@@ -95,7 +95,7 @@ class Shell:
             timeout=60,
             check=False,
         )
-        return Said(done.returncode, done.stdout, done.stderr)
+        return Completed(done.returncode, done.stdout, done.stderr)
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from tests.cli.kit import Queues, Shell
 class TestCheck:
     def test_shows_every_setting_with_its_origin(self, shell: Shell) -> None:
         (shell.folder / "steadyworker.toml").write_text("max_jobs = 5\n[workers.Exports]\nconcurrency = 3\n")
-        said = shell("check", "app:Exports", "--stop-within", "1h", environ={"STEADYWORKER_IDLE_EXIT": "90s"})
-        assert said.code == 0, said.err
-        rows = {line.split()[0]: re.split(r"\s{2,}", line) for line in said.lines if line}
+        done = shell("check", "app:Exports", "--stop-within", "1h", environ={"STEADYWORKER_IDLE_EXIT": "90s"})
+        assert done.code == 0, done.err
+        rows = {line.split()[0]: re.split(r"\s{2,}", line) for line in done.lines if line}
         assert rows["stop_within"][1:] == ["3600", "--stop-within"]
         assert rows["idle_exit"][1:] == ["90", "STEADYWORKER_IDLE_EXIT"]
         assert rows["max_jobs"][1] == "5"
@@ -34,33 +34,33 @@ class TestCheck:
         assert rows["queue"][1:] == ["exports", "Exports"]
 
     def test_as_json_is_one_object(self, shell: Shell) -> None:
-        (told,) = shell("check", "app:Exports", "--json").records
-        assert told["settings"]["stop_within"] == {"value": "28", "origin": "default"}
-        assert told["workers"]["app:Exports"]["time_limit"]["value"] == "60"
-        assert [finding for finding in told["findings"] if finding["level"] == "error"] == []
+        (printed,) = shell("check", "app:Exports", "--json").records
+        assert printed["settings"]["stop_within"] == {"value": "28", "origin": "default"}
+        assert printed["workers"]["app:Exports"]["time_limit"]["value"] == "60"
+        assert [finding for finding in printed["findings"] if finding["level"] == "error"] == []
 
     def test_ends_with_78_on_an_error_and_names_the_remedy(self, shell: Shell) -> None:
-        said = shell("check", "app:Exports", "--namespace", "two words")
-        assert said.code == 78
-        assert "error:" in said.out
-        assert "remedy:" in said.out
+        done = shell("check", "app:Exports", "--namespace", "two words")
+        assert done.code == 78
+        assert "error:" in done.out
+        assert "remedy:" in done.out
 
     def test_shows_no_password(self, shell: Shell) -> None:
-        said = shell("check", "app:Exports", "--ledger", "postgresql://me:hunter2@db/x")
-        assert "hunter2" not in said.out + said.err
+        done = shell("check", "app:Exports", "--ledger", "postgresql://me:hunter2@db/x")
+        assert "hunter2" not in done.out + done.err
 
     def test_refuses_two_workers_on_one_queue(self, shell: Shell) -> None:
         (shell.folder / "more.py").write_text("from app import Exports\nclass More(Exports): pass\n")
-        said = shell("check", "app:Exports", "more:More")
-        assert said.code == 78
-        assert "exports" in said.err + said.out
+        done = shell("check", "app:Exports", "more:More")
+        assert done.code == 78
+        assert "exports" in done.err + done.out
 
 
 class TestAdapters:
     def test_lists_the_embedded_broker(self, shell: Shell) -> None:
-        said = shell("adapters")
-        assert said.code == 0
-        assert re.search(r"^sqlite:\s+steadyworker_sqlite\s+built in$", said.out, re.MULTILINE)
+        done = shell("adapters")
+        assert done.code == 0
+        assert re.search(r"^sqlite:\s+steadyworker_sqlite\s+built in$", done.out, re.MULTILINE)
         (sqlite,) = [one for one in shell("adapters", "--json").records if one["scheme"] == "sqlite"]
         assert sqlite["usable"] is True
 
@@ -76,10 +76,10 @@ class TestAdapters:
         (info / "entry_points.txt").write_text("[steadyworker.adapters]\nsqs = steadyworker_sqs\n")
         (entry,) = Distribution.at(info).entry_points
         assert isinstance(entry, EntryPoint)
-        told = record("sqs", entry)
-        assert told["libraries"] == {"no-such-client": None}
-        assert told["usable"] is False
-        assert told["install"] == "pip install 'shop[sqs]'"
+        printed = record("sqs", entry)
+        assert printed["libraries"] == {"no-such-client": None}
+        assert printed["usable"] is False
+        assert printed["install"] == "pip install 'shop[sqs]'"
 
 
 class TestVerify:
@@ -104,17 +104,17 @@ class TestVerify:
 
     def test_of_a_true_file(self, shell: Shell) -> None:
         self.file(shell.folder)
-        said = shell("verify", "m-17.csv")
-        assert said.code == 0, said
-        assert said.out.startswith("ok  m-17.csv: 2 rows, 7 bytes, sha256 ")
-        (told,) = shell("verify", "m-17.csv", "--json").records
-        assert (told["ok"], told["rows"]) == (True, 2)
+        done = shell("verify", "m-17.csv")
+        assert done.code == 0, done
+        assert done.out.startswith("ok  m-17.csv: 2 rows, 7 bytes, sha256 ")
+        (printed,) = shell("verify", "m-17.csv", "--json").records
+        assert (printed["ok"], printed["rows"]) == (True, 2)
 
     def test_of_a_changed_file_is_1(self, shell: Shell) -> None:
         self.file(shell.folder, b"id\n1\n3\n")
-        said = shell("verify", "m-17.csv")
-        assert said.code == 1
-        assert said.out.startswith("failed  m-17.csv: ")
+        done = shell("verify", "m-17.csv")
+        assert done.code == 1
+        assert done.out.startswith("failed  m-17.csv: ")
         assert shell("verify", "m-17.csv", "--json").records[0]["ok"] is False
 
     def test_of_no_file_is_1(self, shell: Shell) -> None:
@@ -126,9 +126,9 @@ class TestVerify:
             db.executescript("CREATE TABLE p (id INTEGER); INSERT INTO p VALUES (1), (2)")
         source = ("--source", "sqlite:shop.db", "--query")
         assert shell("verify", "m-17.csv", *source, "SELECT count(*) FROM p").code == 0
-        said = shell("verify", "m-17.csv", *source, "SELECT count(*) + 1 FROM p")
-        assert said.code == 1
-        assert "m-17.csv differs from its source: expected rows to be 3, got 2" in said.out
+        done = shell("verify", "m-17.csv", *source, "SELECT count(*) + 1 FROM p")
+        assert done.code == 1
+        assert "m-17.csv differs from its source: expected rows to be 3, got 2" in done.out
         refused = shell("verify", "m-17.csv", *source, "DELETE FROM p")
         assert refused.code == 78, "1 would mean that the file does not match"
         assert "readonly" in refused.err
@@ -145,11 +145,11 @@ class TestVerify:
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
         down = f"postgresql://shop:hunter2@127.0.0.1:{port}/shop"
-        said = shell("verify", "m-17.csv", "--source", down, "--query", "SELECT 2")
-        assert said.code == 69, said
-        assert "check that the source runs" in said.err
-        assert "hunter2" not in said.err
-        assert said.out == ""
+        done = shell("verify", "m-17.csv", "--source", down, "--query", "SELECT 2")
+        assert done.code == 69, done
+        assert "check that the source runs" in done.err
+        assert "hunter2" not in done.err
+        assert done.out == ""
 
     def test_asks_a_source_in_postgresql(self, shell: Shell, database: str) -> None:
         self.file(shell.folder)
@@ -173,7 +173,7 @@ class TestVerify:
         self.file(shell.folder)
         assert shell("verify", *asked).code == 64
 
-    def test_needs_something_to_look_at(self, shell: Shell) -> None:
+    def test_needs_an_argument(self, shell: Shell) -> None:
         assert shell("verify").code == 64
 
     def test_reap_removes_the_stages_of_jobs_that_ended(self, shell: Shell, queues: Queues) -> None:
@@ -181,6 +181,6 @@ class TestVerify:
         running = queues.job("k-2")
         for uid in (ended.uid, running.uid):
             (shell.folder / ".sw-stage" / uid / "7").mkdir(parents=True)
-        said = shell("verify", "--reap", ".")
-        assert said.code == 0
+        done = shell("verify", "--reap", ".")
+        assert done.code == 0
         assert [path.name for path in (shell.folder / ".sw-stage").iterdir()] == [running.uid]

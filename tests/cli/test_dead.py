@@ -19,13 +19,13 @@ EXPORTS = JobQueue("exports", "exports", None, object)
 def test_list_has_a_line_per_job_with_why(shell: Shell, queues: Queues) -> None:
     queues.dead("k-1", copies=2)
     queues.dead("k-2")
-    said = shell("dead", "list", "app:Exports")
-    assert said.code == 0
-    assert [line.split()[0] for line in said.lines] == ["KEY", "k-1", "k-2"]
-    assert said.lines[1].endswith("exhausted (ValueError: no such merchant)")
+    done = shell("dead", "list", "app:Exports")
+    assert done.code == 0
+    assert [line.split()[0] for line in done.lines] == ["KEY", "k-1", "k-2"]
+    assert done.lines[1].endswith("exhausted (ValueError: no such merchant)")
 
 
-def test_list_as_json_takes_nothing_away(shell: Shell, queues: Queues) -> None:
+def test_list_as_json_removes_nothing(shell: Shell, queues: Queues) -> None:
     queues.dead("k-1", copies=2)
     for _ in range(2):
         (record,) = shell("dead", "list", "exports", "--json").records
@@ -33,17 +33,17 @@ def test_list_as_json_takes_nothing_away(shell: Shell, queues: Queues) -> None:
         assert (record["attempts"], record["losses"]) == (5, 1)
 
 
-def test_an_empty_queue_says_so(shell: Shell, queues: Queues) -> None:
-    said = shell("dead", "list", "app:Exports")
-    assert (said.code, said.out) == (0, "")
-    assert "No dead letters" in said.err
+def test_an_empty_queue_is_reported(shell: Shell, queues: Queues) -> None:
+    done = shell("dead", "list", "app:Exports")
+    assert (done.code, done.out) == (0, "")
+    assert "No dead letters" in done.err
 
 
 class TestShow:
     def test_has_everything_but_secrets(self, shell: Shell, queues: Queues) -> None:
         queues.dead("k-1")
-        said = shell("dead", "show", "app:Exports", "k-1")
-        assert said.code == 0
+        done = shell("dead", "show", "app:Exports", "k-1")
+        assert done.code == 0
         for text in (
             "exhausted",
             "ValueError: no such merchant",
@@ -53,10 +53,10 @@ class TestShow:
             "checkpoint:",
             "m-17",
         ):
-            assert text in said.out
-        assert "hunter2" not in said.out
+            assert text in done.out
+        assert "hunter2" not in done.out
 
-    def test_says_that_there_is_no_checkpoint(self, shell: Shell, queues: Queues) -> None:
+    def test_shows_that_there_is_no_checkpoint(self, shell: Shell, queues: Queues) -> None:
         queues.dead("k-1", checkpoint=None)
         assert "checkpoint:    none" in shell("dead", "show", "app:Exports").out
         assert shell("dead", "show", "app:Exports", "--json").records[0]["checkpoint"] is None
@@ -69,27 +69,27 @@ class TestShow:
 
     def test_cuts_a_long_payload(self, shell: Shell, queues: Queues) -> None:
         queues.dead("k-1", json.dumps({"merchant": "m" * 5000}).encode())
-        said = shell("dead", "show", "app:Exports")
-        assert "… (5,016 bytes)" in said.out
-        assert len(said.out) < 3000
+        done = shell("dead", "show", "app:Exports")
+        assert "… (5,016 bytes)" in done.out
+        assert len(done.out) < 3000
 
     def test_cannot_move_the_cursor(self, shell: Shell, queues: Queues) -> None:
         queues.dead("k-1", b"\x1b[2J\xff")
-        said = shell("dead", "show", "app:Exports")
-        assert "\x1b" not in said.out
+        done = shell("dead", "show", "app:Exports")
+        assert "\x1b" not in done.out
 
     def test_gives_the_body_itself_when_asked(self, shell: Shell, queues: Queues) -> None:
         queues.dead("k-1")
-        said = shell("dead", "show", "app:Exports", "k-1", "--body")
-        assert json.loads(said.out) == {"merchant": "m-17", "password": "hunter2"}
+        done = shell("dead", "show", "app:Exports", "k-1", "--body")
+        assert json.loads(done.out) == {"merchant": "m-17", "password": "hunter2"}
 
 
 def test_replay_sends_it_round_again(shell: Shell, queues: Queues) -> None:
     queues.dead("k-1")
     queues.dead("k-2")
-    said = shell("dead", "replay", "app:Exports", "k-1")
-    assert said.code == 0
-    assert said.out == "k-1: replayed as k-1, round 1\n"
+    done = shell("dead", "replay", "app:Exports", "k-1")
+    assert done.code == 0
+    assert done.out == "k-1: replayed as k-1, round 1\n"
     (delivery,) = queues.received("exports", 1)
     assert delivery.headers == {"sw-job-key": "k-1", "sw-queue": "exports", "sw-round": "1"}
     assert [record["key"] for record in shell("dead", "list", "app:Exports", "--json").records] == ["k-2"]
@@ -98,15 +98,15 @@ def test_replay_sends_it_round_again(shell: Shell, queues: Queues) -> None:
 def test_replay_of_all(shell: Shell, queues: Queues) -> None:
     queues.dead("k-1")
     queues.dead("k-2")
-    said = shell("dead", "replay", "app:Exports", "--all", "--from-start", "--json")
-    assert said.records == [{"key": key, "round": 1, "was": key, "letter_gone": False} for key in ("k-1", "k-2")]
+    done = shell("dead", "replay", "app:Exports", "--all", "--from-start", "--json")
+    assert done.records == [{"key": key, "round": 1, "was": key, "letter_gone": False} for key in ("k-1", "k-2")]
     assert len(queues.received("exports", 2)) == 2
 
 
 def test_drop_removes_for_good(shell: Shell, queues: Queues) -> None:
     queues.dead("k-1", copies=2)
-    said = shell("dead", "drop", "app:Exports", "k-1")
-    assert (said.code, said.out) == (0, "k-1: dropped\n")
+    done = shell("dead", "drop", "app:Exports", "k-1")
+    assert (done.code, done.out) == (0, "k-1: dropped\n")
     assert shell("dead", "list", "app:Exports").out == ""
     assert shell("jobs", "--json").out == ""
 
@@ -117,24 +117,24 @@ class TestALetterThatIsGone:
     def test_is_listed_shown_and_replayed_by_its_key(self, shell: Shell, queues: Queues) -> None:
         queues.dead("k-1", copies=0)
         queues.dead("k-2")
-        said = shell("dead", "list", "app:Exports")
-        assert [line.split()[0] for line in said.lines] == ["KEY", "k-2", "k-1"]
-        assert said.lines[2].endswith("letter gone, kept in the ledger: exhausted (ValueError: no such merchant)")
+        done = shell("dead", "list", "app:Exports")
+        assert [line.split()[0] for line in done.lines] == ["KEY", "k-2", "k-1"]
+        assert done.lines[2].endswith("letter gone, kept in the ledger: exhausted (ValueError: no such merchant)")
         (shown,) = shell("dead", "show", "app:Exports", "k-1", "--json").records
         assert (shown["letter_gone"], shown["copies"], shown["payload"]["merchant"]) == (True, 0, "m-17")
         assert shell("dead", "show", "app:Exports", "k-1", "--body").out == f"{BODY.decode()}\n"
-        said = shell("dead", "replay", "app:Exports", "k-1")
-        assert (said.code, said.out) == (0, "k-1: letter gone; replayed from the ledger as k-1, round 1\n")
+        done = shell("dead", "replay", "app:Exports", "k-1")
+        assert (done.code, done.out) == (0, "k-1: letter gone; replayed from the ledger as k-1, round 1\n")
         (delivery,) = queues.received("exports", 1)
         assert (delivery.body, delivery.headers["sw-round"]) == (BODY, "1")
 
-    def test_is_left_alone_by_all_which_says_how_to_select_it(self, shell: Shell, queues: Queues) -> None:
+    def test_is_left_alone_by_all_which_prints_how_to_select_it(self, shell: Shell, queues: Queues) -> None:
         queues.dead("k-1", copies=0)
         queues.dead("k-2")
-        said = shell("dead", "drop", "app:Exports", "--all")
-        assert said.out == "k-2: dropped\n"
+        done = shell("dead", "drop", "app:Exports", "--all")
+        assert done.out == "k-2: dropped\n"
         assert (
-            "1 dead job whose letter is gone, kept in the ledger: select them by KEY, or with --all --gone." in said.err
+            "1 dead job whose letter is gone, kept in the ledger: select them by KEY, or with --all --gone." in done.err
         )
         assert shell("dead", "drop", "app:Exports", "--gone").code == 64
         assert shell("dead", "drop", "app:Exports", "--all", "--gone").out == "k-1: dropped\n"
@@ -146,13 +146,13 @@ def test_nothing_happens_to_all_of_them_by_accident(shell: Shell, queues: Queues
     queues.dead("k-1")
     assert shell("dead", verb, "app:Exports").code == 64
     assert shell("dead", verb, "app:Exports", "k-1", "--all").code == 64
-    said = shell("dead", verb, "app:Exports", "k-1", "k-7")
-    assert said.code == 1
-    assert "k-7" in said.err
+    done = shell("dead", verb, "app:Exports", "k-1", "k-7")
+    assert done.code == 1
+    assert "k-7" in done.err
     assert len(shell("dead", "list", "app:Exports", "--json").records) == 1
 
 
-def test_what_the_broker_put_there_is_said_to_be_its_own(shell: Shell, queues: Queues) -> None:
+def test_a_letter_of_the_broker_is_shown_as_one(shell: Shell, queues: Queues) -> None:
     with Connections(queues.options) as links:
         links.adapter(EXPORTS).publish(OutgoingMessage(Target.DEAD, b"{}", {"x-why": "expired"}, message_id="m-1"))
     (record,) = shell("dead", "list", "app:Exports", "--json").records
@@ -160,7 +160,7 @@ def test_what_the_broker_put_there_is_said_to_be_its_own(shell: Shell, queues: Q
     assert "put here by the broker" in shell("dead", "list", "app:Exports").out
 
 
-def test_a_job_whose_letter_is_there_is_not_said_to_be_in_the_work_queue(shell: Shell, queues: Queues) -> None:
+def test_a_job_whose_letter_is_there_is_not_reported_as_in_the_work_queue(shell: Shell, queues: Queues) -> None:
     queues.dead("k-1")  # binds the queue to its broker
     with Connections(queues.options) as links:
         ledger, id_ = links.ledger(), JobId(links.namespace(EXPORTS), "exports", "m-1", 0)
@@ -178,9 +178,9 @@ def test_letters_of_another_worker_are_counted_and_left_alone(shell: Shell, queu
     queues.dead("k-1")
     with Connections(queues.options) as links:
         links.adapter(EXPORTS).publish(OutgoingMessage(Target.DEAD, b"{}", {"sw-job-key": "k-1", "sw-queue": "other"}))
-    said = shell("dead", "list", "app:Exports", "--json")
-    assert (said.code, [record["headers"]["sw-queue"] for record in said.records]) == (0, ["exports"])
-    assert "1 dead letter of other queues left alone: other (1). Name the Worker of such a queue" in said.err
+    done = shell("dead", "list", "app:Exports", "--json")
+    assert (done.code, [record["headers"]["sw-queue"] for record in done.records]) == (0, ["exports"])
+    assert "1 dead letter of other queues left alone: other (1). Name the Worker of such a queue" in done.err
 
 
 @pytest.mark.long
@@ -189,9 +189,9 @@ def test_letters_that_another_reader_holds_end_the_command_with_69_and_the_remed
     queues.dead("k-1")
     with Connections(queues.options) as links, links.adapter(EXPORTS).dead_letters() as held:
         assert len(list(held)) == 1
-        said = shell("dead", "list", "app:Exports")
-        assert (said.code, said.out) == (69, "")
-        assert "Expected no other reader of the dead-letter queue 'exports.dead', got one" in " ".join(said.err.split())
-        assert "wait until the other `steadyworker dead` command has ended" in " ".join(said.err.split())
+        done = shell("dead", "list", "app:Exports")
+        assert (done.code, done.out) == (69, "")
+        assert "Expected no other reader of the dead-letter queue 'exports.dead', got one" in " ".join(done.err.split())
+        assert "wait until the other `steadyworker dead` command has ended" in " ".join(done.err.split())
     (record,) = shell("dead", "list", "app:Exports", "--json").records
     assert record["key"] == "k-1"

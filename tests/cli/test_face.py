@@ -38,19 +38,17 @@ VERBS = (
     "retry",
     "cancel",
     "dead",
-    "verify",
-    "explain",
-    "trace",
     "deploy",
     "adapters",
 )
+OTHER_VERBS = {"explain": "diagnosis", "trace": "diagnosis", "verify": "exports"}
 
 
 def test_help_names_every_verb_and_imports_none() -> None:
-    said = CliRunner().invoke(verbs, ["--help"])
-    assert said.exit_code == 0
-    for verb in VERBS:
-        assert re.search(rf"^  {verb}\b", said.output, re.MULTILINE)
+    done = CliRunner().invoke(verbs, ["--help"])
+    assert done.exit_code == 0
+    for verb in (*VERBS, *OTHER_VERBS):
+        assert re.search(rf"^  {verb}\b", done.output, re.MULTILINE)
 
 
 def test_help_answers_at_once(shell: Shell) -> None:
@@ -66,8 +64,8 @@ def test_help_answers_at_once(shell: Shell) -> None:
 
 
 def test_help_does_not_import_what_verbs_need(shell: Shell) -> None:
-    said = shell("--help", environ={"PYTHONPROFILEIMPORTTIME": "1"})
-    imported = {line.rpartition("|")[2].strip() for line in said.err.splitlines() if line.startswith("import time:")}
+    done = shell("--help", environ={"PYTHONPROFILEIMPORTTIME": "1"})
+    imported = {line.rpartition("|")[2].strip() for line in done.err.splitlines() if line.startswith("import time:")}
     assert "steadyworker.cli" in imported
     assert not imported & {
         "rich",
@@ -76,16 +74,19 @@ def test_help_does_not_import_what_verbs_need(shell: Shell) -> None:
         "sqlite3",
         "tenacity",
         "steadyworker.config.resolve",
+        "steadyworker.diagnosis.catalogue",
+        "steadyworker.exports.manifest",
         "asyncio",
     }
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", [*VERBS, *OTHER_VERBS])
 def test_each_verbs_help_has_a_sentence_and_an_example(verb: str) -> None:
-    said = CliRunner().invoke(verbs, [verb, "--help"])
-    assert said.exit_code == 0
-    assert f"steadyworker {verb}" in said.output or verb == "adapters"
-    command = import_module(f"steadyworker.cli.{verb}").command
+    done = CliRunner().invoke(verbs, [verb, "--help"])
+    assert done.exit_code == 0
+    assert f"steadyworker {verb}" in done.output or verb == "adapters"
+    room = f"{OTHER_VERBS[verb]}.cli" if verb in OTHER_VERBS else "cli"
+    command = import_module(f"steadyworker.{room}.{verb}").command
     assert isinstance(command, click.Command)
     assert command.help
 
@@ -156,36 +157,36 @@ def test_a_stream_that_cannot_be_written_is_an_exit_code_and_no_traceback(
 
 
 def test_a_character_that_standard_output_cannot_encode_is_an_escape(shell: Shell) -> None:
-    said = shell("check", "app:Exports", environ={"PYTHONIOENCODING": "latin-1"})
-    assert said.code == 0
-    assert "\\u2013" in said.out
+    done = shell("check", "app:Exports", environ={"PYTHONIOENCODING": "latin-1"})
+    assert done.code == 0
+    assert "\\u2013" in done.out
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said_of_it"),
+    ("arguments", "message"),
     [
         (["rum", "app:Exports"], "got 'rum': did you mean run?"),
         (["dead", "lst", "exports"], "got 'lst': did you mean list?"),
         (
             ["nope"],
-            "Expected one of the commands run, exec, send, check, jobs, retry, cancel, dead, verify, explain, trace, deploy, adapters, got 'nope'",
+            "Expected one of the commands run, exec, send, check, jobs, retry, cancel, dead, deploy, adapters, explain, trace, verify, got 'nope'",
         ),
         (["run", "app:Exports", "--max-job", "1"], "--max-jobs"),
         (["jobs", "--watch", "--json"], "Expected --watch or --json, got both"),
     ],
 )
-def test_wrong_usage_names_the_near_command_or_option(arguments: list[str], said_of_it: str) -> None:
-    said = CliRunner().invoke(verbs, arguments)
-    assert said.exit_code == 64
-    assert said_of_it in said.stderr
+def test_wrong_usage_names_the_near_command_or_option(arguments: list[str], message: str) -> None:
+    done = CliRunner().invoke(verbs, arguments)
+    assert done.exit_code == 64
+    assert message in done.stderr
 
 
-def test_a_path_that_cannot_be_used_is_said_without_a_traceback(tmp_path: Path) -> None:
-    said = CliRunner().invoke(verbs, ["jobs", "--state-dir", str(tmp_path / ("a" * 300))])
-    assert said.exit_code == 78
-    assert "File name too long" in said.stderr
-    assert "internal" not in said.stderr
-    assert "--debug" not in said.stderr
+def test_a_path_that_cannot_be_used_is_reported_without_a_traceback(tmp_path: Path) -> None:
+    done = CliRunner().invoke(verbs, ["jobs", "--state-dir", str(tmp_path / ("a" * 300))])
+    assert done.exit_code == 78
+    assert "File name too long" in done.stderr
+    assert "internal" not in done.stderr
+    assert "--debug" not in done.stderr
 
 
 def test_ctrl_c_is_130_and_not_a_negative_result(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,39 +194,39 @@ def test_ctrl_c_is_130_and_not_a_negative_result(monkeypatch: pytest.MonkeyPatch
         raise KeyboardInterrupt
 
     monkeypatch.setattr("steadyworker.cli.adapters.adapters", interrupted)
-    said = CliRunner().invoke(verbs, ["adapters"])
-    assert (said.exit_code, said.stdout) == (130, "")
+    done = CliRunner().invoke(verbs, ["adapters"])
+    assert (done.exit_code, done.stdout) == (130, "")
 
 
 @pytest.mark.parametrize("arguments", [["nope"], ["jobs", "--nope"], ["send"], ["dead", "list"], ["run"]])
 def test_wrong_usage_is_64(arguments: list[str]) -> None:
-    said = CliRunner().invoke(verbs, arguments)
-    assert said.exit_code == 64
-    assert "Usage:" in said.stderr
+    done = CliRunner().invoke(verbs, arguments)
+    assert done.exit_code == 64
+    assert "Usage:" in done.stderr
 
 
 def test_an_error_is_one_line_with_its_remedy(shell: Shell) -> None:
-    said = shell("send", "app:Export", "{}")
-    assert said.code == 78
-    assert said.out == ""
-    assert said.err.startswith("error: ")
-    assert "Exports" in said.err
-    assert "Traceback" not in said.err
+    done = shell("send", "app:Export", "{}")
+    assert done.code == 78
+    assert done.out == ""
+    assert done.err.startswith("error: ")
+    assert "Exports" in done.err
+    assert "Traceback" not in done.err
 
 
 def test_debug_shows_the_traceback(shell: Shell) -> None:
-    said = shell("--debug", "send", "app:Export", "{}")
-    assert said.code == 78
-    assert "Traceback" in said.err
+    done = shell("--debug", "send", "app:Export", "{}")
+    assert done.code == 78
+    assert "Traceback" in done.err
 
 
-def test_a_module_that_cannot_be_imported_is_said_with_its_place(shell: Shell) -> None:
+def test_a_module_that_cannot_be_imported_is_reported_with_its_place(shell: Shell) -> None:
     (shell.folder / "broken.py").write_text("\n\nimport no_such_library\n")
-    said = shell("check", "broken:Exports")
-    assert said.code == 78
-    assert "broken.py:3" in said.err
-    assert "no_such_library" in said.err
-    assert "Traceback" not in said.err
+    done = shell("check", "broken:Exports")
+    assert done.code == 78
+    assert "broken.py:3" in done.err
+    assert "no_such_library" in done.err
+    assert "Traceback" not in done.err
 
 
 NO_LIMIT = """\
@@ -237,7 +238,7 @@ class Exports(Worker[bytes]):
 
 
 @pytest.mark.parametrize(
-    ("written", "place", "said_of_it"),
+    ("written", "place", "message"),
     [
         (NO_LIMIT, ":3", "TypeError: Exports has a queue but no time_limit: set `time_limit = <seconds>`"),
         ("\n\ndef f(:\n    pass\n", ":3", "SyntaxError: invalid syntax: def f(:"),
@@ -250,8 +251,8 @@ class Exports(Worker[bytes]):
         ("import sys\nsys.exit(3)\n", ":2", "SystemExit: 3. A module that is imported must not end the program"),
     ],
 )
-def test_an_import_that_fails_is_said_with_the_users_own_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, place: str, said_of_it: str
+def test_an_import_that_fails_is_reported_with_the_users_own_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, place: str, message: str
 ) -> None:
     module = tmp_path / f"own_{abs(hash(written))}.py"
     module.write_text(written)
@@ -261,22 +262,22 @@ def test_an_import_that_fails_is_said_with_the_users_own_line(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     for name in (module.stem, f"{module.stem}_too"):
-        said = CliRunner().invoke(verbs, ["check", f"{name}:Exports"])
-        assert said.exit_code == 78
-        assert said.stdout == ""
-        assert f"but {module}{place} raised {said_of_it}" in said.stderr
-        assert "Traceback" not in said.stderr
-        assert "importlib" not in said.stderr
+        done = CliRunner().invoke(verbs, ["check", f"{name}:Exports"])
+        assert done.exit_code == 78
+        assert done.stdout == ""
+        assert f"but {module}{place} raised {message}" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert "importlib" not in done.stderr
 
 
-def test_an_unknown_setting_is_said_with_the_near_one(shell: Shell) -> None:
+def test_an_unknown_setting_is_reported_with_the_near_one(shell: Shell) -> None:
     (shell.folder / "steadyworker.toml").write_text('brokr = "sqlite:x.db"\n')
-    said = shell("jobs")
-    assert said.code == 78
-    assert "broker" in said.err
+    done = shell("jobs")
+    assert done.code == 78
+    assert "broker" in done.err
 
 
 def test_python_dash_m_is_the_command(shell: Shell) -> None:
-    said = shell("--version")
-    assert said.code == 0
-    assert re.fullmatch(r"steadyworker \d+\.\d+\.\d+\n", said.out)
+    done = shell("--version")
+    assert done.code == 0
+    assert re.fullmatch(r"steadyworker \d+\.\d+\.\d+\n", done.out)

@@ -40,10 +40,10 @@ def progress(done: float, total: float) -> Callable[[Ledger, Row], object]:
     return lambda ledger, row: ledger.progress(row.token, Progress(done, total, "pages", time.time()))
 
 
-def test_without_jobs_says_where_it_looked(shell: Shell, queues: Queues) -> None:
-    said = shell("jobs")
-    assert (said.code, said.out) == (0, "")
-    assert "ledger.db" in said.err
+def test_without_jobs_prints_the_ledger_that_was_read(shell: Shell, queues: Queues) -> None:
+    done = shell("jobs")
+    assert (done.code, done.out) == (0, "")
+    assert "ledger.db" in done.err
 
 
 def test_a_cancel_without_a_job_is_listed_with_its_reason_and_no_run(shell: Shell, queues: Queues) -> None:
@@ -59,12 +59,12 @@ def test_a_cancel_without_a_job_is_listed_with_its_reason_and_no_run(shell: Shel
 def test_off_a_terminal_are_plain_columns_that_nothing_is_cut_from(shell: Shell, queues: Queues) -> None:
     key = "k" * 150
     queues.job(key, progress(3, 10))
-    said = shell("jobs")
-    assert said.code == 0
-    title, line = said.lines
+    done = shell("jobs")
+    assert done.code == 0
+    title, line = done.lines
     assert title.split() == ["QUEUE", "KEY", "STATE", "ATTEMPTS", "PROGRESS", "ELAPSED", "LAST", "PROGRESS", "WHY"]
     assert line.split()[:5] == ["exports", key, "running", "0", "3/10"]
-    assert "\x1b" not in said.out
+    assert "\x1b" not in done.out
 
 
 def test_json_is_a_line_per_job_newest_first(shell: Shell, queues: Queues) -> None:
@@ -99,7 +99,7 @@ def test_overdue_is_empty_while_all_is_well(shell: Shell, queues: Queues) -> Non
 def test_a_job_of_which_no_message_came_is_listed_with_the_hindrance_and_the_command(
     shell: Shell, queues: Queues
 ) -> None:
-    """Also one that was interrupted, which is late by no clock; `--overdue` and the list say the same of each."""
+    """Also one that was interrupted, which is late by no clock; `--overdue` and the list show the same of each."""
     queues.job("k-1", lambda ledger, row: ledger.interrupted(row.token, Counters()))
     queues.job("k-2", lambda ledger, row: ledger.interrupted(row.token, Counters()), keep=False)
     queues.job("k-3")  # its worker process is lost
@@ -118,13 +118,13 @@ def test_a_job_of_which_no_message_came_is_listed_with_the_hindrance_and_the_com
 
     overdue = shell("jobs", "--overdue", "--json").records
     assert sorted(job["key"] for job in overdue) == ["k-1", "k-2", "k-3", "k-6"]
-    told = shell("jobs").out
+    text = shell("jobs").out
     assert (
-        "no message came for 2 h 00 min; no worker runs it by itself, because another ledger may have done it" in told
+        "no message came for 2 h 00 min; no worker runs it by itself, because another ledger may have done it" in text
     )
-    assert "`steadyworker retry exports k-1`" in told
-    assert "`steadyworker send exports … --key k-6 --again`" in told
-    assert "a worker with a free slot runs it by itself" in told
+    assert "`steadyworker retry exports k-1`" in text
+    assert "`steadyworker send exports … --key k-6 --again`" in text
+    assert "a worker with a free slot runs it by itself" in text
     assert "3 more jobs of which no message came" in shell("jobs", "--limit", "4").err
 
 
@@ -147,7 +147,7 @@ def attend(queues: Queues) -> None:
         (replace(ROW, state=State.DONE, conflicts=2), "dead letters with this key and another payload: 2"),
     ],
 )
-def test_why_says_what_somebody_waits_for(row: Row, expected: str) -> None:
+def test_why_has_the_reason_of_a_wait(row: Row, expected: str) -> None:
     assert why(row) == expected
 
 

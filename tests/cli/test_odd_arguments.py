@@ -33,7 +33,7 @@ def command(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Command:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said_of_it"),
+    ("arguments", "code", "message"),
     [
         (("send", WORKER, JOB, "--delay", "soon"), 64, "or a text such as '1h 30m', got 'soon'"),
         (("send", WORKER, JOB, "--delay", "1e300"), 64, "Expected a delay of 0 seconds to ten years"),
@@ -51,12 +51,12 @@ def command(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Command:
     ],
 )
 def test_an_odd_argument_is_refused_in_words(
-    command: Command, arguments: tuple[str, ...], code: int, said_of_it: str
+    command: Command, arguments: tuple[str, ...], code: int, message: str
 ) -> None:
-    said = command(*arguments)
-    assert (said.exit_code, said.stdout) == (code, "")
-    assert said_of_it in said.stderr
-    assert "--debug" not in said.stderr
+    done = command(*arguments)
+    assert (done.exit_code, done.stdout) == (code, "")
+    assert message in done.stderr
+    assert "--debug" not in done.stderr
 
 
 def test_a_delay_is_written_as_every_duration_is(command: Command, shell: Shell) -> None:
@@ -69,25 +69,25 @@ def test_a_file_of_jobs_may_have_a_byte_order_mark_and_may_be_empty(command: Com
     (shell.folder / "jobs.jsonl").write_text(f'{{"payload": {JOB}, "key": "k-1"}}\n', encoding="utf-8-sig")
     assert command("send", WORKER, "--file", "jobs.jsonl").stdout == "k-1\n"
     (shell.folder / "jobs.jsonl").write_text("\n")
-    said = command("send", WORKER, "--file", "jobs.jsonl")
-    assert (said.exit_code, said.stdout, said.stderr) == (0, "", "jobs.jsonl has no job: nothing was sent.\n")
+    done = command("send", WORKER, "--file", "jobs.jsonl")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "jobs.jsonl has no job: nothing was sent.\n")
 
 
 def test_a_name_that_is_not_utf_8_is_printed_as_its_escape(command: Command) -> None:
-    said = command("verify", "\udcff", "--json")
-    assert said.exit_code == 1
-    assert json.loads(said.stdout)["file"] == "\udcff"
+    done = command("verify", "\udcff", "--json")
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["file"] == "\udcff"
     assert "\\udcff" in command("verify", "\udcff").stdout
-    said = command("cancel", "exports", "k\udcff\x1b[2J")
-    assert said.exit_code == 64
-    assert r"Expected a key of valid Unicode, got 'k\udcff\x1b[2J'" in said.stderr
+    done = command("cancel", "exports", "k\udcff\x1b[2J")
+    assert done.exit_code == 64
+    assert r"Expected a key of valid Unicode, got 'k\udcff\x1b[2J'" in done.stderr
 
 
 def test_what_a_module_prints_while_it_is_imported_is_no_output(command: Command, shell: Shell) -> None:
     (shell.folder / "loud.py").write_text("print('hello')\nfrom app import Exports\n")
-    said = command("check", "loud:Exports", "--json")
-    assert said.stderr == "hello\n"
-    assert [found["id"] for found in json.loads(said.stdout)["findings"]] == ["ledger.missing"]
+    done = command("check", "loud:Exports", "--json")
+    assert done.stderr == "hello\n"
+    assert [found["id"] for found in json.loads(done.stdout)["findings"]] == ["ledger.missing"]
 
 
 def test_a_module_that_calls_run_while_it_is_imported_is_refused(shell: Shell) -> None:
@@ -95,40 +95,40 @@ def test_a_module_that_calls_run_while_it_is_imported_is_refused(shell: Shell) -
     (shell.folder / "unguarded.py").write_text(
         "from app import *\nclass Own(Exports):\n  pass\nimport steadyworker\nsteadyworker.run(Own)\n"
     )
-    said = shell("check", "unguarded:Own")
-    assert said.code == 78
-    assert "put the call of run below `if __name__ == '__main__':`" in said.err
-    assert "unguarded.py:5 raised SystemExit: 78" in said.err
+    done = shell("check", "unguarded:Own")
+    assert done.code == 78
+    assert "put the call of run below `if __name__ == '__main__':`" in done.err
+    assert "unguarded.py:5 raised SystemExit: 78" in done.err
 
 
-def test_a_module_that_raises_no_exception_is_said_too(command: Command, shell: Shell) -> None:
+def test_a_module_that_raises_no_exception_is_reported_too(command: Command, shell: Shell) -> None:
     (shell.folder / "odd_end.py").write_text("raise BaseException('odd')\n")
-    said = command("check", "odd_end:Exports")
-    assert said.exit_code == 78
-    assert "odd_end.py:1 raised BaseException: odd" in said.stderr
+    done = command("check", "odd_end:Exports")
+    assert done.exit_code == 78
+    assert "odd_end.py:1 raised BaseException: odd" in done.stderr
 
 
-def test_a_working_directory_that_was_deleted_is_said(command: Command, tmp_path: Path) -> None:
+def test_a_working_directory_that_was_deleted_is_reported(command: Command, tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     os.chdir(gone)  # the fixture goes back
     gone.rmdir()
     for arguments in (("jobs",), ("check", WORKER), ("run", WORKER)):
-        said = command(*arguments)
-        assert said.exit_code == 78
-        assert "Expected a working directory, got one that was deleted" in said.stderr
+        done = command(*arguments)
+        assert done.exit_code == 78
+        assert "Expected a working directory, got one that was deleted" in done.stderr
 
 
-def test_a_user_without_a_home_is_said(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_home_is_reported(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def homeless(_: object = None) -> Path:
         raise RuntimeError("Could not determine home directory.")
 
     for name in ("STEADYWORKER_STATE_DIR", "STATE_DIRECTORY", "XDG_STATE_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(Path, "home", homeless)
-    said = command("jobs")
-    assert said.exit_code == 78
-    assert "Remedy: set --state-dir, or HOME." in said.stderr
+    done = command("jobs")
+    assert done.exit_code == 78
+    assert "Remedy: set --state-dir, or HOME." in done.stderr
 
 
 def test_a_terminal_that_is_too_narrow_for_the_titles_loses_no_text(

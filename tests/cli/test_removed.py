@@ -20,7 +20,7 @@ def test_a_file_that_was_removed_with_no_worker_alive_stops_the_next_worker_with
 
     assert shell(*SEND, "b").code == (69 if name == "broker" else 0)
     for command in (("check", "app:Exports"), ("run", "app:Exports", "--max-jobs", "1")):
-        said = shell(*command)
-        assert said.code == 78
-        assert f"{name}.db, but it was removed" in said.out + said.err
+        done = shell(*command)
+        assert done.code == 78
+        assert f"{name}.db, but it was removed" in done.out + done.err
     assert not (shell.state / f"{name}.db").exists()

@@ -60,8 +60,8 @@ def test_the_message_leads_to_what_the_lost_one_would_have_led_to(row: Row, hop:
 
 @pytest.mark.parametrize("state", [State.DONE, State.DEAD, State.RUNNING])
 def test_the_command_of_a_remedy_can_be_copied_into_a_shell(state: State) -> None:
-    said = _problem(replace(ROW, id=replace(ROW.id, key="bill; ls"), state=state, lease_over=False))
-    assert "bill; ls" in shlex.split(said[said.index("`") + 1 : said.rindex("`")])
+    problem = _problem(replace(ROW, id=replace(ROW.id, key="bill; ls"), state=state, lease_over=False))
+    assert "bill; ls" in shlex.split(problem[problem.index("`") + 1 : problem.rindex("`")])
 
 
 @pytest.fixture
@@ -101,9 +101,9 @@ def test_an_unfinished_job_gets_its_message_again(
     row = queues.job("k-1", then)
     let_pass(queues, 7200.0)
     assert lost(queues, row) == ["k-1"]
-    said = retry("k-1")
-    assert said.exit_code == 0, said.output
-    assert said.output.endswith("its message is in exports again.\n")
+    done = retry("k-1")
+    assert done.exit_code == 0, done.output
+    assert done.output.endswith("its message is in exports again.\n")
     (delivery,) = queues.received("exports", 1)
     assert (delivery.body, delivery.headers["sw-hop"], delivery.headers[UID]) == (BODY, hop, row.uid)
     assert lost(queues, row) == []
@@ -127,9 +127,9 @@ def test_a_job_that_needs_no_message_or_has_none_is_refused_with_the_remedy(
     queues: Queues, retry: Callable[..., Result], then: Callable[[Ledger, Row], None], remedy: str, *, keep: bool
 ) -> None:
     queues.job("k-1", then, keep=keep)
-    said = retry("k-1")
-    assert said.exit_code == 1
-    assert remedy in " ".join(said.output.split())
+    done = retry("k-1")
+    assert done.exit_code == 1
+    assert remedy in " ".join(done.output.split())
 
 
 def test_a_dead_job_is_refused_and_named_with_its_own_command(queues: Queues, retry: Callable[..., Result]) -> None:

@@ -12,16 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped]
 import pytest
-from click.testing import CliRunner
 
 from steadyworker.adapter import DeadLetters, Delivery, OutgoingMessage
 from steadyworker.backends.connections import Connections, JobQueue
-from steadyworker.cli import verbs
 from steadyworker.deadletters import DeadLetterQueue
 from steadyworker.errors import Unsettled
-from steadyworker.slots.spare import Spare
 from tests.cli.kit import Queues, Shell
 
 _APP = '''
@@ -75,20 +71,6 @@ class Pooled(Worker):
         ThreadPoolExecutor(1, "idle").submit(abs, -1).result()
 """
 
-_THREADS = """
-from pathlib import Path
-import psutil
-from steadyworker import Job, Worker
-
-class Counting(Worker):
-    queue = "counting"
-    time_limit = 60
-    isolation = "thread"
-
-    def handle(self, job: Job) -> None:
-        Path("children").write_text(str(len(psutil.Process().children())))
-"""
-
 
 @pytest.fixture
 def town(shell: Shell) -> Shell:
@@ -118,32 +100,6 @@ def test_settings_may_be_in_a_file_of_any_name(town: Shell) -> None:
     ran = town("run", "app:Exports", "--config", "other.toml")
     assert ran.code == 0, ran.err
     assert len(runs(town)) == 1
-
-
-def test_a_start_that_is_refused_leaves_no_child(town: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first child runs before anything is checked, and ends with the refusal."""
-    monkeypatch.chdir(town.folder)
-    made: list[Spare] = []
-
-    def noted(self: Spare) -> None:
-        started(self)
-        made.append(self)
-
-    started = Spare.__init__
-    monkeypatch.setattr(Spare, "__init__", noted)
-    before = set(psutil.Process().children())
-    said = CliRunner().invoke(verbs, ["run", "app:Exports", "--concurrency", "none"])
-    assert said.exit_code == 78
-    assert len(made) == 1
-    assert set(psutil.Process().children()) <= before
-
-
-def test_threads_need_no_child(town: Shell) -> None:
-    """The one that was started before anybody knew is gone when the first job runs."""
-    (town.folder / "threads.py").write_text(_THREADS)
-    assert town("send", "threads:Counting", "{}").code == 0
-    assert town("run", "threads:Counting", "--max-jobs", "1", "--idle-exit", "20").code == 0
-    assert (town.folder / "children").read_text() == "0"
 
 
 def test_a_dead_letter_is_replayed_from_its_checkpoint(town: Shell) -> None:
@@ -195,13 +151,13 @@ def test_a_replay_that_died_half_way_and_is_repeated_runs_the_job_once(town: She
     assert runs(town) == ["k-1 1 None", "k-1 1 41"]
 
 
-_LOOKS = """
+_OBSERVER = """
 import json, os, stat
 from pathlib import Path
 from steadyworker import Job, Worker
 
-class Looks(Worker):
-    queue = "looks"
+class Observer(Worker):
+    queue = "observed"
     time_limit = 60
 
     def handle(self, job: Job) -> None:
@@ -213,11 +169,11 @@ class Looks(Worker):
 
 
 def test_the_state_is_private_while_a_job_runs_whatever_the_umask_permits(shell: Shell) -> None:
-    (shell.folder / "looks.py").write_text(_LOOKS)
+    (shell.folder / "observer.py").write_text(_OBSERVER)
     before = os.umask(0)
     try:
-        assert shell("send", "looks:Looks", "{}", "--key", "k").code == 0
-        assert shell("run", "looks:Looks", "--max-jobs", "1").code == 0
+        assert shell("send", "observer:Observer", "{}", "--key", "k").code == 0
+        assert shell("run", "observer:Observer", "--max-jobs", "1").code == 0
     finally:
         os.umask(before)
     rights = json.loads((shell.folder / "rights.json").read_text())
@@ -231,10 +187,10 @@ def test_check_warns_of_state_that_others_can_read_and_changes_nothing(shell: Sh
     broker = shell.state / "broker.db"
     broker.chmod(0o644)
     shell.state.chmod(0o775)
-    said = shell("check", "app:Exports")
-    assert said.code == 0
-    assert "to be private, got the rights 644" in said.out.replace("\n", " ")
-    assert "to be writable for one user, got the rights 775" in said.out.replace("\n", " ")
+    done = shell("check", "app:Exports")
+    assert done.code == 0
+    assert "to be private, got the rights 644" in done.out.replace("\n", " ")
+    assert "to be writable for one user, got the rights 775" in done.out.replace("\n", " ")
     assert broker.stat().st_mode & 0o777 == 0o644
 
 
@@ -267,10 +223,10 @@ def test_modules_beside_the_workers_may_have_names_of_the_standard_library(town:
         ["send", "exports", '{"merchant": "m-17"}', "--key", "k-1"],
         ["run", "app:Exports", "--max-jobs", "1"],
     ):
-        said = subprocess.run(
+        done = subprocess.run(
             [script, *arguments], cwd=town.folder, env=town.environ, capture_output=True, text=True, check=False
         )
-        assert said.returncode == 0, said.stderr
+        assert done.returncode == 0, done.stderr
     assert runs(town) == ["k-1 1 None"]
 
 
@@ -278,11 +234,11 @@ def test_a_pool_that_a_thread_slot_has_left_behind_does_not_outlive_the_worker_p
     (town.folder / "app.py").write_text(_POOL)
     town("send", "pooled", "{}")
     began = time.monotonic()
-    said = town("run", "app:Pooled", "--max-jobs", "1")
+    done = town("run", "app:Pooled", "--max-jobs", "1")
     assert time.monotonic() - began < 30
-    assert said.code == 0
-    assert "worker_stopped" in said.err
-    (line,) = [line for line in said.err.splitlines() if "threads_left_behind" in line]
+    assert done.code == 0
+    assert "worker_stopped" in done.err
+    (line,) = [line for line in done.err.splitlines() if "threads_left_behind" in line]
     assert json.loads(line)["threads"] == ["busy_0"]
 
 
@@ -300,9 +256,9 @@ def test_closed_standard_streams_are_no_obstacle(town: Shell, closed: str) -> No
 
 
 def test_a_setting_that_makes_no_sense_is_78(town: Shell) -> None:
-    said = town("run", "app:Exports", "--stop-within", "soon")
-    assert said.code == 78
-    assert "--stop-within" in said.err
+    done = town("run", "app:Exports", "--stop-within", "soon")
+    assert done.code == 78
+    assert "--stop-within" in done.err
 
 
 def test_term_ends_it_with_0(town: Shell) -> None:

@@ -10,19 +10,19 @@ from tests.cli.kit import Queues, Shell
 
 
 def test_a_sent_job_is_there_and_its_key_is_printed(shell: Shell, queues: Queues) -> None:
-    said = shell("send", "app:Exports", '{"merchant": "m-17"}', "--key", "k-1", "--header", "tenant=north")
-    assert (said.code, said.out, said.err) == (0, "k-1\n", "")
+    done = shell("send", "app:Exports", '{"merchant": "m-17"}', "--key", "k-1", "--header", "tenant=north")
+    assert (done.code, done.out, done.err) == (0, "k-1\n", "")
     (delivery,) = queues.received("exports", 1)
     assert json.loads(delivery.body) == {"merchant": "m-17"}
     assert delivery.headers == {"sw-job-key": "k-1", "tenant": "north"}
 
 
 def test_a_queue_needs_no_code(shell: Shell, queues: Queues) -> None:
-    said = shell("send", "elsewhere", "[1, 2]", "--json")
-    assert said.code == 0
+    done = shell("send", "elsewhere", "[1, 2]", "--json")
+    assert done.code == 0
     (delivery,) = queues.received("elsewhere", 1)
     assert delivery.body == b"[1,2]"
-    assert said.records == [{"key": delivery.headers["sw-job-key"], "line": None}]
+    assert done.records == [{"key": delivery.headers["sw-job-key"], "line": None}]
 
 
 def test_the_name_of_a_queue_may_have_a_colon(shell: Shell, queues: Queues) -> None:
@@ -30,9 +30,9 @@ def test_the_name_of_a_queue_may_have_a_colon(shell: Shell, queues: Queues) -> N
     assert shell("send", "orders:eu", "{}", "--key", "k-1").code == 0
     (delivery,) = queues.received("orders:eu", 1)
     assert delivery.headers["sw-job-key"] == "k-1"
-    said = shell("send", "orders:EU", "{}")
-    assert (said.code, said.out) == (78, "")
-    assert "There is no module 'orders'" in said.err
+    done = shell("send", "orders:EU", "{}")
+    assert (done.code, done.out) == (78, "")
+    assert "There is no module 'orders'" in done.err
 
 
 def test_a_payload_can_come_from_standard_input(shell: Shell, queues: Queues) -> None:
@@ -41,7 +41,7 @@ def test_a_payload_can_come_from_standard_input(shell: Shell, queues: Queues) ->
 
 
 @pytest.mark.parametrize(
-    ("payload", "said_of_it"),
+    ("payload", "message"),
     [
         ("{", "JSON"),
         ('{"merchant": 17}', "$.merchant: expected str, got int"),
@@ -49,12 +49,12 @@ def test_a_payload_can_come_from_standard_input(shell: Shell, queues: Queues) ->
         ('{"merchant": "m", "merchant": "n"}', "duplicate key"),
     ],
 )
-def test_a_payload_that_makes_no_sense_is_65_and_names_the_field(shell: Shell, payload: str, said_of_it: str) -> None:
-    said = shell("send", "app:Exports", payload)
-    assert said.code == 65
-    assert said.err.startswith("error: Expected a payload that matches queue 'exports', got one that does not: $")
-    assert said_of_it in said.err
-    assert said.out == ""
+def test_a_payload_that_makes_no_sense_is_65_and_names_the_field(shell: Shell, payload: str, message: str) -> None:
+    done = shell("send", "app:Exports", payload)
+    assert done.code == 65
+    assert done.err.startswith("error: Expected a payload that matches queue 'exports', got one that does not: $")
+    assert message in done.err
+    assert done.out == ""
 
 
 def test_a_key_that_was_run_is_run_again_when_asked(shell: Shell, queues: Queues) -> None:
@@ -75,15 +75,15 @@ class TestAFileOfJobs:
             "",
             '{"payload": {"merchant": "b"}}',
         )
-        said = shell("send", "app:Exports", "--file", file, "--json")
-        assert said.code == 0
+        done = shell("send", "app:Exports", "--file", file, "--json")
+        assert done.code == 0
         first, second = queues.received("exports", 2)
-        assert said.records == [{"key": "k-a", "line": 1}, {"key": second.headers["sw-job-key"], "line": 3}]
+        assert done.records == [{"key": "k-a", "line": 1}, {"key": second.headers["sw-job-key"], "line": 3}]
         assert first.headers == {"sw-job-key": "k-a", "tenant": "north"}
         assert json.loads(second.body) == {"merchant": "b"}
 
     @pytest.mark.parametrize(
-        ("line", "said_of_it"),
+        ("line", "message"),
         [
             ("{", "jobs.jsonl:2"),
             ('{"key": "k"}', "payload"),
@@ -95,14 +95,14 @@ class TestAFileOfJobs:
             ('{"payload": {"merchant": "m"}, "headers": {"sw-hop": "1"}}', "sw-hop"),
         ],
     )
-    def test_with_a_wrong_line_sends_nothing_and_names_it(self, shell: Shell, line: str, said_of_it: str) -> None:
+    def test_with_a_wrong_line_sends_nothing_and_names_it(self, shell: Shell, line: str, message: str) -> None:
         file = self.write(shell, '{"payload": {"merchant": "m"}, "key": "k-1"}', line)
-        said = shell("send", "app:Exports", "--file", file)
-        assert said.code == 65
-        assert "jobs.jsonl:2" in said.err
-        assert said_of_it in said.err
-        assert said.err.endswith(". Nothing was sent.\n")
-        assert said.out == ""
+        done = shell("send", "app:Exports", "--file", file)
+        assert done.code == 65
+        assert "jobs.jsonl:2" in done.err
+        assert message in done.err
+        assert done.err.endswith(". Nothing was sent.\n")
+        assert done.out == ""
 
     def test_excludes_a_payload_beside_it(self, shell: Shell) -> None:
         file = self.write(shell, '{"payload": {"merchant": "m"}}')
@@ -112,41 +112,41 @@ class TestAFileOfJobs:
 
 
 def test_a_broker_that_is_none_is_78_and_names_the_schemes(shell: Shell) -> None:
-    said = shell("send", "app:Exports", '{"merchant": "m"}', "--broker", "sqlit:x.db")
-    assert said.code == 78
-    assert "sqlite" in said.err
+    done = shell("send", "app:Exports", '{"merchant": "m"}', "--broker", "sqlit:x.db")
+    assert done.code == 78
+    assert "sqlite" in done.err
 
 
 class TestCancel:
     def test_of_an_unknown_job_is_in_advance(self, shell: Shell, queues: Queues) -> None:
-        said = shell("cancel", "app:Exports", "k-1", "--reason", "wrong month")
-        assert said.code == 0
-        assert f"not in the ledger sqlite:{shell.state}/ledger.db yet" in said.out
+        done = shell("cancel", "app:Exports", "k-1", "--reason", "wrong month")
+        assert done.code == 0
+        assert f"not in the ledger sqlite:{shell.state}/ledger.db yet" in done.out
 
-    def test_of_an_unknown_key_says_how_long_it_counts(self, shell: Shell, queues: Queues) -> None:
+    def test_of_an_unknown_key_prints_how_long_it_counts(self, shell: Shell, queues: Queues) -> None:
         queues.job("k-1")
-        said = shell("cancel", "exports", "typo")
-        assert said.code == 0
-        assert "within 14 days" in said.out
+        done = shell("cancel", "exports", "typo")
+        assert done.code == 0
+        assert "within 14 days" in done.out
 
     def test_of_an_unknown_queue_is_1_names_a_near_one_and_leaves_no_record(self, shell: Shell, queues: Queues) -> None:
         queues.job("k-1")
-        said = shell("cancel", "exprts", "k-1")
-        assert said.code == 1
-        assert "got 'exprts': did you mean exports?" in said.err
+        done = shell("cancel", "exprts", "k-1")
+        assert done.code == 1
+        assert "got 'exprts': did you mean exports?" in done.err
         (job,) = shell("jobs", "--json").records
         assert (job["queue"], job["key"], job["cancelled"]) == ("exports", "k-1", None)
 
-    def test_of_a_run_is_heard(self, shell: Shell, queues: Queues) -> None:
+    def test_of_a_run_ends_it(self, shell: Shell, queues: Queues) -> None:
         queues.job("k-1")
-        said = shell("cancel", "exports", "k-1", "--reason", "wrong month")
-        assert said.code == 0
-        assert "running" in said.out
+        done = shell("cancel", "exports", "k-1", "--reason", "wrong month")
+        assert done.code == 0
+        assert "running" in done.out
         (job,) = shell("jobs", "--json").records
         assert job["cancelled"] == "wrong month"
 
     def test_after_the_end_is_1(self, shell: Shell, queues: Queues) -> None:
         queues.job("k-1", lambda ledger, row: ledger.done(row.token))
-        said = shell("cancel", "app:Exports", "k-1")
-        assert said.code == 1
-        assert "already done" in said.err
+        done = shell("cancel", "app:Exports", "k-1")
+        assert done.code == 1
+        assert "already done" in done.err

@@ -92,8 +92,8 @@ def test_a_ledger_that_knows_none_of_the_queues_consumers_is_an_error_that_names
         with Client.configured(options) as client, pytest.raises(ConfigError) as caught:
             ASKS[ask](client)
         assert list(ledger.jobs()) == []
-    said = str(caught.value)
-    assert f"the workers of queue 'exports', got {ledger.url}: the queue has 1 consumer" in said
+    done = str(caught.value)
+    assert f"the workers of queue 'exports', got {ledger.url}: the queue has 1 consumer" in done
     assert caught.value.id == "ledger.of-others"
     assert depth(options) == 0
 
@@ -147,7 +147,7 @@ def test_the_consumers_at_any_broker_are_counted(place: Place, options: Options,
         client.cancel(queue, "k")
 
 
-def test_without_consumers_a_cancel_waits_for_them_and_each_later_call_looks_again(options: Options) -> None:
+def test_without_consumers_a_cancel_waits_for_them_and_each_later_call_checks_again(options: Options) -> None:
     make_ledger(options)
     with Client.configured(options) as client:
         client.send("exports", {}, key="other")
@@ -169,24 +169,24 @@ def test_without_consumers_a_cancel_waits_for_them_and_each_later_call_looks_aga
     ids=" ".join,
 )
 def test_each_command_on_a_ledger_that_is_not_there_ends_with_78(shell: Shell, command: tuple[str, ...]) -> None:
-    said = shell(*command, "--ledger", "sqlite:typo/ledger.db")
-    assert (said.code, said.out) == (78, "")
-    assert "typo/ledger.db, which a worker process creates at its start, got no such file: set --ledger" in said.err
+    done = shell(*command, "--ledger", "sqlite:typo/ledger.db")
+    assert (done.code, done.out) == (78, "")
+    assert "typo/ledger.db, which a worker process creates at its start, got no such file: set --ledger" in done.err
     assert not (shell.folder / "typo").exists()
 
 
-def test_check_says_that_the_first_worker_will_create_the_ledger_and_creates_none(shell: Shell) -> None:
-    said = shell("check", "app:Exports")
-    assert said.code == 0
-    assert "note: Expected the ledger sqlite:" in said.out
-    assert "[ledger.missing]" in said.out
+def test_check_notes_that_the_first_worker_will_create_the_ledger_and_creates_none(shell: Shell) -> None:
+    done = shell("check", "app:Exports")
+    assert done.code == 0
+    assert "note: Expected the ledger sqlite:" in done.out
+    assert "[ledger.missing]" in done.out
     assert not (shell.state / "ledger.db").exists()
 
 
-def test_check_says_that_no_ledger_can_be_created_in_a_folder_that_cannot_be_written(shell: Shell) -> None:
-    said = shell("check", "app:Exports", "--ledger", "sqlite:app.py/ledger.db")
-    assert said.code == 78
-    assert "app.py/ledger.db, got app.py, where this user cannot create files" in said.out.replace(
+def test_check_reports_that_no_ledger_can_be_created_in_a_folder_that_cannot_be_written(shell: Shell) -> None:
+    done = shell("check", "app:Exports", "--ledger", "sqlite:app.py/ledger.db")
+    assert done.code == 78
+    assert "app.py/ledger.db, got app.py, where this user cannot create files" in done.out.replace(
         f"{shell.folder}/", ""
     )
 
@@ -201,7 +201,7 @@ def test_a_database_of_postgresql_without_a_ledger_stays_without(options: Option
     assert found.level == "note"
 
 
-def test_a_cancel_with_the_ledger_setting_forgotten_stops_no_real_job_and_says_so(stage: Stage) -> None:
+def test_a_cancel_with_the_ledger_setting_forgotten_stops_no_job_and_is_refused(stage: Stage) -> None:
     """The worker runs on a ledger that its command line names; the operator's shell does not know it."""
     stage.send("steps", {"steps": 3, "gate": "gate"})
     stage.worker(STEPS)

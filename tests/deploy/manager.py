@@ -104,8 +104,8 @@ class Manager:
             )
         self.pid = 0
         try:
-            self.pid = eventually(self._first, "systemd starts", 30, self.said)
-            eventually(self._running, "systemd runs", 30, self.said)
+            self.pid = eventually(self._first, "systemd starts", 30, self.log)
+            eventually(self._running, "systemd runs", 30, self.log)
         except BaseException:
             self.close()
             raise
@@ -114,7 +114,7 @@ class Manager:
 
     def _first(self) -> int:
         if self._outer.poll() is not None:
-            pytest.fail(f"systemd ended with {self._outer.returncode}:\n{self.said()}")
+            pytest.fail(f"systemd ended with {self._outer.returncode}:\n{self.log()}")
         for child in psutil.Process(self._outer.pid).children():
             with suppress(psutil.NoSuchProcess):
                 if child.cmdline()[:1] == [str(SYSTEMD)]:
@@ -124,7 +124,7 @@ class Manager:
     def _running(self) -> bool:
         return self.run("systemctl", "is-active", "test.target").stdout.strip() == "active"
 
-    def said(self) -> str:
+    def log(self) -> str:
         return self._log.read_text(errors="replace")
 
     # --- its files and commands ---

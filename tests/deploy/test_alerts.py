@@ -141,6 +141,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_prometheus_accepts_the_rules(folder: Path) -> None:
     done = promtool(folder, "check", "rules", "--lint-fatal", "rules.yaml")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -157,6 +158,7 @@ def expressions(folder: Path, found: list[str]) -> subprocess.CompletedProcess[s
     return promtool(folder, "check", "rules", "board.yaml")
 
 
+@pytest.mark.slow
 def test_prometheus_reads_every_query_of_the_board(folder: Path) -> None:
     found = [query for _, query in queries()]
     done = expressions(folder, found)
@@ -166,6 +168,7 @@ def test_prometheus_reads_every_query_of_the_board(folder: Path) -> None:
     assert (planted.returncode, "could not parse expression" in planted.stderr) == (1, True)
 
 
+@pytest.mark.slow
 def test_each_alert_fires_when_it_should_and_is_silent_otherwise(folder: Path) -> None:
     done = promtool(folder, "test", "rules", "cases.yaml")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -176,6 +179,7 @@ def test_each_alert_fires_when_it_should_and_is_silent_otherwise(folder: Path) -
     assert {each["alertname"] for each in tried if not each.get("exp_alerts")} == named, "and is silent in another"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after"),
     [

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from steadyworker.deploy.numbers import EXIT_TAKES
+from steadyworker.lifecycle import EXIT_TAKES
 from steadyworker.units import parse_seconds
 from tests.brokers.install import MissingError
 from tests.brokers.rabbitmq import Vhost
@@ -59,6 +59,7 @@ def test_the_locks_of_the_images_are_lines_of_requirements_lock() -> None:
 # --- Compose --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_compose_file_keeps_to_its_schema(tmp_path: Path) -> None:
     text = (CONTAINER / "compose.yaml").read_text(encoding="utf-8")
     assert judged(tmp_path, text) == []
@@ -131,8 +132,8 @@ def slow(test: Test) -> Test:
 
 def faults(engine: Engine, image: str) -> list[str]:
     """What an image has that it must not have, and what it lacks."""
-    look = "for each in gcc cc make ld pip pip3; do command -v $each; done; python3 -c 'import pip' && echo pip; touch /x && echo /x"
-    found = engine.run(image, "-c", look, options=["--entrypoint", "sh"]).stdout.split()
+    script = "for each in gcc cc make ld pip pip3; do command -v $each; done; python3 -c 'import pip' && echo pip; touch /x && echo /x"
+    found = engine.run(image, "-c", script, options=["--entrypoint", "sh"]).stdout.split()
     (config,) = json.loads(engine.podman("image", "inspect", image))
     if not re.fullmatch(r"[1-9]\d*:[1-9]\d*", config["User"]):
         found.append(f"the user {config['User']!r}")
@@ -326,5 +327,5 @@ def test_the_image_with_spark_has_java_and_both_are_found(engine: Engine) -> Non
         SPARK, "-c", program, options=["--entrypoint", "/opt/steadyworker/bin/python", "--memory", "2g", *STATE]
     )
     assert done.stdout.strip().endswith("7"), done.stderr
-    look = engine.run(SPARK, "-c", "id -u; command -v gcc pip", options=["--entrypoint", "sh"])
-    assert look.stdout == "10001\n"
+    user = engine.run(SPARK, "-c", "id -u; command -v gcc pip", options=["--entrypoint", "sh"])
+    assert user.stdout == "10001\n"

@@ -62,11 +62,11 @@ class ApiServer:
 
     @property
     def protected(self) -> list[tuple[str, str]]:
-        """What the cluster autoscaler and Karpenter are told, each time."""
-        said = [body["metadata"]["annotations"] for _, _, _, body in self.asked]
+        """The annotations for the cluster autoscaler and Karpenter, each time."""
+        annotations = [body["metadata"]["annotations"] for _, _, _, body in self.asked]
         return [
             (each["cluster-autoscaler.kubernetes.io/safe-to-evict"], each["karpenter.sh/do-not-disrupt"])
-            for each in said
+            for each in annotations
         ]
 
 

@@ -13,11 +13,8 @@ import yaml  # type: ignore[import-untyped]
 
 from steadyworker.adapter import Capabilities
 from steadyworker.config.resolve import load
-from steadyworker.deploy.expected import Expected
-from steadyworker.deploy.kubernetes import Cluster, manifests
-from steadyworker.deploy.kubernetes_check import findings
-from steadyworker.deploy.numbers import numbers_of
-from steadyworker.errors import ConfigError
+from steadyworker.deploy.kubernetes import manifests
+from steadyworker.deploy.numbers import PROBE_EVERY, numbers_of
 from steadyworker.spec import spec_of
 from steadyworker.worker import Worker
 from tests.brokers.install import MissingError
@@ -30,6 +27,8 @@ SHIPPED = Path(__file__).parents[2] / "deploy/kubernetes"
 BUILT = ("base", "overlays/scaled-object", "overlays/scaled-job", "overlays/monitoring")
 ONE_HEARTBEAT = 60.0
 NETWORKED = Capabilities(forgets_consumers_within=3 * ONE_HEARTBEAT)
+judges = pytest.mark.slow
+"""For tests of other people's judges: the judges are brought to this machine, and judge only when all tests run."""
 
 
 class PaymentExports(Worker[dict[str, str]]):
@@ -57,22 +56,12 @@ class Endless(Worker[dict[str, str]]):
 
 
 def printed(
-    *workers: type[Worker[Any, Any]],
-    cluster: Cluster | None = None,
-    environ: Mapping[str, str] | None = None,
-    **given: Any,
+    *workers: type[Worker[Any, Any]], name: str = "payment-exports", writable: Sequence[str] = (), **given: Any
 ) -> dict[str, str]:
-    expected = expectation(*workers, environ=environ, **given)
-    return manifests(expected.specs, expected.options, expected.numbers, cluster or Cluster())
-
-
-def expectation(*workers: type[Worker[Any, Any]], environ: Mapping[str, str] | None = None, **given: Any) -> Expected:
     specs = [spec_of(worker) for worker in workers or (PaymentExports,)]
-    options = load(
-        {"broker": BROKER, "ledger": LEDGER} | given, {"HOME": "/root"} | dict(environ or {}), Path("/nowhere")
-    )
-    brokers = [NETWORKED for _ in specs]
-    return Expected(specs, options, brokers, numbers_of(specs, options, brokers))
+    options = load({"broker": BROKER, "ledger": LEDGER} | given, {"HOME": "/root"}, Path("/nowhere"))
+    numbers = numbers_of(specs, options, [NETWORKED for _ in specs])
+    return manifests(specs, options, numbers, name=name, writable=writable)
 
 
 def built(folder: Path, files: Mapping[str, str], overlay: str) -> str:
@@ -119,7 +108,7 @@ def test_the_shipped_manifests_are_those_that_the_command_prints_for_the_first_p
     (desk / "made").mkdir()
     done = command(
         *("deploy", "kubernetes", "exports:PaymentExports", "--broker", BROKER, "--ledger", LEDGER),
-        *("--writable", "/app/out", "--output", "made"),
+        *("--name", "payment-exports", "--writable", "/app/out", "--output", "made"),
     )
     assert done.returncode == 0, done.stderr
     made = {path.relative_to(desk / "made"): path.read_text() for path in desk.glob("made/**/*") if path.is_file()}
@@ -130,21 +119,25 @@ def test_the_shipped_manifests_are_those_that_the_command_prints_for_the_first_p
 
 def test_without_a_folder_the_command_prints_the_deployment(command: Command) -> None:
     places = ("--broker", BROKER, "--ledger", LEDGER)
-    done = command("deploy", "kubernetes", "exports:PaymentExports", *places, "--writable", "/app/out")
+    names = ("--name", "payment-exports", "--writable", "/app/out")
+    done = command("deploy", "kubernetes", "exports:PaymentExports", *places, *names)
     assert done.stdout == (SHIPPED / "base/worker.yaml").read_text()
 
 
+@judges
 @pytest.mark.parametrize("overlay", BUILT)
 def test_an_api_server_would_accept_every_overlay(overlay: str, tmp_path: Path) -> None:
     assert judged(tmp_path, built(tmp_path, printed(), overlay)) == []
 
 
+@judges
 @pytest.mark.parametrize("overlay", BUILT)
 def test_an_api_server_would_accept_them_for_other_workers_too(overlay: str, tmp_path: Path) -> None:
-    files = printed(Refunds, Endless, cluster=Cluster(name="shop", image="registry.example/shop:1.4"), stop_within="2h")
+    files = printed(Refunds, Endless, name="shop", stop_within="2h")
     assert judged(tmp_path, built(tmp_path, files, overlay)) == []
 
 
+@judges
 @pytest.mark.parametrize("base", ["base", "overlays/scaled-object", "overlays/scaled-job"])
 def test_monitoring_can_be_added_to_every_overlay(base: str, tmp_path: Path) -> None:
     text = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
@@ -154,6 +147,7 @@ def test_monitoring_can_be_added_to_every_overlay(base: str, tmp_path: Path) -> 
     assert {"PodMonitor", "PrometheusRule", "ConfigMap"} <= objects(whole).keys()
 
 
+@judges
 def test_the_deletion_cost_gives_the_worker_one_right_and_its_token(tmp_path: Path) -> None:
     text = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
     text += "resources: [../../base]\ncomponents: [../../components/deletion-cost]\n"
@@ -168,6 +162,7 @@ def test_the_deletion_cost_gives_the_worker_one_right_and_its_token(tmp_path: Pa
     assert pod["containers"][0]["env"][-1]["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.name"}}
 
 
+@judges
 @pytest.mark.parametrize(
     ("overlay", "before", "after", "complaint"),
     [
@@ -194,6 +189,7 @@ def test_a_planted_fault_is_found_by_the_schemas(
     assert complaint in found
 
 
+@judges
 def test_kustomize_refuses_an_unknown_field(tmp_path: Path) -> None:
     shutil.copytree(SHIPPED, tmp_path / "k")
     file = tmp_path / "k/base/kustomization.yaml"
@@ -245,19 +241,23 @@ def test_a_job_of_three_hours_may_finish_in_a_scaled_job() -> None:
 def test_the_probes_wait_as_long_as_the_broker() -> None:
     _, container, _ = worker_of(printed()["base/worker.yaml"])
     live = container["livenessProbe"]
+    assert live["periodSeconds"] == PROBE_EVERY
     assert live["periodSeconds"] * live["failureThreshold"] == 180
     assert live["httpGet"] == {"path": "/livez", "port": "health"}
     assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
 
 
-def test_names_are_fit_for_kubernetes_and_queues_stay_as_they_are() -> None:
-    files = printed(Refunds)
-    assert objects(files["base/worker.yaml"])["Deployment"]["metadata"]["name"] == "shop-refunds-v2"
+def test_imports_have_ninety_seconds_as_in_systemd() -> None:
+    _, container, _ = worker_of(printed()["base/worker.yaml"])
+    start = container["startupProbe"]
+    assert start["periodSeconds"] * start["failureThreshold"] == 90
+
+
+def test_the_name_is_that_of_all_objects_and_queues_stay_as_they_are() -> None:
+    files = printed(Refunds, name="shop")
+    assert {each["metadata"]["name"] for each in objects(files["base/worker.yaml"]).values()} == {"shop"}
     scaled = next(iter(yaml.safe_load_all(files["overlays/scaled-object/scaled-object.yaml"])))
     assert scaled["spec"]["triggers"][0]["metadata"]["queueName"] == "Shop.Refunds_v2"
-    assert "name: shop\n" in printed(Refunds, cluster=Cluster(name="shop"))["base/worker.yaml"]
-    with pytest.raises(ConfigError, match=r"lower-case letters.*'Shop'"):
-        Cluster(name="Shop")
 
 
 class Odd(Worker[dict[str, str]]):
@@ -277,7 +277,7 @@ class Switch(Worker[dict[str, str]]):
 
 
 def test_a_queue_is_a_text_even_if_yaml_reads_its_name_as_another_kind() -> None:
-    files = printed(Switch, cluster=Cluster(image="registry.example:5000/shop@sha256:12"))
+    files = printed(Switch)
     for overlay in ("scaled-object", "scaled-job"):
         scaled = next(iter(yaml.safe_load_all(files[f"overlays/{overlay}/{overlay}.yaml"])))
         assert scaled["spec"]["triggers"][0]["metadata"]["queueName"] == "on"
@@ -286,8 +286,6 @@ def test_a_queue_is_a_text_even_if_yaml_reads_its_name_as_another_kind() -> None
     assert trigger["metadata"]["queueName"] == Odd.queue
     (group,) = yaml.safe_load(files["overlays/monitoring/absent.yaml"])["spec"]["groups"]
     assert group["rules"][0]["expr"] == r'absent(steadyworker_slots{queue="a: \"b\" #c"})'
-    files = printed(Switch, cluster=Cluster(image="registry.example:5000/shop@sha256:12"))
-    assert worker_of(files["base/worker.yaml"])[1]["image"] == "registry.example:5000/shop@sha256:12"
 
 
 def test_two_workers_have_two_triggers_and_two_alerts() -> None:
@@ -302,46 +300,24 @@ def test_two_workers_have_two_triggers_and_two_alerts() -> None:
     assert "--concurrency" not in files["overlays/scaled-job/scaled-job.yaml"], "the option is for one Worker"
 
 
-def test_settings_go_into_the_manifest_but_no_secret_does() -> None:
-    _, _, variables = worker_of(
-        printed(
-            environ={"STEADYWORKER_LOG_LEVEL": "debug", "STEADYWORKER_GIVE_UP_AFTER": "5m"},
-            concurrency=3,
-            broker="amqps://shop:canary-secret@broker:5671",
-            ledger="postgresql://shop:canary-secret@ledger:5432/jobs",
-        )["base/worker.yaml"]
+def test_no_secret_goes_into_a_manifest() -> None:
+    files = printed(
+        broker="amqps://shop:canary-secret@broker:5671", ledger="postgresql://shop:canary-secret@ledger:5432/jobs"
     )
-    assert variables["STEADYWORKER_LOG_LEVEL"] == "debug"
-    assert variables["STEADYWORKER_GIVE_UP_AFTER"] == "300"
-    assert variables["STEADYWORKER_CONCURRENCY"] == "3"
-    files = printed(broker="amqps://shop:canary-secret@broker:5671")
     assert not any("canary-secret" in text for text in files.values())
-    with pytest.raises(ConfigError, match="--spark-conf without a secret"):
-        printed(spark_conf={"spark.hadoop.password": "canary-secret"})
-
-
-def test_a_file_of_this_machine_is_not_copied_into_a_manifest(tmp_path: Path) -> None:
-    (tmp_path / "conf").write_text("spark.ui.port=4050")
-    with pytest.raises(ConfigError, match="--spark-conf-file: pods cannot read a file of this machine"):
-        printed(spark_conf_file=str(tmp_path / "conf"))
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"broker": "sqlite:/tmp/broker.db"}, "a broker that pods on several nodes can reach"),
-        ({"ledger": "sqlite:/tmp/ledger.db"}, "a ledger that pods on several nodes can reach"),
+        (("--ledger", LEDGER), "Expected a broker that pods on several nodes can reach, got sqlite:"),
+        (("--broker", BROKER), "Expected a ledger that pods on several nodes can reach, got sqlite:"),
     ],
 )
-def test_what_serves_one_host_is_refused(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        printed(**given)
-
-
-def test_without_urls_the_command_says_which_it_needs(command: Command) -> None:
-    done = command("deploy", "kubernetes", "exports:PaymentExports")
+def test_what_serves_one_host_is_refused(command: Command, given: Sequence[str], message: str) -> None:
+    done = command("deploy", "kubernetes", "exports:PaymentExports", *given)
     assert (done.returncode, done.stdout) == (78, "")
-    assert "pass its URL, like --broker amqps://broker.example" in done.stderr
+    assert message in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -365,20 +341,21 @@ def test_a_broker_without_a_template_of_keda_has_no_overlay_with_keda() -> None:
 
 
 def test_the_folders_of_jobs_are_writable_and_no_other_one_is() -> None:
-    pod, container, _ = worker_of(printed(cluster=Cluster(writable=("/app/out", "/data")))["base/worker.yaml"])
+    pod, container, _ = worker_of(printed(writable=("/app/out", "/data"))["base/worker.yaml"])
     places = {each["name"]: each["mountPath"] for each in container["volumeMounts"] if not each.get("readOnly")}
     assert places == {"state": "/var/lib/steadyworker", "tmp": "/tmp", "data-0": "/app/out", "data-1": "/data"}
     assert {each["name"] for each in pod["volumes"]} == {"secrets", *places}
-    with pytest.raises(ConfigError, match=r"absolute path .* got 'out'"):
-        Cluster(writable=("out",))
+    limits = [each["emptyDir"]["sizeLimit"] for each in pod["volumes"] if "emptyDir" in each]
+    asked = container["resources"]["requests"]["ephemeral-storage"]
+    assert sum(int(limit.removesuffix("Gi")) for limit in limits) == int(asked.removesuffix("Gi"))
 
 
-# --- The check of what is deployed agrees ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("overlay", BUILT)
-@pytest.mark.parametrize("within", [28, 3600])
-def test_what_is_printed_contradicts_no_worker(overlay: str, within: int, tmp_path: Path) -> None:
-    text = built(tmp_path, printed(stop_within=within), overlay)
-    found = [each for each in findings("built.yaml", text, expectation(stop_within=within)) if each.level != "note"]
-    assert found == []
+@pytest.mark.parametrize("file", sorted(SHIPPED.rglob("kustomization.yaml")), ids=lambda path: path.parent.name)
+def test_every_file_that_a_kustomization_names_is_there(file: Path) -> None:
+    """A cheap look; the tests of the judges build the folders."""
+    found = yaml.safe_load(file.read_text())
+    named = [*found.get("resources", []), *found.get("components", [])]
+    assert named
+    for each in named:
+        target = file.parent / each
+        assert (target / "kustomization.yaml" if target.is_dir() else target).is_file(), each

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from steadyworker.adapter import Capabilities
-from steadyworker.clock import Times
 from steadyworker.config.resolve import load
-from steadyworker.deploy.numbers import PROBE_EVERY, START_WITHIN, STARTUP_EVERY, Numbers, numbers_of
+from steadyworker.deploy.numbers import PROBE_EVERY, Numbers, numbers_of
 from steadyworker.service import monitor
 from steadyworker.spec import spec_of
 from steadyworker.worker import Worker
@@ -43,12 +42,10 @@ class Endless(Worker[dict[str, str]]):
         """Nothing to do."""
 
 
-def numbers(
-    *workers: type[Worker[Any, Any]], broker: Capabilities = EMBEDDED, times: Times | None = None, **settings: Any
-) -> Numbers:
+def numbers(*workers: type[Worker[Any, Any]], broker: Capabilities = EMBEDDED, **settings: Any) -> Numbers:
     specs = [spec_of(worker) for worker in workers or (Exports,)]
     options = load(settings, {"HOME": "/home/joe"}, Path("/nowhere"))
-    return numbers_of(specs, options, [broker for _ in specs], times)
+    return numbers_of(specs, options, [broker for _ in specs])
 
 
 def test_the_default_stop_fits_exactly_into_what_kubernetes_allows_by_default() -> None:
@@ -64,7 +61,6 @@ def test_the_watchdog_waits_as_long_as_broker_and_ledger_keep_the_jobs_of_a_proc
     assert numbers(broker=EMBEDDED).watchdog == 90  # lease and margin
     assert numbers(broker=Capabilities(forgets_consumers_within=30.0)).watchdog == 90  # three heartbeats are less
     assert numbers(broker=RABBITMQ).watchdog == 180  # three heartbeats
-    assert numbers(times=Times(lease=120, margin=30)).watchdog == 150
 
 
 def test_the_watchdog_of_several_workers_is_that_of_the_slowest_broker() -> None:
@@ -93,7 +89,6 @@ def test_jobs_can_finish_in_their_time_limit_and_the_end_of_a_stop() -> None:
     assert numbers(Exports, Refunds).finishes_within == 3 * 3600 + 13
     assert numbers(Refunds).finishes_within == 613
     assert numbers(Exports, Endless).finishes_within is None
-    assert numbers(Exports, Endless).time_limit is None
 
 
 def test_jobs_are_interrupted_thirteen_seconds_before_the_end_of_a_stop() -> None:
@@ -101,13 +96,8 @@ def test_jobs_are_interrupted_thirteen_seconds_before_the_end_of_a_stop() -> Non
     assert numbers(stop_within=5).interrupts_after == 0
 
 
-def test_probes_take_as_long_as_the_watchdog_to_end_a_process() -> None:
+def test_probes_end_a_process_after_the_time_of_the_watchdog() -> None:
     for each in (numbers(), numbers(broker=RABBITMQ)):
         assert each.live_failures * PROBE_EVERY >= each.watchdog
     assert numbers().live_failures == 9
     assert numbers(broker=RABBITMQ).live_failures == 18
-    assert numbers(times=Times(lease=6, renew=1, trust_for=5, margin=3)).live_failures == 3
-
-
-def test_imports_have_ninety_seconds() -> None:
-    assert numbers().startup_failures * STARTUP_EVERY == START_WITHIN

@@ -31,6 +31,7 @@ EVENT = re.compile("[a-z_]+")
 NO_IDS = frozenset(
     {
         *("config.options", "config.resolve"),  # modules
+        *("steadyworker.commands", "steadyworker.remedies", "steadyworker.services"),  # groups of entry points
         *("steadyworker.adapters", "steadyworker.deploy", "steadyworker.link", "steadyworker.toml"),
         *("steadyworker.spark", "steadyworker.job", "steadyworker.replies", "activemq.management"),
         *("spark.conf", "spark.jars", "spark.master", "spark.properties", "spark.speculation"),  # Spark's own settings
@@ -177,7 +178,7 @@ def test_a_broken_catalogue_costs_no_line(monkeypatch: pytest.MonkeyPatch) -> No
     def broken(_id: str) -> Entry | None:
         raise ConfigError("broken")
 
-    monkeypatch.setattr("steadyworker.diagnosis.catalogue.find", broken)
+    monkeypatch.setattr("steadyworker.diagnosis.remedies.find", broken)
     assert Remedies()({"explain": "steadyworker.fenced"}) == ""
 
 

@@ -20,7 +20,6 @@ NEEDS = {
     "rocketmq-grpc": "steadyworker_rocketmq.grpc.adapter",
     "postgres": "steadyworker.ledger.postgres.ledger",
     "metrics": "prometheus_client",
-    "kubernetes": "yaml",
     "trace": "pamqp",
     "pcap": "pcapy",
     "spark": "pyspark",

@@ -19,7 +19,7 @@ from steadyworker.errors import InterruptReason, LedgerUnavailable, Retry, Snooz
 from steadyworker.events import Listener
 from steadyworker.ledger.base import Claimed, JobId, Ledger, Moving, Renewal, State, Token, Verdict
 from steadyworker.lifecycle import Stage
-from steadyworker.link import Task
+from steadyworker.link import SaveCheckpoint, Task
 from steadyworker.outcome import Counters, Crashed, Done, Failed, Interrupted, Outcome
 from steadyworker.retry import RetryPolicy
 from steadyworker.runner.runner import Runner, RunnerEvent
@@ -376,7 +376,7 @@ def test_a_job_that_saves_its_position_may_be_interrupted_for_ever(caplog: pytes
         bench.deliver("k")
         task = bench.slots[0].task
         assert task is not None
-        bench.say(Asked(0, task.fence, 1, "checkpoint", b"1"))
+        bench.say(Asked(0, task.fence, 1, SaveCheckpoint(b"1")))
         bench.ended(0, Interrupted())
     assert "often_interrupted" not in caplog.text
 
@@ -402,7 +402,7 @@ def test_when_the_ledger_goes_away_again_nobody_else_asks_it() -> None:
     bench.say(LedgerLost("away"))
     for slot in bench.slots:
         assert slot.task is not None
-        bench.say(Asked(slot.id, slot.task.fence, 1, "checkpoint", b"1"))
+        bench.say(Asked(slot.id, slot.task.fence, 1, SaveCheckpoint(b"1")))
     calls: list[str] = []
 
     def away(*_: Any) -> bool:
@@ -426,7 +426,7 @@ def test_a_run_that_stalls_because_the_ledger_is_away_is_not_blamed_for_it() -> 
     bench.say(LedgerLost("away"))
     task = bench.slots[0].task
     assert task is not None
-    bench.say(Asked(0, task.fence, 1, "checkpoint", b"1"))
+    bench.say(Asked(0, task.fence, 1, SaveCheckpoint(b"1")))
     bench.ended(0, Failed("stalled"), killed=True)
     row = bench.real.read(JobId(NAMESPACE, QUEUE, "k"))
     assert row is not None

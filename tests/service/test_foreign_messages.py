@@ -284,7 +284,7 @@ def test_check_reports_a_consumer_that_is_not_in_the_ledger(at_activemq: Process
         checked = at_activemq.command("check", TYPED, "--json")
         checked.ended(0)
         (said,) = [json.loads(line) for line in checked.log.read_text(encoding="utf-8").splitlines()]
-        return [each["what"] for each in said["findings"] if each["id"] == "steadyworker.foreign-consumers"]
+        return [each["what"] for each in said["findings"] if each["id"] == "check.foreign-consumers"]
 
     at_activemq.worker(TYPED).started()
     eventually(lambda: stomp_broker.consumers("typed") == 1, "our consumer")

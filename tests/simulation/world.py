@@ -23,7 +23,7 @@ from steadyworker.events import Event, Fenced
 from steadyworker.ledger.base import JobId, Ledger, Row, State, Token, Verdict
 from steadyworker.ledger.lease import Keeper, registered_name
 from steadyworker.lifecycle import Stage
-from steadyworker.link import Task
+from steadyworker.link import MayCommit, SaveCheckpoint, Task
 from steadyworker.outcome import Crashed, Done, Failed, Interrupted, Outcome, Rejected, Snoozed
 from steadyworker.retry import RetryPolicy
 from steadyworker.runner.runner import Runner
@@ -142,8 +142,8 @@ class SimSlot:
             self._end(Interrupted())
         elif rng.random() < 0.4:
             self._asking, self._asked = True, self._asked + 1
-            what = rng.choice(("checkpoint", "may_commit"))
-            self._sink(Asked(self.id, task.fence, self._asked, what, b"%d" % self._asked))
+            request = rng.choice((SaveCheckpoint(b"%d" % self._asked), MayCommit()))
+            self._sink(Asked(self.id, task.fence, self._asked, request))
         else:
             self._end(self._world.outcome())
 

@@ -11,8 +11,8 @@ from typing import Any, Generic, TypedDict, TypeVar
 import msgspec
 
 from steadyworker import Client, Interrupt, Job, JobStatus, Reject, Retry, RetryPolicy, Snooze, Worker
+from steadyworker.export import Services
 from steadyworker.exports import Manifest, RowExport
-from steadyworker.exports.base import Services
 from steadyworker.outcome import Done
 from steadyworker.testing import RunResult, run_one
 

@@ -1,0 +1,293 @@
+"""`steadyworker explain`: names the causes of what brokers and clients write into their logs, and the remedies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import groupby
+from pathlib import Path
+from threading import Event
+
+import click
+from rich.console import Console
+from typing_extensions import override
+
+from steadyworker.cli.output import json_line
+from steadyworker.clock import SystemClock
+from steadyworker.diagnosis.catalogue import Entry, load
+from steadyworker.diagnosis.decoding import Unreadable
+from steadyworker.diagnosis.following import Following, Source
+from steadyworker.diagnosis.reading import Growing, Pipe, blocks
+from steadyworker.diagnosis.report import WIDEST, Report, as_data, entry_data, unknown_data
+from steadyworker.diagnosis.scan import Scanner, Search, by_time
+from steadyworker.diagnosis.timeline import Finding, Incident, Sighting, Timelines
+from steadyworker.errors import SourceUnavailable
+from steadyworker.units import count_text
+
+_STDIN = 0
+_MANY = 3  # findings
+_POLL = 0.25  # seconds between two reads of a file that grows
+
+
+@click.command(
+    "explain",
+    epilog="""\b
+Examples:
+  steadyworker explain /var/log/rabbitmq/*.log worker.log    # several files: in the order of their times
+  steadyworker explain                                       # paste lines, then press Ctrl-D
+  journalctl -fu rabbitmq-server -u worker | steadyworker explain
+  steadyworker explain --follow /var/log/rabbitmq/rabbit.log
+  steadyworker explain broker.log --json | jq -r .id
+  steadyworker explain --id amqp.second-header""",
+)
+@click.argument(
+    "files",
+    metavar="[FILE|-]...",
+    nargs=-1,
+    type=click.Path(exists=True, dir_okay=False, readable=False, allow_dash=True, path_type=Path),
+)
+@click.option("--follow", is_flag=True, help="Also explain what is written to each FILE later, until Ctrl-C.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per finding.")
+@click.option("--list", "as_list", is_flag=True, help="List all entries of the catalogue.")
+@click.option(
+    "--id", "identity", metavar="ID", help="Print the entry with this id, as a log line names it: explain=ID."
+)
+@click.pass_context
+def command(
+    ctx: click.Context, *, files: tuple[Path, ...], follow: bool, as_json: bool, as_list: bool, identity: str | None
+) -> None:
+    """
+    Explain what brokers and clients write into their logs: what happened, why, and what to do.
+
+    FILE is a log of RabbitMQ, ActiveMQ, Artemis, RocketMQ, of a client library or of a worker, also compressed by gzip, bzip2 or xz.
+    Without FILE, or for -, the standard input is read.
+    Lines that the catalogue does not know are counted, and never guessed at.
+
+    Exit code 1 means that something was found, 0 that nothing was found.
+    """
+    if sum((bool(files) or follow, as_list, identity is not None)) > 1:
+        raise click.UsageError("Expected FILEs, --list or --id, got more than one of them.")
+    entries = load()
+    if as_list:
+        _list(entries, as_json=as_json)
+    elif identity is not None:
+        _show_entry(entries, identity, as_json=as_json)
+    else:
+        ctx.exit(int(_explain(entries, files or (Path("-"),), follow=follow, as_json=as_json)))
+
+
+# --- The catalogue ----------------------------------------------------------------------------------------------------
+
+
+def _list(entries: dict[str, Entry], *, as_json: bool) -> None:
+    if as_json:
+        for entry in entries.values():
+            json_line(entry_data(entry))
+        return
+    console = _console()
+    widest = max((len(identity) for identity in entries), default=0)
+    for family, members in groupby(sorted(entries.values(), key=lambda entry: entry.id), lambda entry: entry.family):
+        console.print(family, style="bold")
+        for entry in members:
+            console.print(f"  {entry.id:<{widest}}  {entry.title}", soft_wrap=True)
+
+
+def _show_entry(entries: dict[str, Entry], identity: str, *, as_json: bool) -> None:
+    if identity not in entries:
+        words = set(identity.replace("-", ".").split("."))
+        near = [known for known in entries if words & set(known.replace("-", ".").split("."))]
+        near.sort(key=lambda known: -len(words & set(known.replace("-", ".").split("."))))
+        remedy = f"did you mean {near[0]}?" if near else "see steadyworker explain --list."
+        raise click.UsageError(f"Expected an id of the catalogue, got {identity!r}: {remedy}")
+    if as_json:
+        json_line(entry_data(entries[identity]))
+    else:
+        Report(_console()).entry(entries[identity])
+
+
+# --- Logs -------------------------------------------------------------------------------------------------------------
+
+
+def _explain(entries: dict[str, Entry], files: Sequence[Path], *, follow: bool, as_json: bool) -> bool:
+    """Explain the files, and return whether something was found."""
+    search, timelines = Search(entries.values(), SystemClock().wall()), Timelines(entries.values())
+    scanners = [Scanner(str(file), search) for file in files]
+    failures: list[str] = []
+    output = _Json(timelines) if as_json else _Text(timelines, [str(file) for file in files if file != Path("-")])
+    stdin = _is_stream(_STDIN)
+    if follow or (files == (Path("-"),) and stdin):
+        if sys.stdin is not None and sys.stdin.isatty() and Path("-") in files:
+            click.echo("Paste lines of a log, then press Ctrl-D.", err=True)
+        _follow(files, scanners, timelines, output, failures)
+    else:
+        for seen in by_time(_whole(file, scanner, failures) for file, scanner in zip(files, scanners, strict=True)):
+            timelines.add(seen)
+    timelines.end()
+    lines = sum(scanner.cutter.lines for scanner in scanners)
+    if lines or not failures:
+        output.rest(search, lines)
+    if failures:
+        sys.stdout.flush()
+        raise SourceUnavailable("\n".join(failures))
+    return bool(timelines.findings)
+
+
+def _whole(file: Path, scanner: Scanner, failures: list[str]) -> Iterator[Sighting]:
+    """Yield what a file contains; if it cannot be read to its end, record the failure and let the other files be read."""
+    try:
+        yield from scanner.whole(blocks(Path("/dev/stdin") if file == Path("-") else file))
+    except (OSError, Unreadable) as error:
+        failures.append(_failure(file, error))
+
+
+def _failure(file: Path, error: OSError | Unreadable) -> str:
+    return f"Expected to read {file}, got: {(isinstance(error, OSError) and error.strerror) or error}."
+
+
+def _follow(
+    files: Sequence[Path], scanners: Sequence[Scanner], timelines: Timelines, output: _Output, failures: list[str]
+) -> None:
+    readers: list[Pipe | Growing] = []
+    for file in files:
+        try:
+            readers.append(Pipe(_STDIN) if file == Path("-") else Growing(file))
+        except OSError as error:
+            raise SourceUnavailable(_failure(file, error)) from error
+    alone = readers[0] if len(readers) == 1 else None
+    pause = Event()
+
+    def wait(seconds: float | None) -> None:
+        if isinstance(alone, Pipe):
+            alone.wait(seconds)
+        else:
+            pause.wait(_POLL if seconds is None else min(_POLL, seconds))
+
+    sources: list[tuple[Scanner, Source]] = list(zip(scanners, readers, strict=True))
+    try:
+        with _terminated_as_interrupted():
+            Following(sources, timelines, output.incident, SystemClock(), wait).run()
+    except KeyboardInterrupt:
+        for scanner in scanners:
+            with suppress(Unreadable):  # it was ended early
+                for seen in scanner.end():
+                    timelines.add(seen)
+    except Unreadable as error:
+        failures.append(str(error))
+    finally:
+        for reader in readers:
+            reader.close()
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Let SIGTERM, which `timeout` sends, end the command as Ctrl-C does: with what was found until then."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _is_stream(descriptor: int) -> bool:
+    try:
+        return not stat.S_ISREG(os.fstat(descriptor).st_mode)
+    except OSError:  # it is closed
+        return False
+
+
+class _Output(ABC):
+    """The output of a command, and the findings that it has shown; all incidents of one entry have one number."""
+
+    def __init__(self, timelines: Timelines) -> None:
+        self.timelines = timelines
+        self.numbers: dict[str, int] = {}
+
+    def incident(self, incident: Incident) -> None:
+        """Show an incident of a log that is followed."""
+        finding = self.timelines.of(incident)
+        known = finding.entry.id in self.numbers
+        number = self.numbers.setdefault(finding.entry.id, len(self.numbers) + 1)
+        self.show(number, finding, incident, again=known)
+        incident.shown = len(incident.steps)
+        sys.stdout.flush()
+
+    def rest(self, search: Search, lines: int) -> None:
+        """Show every finding that was not shown yet, and the end."""
+        found = sorted(
+            self.timelines.findings.values(),
+            key=lambda each: (each.entry.severity != "error", each.first.time or 0.0, each.first.line),
+        )
+        if not self.numbers and len(found) > _MANY:
+            self.overview(found)
+        for finding in found:
+            if finding.entry.id not in self.numbers:
+                number = self.numbers.setdefault(finding.entry.id, len(self.numbers) + 1)
+                self.show(number, finding, finding.example, again=False)
+        self.end(search, lines)
+
+    def overview(self, findings: Sequence[Finding]) -> None:  # noqa: B027 - JSON has no overview
+        """Show the conclusions first, if there are many."""
+
+    @abstractmethod
+    def show(self, number: int, finding: Finding, incident: Incident, *, again: bool) -> None:
+        """Show a finding."""
+
+    @abstractmethod
+    def end(self, search: Search, lines: int) -> None:
+        """Show what was not explained."""
+
+
+class _Text(_Output):
+    """Text for people."""
+
+    def __init__(self, timelines: Timelines, sources: Sequence[str]) -> None:
+        super().__init__(timelines)
+        self._console = _console()
+        self._report = Report(self._console, sources)
+
+    @override
+    def show(self, number: int, finding: Finding, incident: Incident, *, again: bool) -> None:
+        if again:
+            self._report.again(number, finding, incident.steps[incident.shown :])
+        else:
+            self._report.finding(number, finding)
+
+    @override
+    def overview(self, findings: Sequence[Finding]) -> None:
+        self._report.overview(findings)
+
+    @override
+    def end(self, search: Search, lines: int) -> None:
+        found = len(self.timelines.findings)
+        result = count_text(found, "finding") if found else "Nothing found"
+        self._console.print(f"{result} in {count_text(lines, 'line')}.", style="bold", highlight=False)
+        self._report.unknown(search.unknown)
+
+
+class _Json(_Output):
+    """JSON Lines."""
+
+    @override
+    def show(self, number: int, finding: Finding, incident: Incident, *, again: bool) -> None:
+        json_line(as_data(number, finding))
+
+    @override
+    def end(self, search: Search, lines: int) -> None:
+        if search.unknown.count:
+            json_line(unknown_data(search.unknown))
+
+
+def _console() -> Console:
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = WIDEST
+    return console

@@ -1,0 +1,109 @@
+"""
+The contract between a job and an export: two small Protocols, `Export` and `Services`.
+
+The exports themselves are in `steadyworker.exports`, which the rest of the package never imports.
+The export runs in the job's own process (the child).
+That process writes the file to a stage, computes its hash, requests permission to commit, and links the file to the target.
+To reach the ledger and the services of the worker process, the export calls `Services`, which `job.py` implements over the pipe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from typing_extensions import TypeVar
+
+ManifestT_co = TypeVar("ManifestT_co", covariant=True, default=Any)
+
+
+class Services(Protocol):
+    """The calls from an export to its job; each of them raises Interrupt if the run must end."""
+
+    @property
+    def uid(self) -> str:
+        """The job's uid, used in the stage, the manifest and the ledger."""
+        ...
+
+    @property
+    def fence(self) -> int:
+        """The run's fence."""
+        ...
+
+    @property
+    def key(self) -> str:
+        """The job's key."""
+        ...
+
+    @property
+    def queue(self) -> str:
+        """The queue of the job's message."""
+        ...
+
+    @property
+    def namespace(self) -> str:
+        """The ledger's name for the broker of the queue."""
+        ...
+
+    def progress(self, done: float | None, total: float | None, note: str = "") -> None:
+        """Report progress; call it for real progress only, never by a timer."""
+        ...
+
+    def check(self) -> None:
+        """Raise Interrupt if the run must end."""
+        ...
+
+    def export_state(self) -> bytes | None:
+        """Return the bytes that this job stored last with `save_export_state`, in this run or an earlier one, or None."""
+        ...
+
+    def save_export_state(self, value: bytes | None) -> None:
+        """
+        Store the export's state in the ledger, and return when the ledger has it durably.
+
+        The state has at most 64 KiB: a reference to external work, or a position in the output; None clears it.
+        """
+        ...
+
+    def may_commit(self) -> None:
+        """
+        Ask the ledger for permission to publish the export, and return when the ledger gives it.
+
+        The ledger gives it if this run still owns the job, and the job is not cancelled.
+
+        Raises:
+            Interrupt: Its reason is "fenced" if another run owns the job now, or "cancelled" if the job is cancelled.
+        """
+        ...
+
+    def staged(self, folder: Path) -> None:
+        """Record on this host that a folder has a stage; a worker process removes the stage if this run cannot."""
+        ...
+
+    def ended(self, uids: Sequence[str]) -> frozenset[str]:
+        """Return the uids, out of the given ones, of jobs that are done or dead in the ledger."""
+        ...
+
+    def call(self, service: str, request: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        """
+        Call a service of the worker process; yield its events, up to and including the one with `"end": True`.
+
+        If the caller closes the iterator early, the call is cancelled.
+        """
+        ...
+
+
+class Export(Protocol[ManifestT_co]):
+    """An export into one file: `SparkExport`, `RowExport`, or a user's own class, which can have a manifest of its own type."""
+
+    def write(
+        self, services: Services, to: Path, *, format: Any, totals: Mapping[str, str], by: Sequence[str]
+    ) -> ManifestT_co:
+        """
+        Make the file, whole or not at all, and return its manifest.
+
+        If this job has made the file before, return that file's manifest.
+        `Job.export` passes `if_exists` only if its caller does: an export without this parameter replaces no file.
+        """
+        ...

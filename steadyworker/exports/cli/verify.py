@@ -1,0 +1,165 @@
+"""`steadyworker verify`: compares exported files with their manifests, and removes the staging folders of dead runs."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from steadyworker.cli.output import json_line
+from steadyworker.cli.settings import open_ledger, settings
+from steadyworker.config.resolve import Options
+from steadyworker.errors import ConfigError, ExportError, SourceUnavailable
+from steadyworker.exports.manifest import Manifest
+from steadyworker.exports.stage import reap
+from steadyworker.exports.verifying import verify
+from steadyworker.text.plain_text import printable
+from steadyworker.text.redaction import redact
+from steadyworker.units import count_text
+
+_REFUSED = re.compile(
+    r"authentication failed|no password supplied|no pg_hba\.conf entry|does not exist|permission denied"
+)
+"""The errors of libpq at a connect that no later attempt can avoid."""
+
+
+@click.command(
+    "verify",
+    epilog="""\b
+Examples:
+  steadyworker verify out/m-17.csv
+  steadyworker verify out/*.csv --json | jq .rows
+  steadyworker verify out/m-17.csv --source sqlite:shop.db \\
+      --query "SELECT currency, count(*), sum(cents) FROM payments WHERE merchant = 17 GROUP BY currency"
+  steadyworker verify --reap out/        # remove the staging folders of jobs that have ended""",
+)
+@click.argument("files", metavar="FILE...", nargs=-1, type=click.Path(path_type=Path))
+@settings("ledger", "state_dir")
+@click.option(
+    "--reap",
+    "folders",
+    multiple=True,
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Remove the staging folders in DIR whose jobs are done or dead in the ledger; can be repeated.",
+)
+@click.option(
+    "--source",
+    metavar="URL",
+    help="Also compare with the source database: sqlite:PATH, or postgresql://user@host/database (password: PGPASSWORD, or ~/.pgpass).",
+)
+@click.option(
+    "--query",
+    metavar="SQL",
+    help="The query for --source: one row per group of the totals, with the group's values, row count and sums.",
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one line of JSON per file, with the manifest of each file that matches it.",
+)
+@click.pass_context
+def command(
+    ctx: click.Context,
+    options: Options,
+    *,
+    files: tuple[Path, ...],
+    folders: tuple[Path, ...],
+    source: str | None,
+    query: str | None,
+    as_json: bool,
+) -> None:
+    """
+    Re-read each exported FILE, and compare size, SHA-256, rows and totals with the manifest beside it.
+
+    Exit code 1 means that at least one file does not match.
+    If the source database cannot be reached, the exit code is 69; if it refuses the login or the query, 78.
+    """
+    if not files and not folders:
+        raise click.UsageError("Expected FILEs or --reap DIR, got neither.")
+    if (source is None) != (query is None) or (source is not None and len(files) != 1):
+        raise click.UsageError("Expected --source and --query together, with exactly one FILE.")
+    if folders:
+        with open_ledger(options) as ledger:
+            for folder in folders:
+                removed = reap(folder, ledger.ended)
+                click.echo(
+                    f"{printable(str(folder))}: removed the staging folders of {count_text(len(removed), 'job')}.",
+                    err=True,
+                )
+    rows = _source_rows(source, query) if source is not None and query is not None else None
+    matches = [_verified(file, rows, as_json=as_json) for file in files]
+    ctx.exit(0 if all(matches) else 1)
+
+
+def _source_rows(source: str, query: str) -> Sequence[Sequence[Any]]:
+    """
+    Run the query on the source, and return its rows.
+
+    Raises:
+        SourceUnavailable: The source did not respond, or is locked: a later try can succeed.
+        ConfigError: The source refused the login or the query, or there is no such file.
+    """
+    kind, _, place = source.partition(":")
+    try:
+        if kind == "sqlite":
+            path = Path(place).resolve(strict=True)
+            with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as db:
+                return _rows(db.execute(query))
+        if kind in {"postgresql", "postgres"}:
+            import psycopg
+
+            with psycopg.connect(source, connect_timeout=10) as server:
+                server.read_only = True
+                return _rows(server.execute(query.encode()))
+    except ImportError as error:
+        raise ConfigError(
+            "Expected psycopg for a PostgreSQL source, got no such module: run pip install 'steadyworker[postgres]'."
+        ) from error
+    except Exception as error:  # each client library has its own errors
+        text = f"Expected rows from the source, got an error ({redact(str(error))})"
+        if _is_away(error):
+            raise SourceUnavailable(f"{text}: check that the source runs, and can be reached.") from error
+        raise ConfigError(f"{text}: correct --source or --query.") from error
+    raise click.UsageError("Expected sqlite:PATH or postgresql://user@host/database as --source.")
+
+
+def _is_away(error: Exception) -> bool:
+    """Return whether the source did not respond, or is busy; False if it has refused the login or the query."""
+    if isinstance(error, sqlite3.Error):
+        return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
+    state = getattr(error, "sqlstate", None) or ""  # the server's code; none if the connection failed
+    failed = "OperationalError" in {kind.__name__ for kind in type(error).__mro__} and not state
+    return (failed and not _REFUSED.search(str(error))) or state.startswith(("08", "53", "57"))
+
+
+def _rows(cursor: Iterable[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+    return list(cursor)
+
+
+def _verified(file: Path, source: Sequence[Sequence[Any]] | None, *, as_json: bool) -> bool:
+    try:
+        manifest = verify(file, source=source)
+    except ExportError as error:
+        if as_json:
+            json_line({"file": str(file), "ok": False, "error": str(error)})
+        else:
+            click.echo(f"{click.style('failed', fg='red')}  {printable(str(file))}: {printable(str(error))}")
+        return False
+    if as_json:
+        json_line({"file": str(file), "ok": True, **msgspec.to_builtins(manifest)})
+    else:
+        click.echo(f"{click.style('ok', fg='green')}  {printable(str(file))}: {_summary(manifest)}")
+    return True
+
+
+def _summary(manifest: Manifest) -> str:
+    job = f"job {printable(manifest.key)}, run {manifest.fence}"
+    return f"{count_text(manifest.rows, 'row')}, {count_text(manifest.bytes, 'byte')}, sha256 {manifest.sha256[:12]}…, {job}"
