@@ -196,7 +196,8 @@ from importlib.metadata import distributions
 (ours,) = (d for d in distributions(path=[{str(installed)!r}]))
 for point in ours.entry_points:
     point.load()
-    print(point.name)
+    if point.group != "steadyworker.findings":
+        print(point.name)
 """,
     )
 

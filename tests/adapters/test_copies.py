@@ -24,7 +24,7 @@ from steadyworker.testing.memory_ledger import MemoryLedger
 from steadyworker_rabbitmq import messages as amqp
 from steadyworker_rocketmq import messages as rocketmq
 from steadyworker_rocketmq.names import PROXY_PROPERTIES_BYTES
-from steadyworker_sqlite.headers import headers_of
+from steadyworker_sqlite.store import headers_of
 from steadyworker_stomp import messages as stomp
 from steadyworker_stomp.dialects import ARTEMIS, CLASSIC, Dialect
 
