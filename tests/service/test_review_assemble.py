@@ -14,7 +14,7 @@ from steadyworker.clock import SystemClock
 from steadyworker.config import resolve as config
 from steadyworker.errors import ConfigError, LedgerUnavailable
 from steadyworker.events import Adopted, Event
-from steadyworker.exports.stage import STAGES, Target, new_stage
+from steadyworker.exports.stage import STAGES, ExportTarget, new_stage
 from steadyworker.ledger.base import Claimed, JobId
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Counters
@@ -95,7 +95,7 @@ def test_a_purge_removes_the_stages_of_ended_jobs_in_every_folder_that_jobs_expo
             )
             assert row is not None
             uids[key] = row.uid
-            new_stage(Target.of(tmp_path / key / "report.csv"), row.uid, row.fence)
+            new_stage(ExportTarget.of(tmp_path / key / "report.csv"), row.uid, row.fence)
             assembly.runners[0].deps.remember_folder(bytes(tmp_path / key))
             if key == "ended":
                 assembly.ledger.done(row.token)
