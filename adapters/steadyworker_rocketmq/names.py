@@ -38,7 +38,6 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _DIGEST = 8
 _SHOWN = 300
 
-
 _LONGEST_TOPIC, _LONGEST_GROUP, _LONGEST_PRODUCERS = 127, 120, 255
 """
 The largest numbers of characters of a topic, a consumer group and a group of producers.
