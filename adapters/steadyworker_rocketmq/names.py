@@ -227,7 +227,7 @@ def problem_of_topic(name: str) -> str | None:
 
 def problem_of_producer_group(name: str) -> str | None:
     """Return the problem with a group of producers, which has no topics of its own, as a sentence; None for a valid one."""
-    return _problem("producer group", name, _LONGEST_PRODUCERS, "RocketMQ's limit for it is 255", "change it")
+    return _problem("producer group", name, _LONGEST_PRODUCERS, "RocketMQ's limit is 255", "change it")
 
 
 def problem_of_tag(tag: str) -> str | None:
