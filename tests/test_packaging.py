@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from steadyworker.diagnosis.catalogue import load
+from steadyworker.findings import TABLE
 
 REPOSITORY = Path(__file__).parents[1]
 PACKAGES = {
@@ -105,6 +106,7 @@ def test_only_our_packages_are_in_the_wheel(names: list[str]) -> None:
 def test_nothing_but_source_is_in_the_packages(names: list[str]) -> None:
     kept = [name for name in names if ".dist-info/" not in name and not name.startswith((TEMPLATES, PICTURE))]
     kept = [name for name in kept if not (name.startswith(CATALOGUE) and name.endswith(".toml"))]
+    kept = [name for name in kept if not name.endswith(f"/{TABLE}")]
     suffixes = {Path(name).suffix or name for name in kept}
 
     assert suffixes == {".py", ".typed"}
@@ -184,7 +186,9 @@ def test_entry_points_are_those_of_the_project(
     }
 
 
-def test_every_entry_point_loads_from_the_wheel_alone(installed: Path) -> None:
+def test_every_entry_point_loads_from_the_wheel_alone(
+    installed: Path, pyproject: dict[str, dict[str, dict[str, dict[str, str]]]]
+) -> None:
     loaded = alone(
         installed,
         f"""
@@ -196,20 +200,8 @@ for point in ours.entry_points:
 """,
     )
 
-    assert sorted(loaded.split()) == sorted(
-        [
-            "amqp",
-            "amqps",
-            "rocketmq",
-            "rocketmq.grpc",
-            "rocketmq.grpcs",
-            "sqlite",
-            "steadyworker",
-            "steadyworker",
-            "stomp",
-            "stomp+ssl",
-        ]
-    )
+    groups = (pyproject["project"]["scripts"], *pyproject["project"]["entry-points"].values())
+    assert sorted(loaded.split()) == sorted(name for group in groups for name in group)
 
 
 def test_every_public_name_comes_from_the_wheel_alone(installed: Path) -> None:
