@@ -30,8 +30,9 @@ from demo_worker import Watched
 from payment_exports import ExportRequest
 from rich.table import Table
 
-from steadyworker import Client, ConfigError, config
+from steadyworker import Client, ConfigError
 from steadyworker.backends.opening import open_ledger
+from steadyworker.config import resolve as config
 from steadyworker.exports.spark import SparkSettings, build_archive
 from steadyworker.ledger.base import State
 from steadyworker.text.redaction import redact

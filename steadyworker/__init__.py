@@ -31,7 +31,6 @@ The glossary:
 | turn | One pass of the loop of a thread, such as the runner's. The watchdog reports a thread that makes no turn. |
 | slot | The place where one run at a time happens: a child process, or a thread. |
 | guard | A small process beside the worker process. When the worker process dies, the guard kills every process that its children have started. |
-| spare | A child process that is started before a slot needs it. |
 | checkpoint | A position that a job saves. The job's next run starts from it. |
 | snooze | To put a job off for a while. No counter changes. |
 | quiet | The stage in which a worker process takes no new message, but keeps its connection and its runs. It can return to the stage `running`. |

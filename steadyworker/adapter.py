@@ -26,7 +26,6 @@ from typing import Protocol, runtime_checkable
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.delivery import Delivery, Headers, OutgoingMessage, Redelivered, Settle, Settled, Target
 from steadyworker.errors import Finding, MessageRefused, StaleDelivery, Unsettled
-from steadyworker.names import renamed
 
 __all__ = [
     "SPI_VERSION",
@@ -181,7 +180,7 @@ class Lost:
     The loss of one delivery (`id`), or of all deliveries of an epoch (`id` is None); a lost delivery cannot be settled.
 
     `cause` is a text for people; `explain` is the id of the entry of the catalogue that explains it, or empty if the cause is not known.
-    An `explain` that ends with `.delivery-timeout` or `.consumer-cancelled` also tells why the message comes again.
+    An `explain` that ends with `.delivery-timeout` or `.consumer-cancelled` also names the reason for which the message comes again.
     """
 
     epoch: int
@@ -239,7 +238,7 @@ Sink = Callable[[Signal], None]
 @dataclass(frozen=True, slots=True)
 class Uncounted:
     """
-    The answer of `consumers()` if the broker does not count the consumers of the queue for us.
+    The result of `consumers()` if the broker does not count the consumers of the queue for this client.
 
     Attributes:
         why: The cause, for people: a clause, such as "the user has no right to ask".
@@ -333,7 +332,7 @@ class Adapter(Protocol):
         """
         Acknowledge, release or reject one delivery, and return whether the broker confirmed it or it was only sent.
 
-        An adapter rejects a delivery that is `unshown` also when it is told to acknowledge it.
+        An adapter rejects a delivery that is `unshown`, even if `how` is to acknowledge it.
         Thread-safe, and idempotent within the delivery's epoch.
         Raises StaleDelivery for a delivery of an earlier epoch, and then sends nothing to the broker.
         Raises Unsettled if the result is unknown; that epoch then ends at once, with `Lost`.
@@ -426,5 +425,3 @@ def check_size(what: str, size: int, limit: int) -> None:
 
 
 OpenAdapter = Callable[[str, QueueSpec, Settings], Adapter]
-
-__getattr__ = renamed(__name__, {"Copy": "OutgoingMessage", "Gone": "Unreachable", "SettlesSoon": "SettlesAsync"})

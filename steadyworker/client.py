@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar
 
 from steadyworker import payload as payloads
 from steadyworker.adapter import OutgoingMessage, Target
-from steadyworker.backends.connections import Connections, Line, line_of
+from steadyworker.backends.connections import Connections, JobQueue, job_queue
 from steadyworker.config.resolve import Options, load
 from steadyworker.delivery import KEY, QUEUE, ROUND
 from steadyworker.errors import (
@@ -98,32 +98,10 @@ class Client:
         self._links: dict[int, Connections] = {}
         self._closed = False
 
-    @overload
     def send(
         self,
-        to: type[Worker[P, Any]],
+        to: type[Worker[P, Any]] | str,
         payload: P,
-        *,
-        key: str | None = None,
-        delay: float | timedelta | str = 0,
-        headers: Mapping[str, str] | None = None,
-        again: bool = False,
-    ) -> str: ...
-    @overload
-    def send(
-        self,
-        to: str,
-        payload: object,
-        *,
-        key: str | None = None,
-        delay: float | timedelta | str = 0,
-        headers: Mapping[str, str] | None = None,
-        again: bool = False,
-    ) -> str: ...
-    def send(
-        self,
-        to: type[Worker[Any, Any]] | str,
-        payload: object,
         *,
         key: str | None = None,
         delay: float | timedelta | str = 0,
@@ -143,7 +121,7 @@ class Client:
             again: Run the job even if the ledger has a record of this key; the new job is the key's next round.
 
         Raises:
-            SendError: The broker did not confirm the message; the text says whether the message could have arrived.
+            SendError: The broker did not confirm the message; the text names whether the message could have arrived.
                 Send the job again with the same key.
             BadPayload: The payload is not of the Worker's payload type, or is too large.
             ConfigError: The Worker, the queue's name, or a setting is not valid.
@@ -151,34 +129,33 @@ class Client:
             LedgerUnavailable: `again` was given, and the ledger did not respond; nothing was sent.
             ValueError, TypeError: A key, a header or the delay is not valid.
         """
-        return self._send(to, payload, key, delay, headers, again)
+        queue = job_queue(to, self._options)
+        outgoing = message(queue, payload, key=key, delay=delay, headers={} if headers is None else headers)
+        links = self._connected()
+        adapter = links.adapter(queue)
+        largest = adapter.capabilities.max_body
+        if largest is not None and len(outgoing.body) > largest:
+            raise BadPayload(
+                f"Expected a payload of at most {largest} bytes for this broker, got {len(outgoing.body)}: "
+                "store the data elsewhere and send a reference to it."
+            )
+        name = outgoing.headers[KEY]
+        try:
+            if again and links.knows(queue) and (last := links.last_round(queue, name)) is not None:
+                outgoing = replace(outgoing, headers={**outgoing.headers, QUEUE: queue.name, ROUND: str(last + 1)})
+            adapter.publish(outgoing)
+        except (NotPublished, BrokerUnavailable) as error:
+            raise SendError(f"{error} The job {name!r} was not sent.") from error
+        except PublishFailed as error:
+            raise SendError(
+                f"{error} The job may or may not have arrived: send it again with the same key, {name!r}."
+            ) from error
+        return name
 
-    @overload
     async def asend(
         self,
-        to: type[Worker[P, Any]],
+        to: type[Worker[P, Any]] | str,
         payload: P,
-        *,
-        key: str | None = None,
-        delay: float | timedelta | str = 0,
-        headers: Mapping[str, str] | None = None,
-        again: bool = False,
-    ) -> str: ...
-    @overload
-    async def asend(
-        self,
-        to: str,
-        payload: object,
-        *,
-        key: str | None = None,
-        delay: float | timedelta | str = 0,
-        headers: Mapping[str, str] | None = None,
-        again: bool = False,
-    ) -> str: ...
-    async def asend(
-        self,
-        to: type[Worker[Any, Any]] | str,
-        payload: object,
         *,
         key: str | None = None,
         delay: float | timedelta | str = 0,
@@ -190,39 +167,7 @@ class Client:
 
         If the task is cancelled while it waits, it is unknown whether the message is sent: send it again with the same key.
         """
-        return await asyncio.to_thread(self._send, to, payload, key, delay, headers, again)
-
-    def _send(
-        self,
-        to: type[Worker[Any, Any]] | str,
-        payload: object,
-        key: str | None,
-        delay: float | timedelta | str,
-        headers: Mapping[str, str] | None,
-        again: bool,  # noqa: FBT001 - positional, for to_thread
-    ) -> str:
-        line = line_of(to, self._options)
-        outgoing = message(line, payload, key=key, delay=delay, headers={} if headers is None else headers)
-        links = self._connected()
-        adapter = links.adapter(line)
-        largest = adapter.capabilities.max_body
-        if largest is not None and len(outgoing.body) > largest:
-            raise BadPayload(
-                f"Expected a payload of at most {largest} bytes for this broker, got {len(outgoing.body)}: "
-                "store the data elsewhere and send a reference to it."
-            )
-        name = outgoing.headers[KEY]
-        try:
-            if again and links.knows(line) and (last := links.last_round(line, name)) is not None:
-                outgoing = replace(outgoing, headers={**outgoing.headers, QUEUE: line.queue, ROUND: str(last + 1)})
-            adapter.publish(outgoing)
-        except (NotPublished, BrokerUnavailable) as error:
-            raise SendError(f"{error} The job {name!r} was not sent.") from error
-        except PublishFailed as error:
-            raise SendError(
-                f"{error} The job may or may not have arrived: send it again with the same key, {name!r}."
-            ) from error
-        return name
+        return await asyncio.to_thread(self.send, to, payload, key=key, delay=delay, headers=headers, again=again)
 
     def status(self, worker: type[Worker[Any, Any]] | str, key: str) -> JobStatus | None:
         """
@@ -236,11 +181,11 @@ class Client:
             LedgerUnavailable: The ledger did not respond.
             ValueError, TypeError: The key is not valid.
         """
-        name, line = checked_key(key), line_of(worker, self._options)
+        name, queue = checked_key(key), job_queue(worker, self._options)
         links = self._connected()
-        if not links.knows(line):
+        if not links.knows(queue):
             return None
-        job = links.last_job(line, name)
+        job = links.last_job(queue, name)
         row = links.ledger().read(job)
         if row is None:
             return None
@@ -283,9 +228,9 @@ class Client:
             LedgerUnavailable: The ledger did not respond.
             ValueError, TypeError: The key is not valid.
         """
-        name, line = checked_key(key), line_of(worker, self._options)
+        name, queue = checked_key(key), job_queue(worker, self._options)
         links = self._connected()
-        ledger, job = links.ledger(), links.last_job(line, name)
+        ledger, job = links.ledger(), links.last_job(queue, name)
         row = ledger.read(job)
         before = ledger.cancel(job, plain_text(reason))
         if before is None:
@@ -326,7 +271,7 @@ class Client:
 
 
 def message(
-    line: Line, payload: object, *, key: str | None, delay: float | timedelta | str, headers: Mapping[str, str]
+    queue: JobQueue, payload: object, *, key: str | None, delay: float | timedelta | str, headers: Mapping[str, str]
 ) -> OutgoingMessage:
     """
     Return the checked message that `Client.send` publishes, with a generated key if none is given.
@@ -335,10 +280,10 @@ def message(
     """
     wait = delay_in_seconds(delay)
     _check_headers(headers)
-    raw = isinstance(line.opened_as, str) and isinstance(payload, bytes)
-    body = payloads.encode(payload, bytes if raw else line.payload_type)
-    name = _key(key, headers, line.key_header)
-    own = {KEY: name} if line.key_header is None else {KEY: name, line.key_header: name}
+    raw = isinstance(queue.opened_as, str) and isinstance(payload, bytes)
+    body = payloads.encode(payload, bytes if raw else queue.payload_type)
+    name = _key(key, headers, queue.key_header)
+    own = {KEY: name} if queue.key_header is None else {KEY: name, queue.key_header: name}
     to = Target.LATER if wait else Target.WORK
     return OutgoingMessage(to, body, {**headers, **own}, delay=wait, message_id=name, first=True)
 

@@ -63,8 +63,8 @@ class Times:
         adopt_window: The time after a reconnect in which the slot of a run without a valid delivery still counts in the prefetch.
             So the broker can deliver the message of that run again, even if the Worker has only one slot.
         cancel_grace: The time that a cancelled run gets to end by itself.
-        cancel_look: The time between two reads of the cancel marks of the jobs that run here.
-        orphan_look: The time between two questions for orphans: jobs whose message does not come again.
+        cancel_poll: The time between two reads of the cancel marks of the jobs that run here.
+        orphan_poll: The time between two questions for orphans: jobs whose message does not come again.
         orphan_after: The time after which a job without a message is an orphan, if no adapter needs more (`runner.orphans`).
         orphan_reserve: The time after which an orphan gets the next free slot of a queue that is never empty.
     """
@@ -77,8 +77,8 @@ class Times:
     defer_delay: float = 30.0
     adopt_window: float = 10.0
     cancel_grace: float = 10.0
-    cancel_look: float = 2.0
-    orphan_look: float = 30.0
+    cancel_poll: float = 2.0
+    orphan_poll: float = 30.0
     orphan_after: float = 0.0
     orphan_reserve: float = 3600.0
 

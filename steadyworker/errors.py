@@ -221,7 +221,7 @@ class HostUnfit(SteadyWorkerError):
     """
     A handler's report that this host cannot run the Worker's jobs, because a program or a right is missing here.
 
-    The worker process gives the job back, takes no other message, and ends with exit code 78 when its other runs have ended.
+    The worker process gives the job back, receives no other message, and ends with exit code 78 when its other runs have ended.
     The job's counters of attempts and crashes do not change.
 
     Args:

@@ -14,8 +14,6 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from steadyworker.names import renamed
-
 REDELIVERED = (
     "connection-lost",
     "delivery-timeout",
@@ -31,7 +29,7 @@ REDELIVERED = (
 The reasons for which a message comes again, as `redelivered_because` has them.
 
 connection-lost: This process lost the connection on which it had the message.
-delivery-timeout: The broker took the message back, because its job ran longer than the delivery timeout.
+delivery-timeout: The broker withdrew the message, because its job ran longer than the delivery timeout.
 consumer-cancelled: The broker ended this process's consumer, for example because the queue's leader moved.
 delivery-lost: This process lost this delivery alone; its line `delivery_lost` has the cause.
 worker-killed: The worker process that ran the job is dead.
@@ -131,7 +129,7 @@ class TakenOver(Event, frozen=True, kw_only=True):
 
 class MessageLost(Event, frozen=True, kw_only=True):
     """
-    A job whose message does not come again; the ledger's copy takes the message's place.
+    A job whose message does not come again; the ledger's copy replaces it.
 
     `unseen_for` are the seconds since a message had to come, and `state` is the state in which the job waited for it.
     `owner` is the worker process that had the job last, and `worker` is its host.
@@ -150,8 +148,8 @@ class Fenced(Event, frozen=True, kw_only=True):
     """
     A write that the ledger refused; the worker process ended the refused run.
 
-    `lost` says what the ledger has lost, if it went back in time; it is empty if a later run has or had the job.
-    If the ledger did not say why it refused the write, `explain` is `ledger.unreachable`.
+    `lost` describes what the ledger has lost, if it went back in time; it is empty if a later run has or had the job.
+    If the reason of the refusal is not known, `explain` is `ledger.unreachable`.
     """
 
     write: str
@@ -166,7 +164,3 @@ class Checkpointed(Event, frozen=True, kw_only=True):
 
 
 Listener = Callable[[Event], None]
-
-__getattr__ = renamed(
-    __name__, {"Adrift": "DeliveryLost", "Followed": "DeliveryDeferred", "Answered": "DuplicateAcked"}
-)

@@ -20,25 +20,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal
+from typing import Any, Generic, Literal
 
 from structlog.stdlib import BoundLogger
 from typing_extensions import TypeVar
 
 from steadyworker.clock import Clock
 from steadyworker.errors import BadPayload, ExportError, ExportRejected, number
-from steadyworker.exports.base import Export
-from steadyworker.link import Link, Task
+from steadyworker.export import Export
+from steadyworker.link import FindEnded, Link, MayCommit, RememberFolder, SaveCheckpoint, SaveExportState, Task
 from steadyworker.names import file_name
 from steadyworker.payload import Decode, plain_encode
 from steadyworker.telemetry.logs import get_logger
 from steadyworker.text.plain_text import as_unicode, plain_text
 
-if TYPE_CHECKING:
-    from steadyworker.exports.manifest import Manifest  # only exports need it
-
 P = TypeVar("P")
 C = TypeVar("C", default=Any)
+ManifestT = TypeVar("ManifestT")
 
 _NOTE = 500
 _CHECKPOINT_BYTES = 64 << 10  # a checkpoint is a position, not a result
@@ -117,9 +115,9 @@ class Job(Generic[P, C]):
     @property
     def redelivered(self) -> bool | None:
         """
-        Whether the broker had delivered the message before this run began, or None if the broker does not tell.
+        Whether the broker had delivered the message before this run began, or None if the broker does not report this.
 
-        It is no sign of an earlier run: only `attempt` and `last_checkpoint` tell of those.
+        True does not mean that an earlier run began: only `attempt` and `last_checkpoint` show that.
         """
         return self._task.redelivered
 
@@ -195,7 +193,7 @@ class Job(Generic[P, C]):
                 f"Expected a checkpoint of at most {_CHECKPOINT_BYTES} bytes, got {len(text)}: "
                 "save a position, and keep results elsewhere."
             )
-        self._link.ask("checkpoint", text)
+        self._link.ask(SaveCheckpoint(text))
         self._checkpoint = text
         self._link.check(hard=True)
 
@@ -210,14 +208,14 @@ class Job(Generic[P, C]):
 
     def export(
         self,
-        export: Export,
+        export: Export[ManifestT],
         to: str | os.PathLike[str],
         *,
         format: Any = None,
         totals: Mapping[str, str] | None = None,
         by: Sequence[str] = (),
         if_exists: Literal["fail", "replace-own"] = "fail",
-    ) -> Manifest:
+    ) -> ManifestT:
         """
         Export to one file, which appears complete or not at all, and return the Manifest of the committed file.
 
@@ -274,7 +272,7 @@ class Job(Generic[P, C]):
 
 
 class _JobServices:
-    """The calls of an export to its job: `exports.base.Services` over the link."""
+    """The calls of an export to its job: `export.Services` over the link."""
 
     def __init__(self, task: Task, link: Link) -> None:
         self._task = task
@@ -305,7 +303,7 @@ class _JobServices:
         # Checked here, so that the handler's own line raises the error: no later step may refuse these values.
         done = None if done is None else number("the progress (done)", done)
         total = None if total is None else number("the progress (total)", total)
-        self._link.progressed(done, total, plain_text(note, _NOTE) if note else "")
+        self._link.progress(done, total, plain_text(note, _NOTE) if note else "")
         self._link.check(hard=True)
 
     def check(self) -> None:
@@ -319,17 +317,17 @@ class _JobServices:
             raise TypeError(f"Expected an export's state as bytes or None, got {type(value).__name__}: encode it.")
         if value is not None and len(value) > _CHECKPOINT_BYTES:
             raise ValueError(f"Expected an export's state of at most {_CHECKPOINT_BYTES} bytes, got {len(value)}.")
-        self._link.ask("export_state", value)
+        self._link.ask(SaveExportState(value))
         self._export_state = value
 
     def may_commit(self) -> None:
-        self._link.ask("may_commit")
+        self._link.ask(MayCommit())
 
     def staged(self, folder: Path) -> None:
-        self._link.ask("staged", os.fsencode(folder))  # bytes: a frame would change a name that is not UTF-8
+        self._link.ask(RememberFolder(os.fsencode(folder)))  # bytes: a frame would change a name that is not UTF-8
 
     def ended(self, uids: Sequence[str]) -> frozenset[str]:
-        return frozenset(self._link.ask("ended", [as_unicode(uid) for uid in uids]))
+        return frozenset(self._link.ask(FindEnded([as_unicode(uid) for uid in uids])))
 
     def call(self, service: str, request: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         if not isinstance(service, str):

@@ -4,6 +4,8 @@ The link between one run and its worker process, on the handler's side.
 The handler sends requests and waits for the replies; the worker process sends the order to end the run.
 In a process slot, requests and orders are frames on a socket; in a thread slot, they are plain calls.
 `Job` and exports work the same in both kinds of slot.
+
+A job can send seven requests (`JobRequest`); `runner/requests.py` serves them.
 """
 
 from __future__ import annotations
@@ -20,9 +22,6 @@ from msgspec import Struct
 from steadyworker.clock import Clock
 from steadyworker.errors import Interrupt, InterruptReason, SteadyWorkerError
 
-CANCEL = "cancel"
-"""The name of the request that ends a call to a service early; its data is the call's id, and it gets no reply."""
-
 SERVICE_ERROR = "service-error"
 """The name of the only event of a call that no service accepted; the event's text is the reason."""
 
@@ -32,7 +31,7 @@ class Task(Struct, frozen=True, kw_only=True):
     The input of one run: everything that its job receives at the start.
 
     `last_checkpoint` is the JSON text of the user's checkpoint.
-    `redelivered` is the broker's mark on the delivery with which the run begins; None if the broker does not tell.
+    `redelivered` is the broker's mark on the delivery with which the run begins; None if the broker does not report it.
     `time_limit` and `stall_limit` are seconds, or None; the slot enforces both.
     At the time limit, the slot kills the run.
     The job's calls raise Interrupt from 10 s before the limit, but not before 80 % of it.
@@ -66,14 +65,67 @@ class Task(Struct, frozen=True, kw_only=True):
         return fields | ({"trace_id": trace[1]} if len(trace) > 1 else {})
 
 
+class _RequestBase(Struct, tag=True, array_like=True):
+    """The base of the requests: each is plain data, so that a frame can carry it."""
+
+
+class SaveCheckpoint(_RequestBase):
+    """The request to save the job's checkpoint, a JSON text, in the ledger."""
+
+    value: bytes
+
+
+class SaveExportState(_RequestBase):
+    """The request to save the state of the job's export in the ledger; None clears it."""
+
+    value: bytes | None
+
+
+class MayCommit(_RequestBase):
+    """The request for permission to publish an export; a refusal is `fenced` or `cancelled`."""
+
+
+class FindEnded(_RequestBase):
+    """The request to find the jobs that are done or dead among these; the reply is a list of their uids."""
+
+    uids: list[str]
+
+
+class RememberFolder(_RequestBase):
+    """The request to record that this folder has a stage of an export; the path is bytes, because it need not be valid text."""
+
+    folder: bytes
+
+
+class CallService(_RequestBase):
+    """
+    The request to a service with this name (`slots.base.JobService`), which checks `data`.
+
+    The service replies with a stream: each reply is one event, and the last one has `end`.
+    """
+
+    service: str
+    data: Any
+
+
+class CancelCall(_RequestBase):
+    """The request to end a call of a service early; `call` is the id of its `CallService`, and there is no reply."""
+
+    call: int
+
+
+LedgerRequest = SaveCheckpoint | SaveExportState | MayCommit | FindEnded
+JobRequest = LedgerRequest | RememberFolder | CallService | CancelCall
+
+
 class Upstream(Protocol):
     """The link's connection to the worker process; both calls are thread-safe and return at once."""
 
-    def progressed(self, done: float | None, total: float | None, note: str) -> None:
+    def send_progress(self, done: float | None, total: float | None, note: str) -> None:
         """Send progress."""
         ...
 
-    def asked(self, id: int, what: str, data: Any) -> None:
+    def send_request(self, id: int, request: JobRequest) -> None:
         """Send a request; the slot later calls `Link.answer` with the same id."""
         ...
 
@@ -94,14 +146,13 @@ class Link:
     Attributes:
         raised: The reason of the first Interrupt that was raised in this run, or None.
             A run with a reason is not Done, even if its handler returns.
-        heard: True once the handler was interrupted after the order to end at once.
-            The handler is then in its clean-up.
+        in_cleanup: True once the handler was interrupted after the order to end at once.
         exports: The manifests of the files that the run has exported.
     """
 
     def __init__(self, upstream: Upstream, clock: Clock, progress_every: float = 0.2) -> None:
         self.raised: InterruptReason | None = None
-        self.heard = False
+        self.in_cleanup = False
         self.exports: list[Any] = []
         self._upstream = upstream
         self._clock = clock
@@ -117,25 +168,25 @@ class Link:
 
     # --- Called by the handler, in any of its threads ---
 
-    def progressed(self, done: float | None, total: float | None, note: str) -> None:
+    def progress(self, done: float | None, total: float | None, note: str) -> None:
         """Send progress, at most once in `progress_every` seconds; the first and the last report are always sent."""
         now = self._clock.monotonic()
         if now - self._sent_at < self._progress_every:
             self._unsent = (done, total, note)
             return
         self._sent_at, self._unsent = now, None
-        self._upstream.progressed(done, total, note)
+        self._upstream.send_progress(done, total, note)
 
     def flush(self) -> None:
         """Send the last report of progress, if it was held back."""
         unsent, self._unsent = self._unsent, None
         if unsent is not None:
-            self._upstream.progressed(*unsent)
+            self._upstream.send_progress(*unsent)
 
-    def ask(self, what: str, data: Any = None) -> Any:
+    def ask(self, request: JobRequest) -> Any:
         """Send a request, wait for its one reply and return its data; raise Interrupt if the request is refused."""
         self.flush()
-        id, answers = self._open(what, data)
+        id, answers = self._open(request)
         try:
             answer = answers.get()
             while answer is None:  # the order to end the run; this request still waits for its reply
@@ -144,14 +195,14 @@ class Link:
             self._waiting.pop(id, None)
         return self._accepted(answer).data
 
-    def call(self, service: str, request: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    def call(self, service: str, data: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         """
         Call a service, and yield its events up to the last.
 
         Raises Interrupt as soon as the run must end.
         Closing the iterator early cancels the call.
         """
-        id, answers = self._open(service, dict(request))
+        id, answers = self._open(CallService(service, dict(data)))
         end = False
         try:
             while not end:
@@ -165,7 +216,7 @@ class Link:
         finally:
             self._waiting.pop(id, None)
             if not end:
-                self._upstream.asked(next(self._ids), CANCEL, id)
+                self._upstream.send_request(next(self._ids), CancelCall(id))
 
     def check(self, *, hard: bool) -> None:
         """Raise Interrupt if the run must end; with `hard`, only from the interrupting stage on, not while draining."""
@@ -185,7 +236,7 @@ class Link:
         After this, a return of the handler no longer makes the run Done.
         """
         self.raised = self.raised or reason
-        self.heard = self._hard is not None
+        self.in_cleanup = self._hard is not None
 
     # --- Called by the slot ---
 
@@ -221,15 +272,15 @@ class Link:
         """
         with self._lock:
             self._on_hard = action
-            told = self._hard is not None
-        if told and action is not None:
+            ordered = self._hard is not None
+        if ordered and action is not None:
             action()
 
-    def _open(self, what: str, data: Any) -> tuple[int, SimpleQueue[Answer | None]]:
+    def _open(self, request: JobRequest) -> tuple[int, SimpleQueue[Answer | None]]:
         id = next(self._ids)
         answers: SimpleQueue[Answer | None] = SimpleQueue()
         self._waiting[id] = answers
-        self._upstream.asked(id, what, data)
+        self._upstream.send_request(id, request)
         return id, answers
 
     def _accepted(self, answer: Answer) -> Answer:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import NoReturn
 
 PLAIN_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
@@ -85,18 +83,3 @@ def file_name(key: str, round_: int = 0) -> str:
         digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:12]
         safe = f"{_UNSAFE.sub('_', key)[:_NAME_HEAD].lstrip('.') or 'key'}-{digest}"
     return f"{safe}.r{round_}" if round_ else safe
-
-
-def renamed(module: str, names: Mapping[str, str]) -> Callable[[str], NoReturn]:
-    """
-    Return a `__getattr__` for a module, which reports the new name of a renamed object.
-
-    For an old name, the function raises ImportError, because `from … import` replaces the text of an AttributeError.
-    """
-
-    def __getattr__(name: str) -> NoReturn:  # noqa: N807 - the module's
-        if name in names:
-            raise ImportError(f"{module}.{name} is now called {names[name]}: import that name.")
-        raise AttributeError(f"module {module!r} has no attribute {name!r}")
-
-    return __getattr__

@@ -79,7 +79,7 @@ class Later:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetter:
+class ToDeadLetter:
     """Publish a copy to the dead-letter queue, with the reason, and acknowledge the message."""
 
     reason: str
@@ -90,7 +90,7 @@ class Release:
     """Return the message to the broker unchanged; the checkpoint stays in the ledger."""
 
 
-Settlement = Ack | Later | DeadLetter | Release
+Settlement = Ack | Later | ToDeadLetter | Release
 
 
 SNOOZED = "snoozed for "

@@ -131,7 +131,7 @@ def _sized(body: bytes, max_bytes: int) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class _Flaw:
+class _JsonFlaw:
     """A placeholder for a value that is not accepted, so that the error can name the path to it."""
 
     what: str
@@ -140,10 +140,10 @@ class _Flaw:
 def _parse(body: bytes) -> None:  # noqa: C901 - a hook for each kind of flaw
     """Raise BadPayload for everything that common parsers accept but strict JSON forbids."""
     _check_depth(body)
-    flaws: list[_Flaw] = []
+    flaws: list[_JsonFlaw] = []
 
-    def flaw(what: str) -> _Flaw:
-        flaws.append(_Flaw(what))
+    def flaw(what: str) -> _JsonFlaw:
+        flaws.append(_JsonFlaw(what))
         return flaws[-1]
 
     def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -178,7 +178,7 @@ def _parse(body: bytes) -> None:  # noqa: C901 - a hook for each kind of flaw
     except ValueError as error:
         raise BadPayload(f"$: expected JSON: {error}") from None
     if flaws or _SURROGATE.search(body):
-        _tell_flaw(root, "$")
+        _raise_flaw(root, "$")
 
 
 def _check_depth(body: bytes) -> None:
@@ -189,9 +189,9 @@ def _check_depth(body: bytes) -> None:
         raise BadPayload(f"$: expected at most {DEPTH} levels of nesting, got more")
 
 
-def _tell_flaw(value: Any, path: str) -> None:
+def _raise_flaw(value: Any, path: str) -> None:
     """Raise BadPayload for the first flaw or lone surrogate in `value`, whose depth is already checked."""
-    if isinstance(value, _Flaw):
+    if isinstance(value, _JsonFlaw):
         raise BadPayload(f"{path}: {value.what}")
     if isinstance(value, str):
         try:
@@ -200,11 +200,11 @@ def _tell_flaw(value: Any, path: str) -> None:
             raise BadPayload(f"{path}: expected text, got a lone surrogate") from None
     elif isinstance(value, dict):
         for name, inner in value.items():
-            _tell_flaw(name, path)
-            _tell_flaw(inner, f"{path}.{name}")
+            _raise_flaw(name, path)
+            _raise_flaw(inner, f"{path}.{name}")
     elif isinstance(value, list):
         for index, inner in enumerate(value):
-            _tell_flaw(inner, f"{path}[{index}]")
+            _raise_flaw(inner, f"{path}[{index}]")
 
 
 def _refuse_infinite(value: Any, path: str) -> None:

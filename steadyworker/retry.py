@@ -19,7 +19,6 @@ from steadyworker.outcome import (
     Ack,
     Counters,
     Crashed,
-    DeadLetter,
     Done,
     Failed,
     Interrupted,
@@ -29,6 +28,7 @@ from steadyworker.outcome import (
     Release,
     Settlement,
     Snoozed,
+    ToDeadLetter,
 )
 
 Wait = Callable[[RetryCallState], float]
@@ -166,12 +166,12 @@ def decide(outcome: Outcome, counters: Counters, policy: RetryPolicy, delay: flo
     |---|---|
     | `Done` | `Ack` |
     | `Snoozed` | `Later`, after the handler's delay |
-    | `Rejected` | `DeadLetter`, with its reason |
+    | `Rejected` | `ToDeadLetter`, with its reason |
     | `Interrupted` | `Release` |
     | `Failed` | `Later`, after the handler's delay if it gave one, else after `delay` |
-    | `Failed`, at `max_attempts` | `DeadLetter` ("exhausted") |
+    | `Failed`, at `max_attempts` | `ToDeadLetter` ("exhausted") |
     | `Crashed` | `Later`, after `delay` |
-    | `Crashed`, at `max_crashes` | `DeadLetter` ("crash-loop") |
+    | `Crashed`, at `max_crashes` | `ToDeadLetter` ("crash-loop") |
     """
     match outcome:
         case Done():
@@ -179,14 +179,14 @@ def decide(outcome: Outcome, counters: Counters, policy: RetryPolicy, delay: flo
         case Snoozed(delay=wanted):
             return Later(wanted)
         case Rejected(reason=reason):
-            return DeadLetter(reason)
+            return ToDeadLetter(reason)
         case Interrupted():
             return Release()
         case Failed(delay=wanted):
             if counters.attempts >= policy.max_attempts:
-                return DeadLetter("exhausted")
+                return ToDeadLetter("exhausted")
             return Later(delay if wanted is None else wanted)
         case Crashed(cause=cause):
             if counters.crashes >= policy.max_crashes:
-                return DeadLetter(f"crash-loop: {cause}")
+                return ToDeadLetter(f"crash-loop: {cause}")
             return Later(delay)

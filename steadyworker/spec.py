@@ -291,9 +291,9 @@ class Check:
         try:
             return rule(value)
         except (ValueError, TypeError) as error:
-            said = str(error)
-            got = "" if ", got " in said else f" Got {value!r}."
-            raise ConfigError(f"{self._owner}.{name}: {said}{got}", id="config.worker") from None
+            problem = str(error)
+            got = "" if ", got " in problem else f" Got {value!r}."
+            raise ConfigError(f"{self._owner}.{name}: {problem}{got}", id="config.worker") from None
 
 
 def duration(value: Any) -> float | None:

@@ -41,8 +41,7 @@ FLOORS: dict[str, int] = {
     "lifecycle.py": 2,
     "ledger/base.py": 2,
     "ledger/rules.py": 2,
-    "exports/base.py": 2,
-    "exports/manifest.py": 2,
+    "export.py": 2,
     # 3. Parts.
     "system/": 3,
     "telemetry/": 3,
@@ -83,12 +82,21 @@ class Wing:
 
 
 WINGS: dict[str, Wing] = {
-    "exports/": Wing(floors=2, also=("payload.py", "telemetry/", "system/")),
+    "exports/": Wing(
+        floors=2,
+        also=("payload.py", "telemetry/", "system/", "config/options.py", "config/services.py"),
+        seen_from=10,
+    ),
+    "exports/cli/": Wing(floors=8, also=("exports/",), seen_from=10),
     "deadletters.py": Wing(floors=4, also=("runner/dead_jobs.py", "runner/envelope.py", "runner/letters.py")),
-    "diagnosis/": Wing(floors=2, also=("telemetry/",)),
+    "diagnosis/": Wing(floors=2, also=("telemetry/",), seen_from=10),
+    "diagnosis/cli/": Wing(floors=8, also=("diagnosis/",), seen_from=10),
     "network/": Wing(floors=2, seen_from=10),  # what adapters for brokers on a network share; the core never imports it
-    "testing/": Wing(floors=7, also=("exports/", "deadletters.py"), seen_from=10),  # shipped for users; never imported
+    "testing/": Wing(floors=7, also=("deadletters.py",), seen_from=10),  # shipped for users; never imported
 }
+
+# Houses of their own in this distribution: the core finds them by entry points (`system/entry_points.py`) only.
+SIDE_HOUSES = ("exports/", "diagnosis/")
 
 # What runs inside a child speaks frames, and knows neither broker nor ledger.
 STRANGERS: dict[str, tuple[str, ...]] = {"slots/child.py": ("adapter.py", "delivery.py", "backends/", "ledger/")}
@@ -127,11 +135,10 @@ LATE: dict[str, tuple[str, ...]] = {
     # `run` starts its first child before it imports the rest, so that both import at the same time.
     "steadyworker/cli/run.py": ("steadyworker.cli.targets.", "steadyworker.service.launch."),
     "steadyworker/cli/exec.py": ("steadyworker.programs.worker.", "steadyworker.service.launch."),
-    # A worker process needs the catalogue only for its first error, and its import takes 8 ms.
-    "steadyworker/diagnosis/remedies.py": ("steadyworker.diagnosis.catalogue.",),
 }
 BROKERS = re.compile("rabbit|amqp|pika|stomp|activemq|artemis|rocketmq", re.IGNORECASE)
-MOST_TOP_FILES = 20
+SERVICES = re.compile("spark", re.IGNORECASE)
+MOST_TOP_FILES = 21
 MOST_FLOORS = 12
 """As many rooms, one upon the other, as a reader can keep in mind."""
 CLOCKS = {
@@ -318,20 +325,46 @@ def no_file_imports_through_a_face(house: House) -> Iterator[str]:
 def the_core_names_no_broker(house: House) -> Iterator[str]:
     """Text for people may name brokers; identifiers, imports and compared values may not."""
     for file in house.core.values():
-        if file.name.startswith("steadyworker/diagnosis/"):
+        for node, value in spelled(file) if not under(file.name, ("diagnosis/",)) else ():
+            if BROKERS.search(value):
+                yield file.at(node, f"names a broker: {value!r}; say it with Capabilities, or in the adapter")
+
+
+def the_core_names_no_service(house: House) -> Iterator[str]:
+    """Text for people may name Spark; identifiers, imports and compared values may not."""
+    # A unit of systemd is hardened in another way where Java runs.
+    elsewhere = (*SIDE_HOUSES, "deploy/", "cli/deploy.py")
+    for file in house.core.values():
+        for node, value in spelled(file) if not under(file.name, elsewhere) else ():
+            if SERVICES.search(value):
+                yield file.at(node, f"names a service: {value!r}; a service is found by its entry point")
+
+
+def spelled(file: File) -> Iterator[tuple[ast.AST, str]]:
+    """The identifiers, imported names and compared values of a file."""
+    for node in ast.walk(file.tree):
+        for field, value in ast.iter_fields(node):
+            if isinstance(value, str) and field in {"id", "attr", "arg", "name", "asname", "module"}:
+                yield node, value
+        if isinstance(node, (ast.Compare, ast.MatchValue)):
+            constants = (part.value for part in ast.walk(node) if isinstance(part, ast.Constant))
+            yield from ((node, value) for value in constants if isinstance(value, str))
+
+
+def the_core_imports_no_side_house(house: House) -> Iterator[str]:
+    """Not in a package face, not for type checkers, and not by `import_module("steadyworker.exports…")`."""
+    named = re.compile("|".join(rf"steadyworker\.{name.rstrip('/')}\b" for name in SIDE_HOUSES))
+    for file in house.core.values():
+        if under(file.name, SIDE_HOUSES):
             continue
-        for node in ast.walk(file.tree):
-            spelled = [
-                value
-                for field, value in ast.iter_fields(node)
-                if isinstance(value, str) and field in {"id", "attr", "arg", "name", "asname", "module"}
-            ]
-            if isinstance(node, (ast.Compare, ast.MatchValue)):
-                constants = (part.value for part in ast.walk(node) if isinstance(part, ast.Constant))
-                spelled += [value for value in constants if isinstance(value, str)]
-            for value in spelled:
-                if BROKERS.search(value):
-                    yield file.at(node, f"names a broker: {value!r}; say it with Capabilities, or in the adapter")
+        for node, dotted in file.imports():
+            if named.match(dotted):
+                yield file.at(node, f"imports {dotted}; the core finds it by its entry point")
+        for call in ast.walk(file.tree):
+            for argument in call.args if isinstance(call, ast.Call) else ():
+                text = argument.value if isinstance(argument, ast.Constant) else None
+                if isinstance(text, str) and named.match(text):
+                    yield file.at(argument, f"names {text}; the core finds it by its entry point")
 
 
 def the_core_imports_no_adapter(house: House) -> Iterator[str]:
@@ -464,6 +497,10 @@ RULES: dict[Rule, dict[str, str]] = {
         "steadyworker/link.py": "from steadyworker import Job",
     },
     the_core_names_no_broker: {"steadyworker/runner/runner.py": "if scheme == 'amqp': pass"},
+    the_core_names_no_service: {"steadyworker/service/assemble.py": "def f(spark_master): ..."},
+    the_core_imports_no_side_house: {
+        "steadyworker/job.py": "if TYPE_CHECKING:\n    from steadyworker.exports.manifest import Manifest"
+    },
     the_core_imports_no_adapter: {"steadyworker/service/assemble.py": "import steadyworker_sqlite"},
     adapters_know_the_contract_only: {"adapters/steadyworker_a/adapter.py": "import steadyworker.job"},
     adapters_look_alike: {f"adapters/steadyworker_a/{name}": "" for name in ADAPTER_FILES - {"errors.py"}},

@@ -16,7 +16,7 @@ from steadyworker.errors import BrokerUnavailable, ConfigError, Finding, LedgerU
 from steadyworker.ledger.base import Hindrance, JobId, Orphan, OwnerSeen, Row, State
 from steadyworker.service import checks
 from steadyworker.spec import WorkerSpec, spec_of
-from steadyworker.system.host import Host, Unit, kills_group, look, unit_from
+from steadyworker.system.host import Host, Unit, kills_group, read_host, unit_from
 from steadyworker.worker import Worker
 
 LEVELS: tuple[Level, ...] = ("error", "warning", "note")
@@ -208,10 +208,9 @@ def test_nothing_is_wrong() -> None:
 # --- unsafe reach
 
 
-@pytest.mark.parametrize("ledger", ["sqlite:/l.db", "memory:"])
-def test_a_ledger_of_one_host_with_consumers_that_cannot_be_counted_is_one_error(ledger: str) -> None:
+def test_a_ledger_of_one_host_with_consumers_that_cannot_be_counted_is_one_error() -> None:
     uncounted = Capabilities()
-    twice = found(spec(), spec(queue="other"), settings=options(ledger=ledger), broker=uncounted)
+    twice = found(spec(), spec(queue="other"), settings=options(ledger="sqlite:/l.db"), broker=uncounted)
     only(twice, "error", "serves this host only", "--ledger-reach host")
 
 
@@ -231,9 +230,8 @@ def test_reach_that_is_safe_or_confirmed(settings: Options, broker: Capabilities
 REFUSES = Broker(NETWORK, count=Uncounted("amqp://joe:SECRET@host refused", "grant the right"))
 
 
-@pytest.mark.parametrize("ledger", ["sqlite:/l.db", "memory:"])
-def test_a_broker_that_refuses_to_count_is_an_error_with_a_ledger_of_one_host(ledger: str) -> None:
-    findings = found(settings=options(ledger=ledger), adapter=REFUSES)
+def test_a_broker_that_refuses_to_count_is_an_error_with_a_ledger_of_one_host() -> None:
+    findings = found(settings=options(ledger="sqlite:/l.db"), adapter=REFUSES)
     only(findings, "error", "it is unknown how many consumers queue 'exports' has: amqp://", "--ledger-reach host")
     assert findings[0].what.endswith("@host refused.")
     assert "SECRET" not in findings[0].what
@@ -427,7 +425,7 @@ def test_a_broker_or_ledger_that_is_away_is_waited_for() -> None:
 
 
 def test_the_checks_of_this_machine() -> None:
-    host = look({"INVOCATION_ID": "x"}, ["a"])
+    host = read_host({"INVOCATION_ID": "x"}, ["a"])
     assert (host.command_line, host.notified) == (("a",), False)
     assert host.unit is None  # pytest is no unit's main process
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from steadyworker.adapter import Delivered, Signal
-from steadyworker.backends.connections import line_of
+from steadyworker.backends.connections import job_queue
 from steadyworker.backends.opening import namespace_of, open_adapter_for, open_ledger
 from steadyworker.client import Client, message
 from steadyworker.config.resolve import Options, load
@@ -189,7 +189,7 @@ class TestAWorkersOwnKeyHeader:
 )
 def test_what_cannot_be_is_refused(place: Place, wrong: dict[str, object]) -> None:
     with place.client() as client, pytest.raises((ValueError, TypeError), match="Expected"):
-        client.send("exports", {}, **wrong)  # type: ignore[call-overload]
+        client.send("exports", {}, **wrong)  # type: ignore[arg-type]
 
 
 ODD = os.fsdecode(b"caf\xe9.csv")
@@ -477,9 +477,9 @@ def test_a_key_is_checked_alike_when_a_job_is_sent_looked_up_or_cancelled(
 
 
 def test_a_delay_may_be_a_text(place: Place) -> None:
-    line = line_of(Exports, place.options)
-    assert message(line, Request("a"), key="k", delay="1h 30m", headers={}).delay == 5400
-    assert message(line, Request("a"), key="k", delay="60", headers={}).delay == 60
+    queue = job_queue(Exports, place.options)
+    assert message(queue, Request("a"), key="k", delay="1h 30m", headers={}).delay == 5400
+    assert message(queue, Request("a"), key="k", delay="60", headers={}).delay == 60
 
 
 @pytest.mark.parametrize("url", ["amqp://127.0.0.1:1/", "amqp://no-such-host.invalid/"], ids=["refused", "unknown"])

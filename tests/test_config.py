@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from steadyworker.config.resolve import OPTIONS, Options, handed_on, load
+from steadyworker.config.resolve import Options, handed_on, load
+from steadyworker.config.services import all_options
 from steadyworker.errors import ConfigError
 from steadyworker.units import parse_seconds
 
@@ -33,10 +34,11 @@ SAMPLES: dict[str, tuple[str, str, Any]] = {
     "health": ("8080", "8080", "127.0.0.1:8080"),
     "log_format": ("JSON", '"json"', "json"),
     "log_level": ("debug", '"debug"', "debug"),
+    "concurrency": ("4", "4", 4),
+    # Of a service; it begins with the service's name.
     "spark_master": ("yarn", '"yarn"', "yarn"),
     "spark_conf": ("spark.driver.memory=2g", '{ "spark.driver.memory" = "2g" }', {"spark.driver.memory": "2g"}),
     "spark_stuck_after": ("10 min", "600", 600.0),
-    "concurrency": ("4", "4", 4),
 }
 
 
@@ -53,7 +55,7 @@ def refused(cwd: Path, environ: dict[str, str] | None = None, **arguments: Any) 
 
 
 def test_every_setting_has_a_sample_here() -> None:
-    assert [option.name for option in OPTIONS] == list(SAMPLES)
+    assert [option.name for option in all_options()] == list(SAMPLES)
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -69,8 +71,9 @@ def test_a_flag_outranks_the_environment_which_outranks_the_file_which_outranks_
     file.write_text(f"{name} = {toml}\n")
     written = read(tmp_path)
 
+    (option,) = (each for each in all_options() if each.name == name)
     for options in (flag, environment, written):
-        assert getattr(options, name) == expected
+        assert options.value(option) == expected
     assert flag.origins[name] == "--" + name.replace("_", "-")
     assert environment.origins[name] == variable
     assert written.origins[name] == f"{name} in {file}"
@@ -289,7 +292,7 @@ def test_what_was_given_as_an_argument_is_handed_on_to_the_clients_of_handlers(
 
 def test_a_value_of_spark_s_can_have_commas(tmp_path: Path) -> None:
     def conf(text: str) -> dict[str, str]:
-        return dict(read(tmp_path, spark_conf=text).spark_conf)
+        return dict(read(tmp_path, spark_conf=text).of_services["spark_conf"])
 
     jars = {"spark.jars": "/a.jar,/b=c.jar", "spark.driver.memory": "2g"}
     assert conf("spark.jars=/a.jar, /b=c.jar,spark.driver.memory=2g") == jars

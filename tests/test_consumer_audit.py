@@ -13,9 +13,9 @@ from steadyworker.clock import Times
 from steadyworker.errors import BrokerUnavailable, LedgerUnavailable
 from steadyworker.ledger.base import OwnerSeen
 from steadyworker.ledger.lease import QUIET, Keeper, registered_name
-from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.runner.consumer_audit import LOOK_EVERY, AuditResult, ConsumerAudit
 from steadyworker.testing.clock import FakeClock
+from steadyworker.testing.memory_ledger import MemoryLedger
 
 NAME = registered_name("cluster/vhost", "exports")
 HEARTBEATS = 180.0

@@ -16,14 +16,14 @@ from steadyworker.deadletters import DeadLetterQueue
 from steadyworker.delivery import KEY
 from steadyworker.errors import PublishFailed, SteadyWorkerError, Unsettled
 from steadyworker.ledger.base import Claimed, JobId, KeptMessage, Moving, Row, State, Verdict
-from steadyworker.ledger.memory import MemoryLedger
-from steadyworker.ledger.rules import AckDuplicate, Claim, HeldBy, answer
+from steadyworker.ledger.rules import AckDuplicate, Claim, HeldBy, action_for
 from steadyworker.outcome import Counters
 from steadyworker.runner.envelope import Envelope
 from steadyworker.runner.planning import message_for
 from steadyworker.testing.broker import MemoryBroker
 from steadyworker.testing.clock import FakeClock
-from steadyworker.testing.queues import Message
+from steadyworker.testing.memory_ledger import MemoryLedger
+from steadyworker.testing.queues import QueuedMessage
 
 SPEC = QueueSpec("exports", "exports.dead")
 BODY = b'{"merchant": "m-17"}'
@@ -81,11 +81,11 @@ class Bench:
         assert self.ledger.moved(row.token)
 
     @property
-    def work(self) -> list[Message]:
+    def work(self) -> list[QueuedMessage]:
         return self.broker.messages("exports")
 
     @property
-    def dead(self) -> list[Message]:
+    def dead(self) -> list[QueuedMessage]:
         return self.broker.dead("exports")
 
 
@@ -223,9 +223,9 @@ def test_replaying_again_after_a_crash_runs_the_job_once(bench: Bench) -> None:
     first, second = bench.work
     assert (first.headers, first.body) == (second.headers, second.body)
     digest = hashlib.sha256(BODY).digest()
-    assert isinstance(answer(None, 0, digest, HeldBy.GONE, Counters(), 5), Claim)
+    assert isinstance(action_for(None, 0, digest, HeldBy.GONE, Counters(), 5), Claim)
     assert bench.ledger.done(bench.run("k-1", round_=1).token)
-    assert answer(bench.row("k-1", 1), 0, digest, HeldBy.GONE, Counters(), 5) == AckDuplicate(State.DONE)
+    assert action_for(bench.row("k-1", 1), 0, digest, HeldBy.GONE, Counters(), 5) == AckDuplicate(State.DONE)
 
 
 def test_a_letter_cannot_be_replayed_twice(bench: Bench) -> None:

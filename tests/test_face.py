@@ -26,18 +26,3 @@ def test_windows_is_told_of_wsl() -> None:
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert said.returncode == 1
     assert "WSL" in said.stderr.splitlines()[-1]
-
-
-@pytest.mark.parametrize(
-    ("statement", "now"),
-    [
-        ("from steadyworker.events import Adrift", "DeliveryLost"),
-        ("from steadyworker.adapter import Copy", "OutgoingMessage"),
-        ("import steadyworker.adapter; steadyworker.adapter.Gone", "Unreachable"),
-    ],
-)
-def test_an_old_name_says_what_it_is_called_now(statement: str, now: str) -> None:
-    with pytest.raises(ImportError, match=f"is now called {now}"):
-        exec(statement, {})
-    with pytest.raises(ImportError, match="cannot import name 'Other'"):
-        exec("from steadyworker.events import Other", {})

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import string
-from collections import defaultdict
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -23,38 +22,164 @@ ROOT = Path(__file__).parents[1]
 TEXTS = Path(__file__).with_name("check-texts.txt")
 TABLES = {path.parent.name: path for folder in ("steadyworker", "adapters") for path in (ROOT / folder).rglob(TABLE)}
 
-VALUES: dict[str, object] = {
-    "attribute": "time_limit",
-    "consumers": "3 consumers",
-    "enough": 62.0,
-    "error": "Expected a file of SQLite, got something else.",
-    "expected": "a whole number of at least 1",
-    "hours": 5.25,
-    "jobs": "2 jobs",
-    "kills_after": 30.0,
-    "kind": "nfs4",
-    "limit": "1 GiB",
-    "listed": 2,
-    "loss": "another file has its place",
-    "meant": "concurrency",
-    "name": "concurency",
-    "other": "--broker-file",
-    "path": "/var/lib/steadyworker/broker.db",
-    "platform": "darwin",
-    "problem": "Expected a namespace of at most 200 characters, got one of 300.",
-    "queue": "exports",
-    "reason": "the management API does not respond",
-    "remedy": "restart the workers, so that they open the new file.",
-    "scheme": "sqlite",
-    "setting": "--broker",
-    "slots": "2 GiB",
-    "stop_within": 60.0,
-    "unit": "steadyworker@1.service",
-    "user": 1000,
-    "value": "'ten'",
-    "worker": "exports:PaymentExports",
+VALUES: dict[str, dict[str, object]] = {
+    "backends": {
+        "former": "old-cluster/vhost",
+        "identity": "broker-1.example:61613",
+        "namespace": "broker-2.example:61613,broker-3.example:61613",
+        "other": "--broker-file",
+        "otherwise": "; if it is another broker, set --namespace 'broker-1.example:61613'",
+        "queue": "exports",
+    },
+    "config": {
+        "attribute": "time_limit",
+        "error": "Expected a file of SQLite, got something else.",
+        "expected": "a whole number of at least 1",
+        "meant": "concurrency",
+        "other": "--broker-file",
+        "path": "/var/lib/steadyworker/broker.db",
+        "setting": "--broker",
+        "value": "'ten'",
+        "worker": "exports:PaymentExports",
+    },
+    "ledger": {
+        "ahead": "db-2.example:5432",
+        "apart": 12.0,
+        "behind": "db-1.example:5432",
+        "error": "Expected a file of SQLite, got something else.",
+        "folder": "/var/lib/steadyworker",
+        "free": 12,
+        "fsync": "on",
+        "kind": "nfs4",
+        "least": 64,
+        "path": "/var/lib/steadyworker/broker.db",
+        "synchronous": "off",
+        "url": "postgresql://joe@db.example/jobs",
+    },
+    "service": {
+        "consumers": "3 consumers",
+        "enough": 62.0,
+        "error": "Expected a file of SQLite, got something else.",
+        "hours": 5.25,
+        "jobs": "2 jobs",
+        "kills_after": 30.0,
+        "limit": "1 GiB",
+        "listed": 2,
+        "meant": "concurrency",
+        "name": "concurency",
+        "platform": "darwin",
+        "problem": "Expected a namespace of at most 200 characters, got one of 300.",
+        "queue": "exports",
+        "reason": "the management API does not respond",
+        "remedy": "restart the workers, so that they open the new file.",
+        "scheme": "sqlite",
+        "slots": "2 GiB",
+        "stop_within": 60.0,
+        "unit": "steadyworker@1.service",
+        "worker": "exports:PaymentExports",
+    },
+    "steadyworker_rabbitmq": {
+        "action": "consume from 'exports'",
+        "after": "a delay that grows by 3 s with each delivery, to 60 s",
+        "alarm": "low on memory",
+        "argument": "x-dead-leter-exchange",
+        "arguments": "x-queue-type=quorum, x-delivery-limit=-1",
+        "cause": "http://host-1:15672 does not respond (timed out)",
+        "command": "rabbitmqctl set_policy -p / steadyworker-exports '^exports$' '{\"delivery-limit\": -1}' --apply-to queues",
+        "count": 3,
+        "differences": "x-overflow: expected 'reject-publish', got none",
+        "duration": "10800 s",
+        "effect": "no job starts until it is back",
+        "error": "Expected a file of SQLite, got something else.",
+        "expected": "exports.dead",
+        "fate": "are lost",
+        "heartbeat": 600,
+        "key": "max-length",
+        "largest": 134217728,
+        "late": "A job of 'exports' may run 10800 s, but the broker takes a delivery back after 1800 s.",
+        "limit": 20,
+        "longer": "write consumer_timeout = 11700000 into rabbitmq.conf",
+        "longest": 50000,
+        "messages": "Jobs",
+        "name": "rabbit@host-1",
+        "names": "'rabbit@host-1' from host-1:5672, 'rabbit@host-2' from host-2:5672",
+        "near": "x-dead-letter-exchange",
+        "needed": 25.0,
+        "oldest": "3.10",
+        "opening": "run rabbitmq-plugins enable rabbitmq_management, or switch it off (?management=off).",
+        "pause": 1800,
+        "policy": "tidy",
+        "product": "RabbitMQ",
+        "queue": "exports",
+        "quoted": "exports.later.1000ms",
+        "reason": ": the management API is switched off",
+        "removal": "remove expires from policy 'tidy', or from the operator policy that sets it.",
+        "role": "work queue",
+        "seconds": 60.0,
+        "sender": "rabbitmqctl set_permissions -p / shop '^$' '^amq\\.default$' '^$'",
+        "size": 16777217,
+        "target": "undelivered",
+        "timeout": 1800.0,
+        "unseen": "policies",
+        "user": 1000,
+        "version": "3.9.27",
+        "vhost": "/",
+        "wait": "3 s",
+        "worker": "rabbitmqctl set_permissions -p / shop '^exports(\\.later\\..*|\\.dead)?$' '^amq\\.default$' '^exports(\\.later\\..*|\\.dead)?$'",
+    },
+    "steadyworker_rocketmq": {
+        "access": "read",
+        "apart": "ahead of",
+        "broker": "broker-a",
+        "command": "mqadmin updateTopic -n localhost:9876 -c DefaultCluster -t exports -r 16 -w 16",
+        "concurrency": 4,
+        "count": 17,
+        "cve": "CVE-2023-33246",
+        "deliveries": 17,
+        "empty": 4,
+        "error": "Expected a file of SQLite, got something else.",
+        "follows": "so a worker process gets delayed messages early, and holds each back until its time",
+        "got": "FIFO",
+        "group": "exports",
+        "harm": "run programs on the broker's host",
+        "hours": 72,
+        "levels": "'1s 5s 10s' at broker-a, '1s 5s 30s' at broker-b",
+        "library": "rocketmq-client-python",
+        "limit": 4194304,
+        "oldest": "4.9.7",
+        "queues": 16,
+        "remedy": "restart the workers, so that they open the new file.",
+        "role": "ASYNC_MASTER",
+        "seconds": 95.0,
+        "size": 65536,
+        "slots": 20,
+        "subject": "Broker broker-a",
+        "topic": "exports",
+        "topics": "'reports', 'invoices'",
+        "user": 1000,
+        "version": "4.9.5",
+        "wanted": "NORMAL",
+        "workers": 5,
+    },
+    "steadyworker_sqlite": {
+        "error": "Expected a file of SQLite, got something else.",
+        "kind": "nfs4",
+        "loss": "another file has its place",
+        "path": "/var/lib/steadyworker/broker.db",
+        "queue": "exports",
+        "remedy": "restart the workers, so that they open the new file.",
+        "user": 1000,
+    },
+    "system": {
+        "file": "the ledger",
+        "folder": "/var/lib/steadyworker",
+        "owner": 1001,
+        "path": "/var/lib/steadyworker/broker.db",
+        "rights": 436,
+        "user": 1000,
+    },
 }
-"""A real value for each field that the templates have."""
+"""A real value for each field of the templates, by package."""
 
 
 class Call(NamedTuple):
@@ -165,7 +290,7 @@ def rendered() -> str:
     for package in sorted(TABLES):
         for text in texts(package):
             if text.what:
-                values = {name: VALUES[name] for name in fields(text)}
+                values = {name: VALUES[package][name] for name in fields(text)}
                 finding = Finding(
                     text.level or "warning", text.what.format(**values), text.remedy.format(**values), id=text.id
                 )
@@ -178,12 +303,10 @@ def rendered() -> str:
 
 
 def test_the_file_for_readers_has_each_text() -> None:
-    missing: defaultdict[str, list[str]] = defaultdict(list)
-    for package in TABLES:
-        for text in texts(package):
-            for name in fields(text) - VALUES.keys():
-                missing[name].append(text.id)
-    assert not missing, "give each field a real value in VALUES"
+    needed = {package: {name for text in texts(package) for name in fields(text)} for package in TABLES}
+    assert {package: {*values} for package, values in VALUES.items()} == needed, (
+        "give each field a real value in VALUES"
+    )
     assert TEXTS.read_text(encoding="utf-8") == rendered(), "run `python -m tests.test_findings`"
 
 

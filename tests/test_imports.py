@@ -6,15 +6,29 @@ Each case is the modules of a fresh process after one import, and names those th
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.processes
 
-# The other half of the house: a child speaks frames, and knows neither the broker's side nor the command line.
-_OURS = ("cli", "service", "runner", "events", "ledger", "backends", "config", "client", "deadletters")
+# The other half of the house: a child reads and writes frames, and knows neither the broker's side nor the command line.
+_OURS = (
+    "cli",
+    "exports",
+    "diagnosis",
+    "service",
+    "runner",
+    "events",
+    "ledger",
+    "backends",
+    "config",
+    "client",
+    "deadletters",
+)
 _PARENTS_ONLY = {f"steadyworker.{name}" for name in _OURS} | {"click", "tomllib", "sqlite3", "http", "email"}
 _JVM = {"pyspark", "py4j", "pyarrow"}
 
@@ -29,7 +43,11 @@ _JVM = {"pyspark", "py4j", "pyarrow"}
         ),
         (
             "steadyworker.service.launch",
-            {"click", "steadyworker.cli", "steadyworker.client", "steadyworker.testing", *_JVM},
+            {
+                "click",
+                *(f"steadyworker.{name}" for name in ("cli", "client", "testing", "exports", "diagnosis")),
+                *_JVM,
+            },
         ),
         ("steadyworker.slots.child", _PARENTS_ONLY | _JVM),
         ("steadyworker", {"msgspec", "structlog", "click", "dataclasses"}),
@@ -41,3 +59,50 @@ def test_a_start_imports_no_more_than_it_needs(imported: str, without: set[str])
     modules = set(said.stdout.split())
     assert imported in modules
     assert modules & without == set()
+
+
+APP = """
+import atexit
+import os
+import sys
+from pathlib import Path
+
+from steadyworker import Job, Worker
+
+
+def write_modules(of: str) -> None:
+    Path(f"modules-of-{of}").write_text(" ".join(sys.modules))
+
+
+class Plain(Worker[bytes]):
+    queue = "plain"
+    time_limit = 60
+    isolation = os.environ["ISOLATION"]
+
+    def handle(self, job: Job[bytes]) -> None:
+        job.checkpoint(1)
+        write_modules(f"run-{os.getpid()}")
+
+
+atexit.register(write_modules, f"end-{os.getpid()}")
+"""
+
+
+@pytest.mark.parametrize("isolation", ["process", "thread"])
+def test_a_worker_process_that_exports_nothing_has_no_module_of_a_side_house(tmp_path: Path, isolation: str) -> None:
+    """Neither the worker process at its end nor its child during a run; a retry's warnings would import the catalogue."""
+    (tmp_path / "app.py").write_text(APP)
+    environ = {**os.environ, "STEADYWORKER_STATE_DIR": str(tmp_path / "state"), "ISOLATION": isolation}
+    for arguments in (["send", "app:Plain", "-"], ["run", "app:Plain", "--max-jobs", "1"]):
+        command = [sys.executable, "-m", "steadyworker", *arguments]
+        subprocess.run(command, cwd=tmp_path, env=environ, input=b"body", check=True, timeout=60)
+
+    files = [path.name for path in tmp_path.glob("modules-of-*")]
+    assert len([name for name in files if "run" in name]) == 1
+    assert len([name for name in files if "end" in name]) == (3 if isolation == "process" else 2), (
+        "sender, worker, child"
+    )
+    for path in tmp_path.glob("modules-of-*"):
+        modules = path.read_text().split()
+        assert "steadyworker.job" in modules
+        assert [name for name in modules if name.startswith(("steadyworker.exports", "steadyworker.diagnosis"))] == []

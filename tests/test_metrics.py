@@ -30,7 +30,7 @@ from steadyworker.ledger.base import JobId, Row
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.network.errors import Silent
 from steadyworker.service.timed_ledger import timed
-from steadyworker.telemetry.gauges import Reading
+from steadyworker.telemetry.gauges import QueueReading
 from steadyworker.telemetry.loss_reasons import REASONS, reason_of
 from steadyworker.telemetry.metrics import REJECTIONS, Metrics, open_metrics
 from steadyworker.testing.clock import FakeClock
@@ -122,8 +122,8 @@ def test_a_run_of_three_hours_is_no_run_of_ten_seconds(metrics: Metrics) -> None
     assert buckets['{le="10800.0",outcome="done",queue="exports"}'] == 1
 
 
-def reading() -> Reading:
-    return Reading(
+def reading() -> QueueReading:
+    return QueueReading(
         queue="exports",
         running=2,
         slots=4,
@@ -139,7 +139,7 @@ def reading() -> Reading:
 
 def test_the_state_of_the_process_is_read_at_each_scrape(metrics: Metrics) -> None:
     state = {"alive": True, "ready": True}
-    readings: list[Reading] = []
+    readings: list[QueueReading] = []
     metrics.watch(["exports"], lambda: readings, lambda: state)
     assert counted(metrics, "steadyworker_slots") == {}, "before the first contact with the broker"
     assert counted(metrics, "steadyworker_ready") == {"": 1}

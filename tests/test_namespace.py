@@ -8,15 +8,15 @@ from typing import Any, cast
 
 import pytest
 
-from steadyworker import config
 from steadyworker.adapter import Adapter, Capabilities, QueueSpec, Renamable, Settings
 from steadyworker.backends.opening import former_identity, namespace_of
 from steadyworker.clock import Times
+from steadyworker.config import resolve as config
 from steadyworker.config.resolve import Options
 from steadyworker.errors import ConfigError
 from steadyworker.ledger.lease import registered_name
-from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.testing.clock import FakeClock
+from steadyworker.testing.memory_ledger import MemoryLedger
 from steadyworker_rabbitmq import RabbitmqAdapter
 
 OLD, NEW = "rabbit@a:/", "shop:/"

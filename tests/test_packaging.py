@@ -189,7 +189,6 @@ def test_entry_points_are_those_of_the_project(
 def test_every_entry_point_loads_from_the_wheel_alone(
     installed: Path, pyproject: dict[str, dict[str, dict[str, dict[str, str]]]]
 ) -> None:
-    groups = pyproject["project"]["entry-points"].values()
     loaded = alone(
         installed,
         f"""
@@ -197,10 +196,12 @@ from importlib.metadata import distributions
 (ours,) = (d for d in distributions(path=[{str(installed)!r}]))
 for point in ours.entry_points:
     point.load()
-    print(point.name)
+    if point.group != "steadyworker.findings":
+        print(point.name)
 """,
     )
 
+    groups = pyproject["project"]["entry-points"].values()
     assert sorted(loaded.split()) == sorted(["steadyworker", *(name for group in groups for name in group)])
 
 

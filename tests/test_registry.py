@@ -11,17 +11,14 @@ import pytest
 from steadyworker.adapter import QueueSpec, Settings
 from steadyworker.backends import registry
 from steadyworker.errors import ConfigError
+from tests.support.distributions import distribution
 
 SPEC = QueueSpec("q", "q.dead")
 
 
 def install(folder: Path, name: str, scheme: str, source: str) -> None:
-    """A distribution with an adapter, as pip would leave it."""
-    (folder / f"{name}.py").write_text(source)
-    info = folder / f"{name}-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[steadyworker.adapters]\n{scheme} = {name}\n")
+    """A distribution with an adapter."""
+    distribution(folder, name, registry.GROUP, {scheme: name}, source)
 
 
 @pytest.fixture

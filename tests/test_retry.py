@@ -16,7 +16,6 @@ from steadyworker.outcome import (
     Ack,
     Counters,
     Crashed,
-    DeadLetter,
     Done,
     Failed,
     Interrupted,
@@ -26,6 +25,7 @@ from steadyworker.outcome import (
     Release,
     Settlement,
     Snoozed,
+    ToDeadLetter,
 )
 from steadyworker.retry import RetryPolicy, count, decide, drawn_delay
 
@@ -37,18 +37,18 @@ DECISIONS: list[tuple[Outcome, Counters, Settlement]] = [
     (Done(), Counters(), Ack()),
     (Done(), Counters(attempts=9, crashes=9), Ack()),
     (Snoozed(60.0), Counters(attempts=9), Later(60.0)),
-    (Rejected("no such merchant"), Counters(), DeadLetter("no such merchant")),
+    (Rejected("no such merchant"), Counters(), ToDeadLetter("no such merchant")),
     (Interrupted(), Counters(interruptions=99), Release()),
     (Failed("odd"), Counters(attempts=1), Later(7.0)),
     (Failed("odd"), Counters(attempts=4), Later(7.0)),
-    (Failed("odd"), Counters(attempts=5), DeadLetter("exhausted")),
+    (Failed("odd"), Counters(attempts=5), ToDeadLetter("exhausted")),
     (Failed("odd", delay=0.0), Counters(attempts=1), Later(0.0)),
     (Failed("odd", delay=90.0), Counters(attempts=1), Later(90.0)),
-    (Failed("odd", delay=90.0), Counters(attempts=5), DeadLetter("exhausted")),
+    (Failed("odd", delay=90.0), Counters(attempts=5), ToDeadLetter("exhausted")),
     (Failed("odd"), Counters(attempts=1, crashes=9), Later(7.0)),
     (Crashed("SIGSEGV"), Counters(crashes=1), Later(7.0)),
     (Crashed("SIGSEGV"), Counters(crashes=2, attempts=9), Later(7.0)),
-    (Crashed("SIGKILL"), Counters(crashes=3), DeadLetter("crash-loop: SIGKILL")),
+    (Crashed("SIGKILL"), Counters(crashes=3), ToDeadLetter("crash-loop: SIGKILL")),
 ]
 
 
@@ -178,7 +178,7 @@ def test_no_job_is_tried_for_ever(outcomes: list[Outcome]) -> None:
         failed += isinstance(outcome, Failed)
         crashed += isinstance(outcome, Crashed)
         settlement = decide(outcome, counters, POLICY, 1.0)
-        if isinstance(settlement, DeadLetter | Ack):
+        if isinstance(settlement, ToDeadLetter | Ack):
             break
 
     assert failed <= POLICY.max_attempts

@@ -21,7 +21,7 @@ from steadyworker.ledger.rules import (
     KeyConflict,
     LostTooOften,
     Replay,
-    answer,
+    action_for,
 )
 from steadyworker.outcome import Counters
 
@@ -38,7 +38,7 @@ def row(state: State, **fields: Any) -> Row:
 
 
 def ask(seen: Row | None, ahead: int, who: HeldBy, body: bytes = BODY, *, letter: bool = False) -> Action:
-    return answer(seen, (seen.hop if seen else 0) + ahead, body, who, CARRIED, MAX_LOSSES, letter=letter)
+    return action_for(seen, (seen.hop if seen else 0) + ahead, body, who, CARRIED, MAX_LOSSES, letter=letter)
 
 
 RETRY = {"target": Moving.RETRY}

@@ -1,5 +1,5 @@
 """
-The adapter for RabbitMQ 3.10 and newer. It speaks AMQP 0-9-1 through pika; `url.py` explains its URLs.
+The adapter for RabbitMQ 3.10 and newer. It uses AMQP 0-9-1 through pika; its README explains its URLs.
 
 | our word | in RabbitMQ |
 |---|---|

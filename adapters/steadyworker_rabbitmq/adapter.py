@@ -12,17 +12,21 @@ from pika import BlockingConnection
 from pika.adapters.select_connection import IOLoop
 from pika.channel import Channel
 from pika.exceptions import AMQPError
+from typing_extensions import override
 
 from steadyworker.adapter import (
+    Adapter,
     Capabilities,
     Delays,
     Delivery,
     Finding,
     OutgoingMessage,
     QueueSpec,
+    Renamable,
     Settings,
     Settle,
     Settled,
+    SettlesAsync,
     Sink,
 )
 from steadyworker.errors import BrokerUnavailable
@@ -32,24 +36,24 @@ from steadyworker.network.iothread import IoThread
 from steadyworker.network.preparation import Preparation
 from steadyworker.network.settlement import OnSettled
 from steadyworker.network.url import unencrypted
-from steadyworker_rabbitmq.checks.findings import find, names_finding
-from steadyworker_rabbitmq.checks.probe import Broker
-from steadyworker_rabbitmq.connection import ManagedConnection, brief, hasty, visit
-from steadyworker_rabbitmq.consumer import Consumer
+from steadyworker_rabbitmq.checks.findings import find, names_finding, refused_finding
+from steadyworker_rabbitmq.checks.probe import BrokerProbe
+from steadyworker_rabbitmq.connection import RabbitmqConnection, brief, hasty, visit
+from steadyworker_rabbitmq.consumer import RabbitmqConsumer
 from steadyworker_rabbitmq.deadletters import PATIENCE, RabbitmqDeadLetters
 from steadyworker_rabbitmq.declare import prepare_at
 from steadyworker_rabbitmq.errors import channel_id, closed_channel, is_missing, translated
-from steadyworker_rabbitmq.publisher import Publisher
+from steadyworker_rabbitmq.publisher import RabbitmqPublisher
 from steadyworker_rabbitmq.topology import Topology
-from steadyworker_rabbitmq.url import BrokerUrl, parse_url
+from steadyworker_rabbitmq.url import RabbitmqUrl, parse_url
 
 
-class RabbitmqAdapter:
+class RabbitmqAdapter(Adapter, SettlesAsync, Renamable):
     """
     The adapter for one queue of one virtual host and one worker process; it connects at its first use.
 
     Args:
-        url: The broker's URL (`url.py`).
+        url: The broker's URL, as the README explains it.
         spec: The queue, and its dead-letter queue.
         settings: The operator's settings.
 
@@ -65,19 +69,20 @@ class RabbitmqAdapter:
         purpose = f"{settings.consumer} prepares {spec.queue}"
         self._preparation = Preparation(lambda: prepare_at(self._url, self._topology, purpose))
         self._io = IoThread(f"rabbitmq {spec.queue}", settings.clock, IOLoop)
-        self._consumer = Consumer(self._io, self._url, self._preparation, spec, settings)
-        self._publisher = Publisher(
+        self._consumer = RabbitmqConsumer(self._io, self._url, self._preparation, spec, settings)
+        self._publisher = RabbitmqPublisher(
             self._io, self._url, self._preparation, self._topology, settings, self._consumer.tell
         )
 
-    def _url(self) -> BrokerUrl:
+    def _url(self) -> RabbitmqUrl:
         """Return the current URL, because an operator can change the password at any time."""
         return self._first if self._settings.fresh_url is None else parse_url(self._settings.fresh_url())
 
     @property
+    @override
     def capabilities(self) -> Capabilities:
         """
-        The abilities of this broker: delays by levels, and a consumer count.
+        The abilities of RabbitMQ: delays by levels, and a consumer count.
 
         A quorum queue counts a cancelled consumer until its last delivery is settled; a classic queue does not.
         If the next consumer cannot continue the cancelled one, the adapter is up to one consumer for each slot (`epoch.py`).
@@ -99,117 +104,104 @@ class RabbitmqAdapter:
         )
 
     @property
+    @override
     def last_turn(self) -> float | None:
-        """The time (monotonic clock) of the I/O thread's last turn; None before `start`."""
         return self._io.last_turn if self._consumer.started else None
 
+    @override
     def start(self, sink: Sink) -> None:
-        """Start to consume."""
         self._consumer.start(sink)
 
+    @override
     def prefetch(self, count: int) -> None:
-        """Set the prefetch: at most `count` unsettled deliveries."""
         self._consumer.prefetch(count)
 
+    @override
     def publish(self, message: OutgoingMessage) -> None:
-        """Return when the broker has confirmed the message; raises PublishFailed or one of its subclasses, or ValueError."""
         self._publisher.publish(message)
 
+    @override
     def settle(self, delivery: Delivery, how: Settle) -> Settled:
-        """Return when the broker has read the settlement; raises StaleDelivery or Unsettled."""
         return self._consumer.settle(delivery, how)
 
+    @override
     def settle_async(self, delivery: Delivery, how: Settle, on_settled: OnSettled) -> None:
-        """Settle as `settle` does, but return at once (`SettlesAsync`)."""
         self._consumer.settle_async(delivery, how, on_settled)
 
+    @override
     def identity(self) -> str:
         """Return the name of the cluster, and the virtual host."""
         with self._visit("reads the broker's identity") as connection, translated(str(self._first)):
-            return Broker(connection, None).identity
+            return BrokerProbe(connection, None).identity
 
+    @override
     def may_have_been(self, identity: str) -> bool:
         """Return whether that identity has the same virtual host; `rabbitmqctl set_cluster_name` changes only the other part."""
         return identity.endswith(f":{self._first.vhost}")
 
+    @override
     def exists(self) -> bool:
-        """Return whether the virtual host has the queue."""
-        with self._visit("looks for its queue") as connection, translated(str(self._first)):
-            return Broker(connection, None, within=owed.QUESTION_WITHIN).exists(self._spec.queue)
+        with self._visit("finds its queue") as connection, translated(str(self._first)):
+            return BrokerProbe(connection, None, within=owed.QUESTION_WITHIN).exists(self._spec.queue)
 
+    @override
     def consumers(self) -> int:
-        """
-        Return the number of the queue's consumers; 0 if the queue does not exist.
-
-        An adapter with a prefetch of 0 is not a consumer, except while it holds a delivery of a quorum queue.
-        """
+        """Return the number of the queue's consumers; 0 if the queue does not exist."""
         queue = self._spec.queue
         if self._consumer.started:
             question: Callable[[Future[int]], None] = partial(count_consumers, self._consumer.link, queue)
             with translated(str(self._first)):
                 return self._io.ask(question, owed.ANSWER_WITHIN)
         with self._visit("counts consumers") as connection, translated(str(self._first)):
-            return Broker(connection, None, within=owed.QUESTION_WITHIN).consumers(queue)
+            return BrokerProbe(connection, None, within=owed.QUESTION_WITHIN).consumers(queue)
 
+    @override
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:
-        """
-        Return the problems of this broker and these queues.
-
-        A started adapter reports only problems of existing queues; for missing queues and permissions it waits by itself.
-        Raises BrokerUnavailable.
-        """
         topology = Topology(spec, self._settings)
         try:
-            where_ = brief(self._url())
+            url = brief(self._url())
             purpose = f"{self._settings.consumer} checks {spec.queue}"
-            with ExitStack() as visits, translated(str(where_)):
+            with ExitStack() as visits, translated(str(url)):
 
                 def reopen() -> BlockingConnection:
-                    return visits.enter_context(visit(where_, purpose))
+                    return visits.enter_context(visit(url, purpose))
 
                 consuming = self._consumer.started
-                found = find(reopen(), topology, where_.management, consuming=consuming, reopen=reopen)
+                found = find(reopen(), topology, url.management, consuming=consuming, reopen=reopen)
         except Refused as error:
             if self._consumer.was_connected:
                 raise  # after a first connect, a refusal can end; the caller checks again later
-            return [
-                Finding(
-                    "error",
-                    f"{error}",
-                    "do as this message says; until then `run` exits with code 78.",
-                    id=error.id or "rabbitmq.refused",
-                )
-            ]
-        if len(where_.addresses) > 1 and not self._consumer.started:
-            found += names_finding(*_names(where_, purpose))
-        if where_.tls is None:
-            found += unencrypted(where_.addresses, "write amqps:// in --broker, or protect the way to the broker.")
+            return [refused_finding(error)]
+        if len(url.addresses) > 1 and not self._consumer.started:
+            found += names_finding(*_names(url, purpose))
+        if url.tls is None:
+            found += unencrypted(url.addresses, "write amqps:// in --broker, or protect the way to the broker.")
         return found
 
     @contextmanager
+    @override
     def dead_letters(self) -> Iterator[RabbitmqDeadLetters]:
-        """Open the dead letters, on a connection used only for them."""
         patient = replace(self._url(), heartbeat=PATIENCE)
         with visit(patient, f"{self._settings.consumer} reads {self._topology.dead}") as connection:
             with translated(str(patient)):
                 channel = connection.channel()
-            connect = partial(self._visit, f"looks who else reads {self._topology.dead}")
+            connect = partial(self._visit, f"counts readers of {self._topology.dead}")
             letters = RabbitmqDeadLetters(channel, connect, self._topology.dead, str(patient), self.publish)
             try:
                 yield letters
             finally:
                 with suppress(AMQPError):  # the end of the connection releases the letters, too
-                    letters.give_back()
+                    letters.release()
 
+    @override
     def stop(self, within: float) -> None:
-        """Release every delivery and close."""
         self._io.stop(within)
 
     def _visit(self, purpose: str) -> AbstractContextManager[BlockingConnection]:
         return visit(hasty(self._url()), f"{self._settings.consumer} {purpose}")
 
 
-def count_consumers(link: ManagedConnection, queue: str, answer: Future[int]) -> None:
+def count_consumers(link: RabbitmqConnection, queue: str, answer: Future[int]) -> None:
     """Set `answer` to the number of a queue's consumers, over a new channel; only for the I/O thread."""
     if (connection := link.connection) is None:
         raise BrokerUnavailable(
@@ -235,7 +227,7 @@ def count_consumers(link: ManagedConnection, queue: str, answer: Future[int]) ->
     connection.channel(on_open_callback=opened).add_on_close_callback(closed)
 
 
-def _names(url: BrokerUrl, purpose: str) -> tuple[Mapping[str, str], Sequence[BrokerUnavailable]]:
+def _names(url: RabbitmqUrl, purpose: str) -> tuple[Mapping[str, str], Sequence[BrokerUnavailable]]:
     """Return the cluster name that each host reports, and the errors of the hosts that do not respond."""
     found: dict[str, str] = {}
     failed: list[BrokerUnavailable] = []
@@ -243,7 +235,7 @@ def _names(url: BrokerUrl, purpose: str) -> tuple[Mapping[str, str], Sequence[Br
         alone = hasty(replace(url, addresses=(address,)))
         try:
             with visit(alone, purpose) as connection, translated(str(address)):
-                found[str(address)] = Broker(connection, None).identity.removesuffix(f":{url.vhost}")
+                found[str(address)] = BrokerProbe(connection, None).identity.removesuffix(f":{url.vhost}")
         except BrokerUnavailable as error:
             failed.append(error)
     return found, failed

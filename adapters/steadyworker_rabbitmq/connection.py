@@ -21,18 +21,20 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from pika import BlockingConnection, SelectConnection
+from typing_extensions import override
 
 from steadyworker.errors import BrokerUnavailable, ConfigError
 from steadyworker.network import owed
+from steadyworker.network.consumer import Link
 from steadyworker.network.errors import Foreign, Silent, worst
 from steadyworker.network.iothread import IoThread, Timer
 from steadyworker.network.url import Address
 from steadyworker_rabbitmq import pika_internals
 from steadyworker_rabbitmq.errors import translated, unavailable
-from steadyworker_rabbitmq.url import BrokerUrl
+from steadyworker_rabbitmq.url import RabbitmqUrl
 
 
-class ManagedConnection:
+class RabbitmqConnection(Link):
     """
     The connection for one purpose; only the I/O thread may call its methods.
 
@@ -47,13 +49,13 @@ class ManagedConnection:
     def __init__(
         self,
         io: IoThread,
-        url: Callable[[], BrokerUrl],
+        url: Callable[[], RabbitmqUrl],
         purpose: str,
         up: Callable[[SelectConnection], None],
         down: Callable[[BrokerUnavailable], None],
     ) -> None:
         self.place: Address | None = None
-        self.url: BrokerUrl | None = None
+        self.url: RabbitmqUrl | None = None
         self._io = io
         self._url = url
         self._purpose = purpose
@@ -71,8 +73,8 @@ class ManagedConnection:
         return self._connection if self._connection is not None and self._connection.is_open else None
 
     @property
+    @override
     def is_closed(self) -> bool:
-        """True if there is no connection in any state: open, opening or closing."""
         return self._connection is None
 
     def open(self) -> None:
@@ -91,14 +93,15 @@ class ManagedConnection:
         self._errors = []
         self._try_next()
 
+    @override
     def abort(self, error: Exception) -> None:
         """End the connection without waiting for the broker; if called twice, `down` receives the first error."""
         if self._connection is not None and self._cause is None:
             self._cause = error
             pika_internals.abort(self._connection, error)
 
+    @override
     def close(self, within: float) -> None:
-        """Close the connection; abort it if it is not closed within `within` seconds."""
         self._left = []
         closing = Silent("closed by us", id="")
         if self._connection is None:
@@ -114,7 +117,7 @@ class ManagedConnection:
         self.place = self._left.pop()
         self._cause = None
         try:
-            self._connection = pika_internals.Connection(
+            self._connection = pika_internals.PikaConnection(
                 self.url.parameters(self.place, self._purpose),
                 on_open_callback=self._opened,
                 on_open_error_callback=self._failed,
@@ -129,7 +132,7 @@ class ManagedConnection:
 
     def _failed(self, connection: SelectConnection, error: object) -> None:
         cause = error if isinstance(error, BaseException) else ConnectionError(str(error))
-        if self._cause is None and pika_internals.spoke_something_else(connection):
+        if self._cause is None and pika_internals.sent_something_else(connection):
             cause = Foreign()
         self._connection = None
         self._next_or_down(self._cause or cause)
@@ -139,12 +142,12 @@ class ManagedConnection:
         if self._left:
             self._try_next()
             return
-        self._tell(worst(self._errors))
+        self._report(worst(self._errors))
 
     def _closed(self, _: SelectConnection, error: Exception) -> None:
-        self._tell(unavailable(self._cause or error, str(self.place)))
+        self._report(unavailable(self._cause or error, str(self.place)))
 
-    def _tell(self, error: BrokerUnavailable) -> None:
+    def _report(self, error: BrokerUnavailable) -> None:
         self._connection = None
         if self._deadline is not None:
             self._deadline.cancel()
@@ -166,18 +169,18 @@ _HASTY = 10
 """The longest heartbeat of a visit, in seconds; with it, a visit notices a silent broker within 30 s."""
 
 
-def hasty(url: BrokerUrl) -> BrokerUrl:
+def hasty(url: RabbitmqUrl) -> RabbitmqUrl:
     """Return the same URL with a short heartbeat and a short limit for each connect, for a visit."""
     return replace(brief(url), heartbeat=min(url.heartbeat, _HASTY))
 
 
-def brief(url: BrokerUrl) -> BrokerUrl:
+def brief(url: RabbitmqUrl) -> RabbitmqUrl:
     """Return the same URL with a short limit for each connect, because one host of several may be silent."""
     return replace(url, open_within=owed.QUESTION_WITHIN)
 
 
 @contextmanager
-def visit(url: BrokerUrl, purpose: str) -> Iterator[BlockingConnection]:
+def visit(url: RabbitmqUrl, purpose: str) -> Iterator[BlockingConnection]:
     """
     Open a blocking connection for a short visit, to the first host that accepts it.
 
@@ -194,14 +197,14 @@ def visit(url: BrokerUrl, purpose: str) -> Iterator[BlockingConnection]:
             connection.close()
 
 
-def _connected(url: BrokerUrl, purpose: str) -> BlockingConnection:
+def _connected(url: RabbitmqUrl, purpose: str) -> BlockingConnection:
     errors: list[BrokerUnavailable] = []
     for address in random.sample(url.addresses, len(url.addresses)):
         try:
             with translated(str(address)):
                 parameters = url.parameters(address, purpose)
                 parameters.blocked_connection_timeout = BLOCKED_FOR
-                return BlockingConnection(parameters, _impl_class=pika_internals.Connection)
+                return BlockingConnection(parameters, _impl_class=pika_internals.PikaConnection)
         except BrokerUnavailable as error:
             errors.append(error)
     raise worst(errors)

@@ -17,6 +17,7 @@ from concurrent.futures import Future
 
 from pika import SelectConnection
 from pika.channel import Channel
+from typing_extensions import override
 
 from steadyworker.adapter import QueueSpec, Settings
 from steadyworker.errors import BrokerUnavailable, SteadyWorkerError
@@ -25,9 +26,9 @@ from steadyworker.network.backoff import USEFUL_AFTER
 from steadyworker.network.iothread import IoThread
 from steadyworker.network.owed import Owed
 from steadyworker.network.preparation import Preparation
-from steadyworker_rabbitmq.connection import ManagedConnection
-from steadyworker_rabbitmq.declare import Prepared
-from steadyworker_rabbitmq.epoch import Epoch
+from steadyworker_rabbitmq.connection import RabbitmqConnection
+from steadyworker_rabbitmq.declare import PreparedQueues
+from steadyworker_rabbitmq.epoch import RabbitmqEpoch
 from steadyworker_rabbitmq.errors import (
     QueueUnavailable,
     channel_id,
@@ -38,10 +39,10 @@ from steadyworker_rabbitmq.errors import (
     is_unfit,
     unavailable,
 )
-from steadyworker_rabbitmq.url import BrokerUrl
+from steadyworker_rabbitmq.url import RabbitmqUrl
 
 
-class Consumer(consumer.Consumer[ManagedConnection, Epoch]):
+class RabbitmqConsumer(consumer.Consumer[RabbitmqConnection, RabbitmqEpoch]):
     """
     The consumer of one queue (`steadyworker.network.consumer`).
 
@@ -58,8 +59,8 @@ class Consumer(consumer.Consumer[ManagedConnection, Epoch]):
     def __init__(
         self,
         io: IoThread,
-        url: Callable[[], BrokerUrl],
-        preparation: Preparation[Prepared],
+        url: Callable[[], RabbitmqUrl],
+        preparation: Preparation[PreparedQueues],
         spec: QueueSpec,
         settings: Settings,
     ) -> None:
@@ -67,14 +68,14 @@ class Consumer(consumer.Consumer[ManagedConnection, Epoch]):
         self._preparation = preparation
         self._spec = spec
         self._settings = settings
-        self.link = ManagedConnection(io, url, f"{settings.consumer} consumes {spec.queue}", self._up, self._down)
+        self.link = RabbitmqConnection(io, url, f"{settings.consumer} consumes {spec.queue}", self._up, self._down)
         self._channel: Channel | None = None
         self._owed = Owed(io, self.link.abort)
         self._preparing = False
-        self._told = False
+        self._lost_reported = False
 
+    @override
     def _go(self) -> None:
-        """Take the next step towards an epoch."""
         if self._io.stopping or self._epoch is not None or self._channel is not None or self._preparing:
             return
         connection = self.link.connection
@@ -92,9 +93,9 @@ class Consumer(consumer.Consumer[ManagedConnection, Epoch]):
 
         If the connection had an epoch, `_channel_closed` has already sent `Lost`, so this method sends no signal.
         """
-        if not self._told:
+        if not self._lost_reported:
             self._gone(error)
-        self._told = False
+        self._lost_reported = False
 
     def _prepare(self) -> None:
         """Prepare the queues on another thread and another connection, because the preparation blocks."""
@@ -104,7 +105,7 @@ class Consumer(consumer.Consumer[ManagedConnection, Epoch]):
         self._preparing = True
         self._io.in_background(self._preparation.prepared, self._prepared)
 
-    def _prepared(self, answer: Future[Prepared]) -> None:
+    def _prepared(self, answer: Future[PreparedQueues]) -> None:
         self._preparing = False
         try:
             prepared = answer.result()
@@ -113,7 +114,7 @@ class Consumer(consumer.Consumer[ManagedConnection, Epoch]):
         else:
             self._open_channel(prepared)
 
-    def _open_channel(self, prepared: Prepared) -> None:
+    def _open_channel(self, prepared: PreparedQueues) -> None:
         if (connection := self.link.connection) is None:  # lost while the queues were prepared
             self._again(self._backoff.cut(useful=False))
             return
@@ -121,12 +122,12 @@ class Consumer(consumer.Consumer[ManagedConnection, Epoch]):
 
         def opened(channel: Channel) -> None:
             answered()
-            self._look(channel, prepared)
+            self._find_queue(channel, prepared)
 
         self._channel = connection.channel(on_open_callback=opened)
         self._channel.add_on_close_callback(self._channel_closed)
 
-    def _look(self, channel: Channel, prepared: Prepared) -> None:
+    def _find_queue(self, channel: Channel, prepared: PreparedQueues) -> None:
         """Check that the queue exists, before the epoch begins; this check needs no permission."""
         # The broker has just opened the channel, so only the queue can be the cause of a silence.
         answered = self._owed.expect(f"a question about queue {self._spec.queue!r}", "rabbitmq.queue-node-down")
@@ -137,8 +138,8 @@ class Consumer(consumer.Consumer[ManagedConnection, Epoch]):
 
         channel.queue_declare(self._spec.queue, passive=True, callback=found)
 
-    def _start_epoch(self, channel: Channel, prepared: Prepared) -> None:
-        epoch = Epoch(
+    def _start_epoch(self, channel: Channel, prepared: PreparedQueues) -> None:
+        epoch = RabbitmqEpoch(
             self._next_number,
             channel,
             self._owed,
@@ -164,5 +165,5 @@ class Consumer(consumer.Consumer[ManagedConnection, Epoch]):
                 self._gone(kind(got, id=channel_id(reason)))
             return
         epoch.closed(reason, None if stands else unavailable(reason, str(self.link.place)))
-        self._told = not stands
+        self._lost_reported = not stands
         self._again(self._backoff.cut(useful=epoch.useful(USEFUL_AFTER)))

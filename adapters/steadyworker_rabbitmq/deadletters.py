@@ -11,8 +11,9 @@ from pika import BlockingConnection
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
 from pika.spec import Basic, BasicProperties
+from typing_extensions import override
 
-from steadyworker.adapter import Delivery, OutgoingMessage
+from steadyworker.adapter import DeadLetters, Delivery, OutgoingMessage
 from steadyworker.errors import BrokerUnavailable, LettersHeld, Unsettled
 from steadyworker_rabbitmq import pika_internals
 from steadyworker_rabbitmq.errors import is_missing, translated
@@ -28,11 +29,11 @@ The heartbeat is long, because the reading thread sends none while it works on a
 _MOST_AT_ONCE = 65_535
 """The largest prefetch that AMQP can express."""
 
-_LOOKS, _LOOKS_AFTER = 100, 0.1
-"""How many times a reader looks for other readers, and the seconds before each look, in which an earlier reader can return its letters."""
+_COUNTS, _COUNTS_AFTER = 100, 0.1
+"""How many times a reader counts the readers, and the seconds before each count, in which an earlier reader can return its letters."""
 
 _EARLIER = 10
-"""How many times a reader looks again for an earlier reader, whose letters the broker can return after that reader has ended."""
+"""How many times a reader counts again after an earlier reader, whose letters the broker can return after that reader has ended."""
 
 _NEXT_WITHIN = 5.0
 """Seconds without a byte of the broker's after which no further letter comes."""
@@ -41,14 +42,14 @@ _Message = tuple[Basic.Deliver | Basic.GetOk | None, BasicProperties | None, byt
 Connect = Callable[[], AbstractContextManager[BlockingConnection]]
 
 
-class RabbitmqDeadLetters:
+class RabbitmqDeadLetters(DeadLetters):
     """
     The dead letters of one queue, for use by one thread.
 
-    AMQP has no way to read a message without taking it, so a reader holds all letters until it drops them or gives them back.
+    AMQP has no way to read a message without receiving it, so a reader holds all letters until it drops or releases them.
     A second reader would see only the remaining letters, so each reader checks that it is the only one.
     It reads as a consumer, because the broker reports the number of a queue's consumers to every client, without a permission.
-    It first subscribes, and then looks: of two readers that begin at the same time, at least one sees the other.
+    It first subscribes, and then counts: of two readers that begin at the same time, at least one counts the other.
     A consumer also gets 10,000 letters in one second; with one `basic.get` for each letter, this takes 15 s.
 
     Args:
@@ -76,6 +77,7 @@ class RabbitmqDeadLetters:
         self._consumer = ""
         self._arrived: deque[_Message] = deque()
 
+    @override
     def __iter__(self) -> Iterator[Delivery]:
         with translated(self._place):
             try:
@@ -98,12 +100,12 @@ class RabbitmqDeadLetters:
                         "another program takes messages from it, or they expire. Stop that program, or try again."
                     )
 
+    @override
     def publish(self, message: OutgoingMessage) -> None:
-        """Publish as the adapter does."""
         self._publish(message)
 
+    @override
     def drop(self, delivery: Delivery) -> None:
-        """Remove this dead letter; return when the broker has read the ack."""
         tag = int(delivery.id)
         if tag in self._held:
             self._held.remove(tag)
@@ -111,7 +113,7 @@ class RabbitmqDeadLetters:
                 self._channel.basic_ack(tag)
                 self._channel.basic_qos(prefetch_count=1)  # the broker replies to this, but not to an ack
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Release every dead letter that was not dropped, for the next reader."""
         if self._consumer:
             self._channel.basic_cancel(self._consumer)
@@ -123,10 +125,10 @@ class RabbitmqDeadLetters:
 
         Raises LettersHeld if the queue has another consumer, and still has it a second later.
         """
-        count, readers = self._look(self._channel)
+        count, readers = self._count(self._channel)
         for _ in range(_EARLIER if readers else 0):
-            self._channel.connection.sleep(_LOOKS_AFTER)
-            count, readers = self._look(self._channel)
+            self._channel.connection.sleep(_COUNTS_AFTER)
+            count, readers = self._count(self._channel)
             if not readers:
                 break
         self._refuse(readers)
@@ -135,25 +137,25 @@ class RabbitmqDeadLetters:
         self._consumer = self._channel.basic_consume(self._queue, lambda *message: self._arrived.append(message[1:]))
         with self._connect() as other:
             left = self._alone(other)
-        if not pushed and self._next(_LOOKS_AFTER, keep=True) is not None:
+        if not pushed and self._next(_COUNTS_AFTER, keep=True) is not None:
             pushed = 1
         return pushed, left
 
     def _alone(self, other: BlockingConnection) -> int:
         """Return the number of letters left in the queue; raise LettersHeld if the queue has another consumer."""
         channel = other.channel()
-        for _ in range(_LOOKS):
-            other.sleep(_LOOKS_AFTER)
-            left, readers = self._look(channel)
+        for _ in range(_COUNTS):
+            other.sleep(_COUNTS_AFTER)
+            left, readers = self._count(channel)
             if readers:  # a busy quorum queue reports 0 messages and 0 consumers
                 self._refuse(readers - 1)
                 return left
         raise BrokerUnavailable(
-            f"Expected a consumer count from queue {self._queue!r}, got no count for {_LOOKS * _LOOKS_AFTER:g} s: "
+            f"Expected a consumer count from queue {self._queue!r}, got no count for {_COUNTS * _COUNTS_AFTER:g} s: "
             "check whether the broker is overloaded, or the queue has lost its majority."
         )
 
-    def _look(self, channel: BlockingChannel) -> tuple[int, int]:
+    def _count(self, channel: BlockingChannel) -> tuple[int, int]:
         """Return the number of ready messages, and the number of the queue's consumers."""
         found = channel.queue_declare(self._queue, passive=True).method
         return found.message_count, found.consumer_count

@@ -10,23 +10,23 @@ import pika
 from steadyworker.errors import BrokerUnavailable, ConfigError, Finding, TargetMissing
 from steadyworker_rabbitmq.checks import limits
 from steadyworker_rabbitmq.checks.findings import broker_finding, missing_finding, permission_finding, retry_finding
-from steadyworker_rabbitmq.checks.management import Management
-from steadyworker_rabbitmq.checks.probe import PRECONDITION, REFUSED, Broker
-from steadyworker_rabbitmq.checks.queue_state import QueueState, as_wanted
+from steadyworker_rabbitmq.checks.management import ManagementApi
+from steadyworker_rabbitmq.checks.probe import PRECONDITION, REFUSED, BrokerProbe
+from steadyworker_rabbitmq.checks.queue_state import ExistingQueue
 from steadyworker_rabbitmq.connection import hasty, visit
 from steadyworker_rabbitmq.errors import channel_id, closed_channel, translated
-from steadyworker_rabbitmq.topology import Topology, Wanted
-from steadyworker_rabbitmq.url import BrokerUrl
+from steadyworker_rabbitmq.topology import PlannedQueue, Topology
+from steadyworker_rabbitmq.url import RabbitmqUrl
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedQueues:
     """
     The facts found while the queues were prepared.
 
     Attributes:
         consume_arguments: Arguments for `basic.consume` on the work queue.
-        delivery_timeout: Seconds after which the broker takes a delivery back from such a consumer; None for never.
+        delivery_timeout: Seconds after which the broker requeues a delivery of such a consumer; None for never.
         longer_timeout: The command that makes the delivery timeout long enough for a job.
         counts_holders: True unless the work queue is classic: other queues count a cancelled consumer that holds a delivery.
         rejects: True if the work queue is known to move rejected messages to the Worker's dead-letter queue, and to lose none.
@@ -41,7 +41,9 @@ class Prepared:
     continues_consumers: bool = False
 
 
-def prepare(connection: pika.BlockingConnection, topology: Topology, management: Management | None = None) -> Prepared:
+def prepare(
+    connection: pika.BlockingConnection, topology: Topology, management: ManagementApi | None = None
+) -> PreparedQueues:
     """
     Prepare the queues in the way that `topology.mode` requires.
 
@@ -55,18 +57,18 @@ def prepare(connection: pika.BlockingConnection, topology: Topology, management:
         ConfigError: A permission is missing, the broker is too old, or a retry queue would lose messages.
         BrokerUnavailable: The connection was lost during the call.
     """
-    broker = Broker(connection, management)
+    broker = BrokerProbe(connection, management)
     if (finding := broker_finding(broker)) is not None:
         raise _fatal(finding)
-    work = QueueState(topology.work)
-    for wanted in topology.queues(broker.version):
-        actual = _made(broker, topology, wanted) if topology.mode == "declare" else _seen(broker, topology, wanted)
-        if wanted.role == "work":
-            work = actual
-        elif wanted.role == "retry" and (finding := retry_finding(wanted, actual)) is not None:
+    work = ExistingQueue(topology.work)
+    for planned in topology.queues(broker.version):
+        queue = _declared(broker, topology, planned) if topology.mode == "declare" else _seen(broker, topology, planned)
+        if planned.role == "work":
+            work = queue
+        elif planned.role == "retry" and (finding := retry_finding(planned, queue)) is not None:
             raise _fatal(finding)
     timeout = limits.delivery_timeout(broker.version, work, topology.time_limit)
-    return Prepared(
+    return PreparedQueues(
         consume_arguments=limits.consume_arguments(broker.version, work.type, topology.time_limit),
         delivery_timeout=timeout.seconds,
         longer_timeout=limits.longer_timeout(broker.version, broker.vhost, work, topology.time_limit),
@@ -76,7 +78,7 @@ def prepare(connection: pika.BlockingConnection, topology: Topology, management:
     )
 
 
-def _moves_to(work: QueueState) -> str | None:
+def _moves_to(work: ExistingQueue) -> str | None:
     """
     Return the queue to which the broker moves rejected messages without a loss; None if it is not known, or if an exchange decides it.
 
@@ -93,42 +95,42 @@ def _moves_to(work: QueueState) -> str | None:
     return target if isinstance(target, str) else None
 
 
-def _made(broker: Broker, topology: Topology, wanted: Wanted) -> QueueState:
+def _declared(broker: BrokerProbe, topology: Topology, planned: PlannedQueue) -> ExistingQueue:
     """Create the queue if it is missing, and return its state."""
-    refused = broker.declare(wanted)
-    if refused is None and wanted.role != "work":
-        return as_wanted(wanted)
-    # This also reads a queue that was just declared, because the management API can report policies for it.
-    if (actual := broker.look(wanted, redeclare=True)) is not None:
-        return actual
+    refused = broker.declare(planned)
+    if refused is None and planned.role != "work":
+        return ExistingQueue.as_planned(planned)
+    # This also reads a queue that existed before, because the management API can report policies for it.
+    if (queue := broker.queue(planned, redeclare=True)) is not None:
+        return queue
     if refused is None:
         raise TargetMissing(
-            f"Expected queue {wanted.name!r}, which was just declared, got none: find out which program deletes it."
+            f"Expected queue {planned.name!r}, which was just declared, got none: find out which program deletes it."
         )
     if refused.reply_code == REFUSED:
-        raise _fatal(permission_finding(broker, topology, f"create queue {wanted.name!r}"))
-    text = f"Expected to create queue {wanted.name!r}, got: {closed_channel(refused)}."
+        raise _fatal(permission_finding(broker, topology, f"create queue {planned.name!r}"))
+    text = f"Expected to create queue {planned.name!r}, got: {closed_channel(refused)}."
     kind = ConfigError if refused.reply_code == PRECONDITION else BrokerUnavailable
     raise kind(text, id=channel_id(refused))
 
 
-def _seen(broker: Broker, topology: Topology, wanted: Wanted) -> QueueState:
+def _seen(broker: BrokerProbe, topology: Topology, planned: PlannedQueue) -> ExistingQueue:
     """Return the queue's state, without creating it; raise TargetMissing if it does not exist."""
     if topology.mode == "trust":
         # This reads only the type, because the type decides the arguments of a consumer.
-        return QueueState(wanted.name, type=broker.queue_type(wanted.name) if wanted.role == "work" else None)
-    actual = broker.look(wanted, redeclare=False)
-    if actual is None:
-        missing = missing_finding(broker, wanted)
+        return ExistingQueue(planned.name, type=broker.queue_type(planned.name) if planned.role == "work" else None)
+    queue = broker.queue(planned, redeclare=False)
+    if queue is None:
+        missing = missing_finding(broker, planned)
         raise TargetMissing(str(missing), id=missing.id)
-    return actual
+    return queue
 
 
 def _fatal(finding: Finding) -> ConfigError:
     return ConfigError(str(finding), [finding])
 
 
-def prepare_at(url: Callable[[], BrokerUrl], topology: Topology, purpose: str) -> Prepared:
+def prepare_at(url: Callable[[], RabbitmqUrl], topology: Topology, purpose: str) -> PreparedQueues:
     """
     Prepare the queues as `prepare` does, on a connection of its own to the current URL.
 

@@ -9,7 +9,7 @@ Deliveries of the old consumer stay valid, on the same channel, and count toward
 **One consumer.**
 The consumer audit counts consumers, and a quorum queue counts a cancelled consumer until its last delivery is settled.
 With a new tag, the next consumer would be counted beside it, for as long as the longest job runs.
-So where the queue permits it (`Prepared.continues_consumers`), the next consumer has the tag of the cancelled one.
+So where the queue permits it (`PreparedQueues.continues_consumers`), the next consumer has the tag of the cancelled one.
 The queue then continues the cancelled consumer: it counts one, and counts the held deliveries towards the new prefetch itself.
 If more deliveries than the new prefetch are held, the queue would deliver one more message for each settlement.
 So the consumer starts again only when fewer are held.
@@ -45,14 +45,16 @@ from dataclasses import dataclass
 
 from pika.channel import Channel
 from pika.spec import Basic, BasicProperties
+from typing_extensions import override
 
 from steadyworker.adapter import Delivered, Lost, QueueSpec, Settings, Settle, Settled, Sink
 from steadyworker.errors import BrokerUnavailable
+from steadyworker.network.consumer import Epoch
 from steadyworker.network.iothread import Timer
 from steadyworker.network.owed import Owed
 from steadyworker.network.settlement import Settlement, stale, unsettled
 from steadyworker_rabbitmq import pika_internals
-from steadyworker_rabbitmq.declare import Prepared
+from steadyworker_rabbitmq.declare import PreparedQueues
 from steadyworker_rabbitmq.errors import channel_id, closed_channel, is_delivery_timeout
 from steadyworker_rabbitmq.messages import delivery_of
 
@@ -68,12 +70,12 @@ _GATHER = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _HeldDelivery:
     consumer: str
     since: float
 
 
-class Epoch:
+class RabbitmqEpoch(Epoch):
     """
     An epoch, from Connected to Lost; only the I/O thread may call its methods.
 
@@ -95,7 +97,7 @@ class Epoch:
         channel: Channel,
         owed: Owed,
         spec: QueueSpec,
-        prepared: Prepared,
+        prepared: PreparedQueues,
         settings: Settings,
         window: Callable[[], int],
         sink: Sink,
@@ -112,7 +114,7 @@ class Epoch:
         self._began = settings.clock.monotonic()
         self._settled_any = False
         self._over = False
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, _HeldDelivery] = {}
         self._tags = 0
         self._tag = self._new_tag()
         self._consuming = False
@@ -129,8 +131,8 @@ class Epoch:
         """Return whether the epoch has settled a delivery, or has lasted `after` seconds."""
         return self._settled_any or self._settings.clock.monotonic() - self._began >= after
 
+    @override
     def adjust(self) -> None:
-        """Start, end or replace the consumer, as the prefetch and the unsettled deliveries require."""
         if self._over or self._changing:
             return
         own = sum(1 for held in self._held.values() if held.consumer == self._tag)
@@ -143,6 +145,7 @@ class Epoch:
             # So the change to a larger prefetch waits until the present prefetch is used up, or no delivery is held.
             self._cancel()
 
+    @override
     def settle(self, settlement: Settlement) -> None:
         """Send the ack, nack or reject, if it was not sent before; the next barrier confirms it."""
         if self._over or not self._channel.is_open:
@@ -160,8 +163,8 @@ class Epoch:
         self._prove()
         self.adjust()
 
+    @override
     def leave(self) -> None:
-        """Release every delivery, because the connection is about to close; the sink receives no more signals."""
         if not self._over and self._channel.is_open:
             if self._consuming and not self._changing:
                 pika_internals.cancel(self._channel, self._tag, lambda: None)
@@ -174,8 +177,8 @@ class Epoch:
         if lost is not None:
             self._lose(str(lost), lost.id)
         else:
-            said = closed_channel(reason)
-            self._lose(self._timed_out(said) if is_delivery_timeout(reason) else said, channel_id(reason))
+            cause = closed_channel(reason)
+            self._lose(self._timed_out(cause) if is_delivery_timeout(reason) else cause, channel_id(reason))
 
     # --- the consumer ----------------------------------------------------------------------------------------------
 
@@ -225,7 +228,7 @@ class Epoch:
                 self._cancel()  # first: otherwise the broker could deliver the message here again at once
             self._channel.basic_nack(tag, requeue=True)
             return
-        self._held[tag] = _Held(method.consumer_tag, self._settings.clock.monotonic())
+        self._held[tag] = _HeldDelivery(method.consumer_tag, self._settings.clock.monotonic())
         delivery = delivery_of(self.number, self._spec.queue, method, properties, body)
         self._sink(Delivered(delivery))
         self.adjust()
@@ -236,18 +239,18 @@ class Epoch:
         oldest = min((held.since for held in self._held.values()), default=None)
         timeout = self._prepared.delivery_timeout
         if oldest is not None and timeout is not None and self._settings.clock.monotonic() - oldest >= timeout - _EARLY:
-            said = self._timed_out(f"{timeout:g} s; the broker cancelled the consumer")
-            self._lose(said, "amqp.delivery-timeout")
+            cause = self._timed_out(f"{timeout:g} s; the broker cancelled the consumer")
+            self._lose(cause, "amqp.delivery-timeout")
         else:
-            said = "the broker cancelled the consumer: the queue or its virtual host was deleted, or the queue's leader moved"
-            self._lose(said, "amqp.consumer-cancelled")
+            cause = "the broker cancelled the consumer: the queue or its virtual host was deleted, or the queue's leader moved"
+            self._lose(cause, "amqp.consumer-cancelled")
         if self._channel.is_open:
             self._owed.expect("channel.close")
             self._channel.close()
 
-    def _timed_out(self, said: str) -> str:
+    def _timed_out(self, cause: str) -> str:
         remedy = self._prepared.longer_timeout or "raise the queue's delivery timeout above the Worker's time_limit"
-        return f"a job ran longer than the delivery timeout, so the broker took this consumer's deliveries back ({said}); {remedy}"
+        return f"a job ran longer than the delivery timeout, so the broker took this consumer's deliveries back ({cause}); {remedy}"
 
     # --- the barrier -----------------------------------------------------------------------------------------------
 

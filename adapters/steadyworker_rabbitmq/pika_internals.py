@@ -33,7 +33,7 @@ _FLAGS, _SIZE = struct.Struct(">H"), struct.Struct(">I")
 _FLOATS = {b"f": struct.Struct(">f"), b"d": struct.Struct(">d")}
 
 
-class Connection(SelectConnection):  # type: ignore[misc]  # pika has no type hints
+class PikaConnection(SelectConnection):  # type: ignore[misc]  # pika has no type hints
     """
     A connection that survives unreadable headers, reports the cause of a TLS refusal, and sends at once.
 
@@ -84,8 +84,8 @@ class Connection(SelectConnection):  # type: ignore[misc]  # pika has no type hi
     def _proto_connection_lost(self, error: BaseException | None) -> None:
         inner: Any = super()
         transport: Any = inner.__self__._transport  # noqa: SLF001
-        heard = _last_alert(transport._sock) if isinstance(error, OSError) and transport is not None else None  # noqa: SLF001
-        inner._proto_connection_lost(heard or error)  # noqa: SLF001
+        alert = _last_alert(transport._sock) if isinstance(error, OSError) and transport is not None else None  # noqa: SLF001
+        inner._proto_connection_lost(alert or error)  # noqa: SLF001
 
 
 def _headers(header_frame: bytes) -> dict[str, Any]:
@@ -182,7 +182,7 @@ def cancel(channel: Channel, consumer_tag: str, cancelled: Callable[[], None]) -
     )
 
 
-def spoke_something_else(connection: SelectConnection) -> bool:
+def sent_something_else(connection: SelectConnection) -> bool:
     """
     Return whether a connection failed to open because the peer sent something that is not AMQP 0-9-1.
 

@@ -16,6 +16,7 @@ from pika import SelectConnection
 from pika.channel import Channel
 from pika.frame import Method
 from pika.spec import Basic, BasicProperties
+from typing_extensions import override
 
 from steadyworker.adapter import Blocked, OutgoingMessage, Settings, Signal, Unblocked, check_size
 from steadyworker.errors import (
@@ -27,15 +28,15 @@ from steadyworker.errors import (
     TargetFull,
     TargetMissing,
 )
-from steadyworker.network.iothread import IoThread
+from steadyworker.network.iothread import IoThread, Member
 from steadyworker.network.owed import ANSWER_WITHIN, Owed
 from steadyworker.network.preparation import Preparation
-from steadyworker_rabbitmq.connection import ManagedConnection
-from steadyworker_rabbitmq.declare import Prepared
+from steadyworker_rabbitmq.connection import RabbitmqConnection
+from steadyworker_rabbitmq.declare import PreparedQueues
 from steadyworker_rabbitmq.errors import alarm_id, channel_id, closed_channel, is_refusal, largest_body
 from steadyworker_rabbitmq.messages import HEADER_BYTES, carried, fits_id, properties_of, size_of
 from steadyworker_rabbitmq.topology import Topology
-from steadyworker_rabbitmq.url import BrokerUrl
+from steadyworker_rabbitmq.url import RabbitmqUrl
 
 
 @dataclass(slots=True, eq=False)
@@ -54,7 +55,7 @@ class _Outgoing:
             self.confirmed.set_exception(error)
 
 
-class Publisher:
+class RabbitmqPublisher(Member):
     """
     The publisher of one queue's messages.
 
@@ -66,24 +67,24 @@ class Publisher:
         preparation: Creates or checks the queues.
         topology: Decides on the queue for each message.
         settings: The operator's settings.
-        tell: Receives Blocked and Unblocked.
+        sink: Receives Blocked and Unblocked.
     """
 
     def __init__(
         self,
         io: IoThread,
-        url: Callable[[], BrokerUrl],
-        preparation: Preparation[Prepared],
+        url: Callable[[], RabbitmqUrl],
+        preparation: Preparation[PreparedQueues],
         topology: Topology,
         settings: Settings,
-        tell: Callable[[Signal], None],
+        sink: Callable[[Signal], None],
     ) -> None:
         self._io = io
         self._preparation = preparation
         self._topology = topology
         self._settings = settings
-        self._tell = tell
-        self._link = ManagedConnection(
+        self._send = sink
+        self._link = RabbitmqConnection(
             io, url, f"{settings.consumer} publishes to {topology.work}", self._up, self._down
         )
         self._owed = Owed(io, self._link.abort)
@@ -97,17 +98,7 @@ class Publisher:
         io.members.append(self)
 
     def publish(self, message: OutgoingMessage) -> None:
-        """
-        Return when the broker has confirmed the message.
-
-        Raises:
-            TargetMissing: The queue does not exist.
-            TargetFull: The queue is full.
-            MessageRefused: The body is above the broker's limit.
-            NotPublished: The broker refused the message, or the message was not sent.
-            PublishFailed: The result is unknown, or the broker accepts no messages now.
-            ValueError: A new message is over the limits, or AMQP cannot encode a header.
-        """
+        """Publish as `Adapter.publish` does; ValueError also means that AMQP cannot encode a header."""
         message_id = message.message_id if message.message_id and fits_id(message.message_id) else str(uuid.uuid4())
         properties = properties_of(message, message_id, self._settings.clock.wall())
         size = size_of(properties)
@@ -117,7 +108,7 @@ class Publisher:
         outgoing = _Outgoing(*self._topology.route(message), properties, message.body)
         try:
             self._preparation.prepared()
-            self._io.call(lambda: self._take(outgoing))
+            self._io.call(lambda: self._accept(outgoing))
             outgoing.confirmed.result(ANSWER_WITHIN)
         except TimeoutError:
             if outgoing.confirmed.cancel():  # before a connection was ready to write it
@@ -136,19 +127,20 @@ class Publisher:
     # --- for the I/O thread ----------------------------------------------------------------------------------------
 
     @property
+    @override
     def is_closed(self) -> bool:
-        """True if nothing is connected."""
         return self._link.is_closed
 
+    @override
     def close(self, within: float) -> None:
         """Close the connection; abort a blocked connection, because the broker does not read from it."""
         self._link.close(0 if self._blocked else within)
 
+    @override
     def fail(self, error: Exception) -> None:
-        """End the connection because of an unexpected error."""
         self._link.abort(error)
 
-    def _take(self, outgoing: _Outgoing) -> None:
+    def _accept(self, outgoing: _Outgoing) -> None:
         if self._blocked is not None:
             outgoing.fail(_not_sent(f"the broker accepts no messages for now ({self._blocked})"))
         elif self._channel is not None and self._ready:
@@ -186,7 +178,7 @@ class Publisher:
             self._ready, self._written = True, 0
             waiting, self._waiting = self._waiting, []
             for outgoing in waiting:
-                self._take(outgoing)
+                self._accept(outgoing)
 
         def opened(channel: Channel) -> None:
             channel.add_on_return_callback(self._returned)
@@ -239,10 +231,10 @@ class Publisher:
 
     def _alarm(self, reason: str | None) -> None:
         if reason is not None and self._blocked is None:
-            said = f"the broker accepts no messages ({reason}): free memory or disk space on the broker"
-            self._tell(Blocked(said, alarm_id(reason)))
+            cause = f"the broker accepts no messages ({reason}): free memory or disk space on the broker"
+            self._send(Blocked(cause, alarm_id(reason)))
         elif reason is None and self._blocked is not None:
-            self._tell(Unblocked())
+            self._send(Unblocked())
         self._blocked = reason
 
     def _returned(self, _: Channel, method: Basic.Return, properties: BasicProperties, __: bytes) -> None:

@@ -79,7 +79,7 @@ Without a limit, 3.x puts a released message at the end of the queue, but a read
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PlannedQueue:
     """One queue of the plan: durable, and with these arguments."""
 
     name: str
@@ -142,15 +142,17 @@ class Topology:
                 above = bisect_left(self.levels, message.delay)
                 return "", self.retry_queue(self.levels[min(above, len(self.levels) - 1)])
 
-    def queues(self, version: Version) -> tuple[Wanted, ...]:
+    def queues(self, version: Version) -> tuple[PlannedQueue, ...]:
         """Return every queue, dead-letter targets first, with the arguments for this version of the broker."""
         # From 4.0 on, -1 removes the default limit of 20 deliveries; on 3.x, -1 is a limit that the first return exceeds.
         unlimited: Arguments = {"x-delivery-limit": _NO_LIMIT} if version >= (4,) else {}
         return (
-            Wanted(self.dead, "dead", {"x-queue-type": "quorum", **(unlimited or {"x-delivery-limit": KEEPS_PLACE})}),
-            Wanted(self.work, "work", {**_forwarding(self.dead), **unlimited}),
+            PlannedQueue(
+                self.dead, "dead", {"x-queue-type": "quorum", **(unlimited or {"x-delivery-limit": KEEPS_PLACE})}
+            ),
+            PlannedQueue(self.work, "work", {**_forwarding(self.dead), **unlimited}),
             *(
-                Wanted(
+                PlannedQueue(
                     self.retry_queue(level), "retry", {**_forwarding(self.work), "x-message-ttl": round(level * 1000)}
                 )
                 for level in self.levels

@@ -1,17 +1,7 @@
 """
 The broker's URL: its addresses, login and options.
 
-`amqp[s]://user:password@host1:5672,host2/vhost?option=value&…`; user, password and virtual host are percent-encoded.
-
-| option | |
-|---|---|
-| `heartbeat` | seconds, 60 by default; a side that receives nothing for two to three times this long drops the connection |
-| `connection_name` | the connection's name in the broker's lists and log; by default the consumer's name and its purpose |
-| `cafile` | `amqps`: a PEM file of the authorities to trust for the broker's certificate, instead of the system's authorities |
-| `certfile`, `keyfile` | `amqps`: our own certificate and its key; without a user in the URL, it is also the login (EXTERNAL) |
-| `server_name` | `amqps`: the name in the broker's certificate, if it is not the host's name |
-| `management` | the management API: a URL, or `off`; by default port 15672 (15671 with TLS) of the first host |
-
+The README of this adapter has the form of the URL, and a table of the options.
 With a login by certificate, there is no password for the management API, so the adapter does not query it.
 The adapter always verifies the broker's certificate.
 All other limits in `ConnectionParameters` have fixed values, so that no wait is endless.
@@ -28,7 +18,7 @@ from pika.credentials import ExternalCredentials, PlainCredentials
 
 from steadyworker.errors import ConfigError
 from steadyworker.network.url import TCP_OPTIONS, Address, Form, Tls, heartbeat_of
-from steadyworker_rabbitmq.checks.management import Management
+from steadyworker_rabbitmq.checks.management import ManagementApi
 
 HEARTBEAT = 60
 """
@@ -55,7 +45,7 @@ _BLOCKED_FOR = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerUrl:
+class RabbitmqUrl:
     """The parsed URL, with hosts in any order; its text and repr never show the password."""
 
     addresses: tuple[Address, ...]
@@ -93,7 +83,7 @@ class BrokerUrl:
         )
 
     @property
-    def management(self) -> Management | None:
+    def management(self) -> ManagementApi | None:
         """The management API, or None if it is off; the API can still be unreachable."""
         if self.management_url == "off" or self.user is None:
             return None
@@ -101,13 +91,13 @@ class BrokerUrl:
         host = str(Address(self.addresses[0].host, port))
         url = self.management_url or f"{scheme}://{host}"
         tls = self.tls.context() if self.tls is not None and url.startswith("https:") else None
-        return Management(url, self.user, self.password, self.vhost, tls)
+        return ManagementApi(url, self.user, self.password, self.vhost, tls)
 
     def __str__(self) -> str:
         return ",".join(map(str, self.addresses))
 
 
-def parse_url(url: str) -> BrokerUrl:
+def parse_url(url: str) -> RabbitmqUrl:
     """
     Parse a broker's URL.
 
@@ -117,7 +107,7 @@ def parse_url(url: str) -> BrokerUrl:
     found = FORM.parse(url)
     external = found.user is None and found.tls is not None and found.tls.certfile is not None
     anonymous = found.user is None
-    return BrokerUrl(
+    return RabbitmqUrl(
         addresses=found.addresses,
         vhost=found.path or "/",
         user=None if external else "guest" if anonymous else found.user,

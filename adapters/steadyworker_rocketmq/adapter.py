@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
-from steadyworker.adapter import Finding, OutgoingMessage, QueueSpec, Settings, Uncounted
+from steadyworker.adapter import (
+    Delivery,
+    Finding,
+    OutgoingMessage,
+    QueueSpec,
+    Settings,
+    Settle,
+    Settled,
+    Sink,
+    Uncounted,
+)
+from steadyworker.network.consumer import Consumer
 from steadyworker.network.errors import Refused
+from steadyworker.network.iothread import IoThread
+from steadyworker.network.loop import PlainLoop
 from steadyworker.network.preparation import Preparation
+from steadyworker.network.settlement import OnSettled
 from steadyworker.network.url import unencrypted
 from steadyworker_rocketmq.checks.findings import find, refused, unseen
 from steadyworker_rocketmq.checks.members import MEMBERS_REMEDY
 from steadyworker_rocketmq.deadletters import RocketmqDeadLetters
 from steadyworker_rocketmq.errors import translated
-from steadyworker_rocketmq.messages import Wire
 from steadyworker_rocketmq.names import names_of
-from steadyworker_rocketmq.remoting import Login, Remoting
-from steadyworker_rocketmq.topology import prepare_at, remoting_of
-from steadyworker_rocketmq.url import BrokerUrl, parse_url
+from steadyworker_rocketmq.publisher import RocketmqPublisher
+from steadyworker_rocketmq.remoting import Remoting
+from steadyworker_rocketmq.topology import login_of, prepare_at, remoting_of
+from steadyworker_rocketmq.url import RocketmqUrl, parse_url
 
 LATE = 3.0
 """
@@ -26,12 +42,15 @@ How many invisibilities, or lives of a lock, may pass before a message counts as
 A message of a killed worker comes again after one; a broker that is restarted meanwhile, or is busy, needs longer.
 """
 
+SILENT = 120.0
+"""Seconds after which a broker or a proxy has forgotten a member that sends no heartbeats (its channel's expiry)."""
+
 _TLS = "write rocketmq+grpcs:// in --broker, for proxies with TLS, or protect the way to the broker."
 
 
-class Base:
+class RocketmqAdapter(ABC):
     """
-    The base of both drivers' adapters.
+    The base of both drivers' adapters; it connects at its first use.
 
     Args:
         url: The broker's URL (`url.py`).
@@ -42,14 +61,49 @@ class Base:
         ConfigError: The URL or a name is invalid for RocketMQ.
     """
 
+    _publisher: RocketmqPublisher
+    _consumer: Consumer[Any, Any]
+
     def __init__(self, url: str, spec: QueueSpec, settings: Settings) -> None:
         self._first = parse_url(url)
         self._names = names_of(spec, self._first.group, has_later=self._first.driver == "grpc")
         self._spec = spec
         self._settings = settings
+        self._io = IoThread(f"rocketmq {spec.queue}", settings.clock, PlainLoop)
         self._preparation = Preparation(lambda: prepare_at(self._url(), self._names, settings.topology, settings.clock))
 
-    def _url(self) -> BrokerUrl:
+    @property
+    def last_turn(self) -> float | None:
+        """The time (monotonic clock) of the I/O thread's last turn; None before `start`."""
+        return self._io.last_turn if self._consumer.started else None
+
+    def start(self, sink: Sink) -> None:
+        """Start to consume."""
+        self._consumer.start(sink)
+
+    def prefetch(self, count: int) -> None:
+        """Set the prefetch; with 0 and nothing held, this adapter is no member of the group."""
+        self._consumer.prefetch(count)
+
+    def publish(self, message: OutgoingMessage) -> None:
+        """Return when a broker has stored the message; raises PublishFailed or one of its subclasses, or ValueError."""
+        self._publisher.publish(message)
+
+    def settle(self, delivery: Delivery, how: Settle) -> Settled:
+        """Return `SENT` when the broker has replied to the settlement; raises StaleDelivery or Unsettled."""
+        return self._consumer.settle(delivery, how)
+
+    def settle_async(self, delivery: Delivery, how: Settle, on_settled: OnSettled) -> None:
+        """Settle as `settle` does, but return at once (`SettlesAsync`)."""
+        self._consumer.settle_async(delivery, how, on_settled)
+
+    def stop(self, within: float) -> None:
+        """Release every delivery and close."""
+        end = self._settings.clock.monotonic() + within
+        self._io.stop(within)
+        self._publisher.close(max(0.0, end - self._settings.clock.monotonic()))
+
+    def _url(self) -> RocketmqUrl:
         """Return the current URL, because an operator can change the secret at any time."""
         return self._first if self._settings.fresh_url is None else parse_url(self._settings.fresh_url())
 
@@ -63,13 +117,13 @@ class Base:
         return bool(theirs & {str(address).rpartition(":")[0] for address in self._first.addresses})
 
     @contextmanager
-    def _dead_letters(
-        self, publish: Callable[[OutgoingMessage], None], send: Callable[[str, Wire], None]
-    ) -> Iterator[RocketmqDeadLetters]:
+    def dead_letters(self) -> Iterator[RocketmqDeadLetters]:
+        """Read the dead letters from the brokers."""
+        publisher = self._publisher
         url = self._url()
         with remoting_of(url, self._settings.clock) as remoting:
             letters = RocketmqDeadLetters(
-                remoting, str(url), self._names, self._spec, publish, send, self._settings.clock
+                remoting, str(url), self._names, self._spec, publisher.publish, publisher.send, self._settings.clock
             )
             letters.begin()
             yield letters
@@ -98,10 +152,9 @@ class Base:
         if not url.members:
             return Uncounted("with ?members=off, no proxy is asked", MEMBERS_REMEDY)
         found: set[str] = set()
-        login = Login(url.user, url.password) if url.user else None
         with (
             translated(",".join(map(str, url.members))),
-            Remoting(url.namesrv or (), login, self._settings.clock) as remoting,
+            Remoting(url.namesrv or (), login_of(url), self._settings.clock) as remoting,
         ):
             for proxy in url.members:
                 found.update(remoting.members(self._names.group, proxy))

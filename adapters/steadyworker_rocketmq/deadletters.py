@@ -16,15 +16,15 @@ from collections.abc import Callable, Iterator
 from steadyworker.adapter import Clock, Delivery, OutgoingMessage, QueueSpec, Redelivered
 from steadyworker.errors import PublishFailed, Unsettled
 from steadyworker_rocketmq.errors import translated
-from steadyworker_rocketmq.messages import EXACT, Wire, delivery_of, wire_of_stored
-from steadyworker_rocketmq.names import Names, is_system_property
-from steadyworker_rocketmq.remoting import READER, Queue, Remoting, RemotingError
+from steadyworker_rocketmq.messages import EXACT, WireMessage, delivery_of, wire_of_stored
+from steadyworker_rocketmq.names import QueueNames, is_system_property
+from steadyworker_rocketmq.remoting import READER, Remoting, RemotingError, TopicQueue
 from steadyworker_rocketmq.stored import Stored
 
 _DROPPED = "sw-dropped"
 _MARK_BODY, _MARK = b"\0", json.dumps({"empty": True})
-_QUEUES_WITHIN, _LOOK_EVERY = 5.0, 0.05
-"""Seconds for which a reader waits for the brokers' queues, and between two looks."""
+_QUEUES_WITHIN, _ASKED_EVERY = 5.0, 0.05
+"""Seconds for which a reader waits for the brokers' queues, and between two questions."""
 
 
 class RocketmqDeadLetters:
@@ -45,10 +45,10 @@ class RocketmqDeadLetters:
         self,
         remoting: Remoting,
         place: str,
-        names: Names,
+        names: QueueNames,
         spec: QueueSpec,
         publish: Callable[[OutgoingMessage], None],
-        send: Callable[[str, Wire], None],
+        send: Callable[[str, WireMessage], None],
         clock: Clock,
     ) -> None:
         self._remoting = remoting
@@ -82,7 +82,7 @@ class RocketmqDeadLetters:
 
     def drop(self, delivery: Delivery) -> None:
         """Publish a mark for this letter; raises Unsettled if it is unknown whether the broker has the mark."""
-        mark = Wire(_MARK_BODY, {_DROPPED: delivery.id, EXACT: _MARK})
+        mark = WireMessage(_MARK_BODY, {_DROPPED: delivery.id, EXACT: _MARK})
         try:
             self._send(self._names.dead, mark)
         except PublishFailed as error:
@@ -94,7 +94,7 @@ class RocketmqDeadLetters:
         pause = threading.Event()
         for broker in self._remoting.brokers():
             while self._remoting.behind(broker) and self._clock.monotonic() < deadline:
-                pause.wait(_LOOK_EVERY)
+                pause.wait(_ASKED_EVERY)
 
     def _all(self) -> Iterator[tuple[str, Stored]]:
         """Yield what the topics had when the reader began, with the place of each."""
@@ -102,7 +102,7 @@ class RocketmqDeadLetters:
             for queue, end in ends:
                 yield from self._log(topic, queue, end)
 
-    def _log(self, topic: str, queue: Queue, end: int) -> Iterator[tuple[str, Stored]]:
+    def _log(self, topic: str, queue: TopicQueue, end: int) -> Iterator[tuple[str, Stored]]:
         offset = self._remoting.first(queue, topic)
         while offset < end:
             found, following = self._remoting.pull(queue, topic, READER, offset)

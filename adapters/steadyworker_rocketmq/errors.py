@@ -35,10 +35,10 @@ _TOPIC_NOT_FOUND = 40402
 _GROUP_NOT_FOUND = 40403
 _TOO_LARGE = (41300, 41301, 43100, 43101)
 _THRESHOLD = "body size exceeds the threshold"
-"""What the client library says of a body above the limit that the proxy has told it (5.1.2)."""
+"""The error of the client library for a body above the limit that the proxy has sent (5.1.2)."""
 
 _SIZES = "the message is illegal, maybe msg body or properties length not matched"
-"""What a broker says of a message above one of its own limits; a proxy passes it on with its code of any error, 50001 (5.4.0)."""
+"""A broker's remark on a message above one of its own limits; a proxy passes it on with its code of any error, 50001 (5.4.0)."""
 
 _ILLEGAL = (40004, 40005, 40006, 40007, 40009, 41302)
 """
@@ -50,17 +50,17 @@ _TOO_MANY = 42900
 
 _CERTIFICATE = re.compile(r"CERTIFICATE_VERIFY_FAILED(?::\s*([^:(]+))?")
 _HOST_NAME, _NO_TLS = "Hostname Verification Check failed", "WRONG_VERSION_NUMBER"
-"""What gRPC tells of a TLS handshake that failed: the certificate, its host name, or a server without TLS."""
+"""The causes that gRPC reports for a failed TLS handshake: the certificate, its host name, or a server without TLS."""
 
 _ACL = re.compile(
     r"AclException|[Cc]heck signature failed|No acl config|No accessKey|User:\S* is not found|username cannot be null"
 )
-"""The texts that tell a refused login, because its code is the general one (tried on 4.9.7 and 5.4.0)."""
+"""The texts by which a refused login is known, because its code is the general one (tried on 4.9.7 and 5.4.0)."""
 
 _UNKNOWN = re.compile(r"No acl config|No accessKey|User:\S* is not found")
 
 _RIGHT = re.compile(r"has no permission|[Nn]eed admin permission|No default permission")
-"""The texts that tell a missing right of a login that is valid, on 5.4.0 and 4.9.7."""
+"""The texts by which a missing right of a valid login is known, on 5.4.0 and 4.9.7."""
 
 _DENIED = re.compile(r"(User:\S+) has no permission to access (Topic|Group):(\S+) from")
 _UNPERMITTED = re.compile(r"No default permission for (topic|group):\s?([^\s(]+)")
@@ -70,8 +70,8 @@ _PERMISSIONS = {"topic": "PUB|SUB", "group": "SUB"}
 
 _NO_SETTINGS = re.compile(r'"?(?:settings|channel)"? is null')
 
-# RocketMQ's ResponseCode: SYSTEM_BUSY, MESSAGE_ILLEGAL, NO_PERMISSION, TOPIC_NOT_EXIST.
-_BUSY, _MESSAGE_ILLEGAL, _NO_PERMISSION, _NO_TOPIC = 2, 13, 16, 17
+# RocketMQ's ResponseCode: SYSTEM_BUSY, MESSAGE_ILLEGAL, SERVICE_NOT_AVAILABLE, NO_PERMISSION, TOPIC_NOT_EXIST.
+_BUSY, _MESSAGE_ILLEGAL, _UNAVAILABLE, _NO_PERMISSION, _NO_TOPIC = 2, 13, 14, 16, 17
 
 
 def is_refused_handle(error: BaseException) -> bool:
@@ -81,12 +81,12 @@ def is_refused_handle(error: BaseException) -> bool:
 
 def is_missing_topic(error: BaseException) -> bool:
     """Return whether the topic does not exist."""
-    return isinstance(error, ProxyError) and error.code == _TOPIC_NOT_FOUND
+    return isinstance(error, ProxyError | RemotingError) and error.code in (_TOPIC_NOT_FOUND, _NO_TOPIC)
 
 
 def is_busy(error: BaseException) -> bool:
     """Return whether the broker accepts no messages for now."""
-    return isinstance(error, ProxyError) and error.code == _TOO_MANY
+    return isinstance(error, ProxyError | RemotingError) and error.code in (_TOO_MANY, _BUSY, _UNAVAILABLE)
 
 
 def refused_message(error: BaseException) -> str | None:
@@ -118,7 +118,7 @@ def refusal_of(error: BaseException, topic: str) -> MessageRefused | None:
 
 
 def is_early(error: BaseException) -> bool:
-    """Return whether the proxy does not know the client yet, which takes it about a second (tried with 5.4.0)."""
+    """Return whether the proxy does not know the client yet: it does after about a second (tried with 5.4.0)."""
     return isinstance(error, ProxyError) and _NO_SETTINGS.search(str(error)) is not None
 
 

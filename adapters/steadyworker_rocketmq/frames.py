@@ -54,7 +54,7 @@ Kind = TypeVar("Kind", dict[str, Any], list[Any], str, int)
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class RemotingReply:
     """A reply: its code, the number of the server's version (`MQVersion`), its remark, the fields and the body."""
 
     code: int
@@ -96,7 +96,7 @@ def signature(fields: Mapping[str, str], body: bytes, password: str) -> str:
     return base64.b64encode(hmac.digest(password.encode(), content, "sha1")).decode()
 
 
-class Connection:
+class RemotingConnection:
     """
     A connection to one server; its methods raise TimeoutError at the deadline, OSError and Foreign.
 
@@ -108,7 +108,11 @@ class Connection:
     """
 
     def __init__(
-        self, address: Address, deadline: float, clock: Clock, on_request: Callable[[Reply], None] = lambda _: None
+        self,
+        address: Address,
+        deadline: float,
+        clock: Clock,
+        on_request: Callable[[RemotingReply], None] = lambda _: None,
     ) -> None:
         self._clock = clock
         self._on_request = on_request
@@ -127,7 +131,7 @@ class Connection:
         except OSError:
             return True
 
-    def ask(self, number: int, frame: bytes, deadline: float) -> Reply:
+    def ask(self, number: int, frame: bytes, deadline: float) -> RemotingReply:
         """Send the request of this number, and return its reply."""
         self._socket.settimeout(self._left(deadline))
         self._socket.sendall(frame)
@@ -152,24 +156,26 @@ class Connection:
         with suppress(OSError):
             self._socket.close()
 
-    def _read(self, deadline: float) -> tuple[int, Reply]:
+    def _read(self, deadline: float) -> tuple[int, RemotingReply]:
         """Read one frame; return the number of the request that it replies to, or -1, and the reply."""
-        (size,) = _INT.unpack(self._take(_INT.size, deadline))
+        (size,) = _INT.unpack(self._receive(_INT.size, deadline))
         # Some foreign peers send less than two words, and then nothing.
-        (header_size,) = _INT.unpack(self._take(_INT.size, deadline)) if size <= LARGEST_FRAME else (0,)
+        (header_size,) = _INT.unpack(self._receive(_INT.size, deadline)) if size <= LARGEST_FRAME else (0,)
         if header_size >> 24 != _JSON or not 0 < header_size <= size - _INT.size:
             raise Foreign("a reply that is not RocketMQ's remoting protocol, or is over 16 MiB")
-        data = self._take(size - _INT.size, deadline)
+        data = self._receive(size - _INT.size, deadline)
         header = of_kind(parsed(data[:header_size]), dict, "a header")
         code, number = of_kind(header.get("code"), int, "a code"), of_kind(header.get("opaque"), int, "a number")
         texts = {name: text for name, text in part(header, "extFields", dict).items() if isinstance(text, str)}
-        reply = Reply(code, part(header, "version", int), part(header, "remark", str), texts, data[header_size:])
+        reply = RemotingReply(
+            code, part(header, "version", int), part(header, "remark", str), texts, data[header_size:]
+        )
         if part(header, "flag", int) & _IS_REPLY:
             return number, reply
         self._on_request(reply)
         return -1, reply
 
-    def _take(self, size: int, deadline: float) -> bytes:
+    def _receive(self, size: int, deadline: float) -> bytes:
         data = bytearray()
         while len(data) < size:
             self._socket.settimeout(self._left(deadline))

@@ -1,7 +1,7 @@
 """
 The servers on the way to a message, as errors name them: address, role, and the server that gave the address.
 
-A URL names the first server only: a name server tells the brokers' addresses, and a proxy tells where it takes messages.
+A URL names the first server only: a name server gives the brokers' addresses, and a proxy the address at which it accepts messages.
 An operator sets both, and an address that is right inside a container leads a client outside to nothing, or to another program.
 """
 
@@ -33,10 +33,10 @@ def of_members(proxy: Address) -> Hop:
     return Hop(f"{proxy}, the remoting port of a proxy")
 
 
-def of_endpoints(told: Iterable[str], proxy: str) -> Hop:
+def of_endpoints(given: Iterable[str], proxy: str) -> Hop:
     """Return the addresses to which a proxy leads its clients."""
     return Hop(
-        f"{', '.join(told)}, the address to which the proxy {proxy} leads its clients",
+        f"{', '.join(given)}, the address to which the proxy {proxy} leads its clients",
         "set localServeAddr and grpcServerPort in its rmq-proxy.json to an address that this host reaches, "
         "or useEndpointPortFromRequest=true",
         "rocketmq.proxy-away",

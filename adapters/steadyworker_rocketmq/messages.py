@@ -4,7 +4,7 @@ Conversion between RocketMQ's messages and our headers; the same for both client
 A message has a body, a tag, keys, and properties, which are text.
 The header `TAGS` is the message's tag, and `KEYS` are its keys, with one blank between two; all other headers are properties.
 
-- RocketMQ takes some names for itself, and cannot express some texts: an empty value, a control character.
+- RocketMQ reserves some names, and cannot express some texts: an empty value, a control character.
   Such a header travels in the property `sw-rocketmq`, as JSON: `{"headers": {name: text}}`. So it arrives as it was sent.
 - That property also has the id and the time of the original if the message is a copy, because a copy gets its own from the broker.
 - An empty body, which both client libraries refuse, travels as one marked byte.
@@ -46,7 +46,7 @@ _UNSENDABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
+class WireMessage:
     """
     A message as both client libraries express it.
 
@@ -84,7 +84,7 @@ class Wire:
         due = _packed(self.properties).get("due")
         return float(due) if isinstance(due, int | float) else 0.0
 
-    def copied(self, id_: str, sent_at: float | None) -> Wire:
+    def copied(self, id_: str, sent_at: float | None) -> WireMessage:
         """
         Return a copy that has the original's id and time, and that a proxy accepts.
 
@@ -95,13 +95,13 @@ class Wire:
         packed = {"id": delivery.message_id, "at": delivery.sent_at} | _packed(wire.properties)
         return replace(wire, properties={**wire.properties, EXACT: json.dumps(packed)})
 
-    def delayed(self, due: float) -> Wire:
+    def delayed(self, due: float) -> WireMessage:
         """Return the same message with the time at which it becomes work."""
         packed = _packed(self.properties) | {"due": due}
         return replace(self, properties={**self.properties, EXACT: json.dumps(packed)})
 
 
-def wire_of(message: OutgoingMessage) -> Wire:
+def wire_of(message: OutgoingMessage) -> WireMessage:
     """Return the message as RocketMQ can express it, at any size."""
     headers = dict(message.headers)
     tag = headers.pop(TAGS) if TAGS in headers and problem_of_tag(headers[TAGS]) is None else None
@@ -116,15 +116,15 @@ def wire_of(message: OutgoingMessage) -> Wire:
     packed = {"headers": unsent, "id": message.message_id, "empty": not message.body}
     if packed := {name: value for name, value in packed.items() if value}:
         properties[EXACT] = json.dumps(packed)
-    return Wire(message.body or _EMPTY, properties, tag, keys)
+    return WireMessage(message.body or _EMPTY, properties, tag, keys)
 
 
-def fits(wire: Wire) -> bool:
+def fits(wire: WireMessage) -> bool:
     """Return whether the broker and a proxy accept these properties, and those that a later copy adds."""
     return len(wire.properties) <= PROXY_PROPERTIES and wire.size() <= HEADERS_BYTES
 
 
-def carried_wire(message: OutgoingMessage) -> Wire:
+def carried_wire(message: OutgoingMessage) -> WireMessage:
     """Return the message in a form that the broker accepts; what fits no property is behind the body."""
 
     def fit(headers: Mapping[str, str]) -> bool:
@@ -135,7 +135,13 @@ def carried_wire(message: OutgoingMessage) -> Wire:
 
 
 def delivery_of(
-    epoch: int, id_: str, queue: str, wire: Wire, message_id: str, redelivered: Redelivered, sent_at: float | None
+    epoch: int,
+    id_: str,
+    queue: str,
+    wire: WireMessage,
+    message_id: str,
+    redelivered: Redelivered,
+    sent_at: float | None,
 ) -> Delivery:
     """Convert a message to a Delivery; never raises, because the broker would deliver the message again without end."""
     packed = _packed(wire.properties)
@@ -164,11 +170,11 @@ def delivery_of(
     )
 
 
-def wire_of_stored(stored: Stored) -> Wire:
+def wire_of_stored(stored: Stored) -> WireMessage:
     """Return a message that a broker has stored."""
     keys = tuple(key for key in stored.properties.get(KEYS, "").split(" ") if key)
     properties = {**stored.properties, **({COMPRESSION: stored.compression} if stored.compression else {})}
-    return Wire(stored.body, properties, stored.properties.get(TAGS) or None, keys)
+    return WireMessage(stored.body, properties, stored.properties.get(TAGS) or None, keys)
 
 
 def _unreadable(compression: str) -> str:

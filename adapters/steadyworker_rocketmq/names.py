@@ -2,7 +2,7 @@
 What RocketMQ allows as a name, a tag, a key or a property, as data; and the names of a Worker's topics and groups.
 
 A broker makes more names from ours, and they can be too long although ours are not.
-It finds that out late: before 5.1 it refuses each retry of a group of 121 characters, and the client library drops the message.
+It refuses them late: 4.9.7 refuses each retry of a group of 121 characters, and the client library drops the message.
 5.4.0 delivers nothing to such a group.
 So all names are checked when the configuration is read.
 
@@ -29,8 +29,6 @@ from dataclasses import dataclass
 from steadyworker.adapter import QueueSpec
 from steadyworker.errors import ConfigError
 
-Version = tuple[int, ...]
-
 LATER, DEAD = "-later", "-dead"
 
 # The broker also allows % and |, which it uses itself; `$` in its expression would accept a line end, `fullmatch` does not.
@@ -41,56 +39,15 @@ _DIGEST = 8
 _SHOWN = 300
 
 
-@dataclass(frozen=True, slots=True)
-class LengthRule:
-    """
-    The longest name of one kind.
-
-    Attributes:
-        what: The kind.
-        form: The name, with `{topic}` and `{group}`.
-        limit: The number of characters, which are ASCII.
-        why: What follows from a longer name.
-        since: The first version with this rule.
-        before: The first version without it; None if no version is.
-        assumed: The rule also applies before the broker's version is known.
-    """
-
-    what: str
-    form: str
-    limit: int
-    why: str
-    since: Version = (0,)
-    before: Version | None = None
-    assumed: bool = True
-
-    def applies(self, version: Version | None) -> bool:
-        """Return whether brokers of this version have the rule; None stands for an unknown version."""
-        if version is None:
-            return self.assumed
-        return self.since <= version and (self.before is None or version < self.before)
-
-
-_REFUSED = "the broker refuses its messages as MESSAGE_ILLEGAL"
-
-LENGTHS = (
-    LengthRule("topic", "{topic}", 127, _REFUSED),
-    LengthRule("retry topic", "%RETRY%{group}", 127, "before 5.1 the broker refuses each retry", before=(5, 1)),
-    LengthRule("retry topic", "%RETRY%{group}", 255, _REFUSED, since=(5, 1)),
-    LengthRule("group", "{group}", 120, "5.4 delivers nothing to a longer one", since=(5, 1)),
-    LengthRule("dead-letter topic", "%DLQ%{group}", 127, "the broker loses the dead letter"),
-    LengthRule(
-        "proxy's retry topic", "%RETRY%{group}_{topic}", 127, _REFUSED, since=(5, 0), before=(5, 1), assumed=False
-    ),
-    LengthRule("proxy's retry topic", "%RETRY%{group}_{topic}", 255, _REFUSED, since=(5, 1)),
-    LengthRule("group", "{group}", 255, "the client library refuses it"),
-)
+_LONGEST_TOPIC, _LONGEST_GROUP, _LONGEST_PRODUCERS = 127, 120, 255
 """
-The limits of all versions.
+The largest numbers of characters of a topic, a consumer group and a group of producers.
 
-5.0 has the limit of 127 for a proxy's retry topic, too.
-It is not assumed, because then a queue's name could have only 53 characters; `problems(names, version)` has it.
+The retry topic of a longer consumer group would be too long for 4.9.7; the other topics that brokers make are shorter than their limits.
 """
+
+_WHY_TOPIC = "RocketMQ's limit for a topic is 127"
+_WHY_GROUP = "RocketMQ's limit for a consumer group is 120: 4.9 refuses each retry of a longer one, and 5.4 delivers nothing to it"
 
 PROPERTIES_BYTES = 32_767
 """A broker's limit for all properties of a message, as the broker encodes them, with those that the broker adds."""
@@ -146,7 +103,7 @@ _SYSTEM_PROPERTY_PREFIXES = ("TIMER_", "__RMQ.TRANSIENT.")
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class QueueNames:
     """
     The names of one Worker's topics and consumer groups.
 
@@ -167,36 +124,7 @@ class Names:
     has_later: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """A name that the user chose, and from which other names are made."""
-
-    kind: str
-    name: str
-    remedy: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """
-    A name that is made from a source; `longest` is the largest number of characters of the source with which it fits.
-
-    `is_later` marks a name for delayed messages.
-    """
-
-    rule: LengthRule
-    name: str
-    source: _Source
-    longest: int
-    is_later: bool = False
-
-    @property
-    def is_broken(self) -> bool:
-        """The name is too long, and this source can repair that."""
-        return len(self.name) > self.rule.limit and len(self.source.name) > self.longest
-
-
-def names_of(spec: QueueSpec, group: str | None, *, has_later: bool = True) -> Names:
+def names_of(spec: QueueSpec, group: str | None, *, has_later: bool = True) -> QueueNames:
     """
     Return the names for a Worker's queue; `group` is the option of the URL, in which `{queue}` stands for the queue's name.
 
@@ -205,7 +133,7 @@ def names_of(spec: QueueSpec, group: str | None, *, has_later: bool = True) -> N
     """
     queue, dead = spec.queue, spec.dead_letter_queue
     group = queue if group is None else group.replace("{queue}", queue)
-    names = Names(
+    names = QueueNames(
         work=queue,
         later=queue + LATER,
         dead=queue + DEAD if dead == f"{queue}.dead" else dead,
@@ -218,24 +146,30 @@ def names_of(spec: QueueSpec, group: str | None, *, has_later: bool = True) -> N
     return names
 
 
-def problems(names: Names, version: Version | None = None) -> Iterator[str]:
-    """Yield each problem of the names for brokers of this version; None stands for an unknown version."""
-    queue = _Source("queue name", names.work, "rename the queue")
-    group, dead = queue, queue
-    if names.group != names.work:
-        group = _Source("consumer group", names.group, "change the option group of the broker's URL")
-    if names.dead != names.work + DEAD:
-        dead = _Source("dead-letter queue", names.dead, "change the Worker's dead_letter_queue")
-    made = [*_made(names, queue, group, dead, version)]
-    for source in dict.fromkeys((queue, group, dead)):
-        of_source = [each for each in made if each.source == source]
-        longest = min(each.longest for each in of_source)
-        hint = _hint(names) if source.kind == "consumer group" else ""
-        if (problem := _problem_of_text(source, longest, work=names.work)) is not None:
-            yield problem + hint
-        elif (broken := next((each for each in of_source if each.is_broken), None)) is not None:
-            room = any(each.is_later for each in of_source if each.longest == longest)
-            yield _too_long(broken, longest, room=room) + hint
+def problems(names: QueueNames) -> Iterator[str]:
+    """Yield each problem of the names, as a sentence that proposes another name."""
+    has_own_group, has_own_dead = names.group != names.work, names.dead != names.work + DEAD
+    room = len(LATER) if names.has_later else 0
+    of_group = _LONGEST_GROUP - room
+    of_topic = _LONGEST_TOPIC - max(room, 0 if has_own_dead else len(DEAD))
+    why_topic, why_group = _WHY_TOPIC, _WHY_GROUP
+    if room:
+        left = " leave room for '-later', which rocketmq+grpc: appends for delayed messages, and rocketmq: does not"
+        why_topic, why_group = f"{_WHY_TOPIC}; {of_topic}{left}", f"{_WHY_GROUP}; {of_group}{left}"
+    # A queue's name is the name of its topic, and also of its group if that has no name of its own.
+    longest, why = (of_topic, why_topic) if has_own_group or of_topic < of_group else (of_group, why_group)
+    if (problem := _problem("queue name", names.work, longest, why, "rename the queue", work=names.work)) is not None:
+        yield problem
+    if has_own_group:
+        remedy = "change the option group of the broker's URL"
+        problem = _problem("consumer group", names.group, of_group, why_group, remedy, work=names.work)
+        if problem is not None:
+            yield problem + _hint(names)
+    if has_own_dead:
+        remedy = "change the Worker's dead_letter_queue"
+        problem = _problem("dead-letter queue", names.dead, _LONGEST_TOPIC, _WHY_TOPIC, remedy, work=names.work)
+        if problem is not None:
+            yield problem
     if names.dead.casefold() in {names.work.casefold(), names.later.casefold()}:
         yield (
             f"Expected a dead-letter queue other than {names.work!r} and {names.later!r}, also without regard to case, "
@@ -243,66 +177,31 @@ def problems(names: Names, version: Version | None = None) -> Iterator[str]:
         )
 
 
-def _made(names: Names, queue: _Source, group: _Source, dead: _Source, version: Version | None) -> Iterator[_Made]:
-    """Yield each name that the broker will see, with the source from which it is made."""
-    for rule in LENGTHS:
-        if not rule.applies(version):
-            continue
-        of_topic, of_group = "{topic}" in rule.form, "{group}" in rule.form
-        pairs = ((names.work, names.group), (names.later, names.later_group))
-        for is_later, (topic, member) in enumerate(pairs if names.has_later else pairs[:1]):
-            name = rule.form.format(topic=topic, group=member)
-            left = rule.limit - len(name)
-            if of_topic and of_group:
-                # Both names can be too long; each may have half of the room, and what the other one does not need.
-                half = (left + len(names.work) + len(names.group)) // 2
-                yield _Made(rule, name, queue, half if group == queue else max(half, left + len(names.work)))
-                yield _Made(rule, name, group, half if group == queue else max(half, left + len(names.group)))
-            else:
-                source = queue if of_topic else group
-                yield _Made(rule, name, source, left + len(source.name), bool(is_later))
-        if not of_group:
-            name = rule.form.format(topic=names.dead)
-            yield _Made(rule, name, dead, rule.limit - len(name) + len(dead.name))
-
-
-def _too_long(broken: _Made, longest: int, *, room: bool = False) -> str:
-    """Return the problem with the length of a name, as a sentence; `room` if the limit leaves room for delayed messages."""
-    source, rule = broken.source, broken.rule
-    cause = f"RocketMQ's limit is {rule.limit}"
-    if broken.name != source.name:
-        cause = f"the {rule.what} {_shown(broken.name)} would have {len(broken.name)}, and the limit is {rule.limit}"
-    if room:
-        cause += f"; {longest} leave room for {LATER!r}, which rocketmq+grpc: appends for delayed messages, and rocketmq: does not"
-    return (
-        f"Expected a {source.kind} of at most {longest} characters, got {_shown(source.name)}, which has {len(source.name)}: "
-        f"{cause} ({rule.why}); {source.remedy}, for example to {shorter(source.name, longest)!r}."
-    )
-
-
-def _problem_of_text(source: _Source, longest: int, *, work: str | None) -> str | None:
-    """Return the problem with the characters of the name, as a sentence; `work` is the Worker's queue, if it is a Worker's name."""
-    name = source.name
-    if _is_system(source.kind, name):
-        expected = f"a {source.kind} that is not one of RocketMQ's own"
+def _problem(kind: str, name: str, longest: int, why: str, remedy: str, *, work: str | None = None) -> str | None:
+    """Return the problem with a name, as a sentence; `work` is the Worker's queue, if it is a Worker's name."""
+    if _is_system(kind, name):
+        expected = f"a {kind} that is not one of RocketMQ's own"
     elif not _NAME.fullmatch(name):
-        expected = f"a {source.kind} of ASCII letters, digits, _ and - only"
+        expected = f"a {kind} of ASCII letters, digits, _ and - only"
     elif work is not None and name.endswith(LATER):
-        expected = (
-            f"a {source.kind} that does not end with {LATER!r}, because that ending marks the topic of delayed messages"
+        expected = f"a {kind} that does not end with {LATER!r}, because that ending marks the topic of delayed messages"
+    elif len(name) > longest:
+        return (
+            f"Expected a {kind} of at most {longest} characters, got {_shown(name)}, which has {len(name)}: "
+            f"{why}; {remedy}, for example to {shorter(name, longest)!r}."
         )
     else:
         return None
     good = _cleaned(name)
-    if _is_system(source.kind, good):
+    if _is_system(kind, good):
         good = f"jobs-{good}"
     if work is not None and good.endswith(LATER):
         good += "-jobs"
-    if source.kind == "dead-letter queue" and work is not None and good.casefold() == work.casefold():
+    if kind == "dead-letter queue" and work is not None and good.casefold() == work.casefold():
         good += DEAD
     return (
         f"Expected {expected}, got {_shown(name)}, whose length is {len(name)} (at most {longest}): "
-        f"{source.remedy}, for example to {shorter(good, longest)!r}."
+        f"{remedy}, for example to {shorter(good, longest)!r}."
     )
 
 
@@ -312,7 +211,7 @@ def _is_system(kind: str, name: str) -> bool:
     return is_system_group(name) if kind.endswith("group") else is_system_topic(name)
 
 
-def _hint(names: Names) -> str:
+def _hint(names: QueueNames) -> str:
     """Return a sentence about a group that is made from group, topic and tags; else an empty text."""
     if names.work and names.work in names.group:
         return (
@@ -324,19 +223,12 @@ def _hint(names: Names) -> str:
 
 def problem_of_topic(name: str) -> str | None:
     """Return the problem with another application's topic, as a sentence; None for a valid one."""
-    return _problem_of_one(_Source("topic", name, "change it"), LENGTHS[0])
+    return _problem("topic", name, _LONGEST_TOPIC, _WHY_TOPIC, "change it")
 
 
 def problem_of_producer_group(name: str) -> str | None:
     """Return the problem with a group of producers, which has no topics of its own, as a sentence; None for a valid one."""
-    return _problem_of_one(_Source("producer group", name, "change it"), LENGTHS[-1])
-
-
-def _problem_of_one(source: _Source, rule: LengthRule) -> str | None:
-    if (problem := _problem_of_text(source, rule.limit, work=None)) is not None:
-        return problem
-    made = _Made(rule, source.name, source, rule.limit)
-    return _too_long(made, rule.limit) if made.is_broken else None
+    return _problem("producer group", name, _LONGEST_PRODUCERS, "RocketMQ's limit for it is 255", "change it")
 
 
 def problem_of_tag(tag: str) -> str | None:

@@ -2,7 +2,7 @@
 Requests of RocketMQ's remoting protocol that the client libraries cannot send: topics, groups, offsets, members, stored messages.
 
 Codes and names of fields are those of `RequestCode`, `ResponseCode` and the `…RequestHeader` classes.
-They are the same in RocketMQ 4.9.7 and 5.4.0 where no docstring says otherwise; every request was tried with both.
+They are the same in RocketMQ 4.9.7 and 5.4.0 unless a docstring has an exception; every request was tried with both.
 This client is blocking, and uses plain TCP.
 """
 
@@ -20,8 +20,16 @@ from steadyworker.adapter import Clock
 from steadyworker.network.errors import Foreign, Hop, Silent, at, at_hop, short
 from steadyworker.network.owed import QUESTION_WITHIN
 from steadyworker.network.url import Address
-from steadyworker_rocketmq import hops
-from steadyworker_rocketmq.frames import Connection, Reply, addresses_of, framed, of_kind, part, signature
+from steadyworker_rocketmq.frames import (
+    RemotingConnection,
+    RemotingReply,
+    addresses_of,
+    framed,
+    of_kind,
+    part,
+    signature,
+)
+from steadyworker_rocketmq.hops import of_broker, of_members, of_name_servers
 from steadyworker_rocketmq.stored import Stored, stored_messages, text_of
 
 READER = "TOOLS_CONSUMER"
@@ -79,8 +87,8 @@ class RemotingError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Broker:
-    """A broker, which is the same one at another address; the address of its master, and the name of its cluster if it was asked for."""
+class RocketmqBroker:
+    """One broker, which is the same one at another address; `address` is that of its master, and `cluster` is set by `Remoting.brokers` only."""
 
     name: str
     address: Address = field(compare=False)
@@ -88,10 +96,10 @@ class Broker:
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
+class TopicQueue:
     """One readable queue of a topic."""
 
-    broker: Broker
+    broker: RocketmqBroker
     number: int
 
 
@@ -104,7 +112,7 @@ class Remoting:
 
     Every method raises RemotingError if a server refuses, and OSError if it cannot be reached.
     It raises Silent if no reply arrives in time, and Foreign if the reply is of another protocol.
-    Each of these errors has its `Hop`, so that an error of a broker never blames the name server that told its address.
+    Each of these errors has its `Hop`, so that an error of a broker never blames the name server that gave its address.
 
     Args:
         name_servers: The name servers, which are asked in turn until one replies.
@@ -120,16 +128,16 @@ class Remoting:
         login: Login | None,
         clock: Clock,
         within: float = QUESTION_WITHIN,
-        on_request: Callable[[Reply], None] = lambda _: None,
+        on_request: Callable[[RemotingReply], None] = lambda _: None,
     ) -> None:
         self._name_servers = list(name_servers)
         self._login = login
         self._clock = clock
         self._within = within
         self._on_request = on_request
-        self._open: dict[Address, Connection] = {}
+        self._open: dict[Address, RemotingConnection] = {}
         self._numbers = count(1)
-        self._hops = dict.fromkeys(name_servers, hops.of_name_servers(name_servers))
+        self._hops = dict.fromkeys(name_servers, of_name_servers(name_servers))
         self._last: Hop | None = None
 
     def __enter__(self) -> Self:
@@ -147,14 +155,16 @@ class Remoting:
 
     # --- What there is -----------------------------------------------------------------------------------------------
 
-    def brokers(self) -> list[Broker]:
+    def brokers(self) -> list[RocketmqBroker]:
         """Return the masters that the name server knows, of every cluster, sorted by name."""
         table = part(self._ask_name_server(_CLUSTER).table(), "brokerAddrTable", dict)
         clusters = {name: part(of_kind(data, dict, "a broker"), "cluster", str) for name, data in table.items()}
         found = sorted(addresses_of(table.values()).items())
-        return [self._told(Broker(name, each[0], clusters.get(name, ""))) for name, each in found if 0 in each]
+        return [
+            self._with_hop(RocketmqBroker(name, each[0], clusters.get(name, ""))) for name, each in found if 0 in each
+        ]
 
-    def route(self, topic: str, *, writable: bool = False) -> list[Queue] | None:
+    def route(self, topic: str, *, writable: bool = False) -> list[TopicQueue] | None:
         """
         Return the readable queues of a topic, sorted by broker and number; None if there is no such topic.
 
@@ -167,7 +177,7 @@ class Remoting:
         route = reply.table()
         found = addresses_of(part(route, "brokerDatas", list)).items()
         brokers = {name: each[0 if writable else min(each)] for name, each in found if not writable or 0 in each}
-        queues: list[Queue] = []
+        queues: list[TopicQueue] = []
         for each in part(route, "queueDatas", list):
             data = of_kind(each, dict, "a queue")
             name = part(data, "brokerName", str)
@@ -175,8 +185,8 @@ class Remoting:
             if numbers + len(queues) > _MOST_QUEUES:
                 raise Foreign(f"a reply with more than {_MOST_QUEUES} queues")
             if name in brokers and part(data, "perm", int) & (_WRITABLE if writable else _READABLE):
-                broker = self._told(Broker(name, brokers[name]))
-                queues += [Queue(broker, number) for number in range(numbers)]
+                broker = self._with_hop(RocketmqBroker(name, brokers[name]))
+                queues += [TopicQueue(broker, number) for number in range(numbers)]
         return sorted(queues, key=lambda queue: (queue.broker.name, queue.number))
 
     def topic_type(self, topic: str) -> str | None:
@@ -187,18 +197,18 @@ class Remoting:
                 return part(part(reply.table(), "attributes", dict), "message.type", str) or "NORMAL"
         return None
 
-    def group(self, broker: Broker, name: str) -> Mapping[str, object] | None:
+    def group(self, broker: RocketmqBroker, name: str) -> Mapping[str, object] | None:
         """Return the settings of a consumer group at this broker; None if there is no such group."""
         groups = part(self.ask(broker.address, _GROUPS).table(), "subscriptionGroupTable", dict)
         return part(groups, name, dict) or None
 
-    def settings(self, broker: Broker) -> Mapping[str, str]:
+    def settings(self, broker: RocketmqBroker) -> Mapping[str, str]:
         """Return the settings of this broker."""
         text = self.ask(broker.address, _SETTINGS).body.decode("utf-8", "replace")
         pairs = (line.partition("=") for line in text.splitlines())
         return {name: value for name, separator, value in pairs if separator}
 
-    def version(self, broker: Broker) -> str:
+    def version(self, broker: RocketmqBroker) -> str:
         """
         Return the version of this broker, such as 5.4.0; empty for one that is older than 4.0.0.
 
@@ -210,13 +220,13 @@ class Remoting:
         number = ".".join(map(str, (4 + index // 100, index // 10 % 10, index % 10)))
         return number if is_release else f"{number}-SNAPSHOT"
 
-    def runtime(self, broker: Broker) -> Mapping[str, object]:
+    def runtime(self, broker: RocketmqBroker) -> Mapping[str, object]:
         """Return what this broker measures of itself; nothing from a 4.9.7 that has just started, which refuses."""
         reply = self.ask(broker.address, _RUNTIME, allowed=(_SYSTEM_ERROR,))
         return part(reply.table(), "table", dict) if reply.code == _SUCCESS else {}
 
-    def behind(self, broker: Broker) -> int:
-        """Return the bytes of this broker's log that its queues do not have yet; 0 if it does not tell."""
+    def behind(self, broker: RocketmqBroker) -> int:
+        """Return the bytes of this broker's log that its queues do not have yet; 0 if it does not report them."""
         behind = str(self.runtime(broker).get("dispatchBehindBytes"))
         return int(behind) if behind.isdecimal() else 0
 
@@ -232,7 +242,7 @@ class Remoting:
         """
         found: set[str] = set()
         if at is not None:
-            self._hops[at] = hops.of_members(at)
+            self._hops[at] = of_members(at)
         for address in (broker.address for broker in self._masters()) if at is None else (at,):
             reply = self.ask(address, _MEMBERS, {"consumerGroup": group}, allowed=(_SYSTEM_ERROR,))
             if reply.code == _SUCCESS:
@@ -245,7 +255,7 @@ class Remoting:
 
     def make_topic(self, name: str, queues: int = 16, kind: str | None = None) -> None:
         """
-        Make or change a topic on every master; the masters tell the name servers before they reply.
+        Make or change a topic on every master; the masters register it at the name servers before they reply.
 
         Args:
             name: The topic.
@@ -275,15 +285,15 @@ class Remoting:
 
     # --- Queues ------------------------------------------------------------------------------------------------------
 
-    def first(self, queue: Queue, topic: str) -> int:
+    def first(self, queue: TopicQueue, topic: str) -> int:
         """Return the offset of the first message that the broker still has; 0 for an unknown queue."""
         return self._ask_queue(_FIRST, queue, topic).number("offset")
 
-    def end(self, queue: Queue, topic: str) -> int:
+    def end(self, queue: TopicQueue, topic: str) -> int:
         """Return the offset that the next message will have; 0 for an unknown queue."""
         return self._ask_queue(_END, queue, topic).number("offset")
 
-    def consumed(self, queue: Queue, topic: str, group: str) -> int | None:
+    def consumed(self, queue: TopicQueue, topic: str, group: str) -> int | None:
         """
         Return the offset of the first message that the group has not consumed; None if it has never consumed.
 
@@ -293,11 +303,11 @@ class Remoting:
         reply = self._ask_queue(_QUERY_CONSUMED, queue, topic, fields, allowed=(_QUERY_NOT_FOUND,))
         return None if reply.code == _QUERY_NOT_FOUND else reply.number("offset")
 
-    def set_consumed(self, queue: Queue, topic: str, group: str, offset: int) -> None:
+    def set_consumed(self, queue: TopicQueue, topic: str, group: str, offset: int) -> None:
         """Set the offset of the first message that the group has not consumed."""
         self._ask_queue(_SET_CONSUMED, queue, topic, {"consumerGroup": group, "commitOffset": str(offset)})
 
-    def pull(self, queue: Queue, topic: str, group: str, offset: int, most: int = 32) -> tuple[list[Stored], int]:
+    def pull(self, queue: TopicQueue, topic: str, group: str, offset: int, most: int = 32) -> tuple[list[Stored], int]:
         """
         Return messages of a queue, and the offset to go on with; this changes nothing, except that 5.x may make the group.
 
@@ -319,17 +329,15 @@ class Remoting:
         reply = self._ask_queue(_PULL, queue, topic, fields, allowed=empty)
         return (stored_messages(reply.body) if reply.code == _SUCCESS else []), reply.number("nextBeginOffset")
 
-    def send(
-        self, queue: Queue, topic: str, body: bytes, properties: Mapping[str, str] | None = None, flags: int = 0
-    ) -> str:
-        """Send a message with these `MessageSysFlag`s as `store` does; return its id, which is the property `UNIQ_KEY`, or a new one."""
-        properties = {"UNIQ_KEY": secrets.token_hex(16).upper(), **(properties or {})}
-        self.store(queue, topic, body, properties, {"sysFlag": str(flags)})
-        return properties["UNIQ_KEY"]
+    def send(self, queue: TopicQueue, topic: str, body: bytes, properties: Mapping[str, str]) -> str:
+        """Send a message as `store` does; return its id, which is the property `UNIQ_KEY`, or a new one."""
+        named = {"UNIQ_KEY": secrets.token_hex(16).upper(), **properties}
+        self.store(queue, topic, body, named, {})
+        return named["UNIQ_KEY"]
 
     def store(
-        self, queue: Queue, topic: str, body: bytes, properties: Mapping[str, str], fields: Mapping[str, str]
-    ) -> Reply:
+        self, queue: TopicQueue, topic: str, body: bytes, properties: Mapping[str, str], fields: Mapping[str, str]
+    ) -> RemotingReply:
         """
         Send a message to a queue; return the reply once the broker has stored the message.
 
@@ -367,7 +375,7 @@ class Remoting:
         fields: Mapping[str, str] | None = None,
         body: bytes = b"",
         allowed: Collection[int] = (),
-    ) -> Reply:
+    ) -> RemotingReply:
         """Send a request to a server, and return its reply, whose code is 0 or one of `allowed`."""
         fields = dict(fields or {})
         if self._login is not None:
@@ -396,7 +404,7 @@ class Remoting:
 
     def _ask_name_server(
         self, code: int, fields: Mapping[str, str] | None = None, allowed: Collection[int] = ()
-    ) -> Reply:
+    ) -> RemotingReply:
         """Ask the name servers in turn, and begin next time with the one that replied."""
         failed: list[Exception] = []
         for server in list(self._name_servers):
@@ -413,37 +421,37 @@ class Remoting:
     def _ask_queue(
         self,
         code: int,
-        queue: Queue,
+        queue: TopicQueue,
         topic: str,
         fields: Mapping[str, str] | None = None,
         body: bytes = b"",
         allowed: Collection[int] = (),
-    ) -> Reply:
+    ) -> RemotingReply:
         named = {"topic": topic, "queueId": str(queue.number), **(fields or {})}
         return self.ask(queue.broker.address, code, named, body, allowed)
 
-    def _masters(self) -> list[Broker]:
+    def _masters(self) -> list[RocketmqBroker]:
         masters = self.brokers()
         if not masters:
             raise RemotingError("the name server knows no broker", _SUCCESS)
         return masters
 
-    def _told(self, broker: Broker) -> Broker:
-        """Return a broker, and remember that the name server told its address."""
-        self._hops[broker.address] = hops.of_broker(broker.name, broker.address, self._name_servers[0])
+    def _with_hop(self, broker: RocketmqBroker) -> RocketmqBroker:
+        """Return a broker, and remember that the name server gave its address."""
+        self._hops[broker.address] = of_broker(broker.name, broker.address, self._name_servers[0])
         return broker
 
-    def _connected(self, address: Address, deadline: float) -> Connection:
+    def _connected(self, address: Address, deadline: float) -> RemotingConnection:
         connection = self._open.get(address)
         if connection is not None and connection.is_closed():
             del self._open[address]
             connection.close()
             connection = None
         if connection is None:
-            connection = self._open[address] = Connection(address, deadline, self._clock, self._on_request)
+            connection = self._open[address] = RemotingConnection(address, deadline, self._clock, self._on_request)
         return connection
 
-    def _refusal(self, reply: Reply) -> RemotingError:
+    def _refusal(self, reply: RemotingReply) -> RemotingError:
         text = _TRACE.sub("", reply.remark[:_LONGEST_REMARK].encode("utf-8", "replace").decode())
         if self._login is not None and self._login.password:
             text = text.replace(self._login.password, "***")

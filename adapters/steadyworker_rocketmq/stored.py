@@ -45,7 +45,7 @@ class Stored:
         topic: The topic in which it lies, such as `%DLQ%group`.
         queue: The queue's number.
         offset: Its place in the queue.
-        body: The body, decompressed unless `compression` says otherwise.
+        body: The body, decompressed if `compression` is empty.
         compression: Empty, or the compression in which `body` still is: this module decompresses valid zlib only.
         properties: The properties, with those of the system.
         born_at: When the producer sent it, in seconds since 1970.
@@ -99,14 +99,14 @@ def _message(data: bytes, start: int) -> tuple[Stored, int]:
     size, magic, _, queue, _, offset, log_offset, flags, born_at = _HEAD.unpack_from(data, start)
     if magic not in (_MAGIC, _MAGIC_2) or not _HEAD.size < size <= len(data) - start:
         raise ValueError
-    reader = _Reader(data, start + _HEAD.size, start + size)
+    reader = _MessageReader(data, start + _HEAD.size, start + size)
     born_host, _ = reader.host(v6=bool(flags & _BORN_HOST_V6))
     (stored_at,) = reader.unpack(_LONG)
     _, store_host = reader.host(v6=bool(flags & _STORE_HOST_V6))
     reconsume_times, _ = reader.unpack(_TIMES)
-    body = reader.take(*reader.unpack(_INT))
-    topic = reader.take(*(reader.unpack(_SHORT) if magic == _MAGIC_2 else reader.take(1)))
-    properties = properties_of(reader.take(*reader.unpack(_SHORT)).decode("utf-8", "replace"))
+    body = reader.read(*reader.unpack(_INT))
+    topic = reader.read(*(reader.unpack(_SHORT) if magic == _MAGIC_2 else reader.read(1)))
+    properties = properties_of(reader.read(*reader.unpack(_SHORT)).decode("utf-8", "replace"))
     body, compression = _decompressed(body, flags)
     return Stored(
         id=properties.get("UNIQ_KEY") or f"{store_host.hex()}{log_offset & ~(-1 << 64):016x}".upper() + f"-{stored_at}",
@@ -124,25 +124,25 @@ def _message(data: bytes, start: int) -> tuple[Stored, int]:
 
 
 @dataclass(slots=True)
-class _Reader:
+class _MessageReader:
     """The unread rest of one message; every method raises ValueError or struct.error if it is too short."""
 
     data: bytes
     place: int
     end: int
 
-    def take(self, count: int) -> bytes:
+    def read(self, count: int) -> bytes:
         if not 0 <= count <= self.end - self.place:
             raise ValueError
         self.place += count
         return self.data[self.place - count : self.place]
 
     def unpack(self, form: struct.Struct) -> tuple[int, ...]:
-        return form.unpack(self.take(form.size))
+        return form.unpack(self.read(form.size))
 
     def host(self, *, v6: bool) -> tuple[str, bytes]:
         """Return a host with its port, and its bytes."""
-        raw = self.take(20 if v6 else 8)
+        raw = self.read(20 if v6 else 8)
         host = socket.inet_ntop(socket.AF_INET6 if v6 else socket.AF_INET, raw[:-4])
         return f"[{host}]:{_INT.unpack(raw[-4:])[0]}" if v6 else f"{host}:{_INT.unpack(raw[-4:])[0]}", raw
 

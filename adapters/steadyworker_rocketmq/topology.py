@@ -7,7 +7,7 @@ The topics and consumer groups of one queue, and how they are made.
 | retries of gRPC | `<queue>-later` | DELAY | as many |
 | dead letters | `<queue>-dead` | NORMAL | 1, so that they have an order |
 
-A name server tells the brokers, and each broker makes its part.
+The adapter asks a name server for the brokers, and each broker makes its part.
 Without `?namesrv=`, an operator makes topics and groups, because a proxy cannot.
 """
 
@@ -18,11 +18,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from steadyworker.adapter import Clock
-from steadyworker.errors import ConfigError, Finding
+from steadyworker.errors import ConfigError
+from steadyworker.findings import FindingTexts
 from steadyworker_rocketmq.errors import translated
-from steadyworker_rocketmq.names import Names
-from steadyworker_rocketmq.remoting import Broker, Login, Remoting, RemotingError
-from steadyworker_rocketmq.url import BrokerUrl, seconds_of_levels
+from steadyworker_rocketmq.names import QueueNames
+from steadyworker_rocketmq.remoting import Login, Remoting, RemotingError, RocketmqBroker
+from steadyworker_rocketmq.url import RocketmqUrl, seconds_of_levels
+
+_finding = FindingTexts("steadyworker_rocketmq")
 
 MOST_ATTEMPTS = 1_000_000
 """
@@ -33,7 +36,7 @@ SteadyWorker counts attempts itself, and expired invisibilities count as deliver
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedTopics:
     """
     The proof that topics and groups are there, or that an operator makes them.
 
@@ -46,16 +49,20 @@ class Prepared:
     levels: tuple[float, ...] = ()
 
 
-def remoting_of(url: BrokerUrl, clock: Clock) -> Remoting:
+def remoting_of(url: RocketmqUrl, clock: Clock) -> Remoting:
     """Return a client of the name servers; raises BrokerUnavailable in use, and ValueError if the URL names none."""
     servers = url.addresses if url.driver == "remoting" else url.namesrv
     if not servers:
         raise ValueError("Expected name servers in the broker's URL, got none: set ?namesrv=host:9876.")
-    login = Login(url.user, url.password) if url.user else None
-    return Remoting(servers, login, clock)
+    return Remoting(servers, login_of(url), clock)
 
 
-def prepare_at(url: BrokerUrl, names: Names, mode: str, clock: Clock) -> Prepared:
+def login_of(url: RocketmqUrl) -> Login | None:
+    """Return the login of the URL, if it has one."""
+    return Login(url.user, url.password) if url.user else None
+
+
+def prepare_at(url: RocketmqUrl, names: QueueNames, mode: str, clock: Clock) -> PreparedTopics:
     """
     Make what is missing, if the topology mode is "declare" and a name server is known.
 
@@ -65,26 +72,26 @@ def prepare_at(url: BrokerUrl, names: Names, mode: str, clock: Clock) -> Prepare
     if mode == "declare" and (url.driver == "remoting" or url.namesrv):
         with translated(str(url)), remoting_of(url, clock) as remoting:
             _make(remoting, url, names)
-        return Prepared(made=True)
-    return Prepared(made=False)
+        return PreparedTopics(made=True)
+    return PreparedTopics(made=False)
 
 
-def kinds_of(url: BrokerUrl, names: Names) -> dict[str, str | None]:
+def kinds_of(url: RocketmqUrl, names: QueueNames) -> dict[str, str | None]:
     """Return the topics of a driver, each with its type; the type is None for the driver that uses no proxy."""
     if url.driver == "remoting":
         return {names.work: None, names.dead: None}
     return {names.work: "NORMAL", names.later: "DELAY", names.dead: "NORMAL"}
 
 
-def groups_of(url: BrokerUrl, names: Names) -> dict[str, str]:
+def groups_of(url: RocketmqUrl, names: QueueNames) -> dict[str, str]:
     """Return the consumer groups of a driver, each with the topic that it reads."""
     groups = {names.group: names.work}
     return groups if url.driver == "remoting" else groups | {names.later_group: names.later}
 
 
-def delay_levels(remoting: Remoting, brokers: Iterable[Broker], url: BrokerUrl) -> tuple[float, ...]:
+def delay_levels(remoting: Remoting, brokers: Iterable[RocketmqBroker], url: RocketmqUrl) -> tuple[float, ...]:
     """
-    Return the brokers' delay levels in seconds, in the order of their numbers; those of the URL if no broker tells them to this login.
+    Return the brokers' delay levels in seconds, in the order of their numbers; those of the URL if no broker shows them to this login.
 
     A broker reads its setting `messageDelayLevel` when it starts.
 
@@ -102,18 +109,12 @@ def delay_levels(remoting: Remoting, brokers: Iterable[Broker], url: BrokerUrl) 
         levels = set()
     if len(levels) == 1:
         return levels.pop()
-    problem = Finding(
-        "error",
-        "Expected all brokers to have the same delay levels, so that a retry comes when it is due at each of them, got "
-        + ", ".join(f"{text!r} at {name}" for name, text in found.items())
-        + ".",
-        "write the same levels into each broker.conf, such as messageDelayLevel=1s 5s 10s 30s 1m, and restart the brokers.",
-        id="rocketmq.delay-levels",
-    )
+    shown = ", ".join(f"{text!r} at {name}" for name, text in found.items())
+    problem = _finding("rocketmq.delay-levels", levels=shown)
     raise ConfigError(str(problem), [problem])
 
 
-def _make(remoting: Remoting, url: BrokerUrl, names: Names) -> None:
+def _make(remoting: Remoting, url: RocketmqUrl, names: QueueNames) -> None:
     made = set()
     for topic, kind in kinds_of(url, names).items():
         if remoting.route(topic) is None:

@@ -14,7 +14,7 @@ Transaction messages, for producers: consumers get the message only if the produ
 `check` must answer from durable state, such as the row that `run` has written: COMMIT if it is there, ROLLBACK if it never will be.
 It can be called in another process, after a restart, and while `run` is under way (tried with 5.4.0), for which the answer is UNKNOWN.
 
-A message without a `LocalTransaction`, and one whose `check` fails, has the answer UNKNOWN, never COMMIT; an error in the log says so.
+A message without a `LocalTransaction`, and one whose `check` fails, has the answer UNKNOWN, never COMMIT, and the log has an error.
 After 15 questions without a decision, the broker moves the message to `TRANS_CHECK_MAX_TIME_TOPIC`, where an operator finds it.
 It also counts the questions that reach no producer.
 """
@@ -30,7 +30,7 @@ from typing import Protocol, Self
 
 from steadyworker.adapter import OutgoingMessage, Redelivered, Target
 from steadyworker.errors import ConfigError
-from steadyworker_rocketmq.messages import HEADERS_BYTES, KEYS, TAGS, Wire, delivery_of, fits, wire_of
+from steadyworker_rocketmq.messages import HEADERS_BYTES, KEYS, TAGS, WireMessage, delivery_of, fits, wire_of
 from steadyworker_rocketmq.names import (
     is_system_topic,
     problem_of_key,
@@ -96,15 +96,15 @@ class LocalTransaction:
     check: Handler
 
 
-Check = Callable[[str, Wire, str], Decision]
+Check = Callable[[str, WireMessage, str], Decision]
 """Answers the question about a message with this topic and id."""
 
 
-class Transport(Protocol):
+class TransactionTransport(Protocol):
     """One driver's producer of transaction messages."""
 
-    def send(self, topic: str, wire: Wire, run: Callable[[str], Decision]) -> Decision:
-        """Send a half message, call `run` with its id, and tell the broker the decision, which is returned."""
+    def send(self, topic: str, wire: WireMessage, run: Callable[[str], Decision]) -> Decision:
+        """Send a half message, call `run` with its id, and send the decision to the broker, which is returned."""
         ...
 
     def close(self) -> None:
@@ -123,7 +123,9 @@ class TransactionalPublisher:
         connect: Returns a driver's producer, which answers the broker's questions with this function.
     """
 
-    def __init__(self, transactions: Iterable[LocalTransaction], connect: Callable[[Check], Transport]) -> None:
+    def __init__(
+        self, transactions: Iterable[LocalTransaction], connect: Callable[[Check], TransactionTransport]
+    ) -> None:
         self._transactions = {(each.topic, each.tag): each for each in transactions}
         self._transport = connect(self._checked)
 
@@ -188,7 +190,7 @@ class TransactionalPublisher:
         """Close the connections; the broker then asks other producers of the group."""
         self._transport.close()
 
-    def _checked(self, topic: str, wire: Wire, id_: str) -> Decision:
+    def _checked(self, topic: str, wire: WireMessage, id_: str) -> Decision:
         """Answer the broker's question about a message without a decision."""
         tag = wire.tag or ""
         place = f"topic {topic!r}, tag {tag!r}, message {id_}"

@@ -13,7 +13,7 @@ Access key and secret are percent-encoded.
 | `namesrv` | `rocketmq+grpc`: the name servers, `host:9876;host2`, or `off`, which is the default |
 | `members` | `rocketmq+grpc`: the remoting ports of the proxies, `host:8080;host2`, or `off`; by default port 8080 of each proxy's host |
 | `invisible` | `rocketmq+grpc`: seconds from 10 to 43200, 60 by default; a message that is not renewed for that time is delivered again |
-| `delay_levels` | `rocketmq`: the brokers' `messageDelayLevel`, such as `1s,5s,10s`, if they do not tell it to this access key; by default the 18 levels of a broker as it is shipped |
+| `delay_levels` | `rocketmq`: the brokers' `messageDelayLevel`, such as `1s,5s,10s`, if they do not show it to this access key; by default the 18 levels of a broker as it is shipped |
 
 **Without `namesrv`**, a worker cannot ask the brokers, because a proxy passes on only messages:
 
@@ -25,12 +25,12 @@ Access key and secret are percent-encoded.
 **Without `members`**, the adapter counts no consumers either, because only the proxies know them.
 The requests to `namesrv` and `members` go over plain TCP, even with `rocketmq+grpcs`.
 
-**TLS**: rocketmq-python-client verifies the proxy's certificate and host name, and takes no files.
+**TLS**: rocketmq-python-client verifies the proxy's certificate and host name, and accepts no files.
 It trusts the authorities that grpcio brings along, which are those of Mozilla, and not those of the system.
 To trust other ones, set the environment variable `GRPC_DEFAULT_SSL_ROOTS_FILE_PATH` to a PEM file.
 grpcio reads this variable once in a process.
 
-**Hosts**: rocketmq-python-client takes one name, or several IPv4 addresses; with TLS, one name or address.
+**Hosts**: rocketmq-python-client accepts one name, or several IPv4 addresses; with TLS, one name or address.
 It splits an address at its first colon, so an IPv6 address is refused.
 """
 
@@ -83,7 +83,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerUrl:
+class RocketmqUrl:
     """
     The parsed URL; its text and repr never show the secret.
 
@@ -98,7 +98,7 @@ class BrokerUrl:
         members: The remoting ports of the proxies; None if they are not to be asked, and for `remoting`.
         invisible: `grpc`: the seconds after which the broker delivers an un-renewed message again.
         queues: The number of queues of a topic that the adapter makes.
-        delay_levels: `remoting`: the delay levels in seconds, ascending, of brokers that do not tell theirs.
+        delay_levels: `remoting`: the delay levels in seconds, ascending, of brokers that do not show theirs.
     """
 
     driver: Driver
@@ -117,7 +117,7 @@ class BrokerUrl:
         return ",".join(map(str, self.addresses))
 
 
-def parse_url(url: str) -> BrokerUrl:
+def parse_url(url: str) -> RocketmqUrl:
     """
     Parse a broker's URL.
 
@@ -139,7 +139,7 @@ def parse_url(url: str) -> BrokerUrl:
         near = tuple(Address(address.host, MEMBERS_PORT) for address in found.addresses)
         namesrv = _addresses(options, "namesrv", NAME_SERVER_PORT, None)
         members = _addresses(options, "members", MEMBERS_PORT, near)
-    return BrokerUrl(
+    return RocketmqUrl(
         driver=driver,
         addresses=found.addresses,
         user=found.user,
@@ -189,7 +189,7 @@ def _check_driver(options: Mapping[str, str], driver: Driver) -> None:
 
 
 def _check_hosts(addresses: tuple[Address, ...], driver: Driver, *, tls: bool) -> None:
-    """Raise ConfigError for hosts that the driver cannot take."""
+    """Raise ConfigError for hosts that the client library refuses."""
     for number, address in enumerate(addresses, 1):
         if driver == "remoting" and _is_ip(address.host):
             continue

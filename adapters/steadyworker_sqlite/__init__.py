@@ -2,7 +2,20 @@
 The embedded broker: a durable queue in one SQLite file, shared by any number of processes of one host.
 
 The embedded broker needs no server.
-This package is the reference adapter: to write an adapter for another broker, start from a copy of it.
+This package is the reference adapter: to write an adapter for another broker, start from a copy of these files.
+
+| file | subject | copy it |
+|---|---|---|
+| `adapter.py` | the adapter, and its reader of dead letters | yes |
+| `connection.py` | the I/O thread, which consumes | yes |
+| `session.py` | one epoch | yes, without the eviction of other consumers |
+| `publisher.py` | the publishing connection | yes |
+| `topology.py` | the rules for URLs and names, and the checks | yes |
+| `errors.py` | the translation of the client library's errors | yes |
+| `store.py` | the tables and SQL statements | no: a client library has this place |
+| `presence.py` | the locks and bells of the processes that share the file | no: only for a file on one host |
+
+The texts of the checks are in `findings.toml` (`steadyworker/findings.py`).
 
 | our word | in this broker |
 |---|---|
@@ -15,14 +28,15 @@ This package is the reference adapter: to write an adapter for another broker, s
 | publish | the commit is on disk (`synchronous=FULL`) |
 | settle `CONFIRMED` | the commit is on disk (ack), or visible to every process (release) |
 | delay | `due`, exact, by CLOCK_BOOTTIME; across a reboot by the wall clock |
-| prefetch | the number of deliveries that a consumer may hold; it limits the statement that takes messages |
+| prefetch | the number of deliveries that a consumer may hold; it limits the statement that receives messages |
 
 The author of an adapter has eight duties:
 
-1. Make a package with these files: `__init__` (`open_adapter`), `adapter`, `connection`, `topology`, `errors`.
-   Register it in the entry-point group `steadyworker.adapters` under its URL scheme.
-   Import only from `steadyworker.adapter`, `.errors`, `.names`, `.system.mounts` and `.system.private`.
-   An adapter for a broker on a network also imports `steadyworker.network`, which has parts of 2, 5 and 6.
+1. Make a package whose `__init__.py` has `open_adapter`.
+   Register it in the entry-point group `steadyworker.adapters` under its URL scheme, and its texts in `steadyworker.findings`.
+   Import only from `steadyworker.adapter`, `.errors`, `.findings` and `.names`.
+   An adapter for a file also imports `.system.mounts` and `.system.private`.
+   An adapter for a broker on a network also imports `.network`, which has parts of 2, 5 and 6.
 2. Use one I/O thread; no other thread may use the client library's consuming connection.
    Send every signal from that thread, in order: Connected, deliveries, Lost, Connected…
 3. Publish on another connection, and return only when the broker has the message.
@@ -33,7 +47,7 @@ The author of an adapter has eight duties:
 5. Reconnect without limit, with back-off (tenacity), and send Unreachable once for each cause.
    Set `final` only for a cause that waiting cannot remove.
 6. Translate the client library's errors in one place (`translated`).
-   Each error says what was expected, what was got, and what to do.
+   Each error has what was expected, what was got, and what to do.
    Log nothing, and hide no error.
 7. Decide nothing about retries, attempts or dead letters: publish each message unchanged.
    Declare in `Capabilities` the features that the broker does not have.

@@ -8,8 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
+from typing_extensions import override
+
 from steadyworker.adapter import (
+    Adapter,
     Capabilities,
+    DeadLetters,
     Delivery,
     Finding,
     OutgoingMessage,
@@ -25,18 +29,18 @@ from steadyworker.errors import BrokerUnavailable, LettersHeld, Unsettled
 from steadyworker.findings import FindingTexts
 from steadyworker.system.mounts import mounted
 from steadyworker.system.private import access_findings
-from steadyworker_sqlite.connection import Connection, delivery_of, numbers_of
+from steadyworker_sqlite.connection import SqliteConsumer, delivery_of, numbers_of
 from steadyworker_sqlite.errors import Unusable, translated
-from steadyworker_sqlite.presence import Presence, is_gone, takes_messages
-from steadyworker_sqlite.publisher import Publisher
+from steadyworker_sqlite.presence import Presence, is_consuming, is_gone
+from steadyworker_sqlite.publisher import SqlitePublisher
 from steadyworker_sqlite.session import SILENCE, evict_the_gone
-from steadyworker_sqlite.store import FIRST, BrokerFile, Entry, Store
+from steadyworker_sqlite.store import FIRST, BrokerFile, NewMessage, Store
 from steadyworker_sqlite.topology import HEADER_BYTES, place_findings
 
 _finding = FindingTexts("steadyworker_sqlite")
 
 
-class SqliteAdapter:
+class SqliteAdapter(Adapter):
     """
     One queue of one broker file, consumed by one worker process.
 
@@ -54,74 +58,70 @@ class SqliteAdapter:
         self._silence = silence
         self._declares = settings.topology == "declare"
         self._file = BrokerFile(path, settings.clock, create=self._declares)
-        self._publisher = Publisher(self._file, declare=self._declares)
-        self._connection = Connection(self._file, spec, settings, silence)
+        self._publisher = SqlitePublisher(self._file, declare=self._declares)
+        self._consumer = SqliteConsumer(self._file, spec, settings, silence)
 
     @property
+    @override
     def capabilities(self) -> Capabilities:
-        """The abilities of this broker: all of them, but only on one host; the operator sets the limit for bodies."""
+        """All abilities, but only on one host; the operator sets the limit for bodies."""
         return Capabilities(
             counts_consumers=True, redelivers_within=self._silence, max_body=self._settings.max_body, one_host=True
         )
 
     @property
+    @override
     def last_turn(self) -> float | None:
-        """The time (monotonic clock) of the I/O thread's last turn; None before `start`."""
-        return self._connection.last_turn
+        return self._consumer.last_turn
 
+    @override
     def start(self, sink: Sink) -> None:
-        """Start to consume."""
-        self._connection.start(sink)
+        self._consumer.start(sink)
 
+    @override
     def prefetch(self, count: int) -> None:
-        """Set the prefetch: at most `count` unsettled deliveries."""
-        self._connection.prefetch(count)
+        self._consumer.prefetch(count)
 
+    @override
     def publish(self, message: OutgoingMessage) -> None:
-        """
-        Return when the message is on disk.
-
-        The adapter accepts a copy of an earlier message at any size, because larger headers must not block a retry.
-
-        Raises:
-            TargetMissing: The queue was never declared.
-            PublishFailed: The file failed, so it is unknown whether it has the message.
-            ValueError: A new message (`OutgoingMessage.first`) is over the limits.
-        """
         headers = json.dumps(dict(message.headers))
         if message.first:
             check_size("a body", len(message.body), self._settings.max_body)
             check_size("headers", len(headers), HEADER_BYTES)
         queue = self._spec.dead_letter_queue if message.to is Target.DEAD else self._spec.queue
         delay = max(0.0, message.delay) if message.to is Target.LATER else 0.0
-        self._publisher.publish(Entry(queue, message.message_id or str(uuid.uuid4()), headers, message.body, delay))
+        self._publisher.publish(
+            NewMessage(queue, message.message_id or str(uuid.uuid4()), headers, message.body, delay)
+        )
 
+    @override
     def settle(self, delivery: Delivery, how: Settle) -> Settled:
         """Return when the settlement is committed: an ack is on disk, a release is visible to every process."""
-        self._connection.settle(delivery, how)
+        self._consumer.settle(delivery, how)
         return Settled.CONFIRMED
 
+    @override
     def identity(self) -> str:
         """Return the random id of the file, generated when it was created."""
         return self._publisher.ask(Store.identity)
 
+    @override
     def exists(self) -> bool:
-        """Return whether the file exists, and has the queue."""
         return self.path.exists() and self._publisher.ask(lambda store: store.has_queue(self._spec.queue))
 
+    @override
     def consumers(self) -> int:
-        """Return the number of the queue's living consumers with a prefetch above 0."""
         silent_since = self._settings.clock.boottime() - self._silence
 
         def count(store: Store) -> int:
             peers = [peer.presence for peer in store.peers() if peer.queue == self._spec.queue and not peer.reads]
             alive = (name for name in peers if not is_gone(store.folder, name, silent_since))
-            return sum(takes_messages(store.folder, name) for name in alive)
+            return sum(is_consuming(store.folder, name) for name in alive)
 
         return self._publisher.ask(count)
 
+    @override
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:
-        """Return the problems of the file's location, the file, and its queues."""
         wrong = place_findings(self.path, mounted())
         if wrong:
             return wrong
@@ -142,6 +142,7 @@ class SqliteAdapter:
         ]
 
     @contextmanager
+    @override
     def dead_letters(self) -> Iterator[SqliteDeadLetters]:
         """Open the dead letters; the reader has its own presence, so its letters are released even if it is killed."""
         queue = self._spec.dead_letter_queue
@@ -149,7 +150,7 @@ class SqliteAdapter:
             store = self._file.open()
             stack.callback(store.close)
             with translated(self.path):
-                presence = Presence(store.folder, stamp=None)  # reading one dead letter may take hours
+                presence = Presence(store.folder, stamp=None)  # a reader can need hours for one dead letter
             stack.callback(presence.close)
             evict_the_gone(store, presence, float("-inf"))
             with store.transaction(durable=False):
@@ -166,13 +167,13 @@ class SqliteAdapter:
                 with suppress(BrokerUnavailable), store.transaction(durable=False):
                     store.evict((reader,))
 
+    @override
     def stop(self, within: float) -> None:
-        """Release every delivery and close."""
-        self._connection.stop(within)
+        self._consumer.stop(within)
         self._publisher.close()
 
 
-class SqliteDeadLetters:
+class SqliteDeadLetters(DeadLetters):
     """The dead letters of one queue, held by one reader; used by one thread."""
 
     def __init__(self, adapter: SqliteAdapter, store: Store, queue: str, reader: int) -> None:
@@ -181,24 +182,25 @@ class SqliteDeadLetters:
         self._queue = queue
         self._reader = reader
 
+    @override
     def __iter__(self) -> Iterator[Delivery]:
         newest = self._store.last(self._queue)  # the next reader gets later letters
         place = FIRST
         while True:
             # From the last place on: otherwise each step would first search through all letters that are held.
             with self._store.transaction(durable=False):
-                taken = self._store.take(self._reader, self._queue, limit=1, upto=newest, after=place)
-            if not taken:
+                received = self._store.receive(self._reader, self._queue, limit=1, upto=newest, after=place)
+            if not received:
                 return
-            place = taken[0].place
-            yield delivery_of(0, taken[0])
+            place = received[0].place
+            yield delivery_of(0, received[0])
 
+    @override
     def publish(self, message: OutgoingMessage) -> None:
-        """Publish as the adapter does."""
         self._adapter.publish(message)
 
+    @override
     def drop(self, delivery: Delivery) -> None:
-        """Remove this dead letter; return when that is on disk."""
         seq, count = numbers_of(delivery)
         with translated(self._adapter.path, Unsettled), self._store.transaction(durable=True):
             self._store.assert_registered(self._reader)

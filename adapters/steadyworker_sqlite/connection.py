@@ -1,8 +1,8 @@
 """
 The I/O thread, which consumes; no other thread touches the consuming connection.
 
-The thread has one `Session` after another; if it cannot open the next session, it tries again without limit.
-Settlements that wait at the same time are committed together, with the messages taken in the same turn.
+The thread has one `SqliteSession` after another; if it cannot open the next session, it tries again without limit.
+Settlements that wait at the same time are committed together, with the messages received in the same turn.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from steadyworker.adapter import (
 )
 from steadyworker.errors import BrokerUnavailable, StaleDelivery, Unsettled
 from steadyworker_sqlite.errors import Evicted, Unusable
-from steadyworker_sqlite.session import Session, Settlement
-from steadyworker_sqlite.store import BrokerFile, Taken
+from steadyworker_sqlite.session import SqliteSession, WaitingSettlement
+from steadyworker_sqlite.store import BrokerFile, ReceivedMessage
 
 
-class Connection:
+class SqliteConsumer:
     """
     The I/O thread and its interface for other threads; thread-safe.
 
@@ -58,9 +58,9 @@ class Connection:
         self._settings = settings
         self._silence = silence
         self._lock = threading.Lock()
-        self._session: Session | None = None
+        self._session: SqliteSession | None = None
         self._epoch = 0
-        self._settlements: list[Settlement] = []
+        self._settlements: list[WaitingSettlement] = []
         self._window = 0
         self.last_turn: float | None = None
         self._stopping = threading.Event()
@@ -89,7 +89,7 @@ class Connection:
                 "Expected a call of `settle` from another thread, got one from the I/O thread, which would wait for itself: "
                 "call `settle` outside the `sink` callback."
             )
-        settlement = Settlement(*numbers_of(delivery), how)
+        settlement = WaitingSettlement(*numbers_of(delivery), how)
         with self._lock:
             if self._session is None or delivery.epoch != self._epoch:
                 raise _stale(delivery.epoch, self._epoch)
@@ -110,33 +110,33 @@ class Connection:
                     self._session.vanish()
 
     def _run(self, sink: Sink) -> None:
-        said = ""
+        reported = ""
 
-        def say_gone(state: RetryCallState) -> None:
-            nonlocal said
+        def report_gone(state: RetryCallState) -> None:
+            nonlocal reported
             self._turned()
             error = state.outcome.exception() if state.outcome else None
-            if str(error) != said:  # once for each cause, not for each try
-                said = str(error)
+            if str(error) != reported:  # once for each cause, not for each try
+                reported = str(error)
                 final = isinstance(error, Unusable) and self._epoch == 0
-                sink(Unreachable(said, final, error.id if isinstance(error, BrokerUnavailable) else ""))
+                sink(Unreachable(reported, final, error.id if isinstance(error, BrokerUnavailable) else ""))
 
         retrying = Retrying(
             retry=retry_if_exception_type(BrokerUnavailable),
             wait=wait_exponential(multiplier=0.05, max=2.0) + wait_random(0, 0.05),
             stop=stop_when_event_set(self._stopping),
             sleep=sleep_using_event(self._stopping),
-            before_sleep=say_gone,
+            before_sleep=report_gone,
         )
         while not self._stopping.is_set():
             try:
-                session = retrying(Session, self._file, self._spec, self._settings, self._silence)
+                session = retrying(SqliteSession, self._file, self._spec, self._settings, self._silence)
             except RetryError:
                 return  # stopped while the file was away
-            said = ""
+            reported = ""
             self._serve(session, sink)
 
-    def _serve(self, session: Session, sink: Sink) -> None:
+    def _serve(self, session: SqliteSession, sink: Sink) -> None:
         """One epoch."""
         with self._lock:
             self._epoch += 1
@@ -167,7 +167,7 @@ class Connection:
             settlement.answer(_stale(self._epoch, None))
         how()
 
-    def _turn_until_stopped(self, session: Session, epoch: int, sink: Sink) -> None:
+    def _turn_until_stopped(self, session: SqliteSession, epoch: int, sink: Sink) -> None:
         while True:
             self._turned()
             with self._lock:
@@ -178,7 +178,7 @@ class Connection:
                 if not settlements:
                     return
             try:
-                taken = session.turn(settlements, window)
+                received = session.turn(settlements, window)
             except Exception as error:
                 with self._lock:
                     self._session = None  # before everything else, because this epoch is over
@@ -188,24 +188,24 @@ class Connection:
                 raise
             for settlement in settlements:
                 settlement.answer(Settled.CONFIRMED)
-            for message in taken:
+            for message in received:
                 sink(Delivered(delivery_of(epoch, message)))
-            if not taken and not settlements:
+            if not received and not settlements:
                 session.wait(window)
 
 
-def delivery_of(epoch: int, taken: Taken) -> Delivery:
-    """Convert a taken message to a Delivery; its id names this delivery alone, so that a second settlement does nothing."""
-    first = Redelivered.NO if taken.certain else Redelivered.UNKNOWN
+def delivery_of(epoch: int, received: ReceivedMessage) -> Delivery:
+    """Convert a received message to a Delivery; its id names this delivery alone, so that a second settlement does nothing."""
+    first = Redelivered.NO if received.certain else Redelivered.UNKNOWN
     return Delivery(
         epoch=epoch,
-        id=f"{taken.seq}.{taken.count}",
-        queue=taken.queue,
-        body=taken.body,
-        headers=taken.headers,
-        message_id=taken.message_id,
-        redelivered=Redelivered.YES if taken.count > 1 else first,
-        sent_at=taken.sent_at,
+        id=f"{received.seq}.{received.count}",
+        queue=received.queue,
+        body=received.body,
+        headers=received.headers,
+        message_id=received.message_id,
+        redelivered=Redelivered.YES if received.count > 1 else first,
+        sent_at=received.sent_at,
     )
 
 

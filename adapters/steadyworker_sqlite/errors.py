@@ -1,4 +1,4 @@
-"""Translates SQLite's errors: each new error says what was expected, what was got, and what to do, and keeps its cause."""
+"""Translates SQLite's errors: each new error has what was expected, what was got, and what to do, and keeps its cause."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Unusable(BrokerUnavailable):
     id = "embedded.unusable-file"
 
 
-class Replaced(BrokerUnavailable):
+class FileReplaced(BrokerUnavailable):
     """An open file that is no longer at its path, so no other process would see new messages in it."""
 
     id = "embedded.file-replaced"

@@ -5,7 +5,7 @@ Presence files: with them, the processes that share a broker file detect and wak
 |---|---|
 | `<name>.lock` | locked (`flock`) while its process lives: the kernel frees the lock after any kind of death |
 | content of `<name>.lock` | the time, by CLOCK_BOOTTIME, of the I/O thread's last turn: an old time shows that the process is frozen |
-| the byte after the time | 0 while the consumer takes no messages, because its prefetch is 0; else 1 |
+| the byte after the time | 0 while the consumer receives no messages, because its prefetch is 0; else 1 |
 | `<name>.bell` | a FIFO: a publisher writes one byte, which wakes a waiting consumer at once, without polling |
 """
 
@@ -21,7 +21,7 @@ from pathlib import Path
 from steadyworker.system.private import FILE, make_private_folder
 
 _STAMP_BYTES = 32
-_IDLE, _TAKING = b"0", b"1"
+_IDLE, _CONSUMING = b"0", b"1"
 
 
 class Presence:
@@ -60,9 +60,9 @@ class Presence:
         """Record the time of the I/O thread's turn."""
         os.pwrite(self._lock_fd, f"{now:.3f}".encode().ljust(_STAMP_BYTES), 0)
 
-    def take_messages(self, *, taking: bool) -> None:
-        """Record whether this consumer takes messages; before the first call, it takes none."""
-        os.pwrite(self._lock_fd, _TAKING if taking else _IDLE, _STAMP_BYTES)
+    def set_consuming(self, *, consuming: bool) -> None:
+        """Record whether this consumer receives messages; before the first call, it receives none."""
+        os.pwrite(self._lock_fd, _CONSUMING if consuming else _IDLE, _STAMP_BYTES)
 
     def wait(self, seconds: float) -> None:
         """Wait for the bell, at most `seconds`; all rings since the last wait count as one ring."""
@@ -110,10 +110,10 @@ def is_gone(folder: Path, name: str, silent_since: float) -> bool:
         os.close(fd)
 
 
-def takes_messages(folder: Path, name: str) -> bool:
-    """Return whether the consumer of this presence takes messages; False if its file cannot be read."""
+def is_consuming(folder: Path, name: str) -> bool:
+    """Return whether the consumer of this presence receives messages; False if its file cannot be read."""
     with suppress(OSError), (folder / f"{name}.lock").open("rb") as file:
-        return file.read()[_STAMP_BYTES:] == _TAKING
+        return file.read()[_STAMP_BYTES:] == _CONSUMING
     return False
 
 

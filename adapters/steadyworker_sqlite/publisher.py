@@ -11,18 +11,18 @@ from typing import TypeVar
 from steadyworker.errors import BrokerUnavailable, NotPublished, PublishFailed, TargetMissing
 from steadyworker_sqlite.errors import translated
 from steadyworker_sqlite.presence import ring
-from steadyworker_sqlite.store import BrokerFile, Entry, Store
+from steadyworker_sqlite.store import BrokerFile, NewMessage, Store
 
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiting:
-    entry: Entry
+    entry: NewMessage
     confirmed: Future[None] = field(default_factory=Future)
 
 
-class Publisher:
+class SqlitePublisher:
     """
     The publisher for one broker file, which it opens at the first use, and again after an error; thread-safe.
 
@@ -41,7 +41,7 @@ class Publisher:
         self._using = threading.Lock()
         self._closed = False
 
-    def publish(self, entry: Entry) -> None:
+    def publish(self, entry: NewMessage) -> None:
         """Return when the message is on disk; raises PublishFailed or TargetMissing."""
         waiting = _Waiting(entry)
         with self._adding:

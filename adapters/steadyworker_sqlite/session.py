@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from steadyworker.adapter import QueueSpec, Settings, Settle, Settled
 from steadyworker_sqlite.errors import translated
 from steadyworker_sqlite.presence import Presence, is_gone, remove, ring
-from steadyworker_sqlite.store import BrokerFile, Store, Taken
+from steadyworker_sqlite.store import BrokerFile, ReceivedMessage, Store
 
 SILENCE = 30.0
 """Seconds without a turn of the I/O thread after which a living process loses its messages."""
@@ -22,12 +22,12 @@ SILENCE = 30.0
 _STAMPS = 10
 """How many times the I/O thread records its turn within `SILENCE`, which means once every 3 s."""
 
-LOOK = 0.5
+SEARCH_EVERY = 0.5
 """How often an idle consumer searches for dead consumers, in seconds; a new message wakes the consumer at once."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Settlement:
+class WaitingSettlement:
     """
     One `settle` call that waits for the I/O thread.
 
@@ -51,7 +51,7 @@ class Settlement:
         return answer
 
 
-class Session:
+class SqliteSession:
     """
     One epoch, from the registration in the broker file to its end.
 
@@ -63,10 +63,10 @@ class Session:
         self._clock = settings.clock
         self._queue = spec.queue
         self._silence = silence
-        now = self._turned = self._stamped = self._looked = self._clock.boottime()
+        now = self._turned = self._stamped = self._searched = self._clock.boottime()
         self._awake_since = float("-inf")
         self._held: set[tuple[int, int]] = set()
-        self._taking = False
+        self._consuming = False
         declare = settings.topology == "declare"
         with ExitStack() as stack:
             self._store = file.open()
@@ -81,9 +81,9 @@ class Session:
                 self._id = self._store.register(spec.queue, self._presence.name, settings.consumer, reads=False)
             self._open = stack.pop_all()
 
-    def turn(self, settlements: Sequence[Settlement], window: int) -> list[Taken]:
+    def turn(self, settlements: Sequence[WaitingSettlement], window: int) -> list[ReceivedMessage]:
         """
-        Settle, and take as many messages as the prefetch permits, in one transaction: the ack of one job also takes the next job.
+        Settle, and receive as many messages as the prefetch permits, in one transaction: the ack of one job also receives the next one.
 
         If there is no work, write nothing.
         """
@@ -98,12 +98,12 @@ class Session:
             self._store.assert_registered(self._id)
             for each in settlements:
                 self._store.settle(self._id, each.seq, each.count, remove=each.how is Settle.ACK)
-            taken = self._store.take(self._id, self._queue, room) if room else []
+            received = self._store.receive(self._id, self._queue, room) if room else []
         self._held -= settled
-        self._held.update((each.seq, each.count) for each in taken)
+        self._held.update((each.seq, each.count) for each in received)
         if any(each.how is Settle.RELEASE for each in settlements):
             ring_others(self._store, self._presence)
-        return taken
+        return received
 
     def wait(self, window: int) -> None:
         """Wait until the bell rings, a message comes due, or the next check is due."""
@@ -115,7 +115,7 @@ class Session:
         self._presence.ring()
 
     def leave(self) -> None:
-        """End normally: other consumers can take this consumer's messages at once."""
+        """End normally: other consumers can receive this consumer's messages at once."""
         try:
             with self._store.transaction(durable=False):
                 self._store.evict((self._id,))
@@ -135,15 +135,15 @@ class Session:
         if room <= 0:
             return self._silence / _STAMPS
         due = self._store.due_in(self._queue)
-        return LOOK if due is None else min(due, LOOK)
+        return SEARCH_EVERY if due is None else min(due, SEARCH_EVERY)
 
     def _note_prefetch(self, window: int) -> None:
-        """Record whether this consumer takes messages, for processes that count the consumers."""
-        taking = window > 0
-        if taking is not self._taking:
+        """Record whether this consumer receives messages, for processes that count the consumers."""
+        consuming = window > 0
+        if consuming is not self._consuming:
             with translated(self._store.path):
-                self._presence.take_messages(taking=taking)
-            self._taking = taking
+                self._presence.set_consuming(consuming=consuming)
+            self._consuming = consuming
 
     def _tend(self, room: int) -> None:
         """Record the turn, check the file and this consumer's registration, and evict dead consumers, each when it is due."""
@@ -157,8 +157,8 @@ class Session:
             with translated(self._store.path):
                 self._presence.stamp(now)
             self._check()
-        if room and now - self._looked >= LOOK:
-            self._looked = now
+        if room and now - self._searched >= SEARCH_EVERY:
+            self._searched = now
             self._check()
             self._evict_the_gone(now)
             self._store.shrink()

@@ -2,13 +2,15 @@
 The broker file: its tables, and all SQL statements for it.
 
 A message is written once and never changed.
-The consumer of a message is in a row of another table (`deliveries`), so that taking a message of 1 MB writes only one small page.
+The consumer of a message is in a row of another table (`deliveries`).
+So the delivery of a message of 1 MB writes only one small page.
 Times in `due` are from CLOCK_BOOTTIME, which cannot be set.
 Times in `due_wall` are from the wall clock; after a reboot, the first process that opens the file computes `due` from them.
 """
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import time
 import uuid
@@ -20,8 +22,14 @@ from urllib.parse import quote
 
 from steadyworker.adapter import Clock, Headers
 from steadyworker.system.private import make_private_file, make_private_folder
-from steadyworker_sqlite.errors import Evicted, Replaced, Unusable, translated
-from steadyworker_sqlite.headers import headers_of
+from steadyworker_sqlite.errors import Evicted, FileReplaced, Unusable, translated
+
+UNREADABLE = "sw-hop"
+"""
+The header that gets the reason if a message's headers are unreadable, because any program can write to the file.
+
+The runner expects a number in this header, so a text makes the message a dead letter with this reason.
+"""
 
 APPLICATION_ID = 0x53744277
 SCHEMA = 2
@@ -79,7 +87,7 @@ WHERE m.queue = :queue AND h.consumer IS NULL
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class NewMessage:
     """A message to put into a queue, due after `delay` seconds."""
 
     queue: str
@@ -90,8 +98,8 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """A taken message; `count` is the number of its deliveries, including this delivery."""
+class ReceivedMessage:
+    """A received message; `count` is the number of its deliveries, including this delivery."""
 
     seq: int
     count: int
@@ -140,10 +148,10 @@ class BrokerFile:
 
         Raises:
             Unusable: The file was removed or emptied before this adapter opened it.
-            Replaced: The file was open before, and is now missing, or is another broker.
+            FileReplaced: The file was open before, and is now missing, or is another broker.
         """
         if (loss := self.loss()) is not None:
-            kind = Unusable if self._identity is None else Replaced
+            kind = Unusable if self._identity is None else FileReplaced
             raise kind(f"Expected the broker file {self.path}, but {loss}: {self.remedy}")
         store = Store(self.path, self._clock, create=self._create and self._identity is None)
         with ExitStack() as undo:
@@ -151,7 +159,7 @@ class BrokerFile:
             identity = store.identity()
             if self._identity not in (None, identity):
                 got = f"got the broker {identity}: {self.remedy}"
-                raise Replaced(f"Expected the broker {self._identity} in {self.path}, {got}")
+                raise FileReplaced(f"Expected the broker {self._identity} in {self.path}, {got}")
             undo.pop_all()
         self._identity = identity
         return store
@@ -221,7 +229,7 @@ class Store:
         If `durable`, the commit is on disk when the block ends; otherwise it only survives the death of any process.
 
         Raises:
-            Replaced: The commit succeeded, but the file is no longer at its path.
+            FileReplaced: The commit succeeded, but the file is no longer at its path.
         """
         with translated(self.path):
             if durable is not self._durable:  # this applies from the next transaction on
@@ -238,10 +246,10 @@ class Store:
         self.check_place()
 
     def check_place(self) -> None:
-        """Raise Replaced if there is another file at the path, or an empty one, or none."""
+        """Raise FileReplaced if there is another file at the path, or an empty one, or none."""
         found = _inode(self.path)
         if found is None or found != self._inode:
-            raise Replaced(
+            raise FileReplaced(
                 f"Expected the broker file {self.path} to stay in place, but it was removed, replaced or emptied: restore it."
             )
 
@@ -261,7 +269,7 @@ class Store:
         """Create missing queues; call it within a transaction."""
         self._db.executemany("INSERT OR IGNORE INTO queues VALUES (?)", ((name,) for name in names))
 
-    def put(self, entries: Iterable[Entry]) -> None:
+    def put(self, entries: Iterable[NewMessage]) -> None:
         """Add messages; call it within a transaction."""
         now, wall = self._clock.boottime(), self._clock.wall()
         self._db.executemany(
@@ -310,15 +318,19 @@ class Store:
             row = self._db.execute("SELECT coalesce(max(seq), 0) FROM messages WHERE queue = ?", (queue,)).fetchone()
         return int(row[0])
 
-    def take(self, consumer: int, queue: str, limit: int, upto: int = _NO_LIMIT, after: Place = FIRST) -> list[Taken]:
+    def receive(
+        self, consumer: int, queue: str, limit: int, upto: int = _NO_LIMIT, after: Place = FIRST
+    ) -> list[ReceivedMessage]:
         """
-        Take free messages that are due, ordered by due time; call it within a transaction.
+        Receive free messages that are due, ordered by due time; call it within a transaction.
 
-        It takes only messages after this place, and none with a number above `upto`.
+        It receives only messages after this place, and none with a number above `upto`.
         """
         due, seq = after
-        taken = [
-            Taken(seq, count + 1, queue, id_, headers_of(headers), body, sent_at, seq > self._uncertain, (due, seq))
+        received = [
+            ReceivedMessage(
+                seq, count + 1, queue, id_, headers_of(headers), body, sent_at, seq > self._uncertain, (due, seq)
+            )
             for seq, count, id_, headers, body, sent_at, due in self._db.execute(
                 f"SELECT m.seq, coalesce(h.count, 0), m.message_id, m.headers, m.body, m.sent_at, m.due {_READY}"
                 " AND (m.due, m.seq) > (:due, :seq) AND m.due <= :now AND m.seq <= :upto"
@@ -329,9 +341,9 @@ class Store:
         self._db.executemany(
             "INSERT INTO deliveries VALUES (?, ?, ?)"
             " ON CONFLICT (seq) DO UPDATE SET consumer = excluded.consumer, count = excluded.count",
-            ((message.seq, consumer, message.count) for message in taken),
+            ((message.seq, consumer, message.count) for message in received),
         )
-        return taken
+        return received
 
     def settle(self, consumer: int, seq: int, count: int, *, remove: bool) -> None:
         """Remove or release the message of this delivery; a second call does nothing; call it within a transaction."""
@@ -350,11 +362,11 @@ class Store:
             if free > _FREE_PAGES and 2 * free > pages:
                 self._db.executescript(
                     f"PRAGMA incremental_vacuum({_FREE_PAGES})"
-                )  # `execute` takes only its first step
+                )  # `execute` makes only its first step
 
     def _open(self) -> None:
         with translated(self.path):
-            tables, application, version = self._look()
+            tables, application, version = self._versions()
             if (tables, application, version) == (0, 0, 0):
                 self._create()
             elif application != APPLICATION_ID:
@@ -372,7 +384,7 @@ class Store:
                 self._translate_times()
             self._uncertain = int(str(self._meta("uncertain")))
 
-    def _look(self) -> tuple[int, int, int]:
+    def _versions(self) -> tuple[int, int, int]:
         """Return the number of tables, the application id and the schema version, read consistently in one statement."""
         tables, application, version = self._db.execute(
             "SELECT (SELECT count(*) FROM sqlite_schema), application_id, user_version"
@@ -389,7 +401,7 @@ class Store:
             )
         self._db.execute("PRAGMA synchronous = FULL")
         self._db.execute("BEGIN IMMEDIATE")
-        if self._look() == (0, 0, 0):  # otherwise another process was first
+        if self._versions() == (0, 0, 0):  # otherwise another process was first
             for statement in _TABLES.split(";\n"):
                 self._db.execute(statement)
             values = (("id", str(uuid.uuid4())), ("boot", boot_id()), ("uncertain", 0))
@@ -428,6 +440,17 @@ class Store:
 
     def _meta(self, name: str) -> object:
         return self._db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()[0]
+
+
+def headers_of(text: str) -> Headers:
+    """Return a message's headers as text; raise nothing, because the broker would redeliver such a message without end."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return {UNREADABLE: f"unreadable: {error}"}
+    if not isinstance(found, dict):
+        return {UNREADABLE: f"unreadable: expected a JSON object, got {type(found).__name__}"}
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in found.items()}
 
 
 def boot_id() -> str:

@@ -24,20 +24,20 @@ _CLOSE_WITHIN = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class JobQueue:
     """
-    A queue to which jobs are sent, with its payload type.
+    A queue of jobs, as a Worker or a queue's name identifies it.
 
-    `opened_as` is the Worker's spec, or only the queue's name; `adapter` opens the queue's adapter with it.
+    `opened_as` is the Worker's spec, or only the queue's name; `Connections.adapter` opens the queue's adapter with it.
     """
 
     opened_as: WorkerSpec | str
-    queue: str
+    name: str
     key_header: str | None
     payload_type: Any
 
 
-def line_of(to: type[Worker[Any, Any]] | str, options: Options) -> Line:
+def job_queue(to: type[Worker[Any, Any]] | str, options: Options) -> JobQueue:
     """
     Return the line of a Worker or of a queue's name; the configuration file's settings for the Worker apply.
 
@@ -58,12 +58,12 @@ def line_of(to: type[Worker[Any, Any]] | str, options: Options) -> Line:
             )
         if problem := QUEUE_NAME.problem(to):
             raise ConfigError(problem, id="config.queue-name")
-        return Line(to, to, None, Any)
+        return JobQueue(to, to, None, Any)
     if not isinstance(to, type):
         raise TypeError(f"Expected a Worker class or the name of a queue, got {to!r}: pass one of them.")
     # The isolation "thread" also accepts a class that a child process cannot import, and a sender starts no child process.
     spec = spec_of(to, {**options.workers.get(to.__name__, {}), "isolation": "thread"})
-    return Line(spec, spec.queue, spec.key_header, payload_type(to))
+    return JobQueue(spec, spec.queue, spec.key_header, payload_type(to))
 
 
 class Connections:
@@ -86,12 +86,12 @@ class Connections:
         self._shared: set[str] = set()
         self._ledger: Ledger | None = None
 
-    def adapter(self, line: Line) -> Adapter:
+    def adapter(self, queue: JobQueue) -> Adapter:
         """Return the adapter of this queue, without starting it."""
         with self._lock:
-            if line.queue not in self._adapters:
-                self._adapters[line.queue] = open_adapter_for(line.opened_as, self._options)
-            return self._adapters[line.queue]
+            if queue.name not in self._adapters:
+                self._adapters[queue.name] = open_adapter_for(queue.opened_as, self._options)
+            return self._adapters[queue.name]
 
     def ledger(self) -> Ledger:
         """Return the ledger."""
@@ -100,13 +100,13 @@ class Connections:
                 self._ledger = open_ledger(self._options)
             return self._ledger
 
-    def knows(self, line: Line) -> bool:
+    def knows(self, queue: JobQueue) -> bool:
         """Return whether the queue belongs to a Worker, or the broker or the ledger has it; this changes nothing."""
-        if not isinstance(line.opened_as, str) or line.queue in self._namespaces:
+        if not isinstance(queue.opened_as, str) or queue.name in self._namespaces:
             return True
-        return self.adapter(line).exists() or line.queue in self._seen_queues(line)
+        return self.adapter(queue).exists() or queue.name in self._seen_queues(queue)
 
-    def namespace(self, line: Line) -> str:
+    def namespace(self, queue: JobQueue) -> str:
         """
         Return the namespace of this queue's jobs; the first call asks the broker for its identity.
 
@@ -115,51 +115,51 @@ class Connections:
             NoLedger: No worker process has created the ledger.
             ConfigError: The queue has consumers, and the ledger knows none of them; or as `namespace_of` raises it.
         """
-        if (known := self._namespaces.get(line.queue)) is None:
-            if not self.knows(line):
-                near = difflib.get_close_matches(line.queue, self._seen_queues(line))
+        if (known := self._namespaces.get(queue.name)) is None:
+            if not self.knows(queue):
+                near = difflib.get_close_matches(queue.name, self._seen_queues(queue))
                 remedy = f"did you mean {' or '.join(near)}?" if near else "correct it, or name the Worker."
                 raise UnknownQueue(
-                    f"Expected the name of a queue that the broker or the ledger has, got {line.queue!r}: {remedy}"
+                    f"Expected the name of a queue that the broker or the ledger has, got {queue.name!r}: {remedy}"
                 )
-            found = namespace_of(self.adapter(line), self._options, self.ledger(), line.queue)
-            known = self._namespaces.setdefault(line.queue, found)
-        if line.queue not in self._shared:
-            self._share(line, known)
+            found = namespace_of(self.adapter(queue), self._options, self.ledger(), queue.name)
+            known = self._namespaces.setdefault(queue.name, found)
+        if queue.name not in self._shared:
+            self._share(queue, known)
         return known
 
-    def _share(self, line: Line, namespace: str) -> None:
+    def _share(self, queue: JobQueue, namespace: str) -> None:
         """
         Check that the queue's consumers use this ledger, as far as the broker counts them; the ledger must know one of them.
 
         An owner that is not proven dead counts, even if it has not registered for hours: it can be frozen or cut off.
-        An owner that has just died counts, too, if the broker takes a while to notice that.
+        An owner that has just died counts, too, if the broker notices deaths late.
         """
-        name = registered_name(namespace, line.queue)
-        late = self.adapter(line).capabilities.forgets_consumers_within
+        name = registered_name(namespace, queue.name)
+        late = self.adapter(queue).capabilities.forgets_consumers_within
         within = LIVES + late if late else 0.0
         owners = (seen for seen in self.ledger().owners() if not seen.dead or seen.seen_ago < within)
         registered = {of for seen in owners for of in seen.queues}
         if registered & {name, f"{name}{QUIET}"}:
-            self._shared.add(line.queue)
-        elif not isinstance(consumers := self.adapter(line).consumers(), Uncounted) and consumers:
+            self._shared.add(queue.name)
+        elif not isinstance(consumers := self.adapter(queue).consumers(), Uncounted) and consumers:
             raise ConfigError(
-                f"Expected the ledger of the workers of queue {line.queue!r}, got {self.ledger().url}: the queue has "
+                f"Expected the ledger of the workers of queue {queue.name!r}, got {self.ledger().url}: the queue has "
                 f"{count_text(consumers, 'consumer')}, and this ledger knows none under the namespace {namespace!r}. "
                 "Set --ledger and --namespace as the workers have them.",
                 id="ledger.of-others",
             )
 
-    def last_round(self, line: Line, key: str) -> int | None:
+    def last_round(self, queue: JobQueue, key: str) -> int | None:
         """Return the last round of this key in the ledger, or None if the ledger has none; raises UnknownQueue."""
-        return self.ledger().last_round(self.namespace(line), line.queue, key)
+        return self.ledger().last_round(self.namespace(queue), queue.name, key)
 
-    def last_job(self, line: Line, key: str) -> JobId:
+    def last_job(self, queue: JobQueue, key: str) -> JobId:
         """Return the id of this key's current job: its last round; raises UnknownQueue."""
-        return JobId(self.namespace(line), line.queue, key, self.last_round(line, key) or 0)
+        return JobId(self.namespace(queue), queue.name, key, self.last_round(queue, key) or 0)
 
-    def _seen_queues(self, line: Line) -> Sequence[str]:
-        return self.ledger().queues(self._options.namespace or self.adapter(line).identity())
+    def _seen_queues(self, queue: JobQueue) -> Sequence[str]:
+        return self.ledger().queues(self._options.namespace or self.adapter(queue).identity())
 
     def close(self) -> None:
         """Close the adapters and the ledger; a second call does nothing."""

@@ -17,17 +17,17 @@ from steadyworker.adapter import Adapter, QueueSpec, Renamable, Settings
 from steadyworker.backends import registry
 from steadyworker.clock import Clock, SystemClock, Times
 from steadyworker.config.resolve import Options
-from steadyworker.errors import ConfigError, Finding, NoLedger
+from steadyworker.errors import ConfigError, Finding
+from steadyworker.findings import FindingTexts
 from steadyworker.ledger.base import Ledger
-from steadyworker.ledger.lease import QUIET
-from steadyworker.ledger.memory import MemoryLedger
+from steadyworker.ledger.lease import attended
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.spec import WorkerSpec
 
-_LEDGERS = "sqlite:PATH, postgresql://… or memory:"
+_finding = FindingTexts("steadyworker.backends")
 
 _LIST = re.compile(r",|:\d+$")
-"""Tells a namespace that is a list of addresses from any other name."""
+"""The mark of a namespace that is a list of addresses: a comma, or a port at the end."""
 
 LIVES = 90.0
 """Seconds after its last registration for which an owner counts as living: the sum of lease and margin."""
@@ -39,23 +39,18 @@ def open_ledger(
     """
     Open the ledger that `--ledger` names.
 
-    The URL is `sqlite:PATH`, `sqlite:PATH?synchronous=full`, `postgresql://…`, or `memory:` for tests.
+    The URL is `sqlite:PATH`, `sqlite:PATH?synchronous=full` or `postgresql://…`.
     Only a worker process may `create` the ledger: another process would then ask a ledger that knows no job.
     Without `create`, the calls of a ledger that does not exist raise NoLedger.
 
-    Raises NoLedger for `memory:` without `create`, because each process has its own.
     Raises ConfigError if the URL names no ledger, if its path is unfit for a ledger, or if an extra is not installed.
     """
     clock, times = clock or SystemClock(), times or Times()
     scheme, _, rest = options.ledger.partition(":")
-    if scheme == "memory":
-        if not create:
-            raise NoLedger("memory:", "one that is always empty, because each process has its own")
-        return MemoryLedger(clock, times, worker)
     if scheme in ("postgresql", "postgres"):
         return _postgres_ledger(options, clock, times, worker, create=create)
     if scheme != "sqlite":
-        msg = f"Expected a ledger URL of {_LEDGERS}, got the scheme {scheme!r}: set --ledger."
+        msg = f"Expected a ledger URL of sqlite:PATH or postgresql://…, got the scheme {scheme!r}: set --ledger."
         raise ConfigError(msg, id="config.ledger-url")
     place, _, query = rest.partition("?")
     wanted = parse_qs(query, keep_blank_values=True)
@@ -162,12 +157,7 @@ def name_findings(adapter: Adapter, options: Options, ledger: Ledger, queue_name
         else:
             yield _elsewhere(former, options.namespace, adapter.identity(), queue_name)
     elif _is_of_others(adapter, options.namespace, ledger, queue_name):
-        what = f"Expected --namespace, a list of hosts and ports ({options.namespace!r}), to contain one that is in --broker, got {adapter.identity()!r} in --broker."
-        remedy = (
-            "list all hosts and ports of this broker in --namespace, for all workers and senders, before the first job runs; "
-            "or correct --broker."
-        )
-        yield Finding("error", what, remedy, id="check.namespace-list")
+        yield _finding("check.namespace-list", namespace=options.namespace, identity=adapter.identity())
 
 
 def former_identity(adapter: Adapter, options: Options, ledger: Ledger, queue_name: str) -> str | None:
@@ -186,7 +176,7 @@ def former_identity(adapter: Adapter, options: Options, ledger: Ledger, queue_na
         return None
     end = f"/{queue_name}"
     living = (seen for seen in ledger.owners() if not seen.dead and seen.seen_ago <= LIVES)
-    registered = {name.removesuffix(QUIET) for seen in living for name in seen.queues}
+    registered = attended([name for seen in living for name in seen.queues])
     names = {name.removesuffix(end) for name in registered if name.endswith(end)}
     if namespace is not None and _is_listed(adapter, namespace):
         ours = _addresses(namespace) | _addresses(adapter.identity())
@@ -204,29 +194,14 @@ def _refused(finding: Finding) -> ConfigError:
 def _renamed(former: str, adapter: Adapter, queue_name: str) -> Finding:
     """Return the finding for a broker whose name seems to have changed."""
     other = "another --namespace" if adapter.capabilities.reports_name else f"--namespace {adapter.identity()!r}"
-    what = (
-        f"Expected broker {former!r}, under whose name this ledger has the jobs of queue {queue_name!r}, "
-        "got a broker with another name at the same address."
-    )
-    remedy = (
-        f"if the broker was renamed, give it its former name, or set --namespace {former!r} for all workers and senders; "
-        f"if it is another broker, set {other}."
-    )
-    return Finding("error", what, remedy, id="check.renamed-broker")
+    return _finding("check.renamed-broker", former=former, queue=queue_name, other=other)
 
 
-def _elsewhere(name: str, namespace: str, identity: str, queue_name: str) -> Finding:
+def _elsewhere(former: str, namespace: str, identity: str, queue_name: str) -> Finding:
     """Return the finding for a namespace that is not that of living worker processes of the same queue."""
-    what = (
-        f"Expected the namespace {name!r}, under which worker processes now run the jobs of queue {queue_name!r}, "
-        f"got {namespace!r}: if they use this broker, too, these jobs would run a second time."
-    )
-    remedy = (
-        f"set --namespace {name!r} for all workers and senders, or stop those worker processes when their jobs are done"
-    )
-    if not _addresses(name) & _addresses(identity):
-        remedy += f"; if it is another broker, set --namespace {identity!r}"
-    return Finding("error", what, f"{remedy}.", id="check.other-namespace")
+    is_same = bool(_addresses(former) & _addresses(identity))
+    otherwise = "" if is_same else f"; if it is another broker, set --namespace {identity!r}"
+    return _finding("check.other-namespace", former=former, queue=queue_name, namespace=namespace, otherwise=otherwise)
 
 
 def _is_listed(adapter: Adapter, namespace: str) -> bool:

@@ -15,6 +15,7 @@ from typing import cast
 
 from steadyworker.adapter import Adapter, OpenAdapter, QueueSpec, Settings
 from steadyworker.errors import ConfigError
+from steadyworker.system.entry_points import origin
 
 GROUP = "steadyworker.adapters"
 
@@ -32,7 +33,7 @@ def adapters() -> dict[str, EntryPoint]:
         other = found.setdefault(scheme, entry)
         if other.value != entry.value:
             raise ConfigError(
-                f"Expected one adapter for {scheme}:, got {_said(other)} and {_said(entry)}: uninstall one of them.",
+                f"Expected one adapter for {scheme}:, got {origin(other)} and {origin(entry)}: uninstall one of them.",
                 id="config.no-adapter",
             )
     return found
@@ -82,10 +83,6 @@ def _opener(entry: EntryPoint) -> OpenAdapter:
         return cast(OpenAdapter, entry.load().open_adapter)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
-            f"Expected open_adapter in {_said(entry)}, got {type(error).__name__}: {error}: install this adapter again.",
+            f"Expected open_adapter in {origin(entry)}, got {type(error).__name__}: {error}: install this adapter again.",
             id="config.no-adapter",
         ) from error
-
-
-def _said(entry: EntryPoint) -> str:
-    return f"{entry.value} (of {entry.dist.name})" if entry.dist is not None else entry.value

@@ -1,6 +1,7 @@
 """
 The command line: one file per verb, imported only when that verb is called, so that `--help` is fast.
 
+Other packages add verbs by their entry points (`other_verbs.py`).
 `EXIT_CODES` is the table of all exit codes, and `steadyworker --help` prints it.
 """
 
@@ -63,9 +64,6 @@ _VERBS = {
     "retry": "Send the message of an unfinished job again, from the ledger's copy.",
     "cancel": "Cancel a job that is running, waiting, or not yet received.",
     "dead": "List, show, replay or drop dead letters.",
-    "verify": "Re-read exported files, and compare them with their manifests.",
-    "explain": "Explain what brokers and clients write into their logs, and what to do.",
-    "trace": "Show what a client and a broker say to each other, and what ends their connections.",
     "deploy": "Print files for systemd or Kubernetes, with a Worker's names and numbers.",
     "adapters": "List the brokers that this installation supports.",
 }
@@ -112,19 +110,25 @@ class _Verbs(Group):
 
     @override
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_VERBS)
+        from steadyworker.cli.other_verbs import names
+
+        return list(dict.fromkeys([*_VERBS, *names()]))
 
     @override
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _VERBS:
-            return None
+            from steadyworker.cli.other_verbs import command_of
+
+            return command_of(cmd_name)
         command: click.Command = import_module(f"steadyworker.cli.{cmd_name}").command
         return command
 
     @override
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from steadyworker.cli.other_verbs import lines_of_help
+
         with formatter.section("Commands"):
-            formatter.write_dl(list(_VERBS.items()))
+            formatter.write_dl(list({**_VERBS, **lines_of_help(), **_VERBS}.items()))
 
     @override
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -165,10 +169,10 @@ class _Verbs(Group):
         except Exception as error:
             if ctx.params["debug"]:
                 sys.excepthook(type(error), error, error.__traceback__)
-            raise _said(error) from error
+            raise _reported(error) from error
 
 
-def _said(error: Exception) -> click.exceptions.Exit:
+def _reported(error: Exception) -> click.exceptions.Exit:
     """Print an error to standard error, without a traceback, and return the exception that ends the command."""
     if isinstance(error, SteadyWorkerError):
         text, code = str(error), exit_code(error)

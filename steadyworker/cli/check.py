@@ -12,7 +12,8 @@ import click
 from steadyworker.cli.output import Column, json_line, table, tries, without_secrets
 from steadyworker.cli.settings import settings
 from steadyworker.cli.targets import find_worker, worker_arguments
-from steadyworker.config.resolve import OPTIONS, Options
+from steadyworker.config.resolve import Options
+from steadyworker.config.services import all_options
 from steadyworker.errors import Finding
 from steadyworker.retry import RetryPolicy
 from steadyworker.service import assemble
@@ -34,7 +35,7 @@ Examples:
   steadyworker check exports:PaymentExports --json | jq .findings""",
 )
 @worker_arguments
-@settings(*(option.name for option in OPTIONS))
+@settings()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: settings, workers, findings.")
 @click.pass_context
 def command(ctx: click.Context, options: Options, *, targets: tuple[str, ...], as_json: bool) -> None:
@@ -73,10 +74,10 @@ def _settings(options: Options) -> dict[str, dict[str, str | None]]:
     """Return every setting's effective value and origin, without secrets."""
     return {
         option.name: {
-            "value": _text(getattr(options, option.name)),
+            "value": _text(options.value(option)),
             "origin": options.origins.get(option.name, "default"),
         }
-        for option in OPTIONS
+        for option in all_options()
     }
 
 

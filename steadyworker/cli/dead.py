@@ -11,7 +11,7 @@ from typing import Any
 import click
 import msgspec
 
-from steadyworker.backends.connections import Connections, line_of
+from steadyworker.backends.connections import Connections, job_queue
 from steadyworker.cli.group import Group
 from steadyworker.cli.output import Column, instant, json_line, table, tries, without_secrets
 from steadyworker.cli.settings import client_settings
@@ -186,15 +186,15 @@ def drop(options: Options, *, target: str, keys: Sequence[str], every: bool, gon
 
 @contextmanager
 def _opened(target: str, options: Options) -> Iterator[DeadLetterQueue]:
-    line = line_of(worker_or_queue(target), options)
+    queue = job_queue(worker_or_queue(target), options)
     with Connections(options) as links:
         yield DeadLetterQueue(
-            links.adapter(line).dead_letters,
+            links.adapter(queue).dead_letters,
             links.ledger(),
-            links.namespace(line),
-            line.queue,
-            key_header=line.key_header,
-            keep_message=None if isinstance(line.opened_as, str) else line.opened_as.keep_message,
+            links.namespace(queue),
+            queue.name,
+            key_header=queue.key_header,
+            keep_message=None if isinstance(queue.opened_as, str) else queue.opened_as.keep_message,
         )
 
 

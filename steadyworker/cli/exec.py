@@ -1,8 +1,4 @@
-"""
-`steadyworker exec`: any program as a job.
-
-This file imports little before it starts the first child, as `run.py` does.
-"""
+"""`steadyworker exec`: any program as a job."""
 
 from __future__ import annotations
 
@@ -13,14 +9,16 @@ from typing import Any
 
 import click
 
-from steadyworker.cli.flags import every_setting
+from steadyworker.cli.flags import CommandWithSettings, every_setting
 from steadyworker.errors import ConfigError
-from steadyworker.programs.command import VARIABLE, Command, check_command, handed_on
-from steadyworker.slots.spare import Spare
+from steadyworker.programs.command import VARIABLE, Command, check_command, encoded
+from steadyworker.programs.worker import Program
+from steadyworker.service.launch import launch
 
 
 @click.command(
     "exec",
+    cls=CommandWithSettings,
     epilog="""\b
 Examples:
   steadyworker exec --queue backups --time-limit 2h -- pg_dump --file /backups/{key}.sql -- {payload.database}
@@ -88,18 +86,13 @@ def command(ctx: click.Context, /, settings: dict[str, Any], *, arguments: tuple
             f"Expected a program that this host can run, got {arguments[0]!r}: install it, or name its path; PATH is {os.environ.get('PATH', '')!r}.",
             id="config.command",
         )
-    os.environ[VARIABLE] = handed_on(Command(arguments, given.pop("exit_codes"), given.pop("allow_options")))
+    os.environ[VARIABLE] = encoded(Command(arguments, given.pop("exit_codes"), given.pop("allow_options")))
     config = settings.pop("config", None)
-    with Spare() as spare:
-        from steadyworker.programs.worker import Program
-        from steadyworker.service.launch import launch
-
-        limit = given.pop("time_limit")
-        Program.time_limit = None if limit == "none" else limit
-        if (most := given.pop("max_attempts")) is not None:
-            Program.retry = replace(Program.retry, max_attempts=most)
-        for name, value in given.items():
-            if value is not None:
-                setattr(Program, name, value)
-        code = launch([Program], settings, config, spare=spare)
-    ctx.exit(code)
+    limit = given.pop("time_limit")
+    Program.time_limit = None if limit == "none" else limit
+    if (most := given.pop("max_attempts")) is not None:
+        Program.retry = replace(Program.retry, max_attempts=most)
+    for name, value in given.items():
+        if value is not None:
+            setattr(Program, name, value)
+    ctx.exit(launch([Program], settings, config))

@@ -6,28 +6,54 @@ The options come from the table of settings, so each setting has the same name, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import click
+from typing_extensions import override
 
 from steadyworker.config.options import OPTIONS, Option
+from steadyworker.config.services import all_options
 
 Function = Callable[..., Any]
 
 
+class Setting(click.Option):
+    """A setting, as an option of a verb."""
+
+
+class CommandWithSettings(click.Command):
+    """
+    A verb with every setting, of the core and of services.
+
+    To declare the settings of services, their modules must be imported.
+    Therefore they are declared only if the command line has an option that the core does not know, such as `--help`.
+    """
+
+    @override
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        known = {name for parameter in self.params for name in parameter.opts}
+        options = args[: args.index("--")] if "--" in args else args
+        if ctx.resilient_parsing or any(
+            each.startswith("-") and each.partition("=")[0] not in known for each in options
+        ):
+            for option in all_options():
+                self.params += [parameter for parameter in _declared(option) if not known & {*parameter.opts}]
+        return super().parse_args(ctx, args)
+
+
 def every_setting(verb: Function) -> Function:
     """
-    Add every setting to a verb as an option.
+    Add every setting to a verb as an option; the verb's class must be `CommandWithSettings`.
 
     The verb's first argument is a mapping of the settings from the command line, unparsed.
     """
 
     @wraps(verb)
     def called(*arguments: Any, **given: Any) -> Any:
-        return verb(*arguments, taken(given, OPTIONS), **given)
+        return verb(*arguments, given_settings(given), **given)
 
     return with_options(called, OPTIONS)
 
@@ -40,26 +66,37 @@ def with_options(verb: Function, options: Sequence[Option]) -> Function:
     """
     config = click.option(
         "--config",
+        cls=Setting,
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         help="Read this settings file instead of steadyworker.toml in the working directory.",
     )
     verb = config(verb)
     for option in reversed(options):
-        default = f" [default: {option.default:g}]" if isinstance(option.default, float) else ""
-        if isinstance(option.default, str):
-            default = f" [default: {option.default}]"
-        if isinstance(option.default, tuple):
-            default = f" [default: {','.join(f'{step:g}' for step in option.default)}]"
-        shown = click.option(option.flag, option.name, metavar=option.kind.metavar, help=option.help + default)
-        # This option names a file with the value (a secret).
-        # It is hidden, because the help would need a second line for each setting.
-        hidden = click.option(f"{option.flag}-file", f"{option.name}_file", hidden=True)
-        verb = shown(hidden(verb))
+        for names, attributes in reversed(list(_declarations(option))):
+            verb = click.option(*names, cls=Setting, **attributes)(verb)
     return verb
 
 
-def taken(given: dict[str, Any], options: Sequence[Option]) -> dict[str, Any]:
+def given_settings(given: dict[str, Any]) -> dict[str, Any]:
     """Remove the settings from a verb's arguments, and return the settings that are on the command line."""
-    names = [name for option in options for name in (option.name, f"{option.name}_file")] + ["config"]
-    values = {name: given.pop(name) for name in names}
+    parameters = click.get_current_context().command.params
+    values = {each.name: given.pop(each.name) for each in parameters if isinstance(each, Setting) and each.name}
     return {name: value for name, value in values.items() if value is not None}
+
+
+def _declared(option: Option) -> Iterator[Setting]:
+    for names, attributes in _declarations(option):
+        yield Setting(names, **attributes)
+
+
+def _declarations(option: Option) -> Iterator[tuple[list[str], dict[str, Any]]]:
+    """Yield the names and attributes of a setting's two options: that with the value, and that with a file's path."""
+    default = f" [default: {option.default:g}]" if isinstance(option.default, float) else ""
+    if isinstance(option.default, str):
+        default = f" [default: {option.default}]"
+    if isinstance(option.default, tuple):
+        default = f" [default: {','.join(f'{step:g}' for step in option.default)}]"
+    yield [option.flag, option.name], {"metavar": option.kind.metavar, "help": option.help + default}
+    # This option names a file with the value (a secret).
+    # It is hidden, because the help would need a second line for each setting.
+    yield [f"{option.flag}-file", f"{option.name}_file"], {"hidden": True}

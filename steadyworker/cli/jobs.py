@@ -19,7 +19,7 @@ from steadyworker.cli.output import Column, ago, amount, framed, instant, json_l
 from steadyworker.cli.settings import open_ledger, settings
 from steadyworker.clock import SystemClock
 from steadyworker.config.resolve import Options
-from steadyworker.ledger.base import JobId, Ledger, Orphan, Progress, Row, State, Wanted
+from steadyworker.ledger.base import JobFilter, JobId, Ledger, Orphan, Progress, Row, State
 from steadyworker.ledger.lost import OVERDUE, advice, lost
 from steadyworker.outcome import JobState
 from steadyworker.units import count_text
@@ -113,7 +113,7 @@ def command(
         def chosen() -> tuple[list[Job], list[Orphan]]:
             orphans = list(_lost(ledger, options.namespace, queue))
             found = _chosen(
-                ledger, Wanted(options.namespace, queue, late_by=OVERDUE if overdue else None), state, orphans
+                ledger, JobFilter(options.namespace, queue, late_by=OVERDUE if overdue else None), state, orphans
             )
             return list(islice(found, limit or None)), orphans
 
@@ -132,7 +132,7 @@ def command(
                 _print_stranded(orphans, {row.id for row, _, _ in jobs})
 
 
-def _chosen(ledger: Ledger, wanted: Wanted, state: str | None, orphans: Sequence[Orphan]) -> Iterator[Job]:
+def _chosen(ledger: Ledger, wanted: JobFilter, state: str | None, orphans: Sequence[Orphan]) -> Iterator[Job]:
     """Yield the jobs of a listing; in one of overdue jobs, those that no worker process starts by itself come first."""
     known = {orphan.row.id: orphan for orphan in orphans}
     first = [orphan for orphan in orphans if orphan.hindrance is not None and wanted.late_by is not None]

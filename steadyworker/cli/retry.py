@@ -6,7 +6,7 @@ import shlex
 
 import click
 
-from steadyworker.backends.connections import Connections, line_of
+from steadyworker.backends.connections import Connections, job_queue
 from steadyworker.cli.output import span
 from steadyworker.cli.settings import client_settings
 from steadyworker.cli.targets import key_argument, queue_argument, worker_or_queue
@@ -39,22 +39,22 @@ def command(options: Options, *, target: str, key: str) -> None:
     If the job must not run, because another ledger has done it, cancel it first: then it only becomes a dead letter.
     A job that has ended, that runs, or whose retry is not due is refused with exit code 1.
     """
-    line = line_of(worker_or_queue(target), options)
+    queue = job_queue(worker_or_queue(target), options)
     with Connections(options) as links:
-        ledger, job = links.ledger(), links.last_job(line, key)
+        ledger, job = links.ledger(), links.last_job(queue, key)
         row = ledger.read(job)
         got = "one of which the ledger has no record: send the job." if row is None else _problem(row)
         if row is None or got:
-            raise SteadyWorkerError(f"Expected the key of an unfinished job of {line.queue}, got {key!r}, {got}")
+            raise SteadyWorkerError(f"Expected the key of an unfinished job of {queue.name}, got {key!r}, {got}")
         message = ledger.message(job)
         if message is None:
             raise SteadyWorkerError(
                 f"Expected a job whose message the ledger has kept, got {key!r} without one: send the same message again, "
-                f"with `steadyworker send {shlex.quote(line.queue)} … --key {shlex.quote(key)} --again`; the job continues from its last checkpoint."
+                f"with `steadyworker send {shlex.quote(queue.name)} … --key {shlex.quote(key)} --again`; the job continues from its last checkpoint."
             )
-        links.adapter(line).publish(again(row, message))
+        links.adapter(queue).publish(again(row, message))
         ledger.deferred(job, 0.0)
-    click.echo(f"{printable(key)} ({row.job_state}): its message is in {line.queue} again.")
+    click.echo(f"{printable(key)} ({row.job_state}): its message is in {queue.name} again.")
 
 
 def _problem(row: Row) -> str:

@@ -1,9 +1,4 @@
-"""
-`steadyworker run`: runs a worker process.
-
-Imports take most of the start-up time, in this process and in its children.
-Therefore this file starts the first child before it imports the rest.
-"""
+"""`steadyworker run`: runs a worker process."""
 
 from __future__ import annotations
 
@@ -12,15 +7,17 @@ from typing import Any
 
 import click
 
-from steadyworker.cli.flags import every_setting
+from steadyworker.cli.flags import CommandWithSettings, every_setting
+from steadyworker.cli.targets import find_worker
 from steadyworker.errors import ConfigError
 from steadyworker.lifecycle import EX_CONFIG, EX_OK
+from steadyworker.service.launch import launch
 from steadyworker.service.reload import Reload
-from steadyworker.slots.spare import Spare
 
 
 @click.command(
     "run",
+    cls=CommandWithSettings,
     epilog="""\b
 Examples:
   steadyworker run exports:PaymentExports
@@ -66,19 +63,15 @@ def command(
     """
     config = arguments.pop("config", None)
     watch = Reload(Path.cwd()) if reload else None
-    with Spare() as spare:
-        from steadyworker.cli.targets import find_worker
-        from steadyworker.service.launch import launch
-
-        try:
-            workers = [find_worker(target) for target in targets]
-            code = launch(workers, arguments, config, spare=spare, inline=inline, reload=watch)
-        except ConfigError as error:
-            if watch is None:
-                raise
-            click.echo(f"error: {error}\nWaiting for a change below {Path.cwd()}.", err=True)
-            watch.wait()
-            code = EX_OK
+    try:
+        workers = [find_worker(target) for target in targets]
+        code = launch(workers, arguments, config, inline=inline, reload=watch)
+    except ConfigError as error:
+        if watch is None:
+            raise
+        click.echo(f"error: {error}\nWaiting for a change below {Path.cwd()}.", err=True)
+        watch.wait()
+        code = EX_OK
     if watch is not None and code == EX_CONFIG:
         watch.wait()
     if watch is not None and watch.changed is not None and code in (EX_OK, EX_CONFIG):

@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from steadyworker import payload as payloads
-from steadyworker.backends.connections import Line, line_of
+from steadyworker.backends.connections import JobQueue, job_queue
 from steadyworker.cli.output import json_line
 from steadyworker.cli.settings import client_settings
 from steadyworker.cli.targets import queue_argument, worker_or_queue
@@ -102,17 +102,17 @@ def command(
         got = "neither" if file is None else "both"
         raise click.UsageError(f"Expected either PAYLOAD or --file, got {got}.")
     to: To = worker_or_queue(target)
-    line = line_of(to, options)
+    queue = job_queue(to, options)
     if file is None:
         body = sys.stdin.buffer.read() if payload == "-" else os.fsencode(payload or "")
         wish = _Line(payload=msgspec.Raw(body), key=key, delay=delay, headers=_headers(headers), again=again)
-        jobs = [(0, _checked(wish, body, line), wish)]
+        jobs = [(0, _checked(wish, body, queue), wish)]
     elif key is not None or delay or headers or again:
         raise click.UsageError(
             "Expected no --key, --delay, --header or --again together with --file: write them into the lines of the file."
         )
     else:
-        jobs = list(_read(file, line))
+        jobs = list(_read(file, queue))
         if not jobs:
             click.echo(f"{printable(str(file))} has no job: nothing was sent.", err=True)
     with Client.configured(options) as client:
@@ -133,7 +133,7 @@ def _send(client: Client, to: To, value: object, wish: _Line, where: str) -> str
         raise kind(f"{where}{error} {rest}".rstrip()) from error
 
 
-def _read(file: Path, line: Line) -> Iterator[tuple[int, object, _Line]]:
+def _read(file: Path, queue: JobQueue) -> Iterator[tuple[int, object, _Line]]:
     """
     Yield each line's number, payload and job.
 
@@ -146,7 +146,7 @@ def _read(file: Path, line: Line) -> Iterator[tuple[int, object, _Line]]:
                 continue
             try:
                 wish = msgspec.json.decode(text.removeprefix(codecs.BOM_UTF8), type=_Line)
-                value = _checked(wish, bytes(wish.payload), line)
+                value = _checked(wish, bytes(wish.payload), queue)
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 raise BadPayload(f"{file}:{number}: Expected {_FIELDS}, got: {error}. Nothing was sent.") from error
             except SteadyWorkerError as error:
@@ -160,14 +160,14 @@ def _read(file: Path, line: Line) -> Iterator[tuple[int, object, _Line]]:
             yield number, value, wish
 
 
-def _checked(wish: _Line, body: bytes, line: Line) -> object:
+def _checked(wish: _Line, body: bytes, queue: JobQueue) -> object:
     """Check every value of the job, and return the payload for the client."""
     try:
-        value: object = body if line.payload_type is bytes else payloads.decoder(Any)(body)
-        message(line, value, key=wish.key, delay=wish.delay, headers=wish.headers)
+        value: object = body if queue.payload_type is bytes else payloads.decoder(Any)(body)
+        message(queue, value, key=wish.key, delay=wish.delay, headers=wish.headers)
     except BadPayload as error:
         raise BadPayload(
-            f"Expected a payload that matches queue {line.queue!r}, got one that does not: {error}."
+            f"Expected a payload that matches queue {queue.name!r}, got one that does not: {error}."
         ) from error
     except (ValueError, TypeError) as error:
         raise BadPayload(str(error)) from error

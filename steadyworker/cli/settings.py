@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from steadyworker.backends import opening
-from steadyworker.cli.flags import Function, taken, with_options
+from steadyworker.cli.flags import Function, given_settings, with_options
 from steadyworker.config.resolve import OF_A_CLIENT, OPTIONS, Option, Options, load
+from steadyworker.config.services import all_options
 from steadyworker.ledger.base import Ledger
 
 
 def settings(*names: str) -> Callable[[Function], Function]:
     """
-    Add these settings and `--config` to a verb as options.
+    Add these settings and `--config` to a verb as options; without names, add every setting, of the core and of services.
 
     The verb receives the effective `Options` as its first argument.
     Raises ConfigError, when the verb is called, for an invalid value.
@@ -26,7 +27,7 @@ def settings(*names: str) -> Callable[[Function], Function]:
     def decorate(verb: Function) -> Function:
         @wraps(verb)
         def called(*arguments: Any, **given: Any) -> Any:
-            return verb(*arguments, loaded(taken(given, _named(names))), **given)
+            return verb(*arguments, loaded(given_settings(given)), **given)
 
         return with_options(called, _named(names))
 
@@ -55,4 +56,4 @@ def open_ledger(options: Options) -> Iterator[Ledger]:
 
 
 def _named(names: Sequence[str]) -> list[Option]:
-    return [option for option in OPTIONS if option.name in names]
+    return [option for option in OPTIONS if option.name in names] if names else list(all_options())

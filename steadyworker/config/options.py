@@ -2,11 +2,11 @@
 The table of settings: the name of each, the values that it accepts, and its default.
 
 The command line's flags, the environment, the configuration file, `check` and the help texts all use this table.
+A service that is installed adds settings of its own (`services.py`).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,6 @@ from steadyworker.units import parse_seconds, parse_size
 PREFIX = "STEADYWORKER_"
 
 _PORTS = 1 << 16
-_PAIR = re.compile(r"[A-Za-z_][\w.-]*\s*=")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,26 +85,6 @@ def _delay_levels(value: Any) -> tuple[float, ...]:
     return levels
 
 
-def _pairs(value: Any) -> dict[str, str]:
-    """
-    Return the pairs in a configuration file's table, or in a text `name=value,name=value`.
-
-    A value can have commas (`spark.jars=/a.jar,/b.jar`): what follows a comma and is no pair belongs to the value before it.
-    """
-    if isinstance(value, str):
-        texts: list[str] = []
-        for piece in filter(None, map(str.strip, value.split(","))):
-            if _PAIR.match(piece) or not texts:
-                texts.append(piece)
-            else:
-                texts[-1] += f",{piece}"
-        pairs = [text.partition("=") for text in texts]
-        if not all(equals for _, equals, _ in pairs):
-            raise ValueError("no equals sign")
-        return {name.strip(): text.strip() for name, _, text in pairs}
-    return {name: str(text) for name, text in msgspec.convert(value, dict[str, str | int | float]).items()}
-
-
 def _address(value: Any) -> str:
     host, _, port = str(value).rpartition(":")
     if not 0 <= _whole(port) < _PORTS:
@@ -133,16 +112,15 @@ def _chosen(value: Any, choices: tuple[str, ...]) -> str:
 
 
 _URL = Kind("URL", "a URL", _text)
-_NAME = Kind("NAME", "a name", _text)
+NAME = Kind("NAME", "a name", _text)
 _FOLDER = Kind("DIR", "a folder", _folder)
-_SECONDS = Kind("SECONDS", "seconds, or a text like 90s, 15m or 1h 30m", parse_seconds)
+SECONDS = Kind("SECONDS", "seconds, or a text like 90s, 15m or 1h 30m", parse_seconds)
 _BUDGET = Kind(
     "SECONDS", "at least 1 second, as a number or a text like 90s, 15m or 1h 30m", _at_least(1, parse_seconds)
 )
 _COUNT = Kind("N", "a whole number of at least 1", _at_least(1, _whole))
 _SIZE = Kind("SIZE", "bytes, or a text like '2 GiB'", _at_least(1, _size))
 _DELAY_LEVELS = Kind("SECONDS,...", "ascending durations above 0, like 1s,5s,1m", _delay_levels)
-_PAIRS = Kind("NAME=VALUE,...", "a table of settings, or name=value,name=value", _pairs)
 _ADDRESS = Kind("[HOST:]PORT", "a port, or host:port", _address)
 
 OPTIONS: tuple[Option, ...] = (
@@ -160,7 +138,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "namespace",
-        _NAME,
+        NAME,
         None,
         "Name that separates this broker's jobs from another broker's in the ledger [default: the broker's identity].",
     ),
@@ -180,16 +158,16 @@ OPTIONS: tuple[Option, ...] = (
         None,
         "Stop gracefully, with exit code 75, when the worker process itself uses this much memory.",
     ),
-    Option("idle_exit", _SECONDS, None, "Stop gracefully after this time without a job."),
+    Option("idle_exit", SECONDS, None, "Stop gracefully after this time without a job."),
     Option(
         "give_up_after",
-        _SECONDS,
+        SECONDS,
         None,
         "Stop with exit code 69 after this time without a connection to the broker [default: never].",
     ),
     Option(
         "orphan_after",
-        _SECONDS,
+        SECONDS,
         None,
         "Time without a message after which a job's message counts as lost, and the job runs with the ledger's copy [default: the shortest that is safe with this broker, at least 90s].",
     ),
@@ -224,24 +202,6 @@ OPTIONS: tuple[Option, ...] = (
         "log_format", _choice("auto", "json", "pretty"), "auto", "auto: pretty on a terminal, JSON lines elsewhere."
     ),
     Option("log_level", _choice("debug", "info", "warning", "error"), "info", "The lowest level that is logged."),
-    Option(
-        "spark_master",
-        _NAME,
-        "local[*,4]",
-        "Spark's master for heavy exports, or a Spark Connect server (sc://host:15002); unless it is local[…], the executors must share the exports' file system.",
-    ),
-    Option(
-        "spark_conf",
-        _PAIRS,
-        {},
-        "Settings of Spark, like spark.driver.memory=2g; they replace SteadyWorker's defaults.",
-    ),
-    Option(
-        "spark_stuck_after",
-        _SECONDS,
-        60.0,
-        "Restart a Spark export after this time without progress, or after five times its slowest task, if that is longer.",
-    ),
     Option(
         "concurrency", _COUNT, None, "Number of slots, instead of the Worker's `concurrency`; for a single target only."
     ),

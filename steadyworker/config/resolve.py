@@ -18,18 +18,18 @@ from typing import Any, Literal
 
 import msgspec
 
-from steadyworker.config.options import OPTIONS, PREFIX, Kind, Option, as_variable
+from steadyworker.config.options import OPTIONS, PREFIX, Option, as_variable
+from steadyworker.config.services import all_options
 from steadyworker.errors import ConfigError, Finding
 from steadyworker.findings import FindingTexts
 from steadyworker.text.redaction import redact
 from steadyworker.units import parse_seconds
 
-__all__ = ["OPTIONS", "Kind", "Option", "Options", "load", "parse_seconds"]
+__all__ = ["OPTIONS", "Option", "Options", "handed_on", "load"]
 
 FILE_NAME = "steadyworker.toml"
 
 _VALUE_BYTES = 64 << 10
-_LOCAL_LEDGERS = ("sqlite", "memory")
 _finding = FindingTexts("steadyworker.config")
 _FLAG = "--"
 OF_A_CLIENT = ("broker", "ledger", "namespace", "state_dir", "topology", "delays")
@@ -52,6 +52,7 @@ class Options:
         origins: The source of each setting: a flag, a variable, the configuration file's path, or `default`.
         files: The path of the file for each setting that was given as a file.
         config: The path of the configuration file, or None without one.
+        of_services: The given settings of services, by name; `value` also returns those that are not given.
     """
 
     broker: str
@@ -71,19 +72,23 @@ class Options:
     health: str | None
     log_format: Literal["auto", "json", "pretty"]
     log_level: str
-    spark_master: str
-    spark_conf: Mapping[str, str]
-    spark_stuck_after: float
     concurrency: int | None
     workers: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, Path] = field(default_factory=dict)
     config: Path | None = None
+    of_services: Mapping[str, Any] = field(default_factory=dict)
+
+    def value(self, option: Option) -> Any:
+        """Return the value of a setting of the core or of a service."""
+        if option in OPTIONS:
+            return getattr(self, option.name)
+        return self.of_services.get(option.name, option.default)
 
     @property
     def ledger_is_local(self) -> bool:
         """True if the ledger is for this host only."""
-        return self.ledger.partition(":")[0] in _LOCAL_LEDGERS
+        return self.ledger.partition(":")[0] == "sqlite"
 
     @property
     def stops_on_ledger_loss(self) -> bool:
@@ -123,20 +128,29 @@ def load(arguments: Mapping[str, object], environ: Mapping[str, str], cwd: Path,
         _Layer(_variables(environ), _variable, cwd),
         _Layer(table, lambda name: f"{name} in {path}", path.parent if path is not None else cwd),
     )
+    given = {name for layer in layers for name in layer.values}
+    options = OPTIONS if given <= _names(OPTIONS).keys() else all_options()
     reading = _Reading([], {}, {})
     for layer in layers:
-        reading.refuse_unknown(layer)
+        reading.refuse_unknown(layer, options)
     values = {option.name: reading.value(option, layers) for option in OPTIONS}
+    of_services = {
+        option.name: reading.value(option, layers)
+        for option in options[len(OPTIONS) :]
+        if given & _names([option]).keys()
+    }
     tables = reading.workers(workers, path)
     if reading.problems:
         raise ConfigError("\n".join(map(str, reading.problems)), reading.problems)
     if values["state_dir"] is None:
         values["state_dir"], reading.origins["state_dir"] = _state_dir(environ)
-    # An absolute path, because children and Spark's processes can have other working directories.
+    # An absolute path, because the processes of children and of services can have other working directories.
     values["state_dir"] = cwd / values["state_dir"]
     for name in ("broker", "ledger"):
         values[name] = values[name] or f"sqlite:{values['state_dir'] / name}.db"
-    return Options(**values, workers=tables, origins=reading.origins, files=reading.files, config=path)
+    return Options(
+        **values, workers=tables, origins=reading.origins, files=reading.files, config=path, of_services=of_services
+    )
 
 
 def handed_on(options: Options, cwd: Path, config: Path | None = None) -> dict[str, str | None]:
@@ -178,8 +192,8 @@ class _Reading:
     origins: dict[str, str]
     files: dict[str, Path]
 
-    def refuse_unknown(self, layer: _Layer) -> None:
-        known = [name for option in OPTIONS for name in (option.name, f"{option.name}_file")]
+    def refuse_unknown(self, layer: _Layer, options: Sequence[Option]) -> None:
+        known = _names(options)
         for name in layer.values:
             if name not in known:
                 self.problems.append(_unknown(name, known, layer))
@@ -228,7 +242,12 @@ class _Reading:
         return found
 
 
-def _unknown(name: str, known: Sequence[str], layer: _Layer) -> Finding:
+def _names(options: Iterable[Option]) -> dict[str, None]:
+    """Return the names by which these settings can be given, in order."""
+    return dict.fromkeys(name for option in options for name in (option.name, f"{option.name}_file"))
+
+
+def _unknown(name: str, known: Iterable[str], layer: _Layer) -> Finding:
     """Return the finding about a name that is no setting: a table of a Worker, a misspelt setting, or neither."""
     setting = layer.spelled(name)
     if layer.spelled is not _flag and isinstance(table := layer.values[name], dict):
@@ -255,9 +274,9 @@ def _variable(name: str) -> str:
     return PREFIX + name.upper()
 
 
-def _near(name: str, known: Sequence[str]) -> str | None:
+def _near(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that is most similar, or None if none is similar."""
-    return next(iter(difflib.get_close_matches(name.lower().replace("-", "_"), known, n=1)), None)
+    return next(iter(difflib.get_close_matches(name.lower().replace("-", "_"), list(known), n=1)), None)
 
 
 def _variables(environ: Mapping[str, str]) -> dict[str, object]:

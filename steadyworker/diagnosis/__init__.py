@@ -1,7 +1,8 @@
 """
 Diagnosis: from a line in a log to its cause, and from the bytes on the wire to the end that broke the connection.
 
-Two commands use this wing: `steadyworker explain` reads logs, and `steadyworker trace` reads connections.
+Two commands are in this package: `steadyworker explain` reads logs, and `steadyworker trace` reads connections.
+The core imports nothing of this package: it finds the commands, and the remedies for its log, by their entry points.
 Neither needs a broker, a ledger or a worker of SteadyWorker.
 
 | file | subject |
@@ -31,6 +32,7 @@ Neither needs a broker, a ledger or a worker of SteadyWorker.
 | `stomp.py` | the reader of STOMP 1.0 to 1.2 |
 | `remoting.py` | the reader of RocketMQ's remoting protocol |
 | `protocols.py` | the protocol that some bytes, or numbers that were read from such bytes, begin |
+| `cli/` | the verbs `explain` and `trace` |
 | `capture.py` | the TCP connections in a file of captured packets, in place of the relay |
 
 A reader is fed with the bytes of one direction, as they arrive, and returns the things that are complete.

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from steadyworker.diagnosis.catalogue import Entry, find
 from steadyworker.telemetry.logs import EXPLAIN
 
-if TYPE_CHECKING:
-    from steadyworker.diagnosis.catalogue import Entry
-
 _MOST = 1000
-"""The largest number of ids that are looked up: a user's own line can have any text there."""
+"""The largest number of ids that are searched: a user's own line can have any text there."""
 
 
 class Remedies:
     """
-    Returns the first remedy of the entry that a line names; for `steadyworker.telemetry.logs.configure`.
+    Returns the first remedy of the entry that a line names (entry point `catalogue`, group `steadyworker.remedies`).
 
-    An entry is read at the first line that names it; a start without an error imports and reads nothing.
+    An entry is read at the first line that names it.
     """
 
     def __init__(self) -> None:
@@ -40,8 +38,6 @@ class Remedies:
         with self._lock:
             if id not in self._known and len(self._known) < _MOST:
                 try:
-                    from steadyworker.diagnosis.catalogue import find
-
                     self._known[id] = find(id)
                 except Exception:  # noqa: BLE001 - a line that reports an error must not be lost for its remedy
                     self._known[id] = None

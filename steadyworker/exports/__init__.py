@@ -3,12 +3,12 @@ Exports: one whole file, or none, with a manifest that describes it.
 
 `job.export(RowExport(...), to)` streams rows in the job's own process.
 `job.export(SparkExport(...), to)` runs a query in Spark.
+The contract between a job and an export is `steadyworker/export.py`.
 Both write the file to a *stage*, a private folder next to the target.
 Then `commit.py` publishes the file; its docstring shows each step.
 
 | file | content |
 |---|---|
-| `base.py` | two Protocols: `Export`, and `Services`, the calls from an export to its job |
 | `stage.py` | the stage of a file, names, removal of old stages |
 | `folders.py` | the folders of this host that have stages |
 | `commit.py` | stage → permission → link → manifest; publication of a file that a dead run completed |
@@ -20,6 +20,10 @@ Then `commit.py` publishes the file; its docstring shows each step.
 | `rows.py`, `sources.py` | `RowExport`, and the kinds of row sources that it accepts |
 | `verifying.py`, `readers.py` | the check of a file against its manifest, with another reader |
 | `spark/` | `SparkExport` and the Spark host |
+| `cli/` | the verb `verify` |
+
+The core imports nothing of this package.
+It finds the services `stages` (`folders.py`) and `spark` (`spark/installed.py`), and the verb, by their entry points.
 """
 
 from __future__ import annotations
@@ -52,7 +56,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name on first use: every job's process imports `exports.base`, and only exports need the rest."""
+    """Import a name on first use, because each export needs few of these modules."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -36,7 +36,7 @@ from pathlib import Path
 import msgspec
 
 from steadyworker.errors import ExportError, ExportRejected, Interrupt, TargetExists
-from steadyworker.exports.base import Services
+from steadyworker.export import Services
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.stage import (
     StagingDir,

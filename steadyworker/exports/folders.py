@@ -6,17 +6,22 @@ A killed run leaves its stage behind, and perhaps no later job exports to the sa
 So each worker process removes the stages of ended jobs from all recorded folders whenever it purges the ledger.
 
 `<state directory>/stages` has one file for each folder; the file contains the folder's path.
+This module is the service `stages` of the worker process (entry point `stages`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from steadyworker.clock import Clock, SystemClock
+from steadyworker.config.options import Option
+from steadyworker.config.services import ServiceSettings
+from steadyworker.errors import Finding
 from steadyworker.exports.stage import STAGES, reap
 from steadyworker.system.private import make_private_file, make_private_folder
 from steadyworker.telemetry.logs import get_logger
@@ -24,18 +29,48 @@ from steadyworker.telemetry.logs import get_logger
 _FORGET_AFTER = 3600.0  # seconds; a fresh entry is kept, because a run records a folder before it makes the stage
 
 
+OPTIONS: tuple[Option, ...] = ()
+"""The settings of the service: it has none."""
+
+
+def findings(settings: ServiceSettings) -> tuple[Finding, ...]:
+    """Return no findings, because there are no settings."""
+    del settings
+    return ()
+
+
+def open_service(settings: ServiceSettings) -> StageFolders:
+    """Return the service."""
+    return StageFolders(settings.folder, settings.clock)
+
+
 class StageFolders:
     """
-    The recorded folders.
+    The recorded folders, as a `slots.base.JobService`.
 
     Args:
         place: The folder with the record; all worker processes of a host share it.
-        clock: Its wall time tells the age of an entry.
+        clock: Its wall time gives the age of an entry.
     """
 
     def __init__(self, place: Path, clock: Clock | None = None) -> None:
         self._place, self._clock = place, clock or SystemClock()
         self._log = get_logger("steadyworker.exports")
+
+    def open(
+        self, request: Mapping[str, Any], uid: str, fence: int, emit: Callable[[Mapping[str, Any]], None]
+    ) -> StageFolders:
+        """Record the folder `request["folder"]`, a path in bytes; the call has ended when this method returns."""
+        del uid, fence
+        self.remember(request["folder"])
+        emit({"end": True})
+        return self
+
+    def cancel(self) -> None:
+        """Do nothing, because a call ends at once."""
+
+    def stop(self, within: float) -> None:
+        """Do nothing, because a call ends at once."""
 
     def remember(self, folder: bytes) -> None:
         """Record this folder; if that fails, log a warning and let the export continue."""
@@ -47,10 +82,10 @@ class StageFolders:
             written.write_bytes(folder)
             written.replace(entry)
         except OSError as error:
-            said = {"folder": os.fsdecode(folder), "cause": str(error), "explain": "steadyworker.stage-folder"}
-            self._log.warning("stage_folder_not_remembered", **said)
+            fields = {"folder": os.fsdecode(folder), "cause": str(error), "explain": "steadyworker.stage-folder"}
+            self._log.warning("stage_folder_not_remembered", **fields)
 
-    def reap(self, ended: Callable[[Sequence[str]], Iterable[str]]) -> None:
+    def purge(self, ended: Callable[[Sequence[str]], Iterable[str]]) -> None:
         """
         Remove the stages of ended jobs from every recorded folder, and remove each entry whose folder has no stage left.
 

@@ -23,7 +23,7 @@ import msgspec
 
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.errors import ExportError, Interrupt, SteadyWorkerError
-from steadyworker.exports.base import Services
+from steadyworker.export import Services
 from steadyworker.exports.commit import publish
 from steadyworker.exports.formats import Format, Writer, format_of, packed
 from steadyworker.exports.hashed import HashedFile

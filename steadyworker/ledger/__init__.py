@@ -4,11 +4,12 @@ The ledger: the durable record of jobs, and the life of a job.
 One job is one row, named by (namespace, queue, key, round).
 A replay of a dead letter, or a send with `again=True`, raises the round.
 The row records the worker process that runs the job, the end of its lease, the job's checkpoint, and the job's outcome.
-Beside the row, the ledger keeps the job's message, so that a claimed job does not depend on the broker's copy.
+Beside the row, the ledger keeps the job's message, so a claimed job does not depend on the broker's copy.
 The ledger records no event of a connection, so no event of a connection starts a job again.
 
 `base` has the Protocol of all ledgers.
-Of its implementations, `sqlite` serves one host, `postgres` a fleet, and `memory` the tests.
+`sqlite` implements it for one host, `postgres` for a fleet; `shared` has what these two have in common.
+`steadyworker.testing.memory_ledger` implements it for tests.
 
 States
 ------
@@ -33,7 +34,7 @@ A job that has a mark when it is claimed does not run, and becomes a dead letter
 
 Decision table
 --------------
-For each delivery the runner reads the row and calls `steadyworker.ledger.rules.answer`.
+For each delivery the runner reads the row and calls `steadyworker.ledger.rules.action_for`.
 The first line that fits decides.
 The hop counts the messages of a job: 0 for the first, one more for each retry.
 A *letter* is the job's own dead letter, which an operator has moved unchanged from the dead-letter queue to the work queue.
@@ -61,7 +62,7 @@ The letter of round n always replays as round n + 1, even if the key already has
 So two copies of a letter are one replay, even if an operator moved one of them and `dead replay` published the other.
 A letter that arrives while its row is still `moving` proves that its publish succeeded.
 `Defer` publishes a delayed message with the same hop, waits for its confirm, and acknowledges the delivery.
-It then records in the ledger when this message comes, so that the job's message does not count as lost before.
+It then records in the ledger when this message comes, so the job's message does not count as lost before that time.
 If the broker has no delays, the runner keeps the delivery and decides again after 30 s.
 The count of losses starts again at 1 if the lost run had saved a checkpoint.
 `Claim`, `Finish` and `LostTooOften` are each one compare-and-set, which draws a new fence.
@@ -81,10 +82,10 @@ The runner claims the job after the copy's confirm, so a row never waits for a m
 A job whose message is lost
 ---------------------------
 The transaction of a claim also keeps the job's message: its body, its headers, and all other facts of the delivery that a handler can see.
-It is deleted in the transaction that records `done`, or with the row; a `dead` job keeps it for a replay.
-So whatever happens to the broker's copy, the job can run: a purge, an expiry, a delivery limit, a lost disk, or a defect of the broker.
+The message is deleted in the transaction that records `done`, or with the row; a `dead` job keeps it for a replay.
+So the job can run, whatever happens to the broker's copy: a purge, an expiry, a delivery limit, a lost disk, or a defect of the broker.
 
-A claimed row says when a message of its job must come:
+The state of a claimed row determines when a message of its job must come:
 
 | row | a message must come |
 |---|---|
@@ -98,25 +99,25 @@ The option `orphan_after` is at least the greatest of these: lease and margin, t
 adapter names in its `Capabilities`, `forgets_consumers_within` and `redelivers_within`.
 
 Each worker process asks the ledger every 30 s for orphans of its own queues.
-It takes one only if it would have received the message:
+It runs one only if it would have received the message:
 
 - its prefetch is above 0: it is not quiet, draining, blocked or unfit, and has a free slot;
 - by the monotonic clock, it has renewed its leases and consumed from the broker without a gap for `orphan_after`;
 - its open prefetch has had no delivery for `answers_within`, another time of the adapter's.
 
 So an outage of the ledger or the broker, a suspended host or a long queue makes no orphan.
-In a queue that is never empty, a job whose message is an hour late gets the next free slot, if another message came since.
+In a queue that is never empty, a job whose message is an hour late gets the next free slot, if another message has come since then.
 The runner makes a delivery of the kept message, with a hop that is higher by 1 if the row is `moved`, and the decision table applies.
-So the counters count what they count with the broker's message.
+So the counters change as they do with the broker's message.
 If several worker processes find the same orphan, the claim's compare-and-set decides.
-A message that comes after all is answered from the record, like any second copy.
-The log has `message_lost`, with the worker process that had the job last, and with what becomes of the job.
+A message that comes later is settled by the decision table, like any second copy.
+The log line `message_lost` names the worker process that had the job last, and what becomes of the job.
 
-No worker process takes such a job by itself in two cases; `jobs` and `check` list it.
-A worker process reports it once, as soon as no message waits in the queue:
+In two cases, no worker process runs such a job by itself.
+`jobs` and `check` list the job, and a worker process reports it once, as soon as no message waits in the queue:
 
-- *Old record.* Since the last claim of the job, the ledger went back in time, or its queue had no registered owner for an hour.
-  Then another ledger can have done the job: after a restored backup, after a fail-over without the last commits, or after a move to another ledger.
+- *Old record.* Since the last claim of the job, the ledger went back in time, or the queue had no registered owner for an hour.
+  Then the job can be done without a record here: after a restored backup, a fail-over without the last commits, or a move to another ledger.
   `steadyworker retry` publishes the kept message again; after a `cancel`, this makes the job a dead letter.
 - *No message.* The Worker has `keep_message = False`, the body is above `max_body`, or an older version of SteadyWorker claimed the job.
   Then only the sender has the content: send the job again with `--again`.
@@ -129,12 +130,12 @@ A mark of `cancel` for a job that was never claimed is no orphan.
 | a purge, or the deletion of the queue | stops no claimed job; `cancel` does |
 | a queue that was deleted, if `topology` is not `declare` | the worker process is not ready, and names the queue; the jobs go on when the queue exists |
 | a message without a key | the copy with the generated key is the job's message; before the claim, only the broker has it |
-| rounds | each round has a message of its own; only the last round of a key can run as an orphan; an earlier one that moves to a dead letter gets its letter |
+| rounds | each round has its own message; only the last round of a key can run as an orphan; an earlier round that moves to a dead letter still gets its letter |
 | `dead replay` | the next round has its row and its message before anything is published, so it runs even if the broker loses the message |
-| a dead letter that is lost | `dead replay` takes the kept message; `dead drop` deletes it with the row |
+| a dead letter that is lost | `dead replay` uses the kept message; `dead drop` deletes it with the row |
 | `send --again` | makes another round, which takes the place of the unfinished one: that becomes `dead` without a run, unless its message comes before |
 | `--max-jobs` | counts an orphan that runs like any job; a settlement that is only finished does not count |
-| quiet, draining | the process takes no orphan, because it takes no message |
+| quiet, draining | the process runs no orphan, because it receives no message |
 | two Workers on one ledger | each worker process asks for the orphans of its own queues; of two with the same queue, one gets the job |
 | a changed namespace | the jobs under the old name have no owner, so none of them runs by itself |
 
@@ -163,7 +164,8 @@ PostgreSQL has no other clock: if its wall clock jumps forward, or a fail-over l
 Another process can then take over a job that runs; the fence still refuses every write of the older run.
 After such a jump, no job is an orphan for the time of a lease, so that living owners renew first.
 If the clock jumps back, leases and waits for retries take that much longer.
-So let each server's clock follow NTP, which corrects small differences without a jump; `check` compares the clocks of all hosts in the ledger's URL.
+So let the clock of each server follow NTP, which corrects small differences without a jump.
+`check` compares the clocks of all hosts in the ledger's URL.
 When the ledger refuses a write or a renewal, the runner drops the run and kills its child.
 The run's delivery, if it is still valid, goes through the decision table again.
 While the ledger is away, a job goes on until its next request that writes: a checkpoint, an export's state or an export's commit.
@@ -176,7 +178,7 @@ Proof of death
 A worker process holds a lock on a file whose name is its owner id; its slot children and its guard share the lock.
 When the worker process dies, the guard first kills every process that the children have started, and then ends.
 The kernel frees the lock when all processes that share it are dead.
-So a process that can take the lock has proof of their death, and does not wait for the end of the lease.
+So a process that gets the lock has proof of their death, and does not wait for the end of the lease.
 The code is in `steadyworker.ledger.owners`.
 
 The order of a settlement

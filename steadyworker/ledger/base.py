@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
-from steadyworker.errors import Finding, NoLedger, OlderLedger
+from steadyworker.errors import Finding
 from steadyworker.outcome import CANCELLED, SNOOZED, Counters, JobState
 
 
@@ -126,7 +126,7 @@ class KeptMessage(Struct, frozen=True):
     """
     A job's message, as the ledger keeps it until the job is done: the body, and all other facts of the delivery as JSON.
 
-    `steadyworker.ledger.kept` makes it of a delivery, and a delivery of it.
+    `steadyworker.ledger.kept` converts a delivery to it, and back.
     """
 
     body: bytes
@@ -191,7 +191,7 @@ class Progress(Struct, frozen=True):
     at: float
 
 
-class Wanted(Struct, frozen=True):
+class JobFilter(Struct, frozen=True):
     """
     The conditions of a listing; a row must fit all of them, and None is no condition.
 
@@ -209,7 +209,7 @@ class Wanted(Struct, frozen=True):
     kept: bool = False
 
 
-EVERY_ROW = Wanted()
+EVERY_ROW = JobFilter()
 
 REPLAYED = "replayed"
 """The reason of a `moved` row that waits for the first message of a replay."""
@@ -217,9 +217,9 @@ REPLAYED = "replayed"
 
 class Hindrance(StrEnum):
     """
-    Why no worker process takes an orphan by itself.
+    The reason for which no worker process runs an orphan by itself.
 
-    NO_MESSAGE: The ledger has not kept the job's message, so there is nothing to run.
+    NO_MESSAGE: The ledger has no copy of the job's message, so there is nothing to run.
     OLD_RECORD: Since the row's last claim, the ledger went back in time, or its queue had no owner for `retention.ABSENCE`.
         Another ledger may have done the job meanwhile.
     """
@@ -230,9 +230,9 @@ class Hindrance(StrEnum):
 
 class Orphan(Struct, frozen=True):
     """
-    An unfinished job of which no message came when one had to come: its row, and the seconds since then.
+    An unfinished job whose message did not come in time: its row, and the seconds since then.
 
-    `hindrance` is the reason for which no worker process takes the job by itself; None if a worker process may take it.
+    `hindrance` is the reason for which no worker process runs the job by itself; None if a worker process may run it.
     """
 
     row: Row
@@ -283,7 +283,7 @@ class Ledger(Protocol):
         Record that this owner lives and consumes these queues, in order and with repetitions; called at each renewal.
 
         Return False if the ledger went back in time: it has lost the last registration, or it is a restored copy.
-        After that, and after an hour without any owner of a queue, no older row of the queue is an orphan that runs by itself.
+        Older rows of a queue then become old records (`Hindrance`); so they do after an hour without an owner of the queue.
         """
         ...
 
@@ -307,23 +307,24 @@ class Ledger(Protocol):
         self, namespace: str, queue: str, after: float, limit: int, *, stranded: bool = False
     ) -> Sequence[Orphan]:
         """
-        Return unfinished jobs of which no message came for more than `after` seconds after one had to come, the longest first.
+        Return unfinished jobs whose message is more than `after` seconds late, the latest first.
 
         A message of a `running` or `moving` job must come when lease and margin are over.
-        One of an `interrupted` job must come at once, one of a `moved` job when `moved` said, and after `deferred` as that said.
-        With `stranded`, return only the orphans with a hindrance, and else only those without one; at most `limit` of them.
-        A job that moves to a dead letter needs no message to become `dead`, so the lack of one does not hinder it.
-        A job that was sent again since has no hindrance, because it only ends: the next round has taken its place.
+        A message of an `interrupted` job must come at once, and one of a `moved` job after the time that `moved` recorded.
+        After `deferred`, the message must come at the time that this call recorded.
+        With `stranded`, return only orphans with a hindrance, otherwise only those without; at most `limit` of them.
+        A job that moves to a dead letter becomes `dead` without a message, so a missing message is no hindrance for it.
+        A job that was sent again has no hindrance, because it only ends: the next round replaces it.
         A ledger that no longer has this process's last registration returns none, because it went back in time.
         """
         ...
 
     def distrust(self) -> None:
-        """Make an old record of every row, because a job has shown that the ledger went back in time; later claims are trusted."""
+        """Make every row an old record, because a job has shown that the ledger went back in time; later claims are trusted."""
         ...
 
     def deferred(self, id: JobId, delay: float) -> None:
-        """Record that a message of this unfinished job comes in `delay` seconds, so that the job is no orphan before."""
+        """Record that a message of this unfinished job comes in `delay` seconds, so the job is no orphan before that time."""
         ...
 
     def replay(self, id: JobId, message: KeptMessage, body_sha256: bytes) -> bool:
@@ -346,7 +347,7 @@ class Ledger(Protocol):
         """
         ...
 
-    def take(self, seen: Row, owner: str) -> Row | None:
+    def take_over(self, seen: Row, owner: str) -> Row | None:
         """Take over a settlement (`moving`): set a new fence, owner and lease, and nothing else; return None if refused."""
         ...
 
@@ -362,7 +363,7 @@ class Ledger(Protocol):
         """
         Renew these leases; return one result for each, in order.
 
-        If another session keeps a row locked, only that row's result is neither a grant nor a refusal; the others do not wait.
+        If another session keeps a row locked, the result of that row is `locked`; the other rows do not wait.
         """
         ...
 
@@ -448,7 +449,7 @@ class Ledger(Protocol):
         """Return the highest round of this key, or None when the ledger has no row of it."""
         ...
 
-    def jobs(self, wanted: Wanted = EVERY_ROW) -> Iterable[tuple[Row, Progress | None]]:
+    def jobs(self, which: JobFilter = EVERY_ROW) -> Iterable[tuple[Row, Progress | None]]:
         """Return the rows that fit these conditions, newest first, each with its last progress; for people."""
         ...
 
@@ -475,53 +476,3 @@ class Ledger(Protocol):
     def close(self) -> None:
         """Close files and connections; may be called twice."""
         ...
-
-
-def missing(error: NoLedger) -> Finding:
-    """Return the note of `check` on a ledger that the first worker process will create or migrate."""
-    remedy = "start a worker; or, if workers of these queues run already, set --ledger to their ledger."
-    if isinstance(error, OlderLedger):
-        remedy = "start a worker of this version; the worker processes of the version before finish their jobs."
-    return Finding("note", str(error), remedy, id=error.id or "ledger.missing")
-
-
-def permit(found: Sequence[Sequence[Any]]) -> Renewal:
-    """Return the reply to `may_commit`; `found` has one row with only the job's cancel mark, or no row after a refusal."""
-    reason = found[0][0] if found else None
-    return Renewal(bool(found) and reason is None, reason)
-
-
-# --- The named parameters of the SQL ledgers' statements -----------------------------------------------------------------
-
-Values = dict[str, Any]
-
-
-def pk_values(id: JobId) -> Values:
-    """Return the primary key of a job's row."""
-    return {"namespace": id.namespace, "queue": id.queue, "key": id.key, "round": id.round}
-
-
-def mine_values(token: Token) -> Values:
-    """Return the parameters that identify the row of a token; they match no row once the token's claim has ended."""
-    return pk_values(token.id) | {"uid": token.uid, "fence": token.fence, "owner": token.owner}
-
-
-def seen_values(row: Row) -> Values:
-    """Return the parameters that identify the row that was read; they match no row after a later claim or change of state."""
-    return pk_values(row.id) | {"uid": row.uid, "fence": row.fence, "state": row.state.value}
-
-
-def wanted_values(wanted: Wanted) -> Values:
-    """Return the conditions of a listing, without the states, for which each database needs another form."""
-    return {"namespace": wanted.namespace, "queue": wanted.queue, "late_by": wanted.late_by, "kept": wanted.kept}
-
-
-def counters_values(counters: Counters) -> Values:
-    """Return the four counters and the time of the first failure."""
-    return {
-        "attempts": counters.attempts,
-        "crashes": counters.crashes,
-        "losses": counters.losses,
-        "interruptions": counters.interruptions,
-        "first_failed_at": counters.first_failed_at,
-    }

@@ -1,7 +1,7 @@
 """
 The message of a job, as the ledger keeps it, so that the job does not depend on the broker's copy.
 
-The ledger keeps all of a delivery but what is of one delivery only: its epoch, its id, and the mark of a redelivery.
+The ledger keeps a whole delivery, except what belongs to one delivery only: its epoch, its id, and the mark of a redelivery.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ OF_THE_LEDGER = -1
 
 
 class _Facts(Struct, frozen=True, omit_defaults=True):
-    """The facts of a delivery besides its body; a ledger of a later version can have facts that this version does not know."""
+    """The facts of a delivery besides its body; facts that only a later version knows are ignored."""
 
     headers: dict[str, str] = {}
     message_id: str | None = None

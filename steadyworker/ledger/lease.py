@@ -34,6 +34,11 @@ def registered_name(namespace: str, queue: str) -> str:
     return f"{namespace}/{queue}"
 
 
+def attended(names: Sequence[str]) -> list[str]:
+    """Return the queues that an owner registered under these names, once each and in order, whether it is quiet there or not."""
+    return sorted({name.removesuffix(QUIET) for name in names})
+
+
 class Holder(Protocol):
     """A holder of leases: a runner."""
 
@@ -42,11 +47,11 @@ class Holder(Protocol):
         ...
 
     def renewed(self, began: float, answers: Sequence[tuple[Token, Renewal]]) -> None:
-        """Take the ledger's replies to a renewal that started at `began` (boot time); called from the keeper's thread."""
+        """Receive the ledger's replies to a renewal that started at `began` (boot time); called from the keeper's thread."""
         ...
 
     def cancelled(self, marks: Mapping[str, str]) -> None:
-        """Take the cancel marks of jobs that run in this process, by uid; called from the keeper's thread."""
+        """Receive the cancel marks of jobs that run in this process, by uid; called from the keeper's thread."""
         ...
 
     def ledger_lost(self, cause: str) -> None:
@@ -59,14 +64,14 @@ class Keeper:
     The renewal of all leases of this process.
 
     1. `turn` renews once and reports to each holder; if the ledger is unreachable, it reports this, and raises nothing.
-    2. `look` reads the cancel marks and reports them; if the ledger is unreachable, it makes the next turn come soon.
+    2. `read_cancels` reads the cancel marks and reports them; if the ledger is unreachable, it makes the next turn come soon.
     3. `run` renews every `times.renew` seconds, and more often while the ledger is unreachable.
-       `run` reads the cancel marks every `times.cancel_look` seconds.
+       `run` reads the cancel marks every `times.cancel_poll` seconds.
     4. `hurry` makes the next turn come soon; `end` makes `run` return.
-    5. While this owner has `left` a queue, or is `quiet` there, it registers the queue with a suffix that says so.
+    5. While this owner has `left` a queue, or is `quiet` there, it registers the queue with the suffix `QUIET`.
        An owner that `holds` a delivery still counts as a consumer, so it registers the queue without the suffix.
-    6. It registers a queue that it consumes as many times as the broker can count it there (`consumers`).
-    7. It calls `went_back` if the ledger has lost its last registration, because the ledger then went back in time.
+    6. It registers a queue as many times as the broker can count it as a consumer there (`consumers`).
+    7. It calls `went_back` if `register` reports that the ledger went back in time.
     """
 
     def __init__(
@@ -127,7 +132,7 @@ class Keeper:
         away = name in self._left or self._quiet(name)
         return [f"{name}{QUIET}"] if away and not self._holds(name) else [name] * self._consumers(name)
 
-    def look(self) -> None:
+    def read_cancels(self) -> None:
         """Read the cancel marks of the jobs that run here, and report them to the holders."""
         uids = [token.uid for holder in self._holders for token in holder.tokens()]
         if not uids:
@@ -151,14 +156,14 @@ class Keeper:
         due = self.last_turn + self._times.renew if self._begun else self._clock.monotonic()
         while True:
             while not (self.away or self._wake.is_set()) and (left := due - self._clock.monotonic()) > 0:
-                self.look()
-                self._wake.wait(min(left, self._times.cancel_look))
+                self.read_cancels()
+                self._wake.wait(min(left, self._times.cancel_poll))
             if self._over.is_set():
                 return
             self._wake.clear()
             due = self._clock.monotonic() + self._times.renew
             self.turn()
-            # This wait is never cut short: if renewals succeed while other writes fail, each turn leads to a call of `hurry`.
+            # Wait the full time: otherwise `hurry`, which failed writes call, would make this a busy loop.
             self._over.wait(soon)
 
     def hurry(self) -> None:

@@ -1,7 +1,7 @@
 """
-The jobs whose message is lost, for people: what no worker process takes by itself, and the command that helps.
+The jobs whose message is lost, for people: those that no worker process runs by itself, and the command that helps.
 
-A worker process that runs takes most such jobs by itself, and much earlier than after `OVERDUE`.
+Most such jobs are run by a worker process, much earlier than after `OVERDUE`.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ MOST = 100
 
 def lost(ledger: Ledger, namespace: str, queue: str, *, stranded: bool) -> Sequence[Orphan]:
     """
-    Return the overdue jobs of a queue of which no message came, the longest first.
+    Return the overdue jobs of a queue whose message did not come, the latest first.
 
-    With `stranded`, return the jobs that no worker process takes by itself, and else those that wait for a worker process.
+    With `stranded`, return the jobs that no worker process runs by itself, otherwise those that wait for a worker process.
     """
     return ledger.orphans(namespace, queue, OVERDUE, MOST, stranded=stranded)
 
 
 def advice(orphan: Orphan) -> str:
-    """Return why this job waits, and the command that starts it."""
+    """Return the reason for which this job waits, and the command that starts it."""
     queue, key = shlex.quote(orphan.row.id.queue), shlex.quote(orphan.row.id.key)
     match orphan.hindrance:
         case Hindrance.OLD_RECORD:
             return (
-                "no worker takes it by itself, because another ledger may have done it: "
+                "no worker runs it by itself, because another ledger may have done it: "
                 f"if not, and if its queue has no message of it, `steadyworker retry {queue} {key}`"
             )
         case Hindrance.NO_MESSAGE:
@@ -42,4 +42,4 @@ def advice(orphan: Orphan) -> str:
                 f"if its queue has no message of it, `steadyworker send {queue} … --key {key} --again`"
             )
         case None:
-            return "a worker with a free slot takes it by itself"
+            return "a worker with a free slot runs it by itself"

@@ -4,7 +4,7 @@ Owners, and the proof of an owner's death.
 A worker process has an owner id (`host/boot-id/random`).
 While it lives, it holds an exclusive `flock` on a file of that name.
 It passes the open descriptor to every slot child and to the guard; the kernel frees the lock when all of them are dead.
-So a process that can take the lock has *proof* of their death, and does not wait for the end of the lease.
+So a process that gets the lock has *proof* of their death, and does not wait for the end of the lease.
 
 A missing file is not a proof: otherwise, emptying the directory would declare living owners dead.
 The file of a dead owner stays until no row names that owner (`sweep`), because a deleted file proves nothing.
@@ -34,10 +34,10 @@ def boot_id() -> str:
     if _BOOT_ID.exists():
         return _BOOT_ID.read_text(encoding="ascii").strip()
     # macOS, for development.
-    said = subprocess.run(
+    printed = subprocess.run(
         ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"], check=True, capture_output=True, text=True
     )
-    return said.stdout.strip().lower()
+    return printed.stdout.strip().lower()
 
 
 def new_owner_id() -> str:
@@ -84,7 +84,7 @@ class OwnerLock:
     def release(self) -> None:
         """Close this process's descriptor of the lock; children keep the lock. A second call does nothing."""
         if self._fd >= 0:
-            os.close(self._fd)  # LOCK_UN would also take the lock from the children
+            os.close(self._fd)  # LOCK_UN would also unlock it for the children
             self._fd = -1
 
 
@@ -115,7 +115,7 @@ def sweep(directory: Path, holding: Callable[[Sequence[str]], Collection[str]]) 
     Remove the locks of dead owners, except locks that are still needed as proof or that this process is not allowed to remove.
 
     `holding` receives at most 200 owners at a time, and returns those that rows still name.
-    Its answer stays true, because a dead owner claims no more rows.
+    Its result stays true, because a dead owner claims no more rows.
     """
     try:
         locks = [file for file in directory.iterdir() if not file.name.startswith(".")]  # no lock: `sqlite.trust`

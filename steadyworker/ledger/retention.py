@@ -29,7 +29,7 @@ OWNERS = DAY
 
 ABSENCE = 3600.0
 """
-The time without a registered owner of a queue after which no older row of the queue runs without its message.
+After this time without a registered owner of a queue, no older row of the queue runs without its message.
 
-Meanwhile worker processes with another ledger can have done the queue's jobs.
+In this time, worker processes with another ledger can have done the queue's jobs.
 """

@@ -1,9 +1,9 @@
 """
 The decision table: the action on a delivery, as one pure function of the row, the hop and the holder.
 
-`answer` has the lines of the table in `steadyworker.ledger`, in the same order; the first line that fits decides.
-`answer` reads no clock and calls no other part.
-The row already says whether its lease is over; the caller passes the holder of the job.
+`action_for` has the lines of the table in `steadyworker.ledger`, in the same order; the first line that fits decides.
+`action_for` reads no clock and calls no other part.
+The row already has whether its lease is over; the caller passes the holder of the job.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class AckDuplicate:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Complete the settlement that the row's former owner left unfinished; run nothing."""
+    """Complete the settlement that an earlier owner of the row left unfinished; run nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Replay:
 Action = Claim | Adopt | Defer | AckDuplicate | Finish | LostTooOften | KeyConflict | Replay
 
 
-def answer(  # noqa: PLR0911, C901 - one return per line of the table, in the table's order
+def action_for(  # noqa: PLR0911, C901 - one return per line of the table, in the table's order
     row: Row | None,
     hop: int,
     body_sha256: bytes,

@@ -3,7 +3,7 @@ The meaning of a program's exit code for its job.
 
 The default meanings follow sysexits.h, which cron jobs and mail filters use.
 The meanings of rabbitmq-cli-consumer are those of its README: 0 acknowledges, 3 and 5 discard, 4 and 6 put the message back.
-That tool puts a message back at once; here, every failed attempt waits as the retry policy says.
+That tool puts a message back at once; here, every failed attempt waits for the delay of the retry policy.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Codes = Literal["sysexits", "rabbitmq-cli-consumer"]
 
 
 class Meaning(Enum):
-    """What an exit code says about the job."""
+    """The meaning of an exit code for the job."""
 
     DONE = "the job is done"
     FAILED = "the attempt failed: the job is tried again, up to the limit of attempts"

@@ -1,5 +1,5 @@
 """
-The command line of the jobs, with its placeholders, and its way from `steadyworker exec` to the slots.
+The command line of the jobs, its placeholders, and how the slots get it from `steadyworker exec`.
 
 | placeholder | becomes |
 |---|---|
@@ -9,10 +9,11 @@ The command line of the jobs, with its placeholders, and its way from `steadywor
 | `{file}` | the path of a file that holds the body, and that only this program can open |
 | `{key}` | the job's key |
 
-No shell reads the command line: a payload stays one argument, or a part of one, whatever characters it has.
+No shell reads the command line.
+So a payload stays one argument, or a part of one, whatever characters it has.
 No payload becomes an option: an argument that begins with a placeholder must not begin with `-`, except after `--`.
 Between this `--` and the argument, only placeholders may stand: another word can be a program, as in `env -- pg_dump {payload}`.
-The operator can allow it (`--allow-options`).
+The operator can allow options (`--allow-options`).
 A body reaches the program on standard input if the command has no placeholder for the body.
 """
 
@@ -58,13 +59,13 @@ class Command(msgspec.Struct, frozen=True):
     allow_options: bool = False
 
     @property
-    def takes_body(self) -> bool:
+    def has_body(self) -> bool:
         """True if an argument holds the body, or the path to it; else the body comes on standard input."""
         found = (match for argument in self.arguments for match in _PLACEHOLDER.finditer(argument))
         return any(match[1] != "key" for match in found)
 
     @property
-    def takes_file(self) -> bool:
+    def has_file(self) -> bool:
         """True if an argument holds the path of a file with the body."""
         return any(FILE in argument for argument in self.arguments)
 
@@ -173,14 +174,14 @@ def check_command(arguments: Sequence[str]) -> None:
                 )
 
 
-def handed_on(command: Command) -> str:
+def encoded(command: Command) -> str:
     """Return the value of `VARIABLE` for a command."""
     return msgspec.json.encode(command).decode()
 
 
-def command_here() -> Command:
+def inherited_command() -> Command:
     """
-    Return the command that `steadyworker exec` has handed to this process.
+    Return the command that this process has inherited from `steadyworker exec`, in `VARIABLE`.
 
     Raises:
         ConfigError: This process was not started by `steadyworker exec`.

@@ -26,7 +26,7 @@ _RESUME = 10 * RATE
 
 
 class OutputLog:
-    """The log of one run's output; one thread uses it. `last` is the last line of standard error that is not blank."""
+    """The log of one run's output, for one thread; `last` is the last line of standard error that is not blank."""
 
     def __init__(self, log: Any, clock: Clock) -> None:
         self.last = b""
@@ -53,7 +53,7 @@ class OutputLog:
             self._tail.append((stream, line))
             return
         self._left -= len(line)
-        self._say_left_out()
+        self._log_left_out()
         self._write(stream, line)
 
     def close(self) -> None:
@@ -61,11 +61,11 @@ class OutputLog:
         self._out -= len(self._tail)
         tail = list(self._tail)
         self._tail.clear()
-        self._say_left_out()
+        self._log_left_out()
         for stream, line in tail:
             self._write(stream, line)
 
-    def _say_left_out(self) -> None:
+    def _log_left_out(self) -> None:
         if self._out > 0:
             limit, entry = f"{BURST} bytes at once, {RATE} a second", "steadyworker.output-left-out"
             self._log.warning("output_left_out", lines=self._out, limit=limit, explain=entry)

@@ -52,7 +52,7 @@ class Pipes:
         self._ours: dict[str, int] = {}
         self._rest: dict[str, bytes] = {}
         self._wake = os.pipe()
-        self._complained = False
+        self._warned = False
         for name in ("stdout", "stderr", _REPORTS):
             self._ours[name], self.theirs[name] = os.pipe()
             self._rest[name] = b""
@@ -89,11 +89,11 @@ class Pipes:
                     if key.data is None:
                         return
                     data = os.read(key.fd, _CHUNK)
-                    self._take(key.data, data)
+                    self._handle(key.data, data)
                     if not data:
                         selector.unregister(key.fd)
 
-    def _take(self, name: str, data: bytes) -> None:
+    def _handle(self, name: str, data: bytes) -> None:
         """Handle the lines that are complete now; empty data is the end of the pipe."""
         longest = _LONGEST_REPORT if name == _REPORTS else LONGEST_LINE
         *lines, rest = _LINE_END.split(self._rest[name] + data)
@@ -118,14 +118,14 @@ class Pipes:
                 case "checkpoint":
                     self._job.checkpoint(msgspec.json.decode(rest))
                 case _:
-                    raise ValueError("Expected a line that begins with `progress` or `checkpoint`")  # noqa: TRY301 - one place says it
+                    raise ValueError("Expected a line that begins with `progress` or `checkpoint`")  # noqa: TRY301 - one place logs it
         except Interrupt:
             self._stop()
         except Exception as error:  # noqa: BLE001 - a wrong report must not end the program's run
-            if not self._complained:
-                self._complained = True
-                said = {"line": plain_text(line, 200), "error": plain_text(error)}
-                self._log.warning("report_ignored", **said, explain="steadyworker.report-ignored")
+            if not self._warned:
+                self._warned = True
+                about = {"line": plain_text(line, 200), "error": plain_text(error)}
+                self._log.warning("report_ignored", **about, explain="steadyworker.report-ignored")
 
     def _progress(self, text: str) -> None:
         numbers: list[float] = []

@@ -4,7 +4,8 @@ One run of a program: start it in a process group of its own, wait for it, and e
 A thread starts the program and waits for it, because a signal can raise Interrupt only in the main thread.
 So no Interrupt can come between the start of the program and the place that ends it.
 The program is in the session of the slot's child process.
-If that process is killed, its whole session is: so the program ends even if the worker process dies.
+When that process is killed, its whole session is killed.
+So the program ends even if the worker process dies.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ The program gets these environment variables:
 | `SW_ATTEMPT` | the number of the attempt, from 1 |
 | `SW_FENCE` | the fencing token: greater than that of every earlier run |
 | `SW_DEADLINE` | the time limit as seconds since 1970; not set without a limit |
-| `SW_REDELIVERED` | `true` if the broker had delivered the message before, else `false`; not set if the broker does not tell |
+| `SW_REDELIVERED` | `true` if the broker had delivered the message before, else `false`; not set if the broker does not report it |
 | `SW_CHECKPOINT` | the JSON of the last checkpoint; not set if there is none |
 | `SW_META` | the path of a JSON file with these values (`key`, `queue`, …) and the message's `headers` |
 """
@@ -37,13 +37,13 @@ from steadyworker.clock import SystemClock
 from steadyworker.errors import BadPayload, HostUnfit, Interrupt, Reject, Retry
 from steadyworker.job import Job
 from steadyworker.programs.codes import Meaning, meaning
-from steadyworker.programs.command import FILE, VARIABLE, command_here
+from steadyworker.programs.command import FILE, VARIABLE, inherited_command
 from steadyworker.programs.pipes import Pipes
 from steadyworker.programs.process import ProgramProcess
 from steadyworker.text.plain_text import plain_text
 from steadyworker.worker import Worker
 
-_SAID = 300
+_LONGEST_REASON = 300
 _VARIABLES = {
     "key": "SW_JOB_KEY",
     "queue": "SW_QUEUE",
@@ -59,18 +59,18 @@ class Program(Worker[bytes, Any]):
     """Runs the command once for each message; `steadyworker exec` sets the queue and the limits."""
 
     def __init__(self) -> None:
-        self._command = command_here()
+        self._command = inherited_command()
 
     @override
     def handle(self, job: Job[bytes, Any]) -> None:
         process = ProgramProcess()
         with ExitStack() as opened:
-            told = _told(job)
+            facts = _facts(job)
             body = _nameless_file(opened, job.payload)
-            meta = _nameless_file(opened, msgspec.json.encode(told | {"headers": job.headers}) + b"\n")
+            meta = _nameless_file(opened, msgspec.json.encode(facts | {"headers": job.headers}) + b"\n")
             environment = {name: text for name, text in os.environ.items() if name != VARIABLE}
             environment |= {
-                _VARIABLES[name]: _as_text(name, value) for name, value in told.items() if value is not None
+                _VARIABLES[name]: _as_text(name, value) for name, value in facts.items() if value is not None
             }
             environment["SW_META"] = _path(meta)
             try:
@@ -78,8 +78,8 @@ class Program(Worker[bytes, Any]):
             except BadPayload as error:
                 raise Reject(f"bad-payload: {error}") from None
             nothing = opened.enter_context(Path(os.devnull).open("rb"))
-            stdin = nothing if self._command.takes_body else body
-            for shared in (meta, body) if self._command.takes_file else (meta,):
+            stdin = nothing if self._command.has_body else body
+            for shared in (meta, body) if self._command.has_file else (meta,):
                 os.set_inheritable(shared.fileno(), True)  # noqa: FBT003 - its name in the standard library
             pipes = Pipes(job, job.log, SystemClock(), process.terminate)
             try:
@@ -88,14 +88,14 @@ class Program(Worker[bytes, Any]):
                 raise _not_started(arguments[0], error) from None
             finally:
                 pipes.finish()
-        self._judge(job, process.code, plain_text(pipes.output.last, _SAID))
+        self._judge(job, process.code, plain_text(pipes.output.last, _LONGEST_REASON))
 
-    def _judge(self, job: Job[bytes, Any], code: int | None, said: str) -> None:
-        """Return if the job is done; else raise what the exit code means. The slot ignores both after an Interrupt."""
+    def _judge(self, job: Job[bytes, Any], code: int | None, last_line: str) -> None:
+        """Return if the job is done; else raise what the exit code means. After an Interrupt, the slot ignores both."""
         assert code is not None, "the program has ended"
         if code < 0:
             _die_by(-code)
-        reason = f"exit code {code}{f': {said}' if said else ''}"
+        reason = f"exit code {code}{f': {last_line}' if last_line else ''}"
         match meaning(code, self._command.codes):
             case Meaning.DONE:
                 return
@@ -134,7 +134,7 @@ def _until_its_end(process: ProgramProcess, run: Callable[[], None]) -> None:
 
 
 def _nameless_file(opened: ExitStack, content: bytes) -> IO[bytes]:
-    """Return a file with this content that has no name, so that nothing is left of it whatever happens; mode 0600."""
+    """Return a file with this content, without a name and with mode 0600, so that nothing is left of it at the end."""
     file = opened.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
     file.write(content)
     file.flush()
@@ -146,8 +146,8 @@ def _path(file: IO[bytes]) -> str:
     return f"/dev/fd/{file.fileno()}"
 
 
-def _told(job: Job[bytes, Any]) -> dict[str, object]:
-    """Return what the program is told about its job; None for what the job does not have."""
+def _facts(job: Job[bytes, Any]) -> dict[str, object]:
+    """Return the facts about its job that the program gets; None for a fact that the job does not have."""
     return {
         "key": job.key,
         "queue": job.queue,

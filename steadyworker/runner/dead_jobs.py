@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from steadyworker.delivery import Delivery, OutgoingMessage
 from steadyworker.errors import LedgerUnavailable
-from steadyworker.ledger.base import JobId, Ledger, Moving, Row, State, Wanted
+from steadyworker.ledger.base import JobFilter, JobId, Ledger, Moving, Row, State
 from steadyworker.ledger.kept import kept
 from steadyworker.runner.letters import DeadLetter, kept_letter
 
@@ -50,7 +50,7 @@ class DeadJobs:
         """Return the jobs (all, or only these keys) that are dead in their last round, and whose message the ledger has kept."""
         if keys is None:
             with suppress(LedgerUnavailable):  # the letters are worth listing without them
-                listed = self._ledger.jobs(Wanted(self._namespace, self._queue, (State.DEAD,), kept=True))
+                listed = self._ledger.jobs(JobFilter(self._namespace, self._queue, (State.DEAD,), kept=True))
                 return [row.id for row, _ in listed]
             return []
         last = (self._last(key) for key in keys)
@@ -58,7 +58,7 @@ class DeadJobs:
 
     def parked(self) -> list[Row]:
         """Return the rows of jobs that become dead, but whose dead letter is not confirmed."""
-        moving = self._ledger.jobs(Wanted(self._namespace, self._queue, (State.MOVING,)))
+        moving = self._ledger.jobs(JobFilter(self._namespace, self._queue, (State.MOVING,)))
         return [row for row, _ in moving if row.target is Moving.DEAD]
 
     def kept(self, id: JobId) -> DeadLetter | None:
@@ -85,7 +85,7 @@ class DeadJobs:
             return row.state is State.DEAD
         if letter.body and hashlib.sha256(letter.body).digest() != row.body_sha256:
             return False  # a message of another sender with the same key; this job's message is still in the work queue
-        if row.lease_over and (taken := self._ledger.take(row, f"dead-letters-{uuid.uuid4().hex}")) is not None:
+        if row.lease_over and (taken := self._ledger.take_over(row, f"dead-letters-{uuid.uuid4().hex}")) is not None:
             self._ledger.moved(taken.token)
         return True
 

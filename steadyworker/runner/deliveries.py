@@ -33,7 +33,7 @@ from steadyworker.ledger.rules import (
     KeyConflict,
     LostTooOften,
     Replay,
-    answer,
+    action_for,
 )
 from steadyworker.lifecycle import Stage
 from steadyworker.names import normal_key
@@ -189,7 +189,9 @@ class Deliveries:
                     return
                 held_by = self.held_by(row)
                 carried, max_losses, letter = envelope.carried, retry.max_losses, envelope.letter
-                action = answer(row, envelope.hop, envelope.body_sha256, held_by, carried, max_losses, letter=letter)
+                action = action_for(
+                    row, envelope.hop, envelope.body_sha256, held_by, carried, max_losses, letter=letter
+                )
                 if self._act(envelope, row, action):
                     return
             except LedgerUnavailable as error:
@@ -260,7 +262,7 @@ class Deliveries:
             case Finish():
                 assert row is not None, "an unfinished settlement has a row"
                 began = self._deps.clock.boottime()
-                return self._finish(envelope, self._deps.ledger.take(row, self._deps.owner), began)
+                return self._finish(envelope, self._deps.ledger.take_over(row, self._deps.owner), began)
             case LostTooOften(counters=counters, reason=reason):
                 assert row is not None, "a lost run has a row"
                 began, verdict = self._deps.clock.boottime(), Verdict(Moving.DEAD, reason, counters)

@@ -31,7 +31,7 @@ from steadyworker.clock import Times
 from steadyworker.errors import LedgerUnavailable
 from steadyworker.events import MessageLost
 from steadyworker.ledger.base import Claimed, Hindrance, Moving, Orphan, Row, State, Verdict
-from steadyworker.ledger.rules import Claim, Finish, LostTooOften, answer
+from steadyworker.ledger.rules import Claim, Finish, LostTooOften, action_for
 from steadyworker.runner import report
 from steadyworker.runner.deliveries import Deliveries
 from steadyworker.runner.envelope import Envelope, envelope_of
@@ -91,7 +91,7 @@ class Orphans:
 
     def start(self) -> None:
         """Begin to ask the ledger."""
-        self._timers.after(self._deps.times.orphan_look, self._look)
+        self._timers.after(self._deps.times.orphan_poll, self._look)
 
     # --- the evidence ----------------------------------------------------------------------------------------------
 
@@ -143,7 +143,7 @@ class Orphans:
     # --- the search ------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        self._timers.after(self._deps.times.orphan_look, self._look)
+        self._timers.after(self._deps.times.orphan_poll, self._look)
         self._search()
 
     def _look_soon(self) -> None:
@@ -209,11 +209,11 @@ class Orphans:
         envelope = envelope_of(row, message)
         held_by = self._deliveries.held_by(row)
         began = deps.clock.boottime()
-        match answer(row, envelope.hop, envelope.body_sha256, held_by, row.counters, deps.spec.retry.max_losses):
+        match action_for(row, envelope.hop, envelope.body_sha256, held_by, row.counters, deps.spec.retry.max_losses):
             case Claim() as claim:
                 return self._run(orphan, envelope, claim, began)
             case Finish():
-                self._finish(orphan, envelope, deps.ledger.take(row, deps.owner), began)
+                self._finish(orphan, envelope, deps.ledger.take_over(row, deps.owner), began)
             case LostTooOften(counters=counters, reason=reason):
                 verdict = Verdict(Moving.DEAD, reason, counters)
                 self._finish(orphan, envelope, deps.ledger.lose(row, deps.owner, verdict), began)
@@ -258,7 +258,7 @@ class Orphans:
             return
         ledger, row, owner = self._deps.ledger, orphan.row, self._deps.owner
         if row.state is State.MOVING:
-            taken = ledger.take(row, owner)
+            taken = ledger.take_over(row, owner)
         else:
             taken = ledger.claim(Claimed(row.id, row, owner, row.hop, row.body_sha256 or b"", row.counters))
         if taken is None:

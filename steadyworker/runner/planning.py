@@ -22,7 +22,7 @@ from steadyworker.delivery import (
 )
 from steadyworker.ledger.base import KeptMessage, Moving, Row, Token, Verdict
 from steadyworker.link import Task
-from steadyworker.outcome import Ack, Counters, Crashed, DeadLetter, Failed, Later, Outcome, Release
+from steadyworker.outcome import Ack, Counters, Crashed, Failed, Later, Outcome, Release, ToDeadLetter
 from steadyworker.retry import count, decide
 from steadyworker.runner import report
 from steadyworker.runner.envelope import (
@@ -85,7 +85,7 @@ def plan_for(run: Run, outcome: Outcome, deps: Deps, waits: Waits) -> Settlement
             fresh = isinstance(outcome, Failed) and outcome.fresh
             reason = report.reason(outcome)
             verdict = Verdict(Moving.RETRY, reason, counters, delay, error_class, error_text, not fresh)
-        case DeadLetter(reason=reason):
+        case ToDeadLetter(reason=reason):
             verdict = Verdict(Moving.DEAD, reason, counters, 0.0, error_class, error_text)
     message = message_for(run.envelope, run.row.hop, verdict, run.token.uid, deps.worker)
     return moving(run.token, run.delivery, verdict, message)

@@ -1,9 +1,17 @@
 """
-The requests of running jobs: save a checkpoint or an export's state, permit a commit, remember a folder, call a service.
+The requests of running jobs, and what the runner does for each.
+
+| request | the runner |
+|---|---|
+| `SaveCheckpoint`, `SaveExportState` | writes the value to the ledger |
+| `MayCommit` | asks the ledger for permission; if the ledger refuses it because the job is cancelled, cancels the run |
+| `FindEnded` | reads the jobs' states in the ledger |
+| `RememberFolder` | records the folder on this host |
+| `CallService` | opens a call of the service, and relays the service's events to the job |
+| `CancelCall` | cancels that call; there is no reply |
 
 The job receives the ledger's own reply to a request that writes.
-Such a request waits while the ledger is away or the run is not trusted; after a refusal the runner drops the run.
-If the ledger refuses a commit because the job is cancelled, the runner cancels the run instead.
+A request to the ledger waits while the ledger is away or the run is not trusted; after a refusal the runner drops the run.
 """
 
 from __future__ import annotations
@@ -13,7 +21,17 @@ from typing import Any
 
 from steadyworker.errors import LedgerUnavailable
 from steadyworker.events import Checkpointed
-from steadyworker.link import CANCEL, SERVICE_ERROR
+from steadyworker.link import (
+    SERVICE_ERROR,
+    CallService,
+    CancelCall,
+    FindEnded,
+    LedgerRequest,
+    MayCommit,
+    RememberFolder,
+    SaveCheckpoint,
+    SaveExportState,
+)
 from steadyworker.runner import report
 from steadyworker.runner.runs import Runs
 from steadyworker.runner.state import Deps, Phase, Run, RunnerState, ServiceSaid
@@ -29,7 +47,7 @@ class Requests:
         self._runs = runs
         self._post = post
 
-    def asked(self, asked: Asked) -> None:
+    def serve(self, asked: Asked) -> None:
         """
         Serve a request, or let it wait for the ledger.
 
@@ -40,87 +58,87 @@ class Requests:
             return
         if run.phase is Phase.DROPPED:
             run.slot.reply(asked.fence, asked.id, None, refused="fenced")
-        elif asked.what in self._deps.services:
-            self._call(run, asked)
-        elif asked.what == CANCEL:
-            self._cancel_call(run, asked)
-        elif asked.what == "staged" and isinstance(asked.data, bytes):
-            self._deps.remember_folder(asked.data)
-            run.slot.reply(asked.fence, asked.id, None)
-        elif self._state.trusted(run) and not self._state.ledger_away:
-            self._write(run, asked)
-        else:
-            run.waiting.append(asked)
+            return
+        match asked.request:
+            case SaveCheckpoint() | SaveExportState() | MayCommit() | FindEnded() as request:
+                if self._state.trusted(run) and not self._state.ledger_away:
+                    self._use_ledger(run, asked, request)
+                else:
+                    run.waiting.append(asked)
+            case RememberFolder(folder=folder):
+                self._deps.remember_folder(folder)
+                run.slot.reply(asked.fence, asked.id, None)
+            case CallService() as call:
+                self._call(run, asked.id, call)
+            case CancelCall(call=id):
+                if (running := run.calls.pop(id, None)) is not None:
+                    running.cancel()
 
     def go_on(self, run: Run) -> None:
         """Serve the requests that waited; while the run is not trusted, they wait again."""
         waiting, run.waiting = run.waiting, []
         for asked in waiting:
-            self.asked(asked)
+            self.serve(asked)
 
-    def _write(self, run: Run, asked: Asked) -> None:
+    def _use_ledger(self, run: Run, asked: Asked, request: LedgerRequest) -> None:
         assert run.slot is not None, "a run with a request is in a slot"
         ledger = self._deps.ledger
-        answer: Any = None
+        reply: list[str] | None = None
         try:
-            match asked.what, asked.data:
-                case "checkpoint", bytes() as value:
-                    granted = ledger.checkpoint(run.token, value)
-                case "export_state", (bytes() | None) as value:
-                    granted = ledger.export_state(run.token, value)
-                case "may_commit", _:
+            match request:
+                case SaveCheckpoint(value=checkpoint):
+                    write, granted = "checkpoint", ledger.checkpoint(run.token, checkpoint)
+                case SaveExportState(value=state):
+                    write, granted = "export_state", ledger.export_state(run.token, state)
+                case MayCommit():
                     permit = ledger.may_commit(run.token)
                     if permit.cancel_reason is not None:
                         self._runs.cancel(run, permit.cancel_reason)
                         run.slot.reply(asked.fence, asked.id, None, refused="cancelled")
                         return
-                    granted = permit.granted
-                case "ended", list() as uids if all(isinstance(uid, str) for uid in uids):
-                    granted, answer = True, sorted(ledger.ended(uids))
-                case other, _:
-                    msg = (
-                        f"Expected a request that this worker process knows, got {other!r}: "
-                        "restart the worker, because its code and that of its slots differ."
-                    )
-                    run.slot.reply(asked.fence, asked.id, {SERVICE_ERROR: msg})
-                    return
+                    write, granted = "may_commit", permit.granted
+                case FindEnded(uids=uids):
+                    write, granted, reply = "", True, sorted(ledger.ended(uids))
         except LedgerUnavailable as error:
             run.waiting.append(asked)
             self._runs.ledger_lost(str(error))
             return
         if not granted:
             run.waiting.append(asked)
-            self._runs.drop(run, asked.what)
+            self._runs.drop(run, write)
             return
-        if asked.what == "checkpoint":
+        if isinstance(request, SaveCheckpoint):
             run.saved = True
-            size = len(asked.data or b"")
-            self._deps.emit(Checkpointed(**report.about(run.token, self._deps.clock), size=size))
-        run.slot.reply(asked.fence, asked.id, answer)
+            self._deps.emit(Checkpointed(**report.about(run.token, self._deps.clock), size=len(request.value)))
+        run.slot.reply(asked.fence, asked.id, reply)
 
-    def _call(self, run: Run, asked: Asked) -> None:
-        def emit(event: Mapping[str, Any]) -> None:
-            self._post(ServiceSaid(asked.fence, asked.id, event))
-
+    def _call(self, run: Run, id: int, call: CallService) -> None:
         assert run.slot is not None, "a run with a request is in a slot"
-        service = self._deps.services[asked.what]
-        try:
-            run.calls[asked.id] = service.open(asked.data, run.token.uid, run.token.fence, emit)
-        except Exception as error:  # noqa: BLE001 - a service's error must fail only the job's call, not the runner
-            text = f"Expected the service {asked.what!r} to accept the request, got {type(error).__name__}: {error}"
-            run.slot.reply(asked.fence, asked.id, {SERVICE_ERROR: text})
+        fence = run.token.fence
 
-    def _cancel_call(self, run: Run, asked: Asked) -> None:
-        call = run.calls.pop(asked.data, None)
-        if call is not None:
-            call.cancel()
+        def emit(event: Mapping[str, Any]) -> None:
+            self._post(ServiceSaid(fence, id, event))
 
-    def service_said(self, said: ServiceSaid) -> None:
-        """Relay an event of a service to the job that called the service, if the job's run is still in its slot."""
-        run = self._state.by_fence.get(said.fence)
-        if run is None or run.slot is None or said.id not in run.calls:
+        service = self._deps.services.get(call.service)
+        if service is None:
+            text = (
+                f"Expected the name of a service of this worker process, got {call.service!r}: "
+                "correct the name, or restart the worker process if its code has changed."
+            )
+            run.slot.reply(fence, id, {SERVICE_ERROR: text})
             return
-        end = bool(said.event.get("end"))
+        try:
+            run.calls[id] = service.open(call.data, run.token.uid, fence, emit)
+        except Exception as error:  # noqa: BLE001 - a service's error must fail only the job's call, not the runner
+            text = f"Expected the service {call.service!r} to accept the request, got {type(error).__name__}: {error}"
+            run.slot.reply(fence, id, {SERVICE_ERROR: text})
+
+    def relay(self, sent: ServiceSaid) -> None:
+        """Relay an event of a service to the job that called the service, if the job's run is still in its slot."""
+        run = self._state.by_fence.get(sent.fence)
+        if run is None or run.slot is None or sent.id not in run.calls:
+            return
+        end = bool(sent.event.get("end"))
         if end:
-            del run.calls[said.id]
-        run.slot.reply(said.fence, said.id, dict(said.event), end=end)
+            del run.calls[sent.id]
+        run.slot.reply(sent.fence, sent.id, dict(sent.event), end=end)

@@ -52,7 +52,7 @@ from steadyworker.runner.state import (
     Timers,
 )
 from steadyworker.slots.base import Asked, Ended, Progressed, Ready, SlotEvent, Unready
-from steadyworker.telemetry.gauges import Reading
+from steadyworker.telemetry.gauges import QueueReading
 from steadyworker.telemetry.loss_reasons import REASONS, reason_of
 
 RunnerEvent = Signal | SlotEvent | Renewed | Cancelled | LedgerLost | PlanResult | Staged | ServiceSaid | AuditResult
@@ -196,9 +196,9 @@ class Runner:
                 if (run := self.state.by_fence.get(fence)) is not None:
                     self.runs.remember(run, done, total, note)
             case Asked():
-                self.requests.asked(event)
+                self.requests.serve(event)
             case ServiceSaid():
-                self.requests.service_said(event)
+                self.requests.relay(event)
             case Ended(fence=fence, outcome=outcome, killed=killed):
                 run = self.state.by_fence.get(fence)
                 ours = run is not None and run.phase is not Phase.DROPPED  # else it is killed in any stage
@@ -409,12 +409,12 @@ class Runner:
             return ""  # it is not over yet
         return self._explain.get(part, "steadyworker.queue-refuses" if part.endswith(" queue") else "")
 
-    def reading(self) -> Reading:
+    def reading(self) -> QueueReading:
         """Return the runner's state for `/metrics`; any thread may call this."""
         not_ready, state = self._not_ready, self.state
         runs = tuple(state.by_fence.values())  # in one step, because the runner's thread changes the table
         now = self.deps.clock.monotonic()
-        return Reading(
+        return QueueReading(
             queue=self.deps.spec.queue,
             running=len(runs),
             slots=len(self.deps.slots),

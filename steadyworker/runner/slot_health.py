@@ -41,7 +41,7 @@ class SlotHealth:
         """Note that the slot cannot take a run, and return its pause in seconds."""
         number, now = event.slot, self._clock.monotonic()
         self.causes[number] = event.reason
-        if not event.stood:
+        if not event.after_setup:
             self._setup_failures[number] = self._setup_failures.get(number, 0) + 1
         steady = now - self._ready_at.pop(number, now) >= STEADY
         pause = _FIRST_PAUSE

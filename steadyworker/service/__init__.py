@@ -5,12 +5,16 @@ The worker process: wires its parts together, starts them, watches them and stop
 |---|---|
 | `launch.py` | `run(...)`: from Worker classes to an exit code |
 | `assemble.py` | creates every part and connects them |
+| `job_services.py` | finds the services that jobs can call, and opens them when they are needed |
 | `service.py` | the life of the process: signals, stages, the stop budget |
 | `deadline.py` | ends the process if the main thread does not keep the stop budget |
 | `monitor.py` | the watchdog report, the health probes and systemd |
 | `stop_conditions.py` | the conditions that end the process without a signal |
 | `watchdog.py` | finds the threads that no longer turn |
 | `checks.py` | the checks before the first message |
+| `broker_recheck.py` | repeats the checks of the broker while the process runs |
+| `reload.py` | `run --reload`: starts the process again after a change of a file |
+| `remedies.py` | finds the packages that have remedies for lines of the log |
 | `health.py` | the HTTP server of `/livez`, `/readyz` and `/metrics` |
 | `pool.py` | the threads for settlements that wait for the broker |
 | `timed_ledger.py` | measures the calls of the ledger |

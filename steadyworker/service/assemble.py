@@ -21,9 +21,6 @@ from steadyworker.clock import Clock, SystemClock, Times
 from steadyworker.config.resolve import Options
 from steadyworker.errors import ConfigError, Finding, LedgerUnavailable, by_level
 from steadyworker.events import Listener
-from steadyworker.exports.folders import StageFolders
-from steadyworker.exports.spark.service import SparkService
-from steadyworker.exports.spark.settings import SparkSettings
 from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.lease import Keeper, registered_name
 from steadyworker.ledger.owners import OwnerLock, new_owner_id
@@ -33,11 +30,11 @@ from steadyworker.runner.runner import Runner
 from steadyworker.runner.state import Deps, Quota
 from steadyworker.service.broker_recheck import BrokerRecheck
 from steadyworker.service.checks import broker_findings, check
+from steadyworker.service.job_services import job_services, remember_folder, service_findings
 from steadyworker.service.pool import MOST_THREADS, SettlePool
 from steadyworker.slots.base import JobService, Slot
 from steadyworker.slots.guard import Guard
 from steadyworker.slots.process import ProcessSlot
-from steadyworker.slots.spare import Spare
 from steadyworker.slots.thread import ThreadSlot
 from steadyworker.spec import WorkerSpec, spec_of
 from steadyworker.telemetry.event_log import fan_out, log_events
@@ -59,17 +56,17 @@ class Assembly:
     recheck: BrokerRecheck
     services: Mapping[str, JobService]
     pools: Sequence[SettlePool]
-    stages: StageFolders
 
     def purge(self) -> None:
         """
-        Delete the ledger's expired rows, and the stages of ended jobs in all folders of this host.
+        Delete the ledger's expired rows, and let the services remove what ended jobs have left on this host.
 
         If the ledger cannot be reached, the next purge deletes them.
         """
         with suppress(LedgerUnavailable):
             self.ledger.purge()
-            self.stages.reap(self.ledger.ended)  # last, because a folder on a network can hang
+            for service in self.services.values():
+                service.purge(self.ledger.ended)  # last, because a folder on a network can hang
 
     def close(self) -> None:
         """
@@ -98,10 +95,10 @@ class Plan:
     times: Times = field(default_factory=Times)
 
     def findings(self) -> list[Finding]:
-        """Return all findings of the checks and of Spark's settings, errors first."""
+        """Return all findings of the checks and of the services, errors first."""
         found = [
             *check(self.specs, self.options, self.adapters, self.ledger),
-            *_spark(self.options).findings(),
+            *service_findings(self.options, self.clock),
         ]
         return sorted(found, key=by_level)
 
@@ -167,7 +164,6 @@ def plan(
     """
     specs = specs_of(workers, options, _INLINE if inline else {})
     clock, times = SystemClock(), times or Times()
-    create = create or options.ledger.startswith("memory:")  # each process has its own
     ledger = open_ledger(options, clock, times, socket.gethostname(), create=create)
     return Plan(options, specs, ledger, [open_adapter_for(spec, options) for spec in specs], clock, times)
 
@@ -175,15 +171,12 @@ def plan(
 def assemble(
     plan: Plan,
     listeners: Sequence[Listener] = (),
-    services: Mapping[str, JobService] | None = None,
-    spare: Spare | None = None,
     known: Collection[Finding] = (),
 ) -> Assembly:
     """
     Wire a worker process.
 
     This function starts only the threads of the settle pools.
-    `spare` is a running child, for the first slot that needs a child.
     `known` are findings that are already in the log.
     Raises ConfigError if the namespace is bound to another broker, and BrokerUnavailable if a broker does not respond.
     """
@@ -197,8 +190,7 @@ def assemble(
     owner = new_owner_id()
     lock = OwnerLock(owners_directory(options), owner)
     guard = Guard([lock.fd], clock)
-    stages = StageFolders(options.state_dir / "stages", clock)
-    services = services if services is not None else _services(options, clock)
+    services = job_services(options, clock)
     emit = fan_out([log_events(), *listeners])
     quota = Quota(options.max_jobs)
     runners, pools, audits = [], [], {}
@@ -211,7 +203,7 @@ def assemble(
             worker=socket.gethostname(),
             ledger=plan.ledger,
             adapter=adapter,
-            slots=[_slot(number, spec, lock, guard, options, clock, spare) for number in range(spec.concurrency)],
+            slots=[_slot(number, spec, lock, guard, options, clock) for number in range(spec.concurrency)],
             clock=clock,
             times=times,
             emit=emit,
@@ -219,7 +211,7 @@ def assemble(
             hurry=lambda: keeper.hurry(),  # noqa: PLW0108 - the keeper is created below, because it serves every runner
             quota=quota,
             services=services,
-            remember_folder=stages.remember,
+            remember_folder=partial(remember_folder, services),
             stop_on_ledger_loss=options.stops_on_ledger_loss,
         )
         runner = Runner(deps)
@@ -256,7 +248,7 @@ def assemble(
         known,
     )
     return Assembly(
-        options, plan.ledger, owner, lock, guard, runners, keeper, AuditThread(audits), recheck, services, pools, stages
+        options, plan.ledger, owner, lock, guard, runners, keeper, AuditThread(audits), recheck, services, pools
     )
 
 
@@ -269,44 +261,15 @@ def counted(broker: Capabilities, options: Options) -> bool:
     return broker.counts_consumers and not broker.one_host and options.ledger_reach != "host"
 
 
-def _slot(
-    number: int,
-    spec: WorkerSpec,
-    lock: OwnerLock,
-    guard: Guard,
-    options: Options,
-    clock: Clock,
-    spare: Spare | None,
-) -> Slot:
+def _slot(number: int, spec: WorkerSpec, lock: OwnerLock, guard: Guard, options: Options, clock: Clock) -> Slot:
     if spec.isolation == "thread":
         return ThreadSlot(number, spec, clock=clock, guard=guard)
     return ProcessSlot(
         number,
         spec,
         clock=clock,
-        spare=spare,
         held=(lock.fd,),
         guard=guard,
         log_format=options.log_format,
         log_level=options.log_level,
     )
-
-
-def _spark(options: Options) -> SparkSettings:
-    return SparkSettings(
-        folder=options.state_dir / "spark",
-        master=options.spark_master,
-        conf=dict(options.spark_conf),
-        stuck_after=options.spark_stuck_after,
-    )
-
-
-def _services(options: Options, clock: Clock) -> Mapping[str, JobService]:
-    """
-    Return the services of this process that jobs can call.
-
-    A service starts at its first call; this function only removes the folders of dead Spark hosts.
-    """
-    spark = SparkService(_spark(options), clock=clock)
-    spark.reap()
-    return {"spark": spark}

@@ -40,7 +40,7 @@ from steadyworker.lifecycle import EXIT_TAKES
 from steadyworker.names import NAMESPACE
 from steadyworker.runner.consumer_audit import registered
 from steadyworker.spec import WorkerSpec, misspelt
-from steadyworker.system.host import Host, look
+from steadyworker.system.host import Host, read_host
 from steadyworker.text.redaction import redact
 from steadyworker.units import count_text, size_text
 
@@ -71,7 +71,7 @@ def check(
     `adapters` has the adapter of each spec, in the same order; without `host`, the checks examine this machine.
     A broker or ledger that does not respond is only a warning, because the worker process waits for it.
     """
-    host = host or look(os.environ, sys.argv)
+    host = host or read_host(os.environ, sys.argv)
     found = [
         *_settings(specs, options),
         *_surroundings(specs, options, host),

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from steadyworker.config import resolve
-from steadyworker.diagnosis.remedies import Remedies
 from steadyworker.errors import ConfigError, Finding
 from steadyworker.events import Listener
 from steadyworker.lifecycle import EX_CONFIG
@@ -19,9 +18,9 @@ from steadyworker.service.assemble import Assembly, Plan, assemble, plan
 from steadyworker.service.broker_recheck import fields_of
 from steadyworker.service.monitor import Monitor
 from steadyworker.service.reload import Reload
+from steadyworker.service.remedies import InstalledRemedies
 from steadyworker.service.service import Service
 from steadyworker.service.timed_ledger import timed
-from steadyworker.slots.spare import Spare
 from steadyworker.system.leaving import awaited_threads, name_threads
 from steadyworker.system.streams import open_standard_streams
 from steadyworker.telemetry import logs
@@ -72,7 +71,6 @@ def launch(
     settings: Mapping[str, object],
     config_file: Path | None = None,
     listeners: Sequence[Listener] = (),
-    spare: Spare | None = None,
     *,
     inline: bool = False,
     reload: Reload | None = None,
@@ -80,7 +78,7 @@ def launch(
     """
     Run the Workers as `run` does, and return the exit code.
 
-    A setting of None counts as not given; `spare` is a child that runs already.
+    A setting of None counts as not given.
     With `inline`, each Worker runs one job at a time in a thread of this process, without time and stall limits.
     With `reload`, the call returns after the file change that it reports.
     """
@@ -92,24 +90,22 @@ def launch(
     try:
         options = resolve.load(settings, os.environ, Path.cwd(), config_file)
     except ConfigError as error:
-        logs.configure("auto", "info", remedy_of=Remedies())
+        logs.configure("auto", "info", remedy_of=InstalledRemedies())
         return _refused(error)
-    logs.configure(options.log_format, options.log_level, remedy_of=Remedies())
+    logs.configure(options.log_format, options.log_level, remedy_of=InstalledRemedies())
     give_back = log_python_messages()
     try:
         planned = plan(workers, options, inline=inline)
-        if spare is not None and all(spec.isolation == "thread" for spec in planned.specs):
-            spare.close()
         metrics = open_metrics() if options.health is not None else None
         page = metrics.page if metrics is not None else None
-        heard: Sequence[Listener] = listeners if metrics is None else (*listeners, metrics)
+        receivers: Sequence[Listener] = listeners if metrics is None else (*listeners, metrics)
         monitor = Monitor(planned.clock, planned.times, options.health, os.environ, page)
         if metrics is not None:
             metrics.watch([spec.queue for spec in planned.specs], monitor.readings, monitor.state)
             planned = replace(planned, ledger=timed(planned.ledger, planned.clock, metrics.ledger_call))
-        told: set[Finding] = set()
+        logged: set[Finding] = set()
         with _environment(resolve.handed_on(options, Path.cwd(), config_file)):
-            return Service(options, planned.clock, lambda: _checked(planned, heard, spare, told), monitor, reload).run()
+            return Service(options, planned.clock, lambda: _checked(planned, receivers, logged), monitor, reload).run()
     except ConfigError as error:
         return _refused(error)
     finally:
@@ -135,11 +131,11 @@ def _set(variables: Mapping[str, str | None]) -> None:
             os.environ[name] = value
 
 
-def _checked(planned: Plan, listeners: Sequence[Listener], spare: Spare | None, told: set[Finding]) -> Assembly:
+def _checked(planned: Plan, listeners: Sequence[Listener], logged: set[Finding]) -> Assembly:
     """
     Run the checks, log their warnings, and wire the parts if no check found an error.
 
-    A warning that is in the set `told` is not logged again.
+    `logged` has the findings that were logged before; a warning in it is not logged again.
     """
     log = get_logger("steadyworker.check")
     findings = planned.findings()
@@ -147,10 +143,10 @@ def _checked(planned: Plan, listeners: Sequence[Listener], spare: Spare | None, 
     if errors:
         raise ConfigError("\n".join(map(str, errors)), errors)
     for finding in findings:
-        if finding.level == "warning" and finding not in told:
+        if finding.level == "warning" and finding not in logged:
             log.warning("check_warning", **fields_of(finding))
-    told.update(findings)
-    return assemble(planned, listeners, spare=spare, known=told)
+    logged.update(findings)
+    return assemble(planned, listeners, known=logged)
 
 
 def _refused(error: ConfigError) -> int:

@@ -15,7 +15,7 @@ from steadyworker.service.assemble import Assembly
 from steadyworker.service.health import HealthServer, Snapshot
 from steadyworker.service.watchdog import Part, Watchdog
 from steadyworker.system.systemd import Notifier
-from steadyworker.telemetry.gauges import Reading
+from steadyworker.telemetry.gauges import QueueReading
 from steadyworker.telemetry.logs import explained, get_logger
 from steadyworker.telemetry.metrics import Page
 
@@ -196,7 +196,7 @@ class Monitor:
         unready = tuple(f"{part}: {why}" for part, why in self._unready.items())
         return Snapshot(stuck, unready)
 
-    def readings(self) -> Sequence[Reading]:
+    def readings(self) -> Sequence[QueueReading]:
         """Return the state of each runner for `/metrics`, or nothing before the first contact with the broker; callable from any thread."""
         assembly = self._assembly
         return [runner.reading() for runner in assembly.runners] if assembly is not None else []

@@ -55,7 +55,7 @@ from steadyworker.service.deadline import Deadline
 from steadyworker.service.monitor import Monitor
 from steadyworker.service.reload import Reload
 from steadyworker.service.stop_conditions import StopConditions
-from steadyworker.system.orphans import Orphans
+from steadyworker.system.orphans import OrphanReaper
 from steadyworker.telemetry.logs import explained, get_logger
 from steadyworker.text.redaction import redact
 
@@ -121,7 +121,7 @@ class Service:
         self._reasons = StopConditions(options, clock.monotonic())
         self._purge_at = clock.monotonic() + random.uniform(0, _PURGE_FIRST)  # noqa: S311 - spreads load, keeps no secret
         self._chores_at = clock.monotonic()
-        self._orphans = Orphans()
+        self._orphans = OrphanReaper()
         self._quieted = False
         self._threads: list[threading.Thread] = []
 

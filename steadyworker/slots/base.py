@@ -9,14 +9,14 @@ For each call of `run`, the slot sends exactly one `Ended` with the fence of tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from msgspec import Struct
 
 from steadyworker.errors import InterruptReason
-from steadyworker.link import Task
+from steadyworker.link import JobRequest, Task
 from steadyworker.outcome import Outcome
 
 
@@ -33,12 +33,12 @@ class Unready:
     The slot has ended, and the runner must start it again after a back-off.
 
     `setup` raised, hung or died, the child died just after `setup`, or the slot's own thread failed.
-    `stood` is true if the slot ended after `setup` had returned.
+    `after_setup` is true if the slot ended after `setup` had returned.
     """
 
     slot: int
     reason: str
-    stood: bool = False
+    after_setup: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +54,12 @@ class Progressed:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """
-    A request of the job; the job waits for the runner's `reply`.
-
-    `what` is one of these:
-
-    - `checkpoint`: store a checkpoint (data: its JSON text).
-    - `export_state`: store the state of an export (data: bytes, or None).
-    - `may_commit`: ask for permission to publish an export; the runner can refuse it as `fenced` or `cancelled`.
-    - `ended`: return which of these jobs are done or dead in the ledger (data: a list of uids).
-    - The name of a service that `assemble.py` wired (data: the request).
-      The service replies with a stream: each `reply` is one event, and the last event has `end` true.
-    """
+    """The job has sent a request; it waits for the runner's `reply` with the same id."""
 
     slot: int
     fence: int
     id: int
-    what: str
-    data: Any = None
+    request: JobRequest
 
 
 class Ended(Struct, frozen=True):
@@ -86,6 +74,7 @@ class Ended(Struct, frozen=True):
 
 SlotEvent = Ready | Unready | Progressed | Asked | Ended
 SlotSink = Callable[[SlotEvent], None]
+EndedJobs = Callable[[Sequence[str]], Iterable[str]]
 
 
 class Slot(Protocol):
@@ -185,9 +174,9 @@ class ServiceCall(Protocol):
 
 class JobService(Protocol):
     """
-    A service in the worker process that jobs can call, such as the Spark host.
+    A service in the worker process that jobs can call.
 
-    `assemble.py` wires services by name.
+    `service/job_services.py` finds services by name.
     The runner relays requests and events between the job and the service, and cancels a call when its run ends.
     """
 
@@ -198,6 +187,17 @@ class JobService(Protocol):
         Begin a call, and return at once.
 
         The service calls `emit` with each event, from any thread; the last event has `"end": True`.
+        """
+        ...
+
+    def purge(self, ended: EndedJobs) -> None:
+        """
+        Remove what jobs that have ended, and worker processes that are dead, have left on this host.
+
+        The purge thread of the worker process calls this about once an hour; the call can take long.
+
+        Args:
+            ended: Returns the uids, out of the given ones, of jobs that are done or dead (`Ledger.ended`).
         """
         ...
 

@@ -1,7 +1,7 @@
 """
 The program of a slot's child process.
 
-`spare.py` starts it with two arguments: the descriptor of its socket, and its parent's process id.
+`spawn.py` starts it with two arguments: the descriptor of its socket, and its parent's process id.
 The child uses neither the broker nor the ledger: it exchanges frames with its worker process over that socket.
 The main thread calls the handler, so that signals interrupt the handler.
 The reader thread receives frames from the worker process.
@@ -36,12 +36,12 @@ from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from types import FrameType
-from typing import Any, Literal, NoReturn, cast
+from typing import Literal, NoReturn, cast
 
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.errors import Interrupt
 from steadyworker.lifecycle import PAUSE_SIGNALS, STOP_SIGNALS
-from steadyworker.link import Answer, Link, Task
+from steadyworker.link import Answer, JobRequest, Link, Task
 from steadyworker.outcome import Done, Failed, Interrupted, Outcome
 from steadyworker.slots.dispositions import Dispositions, watch_for_stacks_signal
 from steadyworker.slots.execute import Executor, class_name, error_text
@@ -50,22 +50,21 @@ from steadyworker.slots.frames import (
     STACKS_SIGNAL,
     Begin,
     Close,
-    Cold,
-    Downward,
+    FromChild,
     Hello,
-    Moved,
     Ping,
     Pong,
-    Question,
+    ProgressMade,
     Reply,
+    RequestMade,
+    SetupDone,
+    SetupFailed,
     Stop,
+    ToChild,
     Unpacker,
-    Upward,
-    Warm,
-    over,
     packed,
+    run_ended,
 )
-from steadyworker.slots.inherited import take_settings
 from steadyworker.system.leaving import flush_logs, leave
 from steadyworker.system.procfs import end_own_session
 from steadyworker.telemetry import logs
@@ -75,7 +74,7 @@ from steadyworker.worker import load_worker
 _CHUNK = 1 << 16
 _MOST_HELD = 8
 _POKE_EVERY = 0.05
-_GRACE_LOOK, _GRACE_LOOKS = 0.002, 10
+_GRACE_STEP, _GRACE_STEPS = 0.002, 10
 _PR_SET_PDEATHSIG = 1
 _UNCUT = frozenset({"steadyworker.link", __name__})
 
@@ -87,7 +86,7 @@ class Child:
         self._wire = wire
         self._clock = clock
         self._sending = threading.Lock()
-        self._frames: Unpacker[Downward] = Unpacker(Downward, ANY_FRAME)
+        self._frames: Unpacker[ToChild] = Unpacker(ToChild, ANY_FRAME)
         self._orders: SimpleQueue[tuple[Task, Link] | None] = SimpleQueue()
         self._run: tuple[int, Link] | None = None
         self._executor: Executor | None = None
@@ -101,7 +100,6 @@ class Child:
         logs.configure(cast(Literal["auto", "json", "pretty"], hello.log_format), hello.log_level)
         log = logs.get_logger("steadyworker.slots.child")
         sys.path[:] = map(os.fsdecode, hello.path)
-        take_settings(hello.settings)
         log_python_messages()
         self._log_unraisable, sys.unraisablehook = sys.unraisablehook, self._on_unraisable
         threading.Thread(target=self._read, args=(hello.silence,), name="steadyworker-child", daemon=True).start()
@@ -110,13 +108,13 @@ class Child:
             executor.setup()
         except BaseException as error:  # an import or a setup can raise anything, even SystemExit
             log.exception("setup_failed", target=hello.target, explain="steadyworker.setup-failed")
-            self.send(Cold(error_text(error)))
+            self.send(SetupFailed(error_text(error)))
             return 1
         self._executor = executor
         self.catch_signals()  # again, because a user's module can have set its own handlers
         dispositions = Dispositions()
         executor.calm = dispositions.calm
-        self.send(Warm())
+        self.send(SetupDone())
         while (order := self._orders.get()) is not None:
             task, link = order
             outcome = _outcome_of(executor, task, link)
@@ -124,7 +122,7 @@ class Child:
                 self._restore(dispositions)
             except BaseException:  # noqa: BLE001 - raised by a signal handler of the job; it is removed before the second try
                 self._restore(dispositions)
-            self.send(over(task.fence, outcome))
+            self.send(run_ended(task.fence, outcome))
         try:
             executor.teardown()
         except BaseException:  # the child ends anyway
@@ -132,7 +130,7 @@ class Child:
         executor.close()
         return 0
 
-    def send(self, frame: Upward) -> None:
+    def send(self, frame: FromChild) -> None:
         """Send a frame to the worker process; thread-safe."""
         if os.getpid() != self._pid:
             raise RuntimeError(
@@ -158,19 +156,19 @@ class Child:
     def on_stop_signal(self, _signal: int, frame: FrameType | None) -> None:
         """Raise Interrupt in the handler after a hard Stop; before that, do nothing."""
         link = self._executor.exposed if self._executor else None
-        if link is None or link.heard or _uncut(frame):
+        if link is None or link.in_cleanup or _uncut(frame):
             return
-        for _ in range(_GRACE_LOOKS):
+        for _ in range(_GRACE_STEPS):
             if link.hard is not None:
                 link.interrupt_now(link.hard)
             # If Stop came while the handler held the GIL, the reader thread gets up to 20 ms to read it now.
-            time.sleep(_GRACE_LOOK)
+            time.sleep(_GRACE_STEP)
 
     def _on_unraisable(self, unraisable: sys.UnraisableHookArgs) -> None:
         """Signal the handler again if Python discarded its Interrupt, for example in `__del__` or a library's callback."""
         link = self._executor.exposed if self._executor else None
         if link is not None and isinstance(unraisable.exc_value, Interrupt):
-            link.heard = False
+            link.in_cleanup = False
         else:
             self._log_unraisable(unraisable)
 
@@ -188,7 +186,7 @@ class Child:
     def _read(self, silence: float) -> None:
         """The body of the reader thread: receive frames; if that fails, end this process, because it can get no more orders."""
         try:
-            self._listen(silence)
+            self._receive(silence)
         except BaseException:  # noqa: BLE001 - this process ends
             with suppress(BaseException):  # a user's logging handler can raise
                 logs.get_logger("steadyworker.slots.child").exception(
@@ -197,7 +195,7 @@ class Child:
                 flush_logs()
             os._exit(1)
 
-    def _listen(self, silence: float) -> None:
+    def _receive(self, silence: float) -> None:
         """
         Receive frames, until the handler has closed the socket.
 
@@ -207,9 +205,9 @@ class Child:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - {STACKS_SIGNAL})
         poll = select.poll()
         poll.register(self._wire, select.POLLIN)
-        heard = self._clock.monotonic()
+        received_at = self._clock.monotonic()
         while True:
-            wait = _POKE_EVERY if self._poke() else heard + silence - self._clock.monotonic()
+            wait = _POKE_EVERY if self._poke() else received_at + silence - self._clock.monotonic()
             if poll.poll(max(0.0, wait) * 1000):
                 try:
                     data = self._wire.recv(_CHUNK)
@@ -218,15 +216,15 @@ class Child:
                 if not data:
                     self._orphaned()
                 for frame in self._frames.feed(data):
-                    self._hear(frame)
-                heard = self._clock.monotonic()
-            elif self._clock.monotonic() - heard >= silence:
+                    self._handle(frame)
+                received_at = self._clock.monotonic()
+            elif self._clock.monotonic() - received_at >= silence:
                 self._deserted()
 
-    def _hear(self, frame: Downward) -> None:
+    def _handle(self, frame: ToChild) -> None:
         match frame:
             case Begin(task=task):
-                link = Link(_Upstream(self, task.fence), self._clock)
+                link = Link(_ChildUpstream(self, task.fence), self._clock)
                 self._run = (task.fence, link)
                 self._orders.put((task, link))
             case Reply() if self._run is not None and self._run[0] == frame.fence:
@@ -248,7 +246,7 @@ class Child:
         A signal during a Job call raises nothing, because it must not cut that call in the middle.
         """
         link = self._executor.exposed if self._executor else None
-        if link is None or link.hard is None or link.heard:
+        if link is None or link.hard is None or link.in_cleanup:
             return False
         signal.pthread_kill(self._main_thread, signal.SIGTERM)
         return True
@@ -263,22 +261,22 @@ class Child:
         """End this process: its worker process is silent, and another worker process can have taken the job over."""
         if self._run is not None:
             with suppress(OSError):  # sent without waiting; a worker process that wakes up again reads it
-                self._wire.send(packed(over(self._run[0], Interrupted())), socket.MSG_DONTWAIT)
+                self._wire.send(packed(run_ended(self._run[0], Interrupted())), socket.MSG_DONTWAIT)
         self._orphaned()
 
 
-class _Upstream:
+class _ChildUpstream:
     """The sender of one run's progress and requests to the worker process."""
 
     def __init__(self, child: Child, fence: int) -> None:
         self._child = child
         self._fence = fence
 
-    def progressed(self, done: float | None, total: float | None, note: str) -> None:
-        self._child.send(Moved(self._fence, done, total, note))
+    def send_progress(self, done: float | None, total: float | None, note: str) -> None:
+        self._child.send(ProgressMade(self._fence, done, total, note))
 
-    def asked(self, id: int, what: str, data: Any) -> None:
-        self._child.send(Question(self._fence, id, what, data))
+    def send_request(self, id: int, request: JobRequest) -> None:
+        self._child.send(RequestMade(self._fence, id, request))
 
 
 def _outcome_of(executor: Executor, task: Task, link: Link) -> Outcome:
@@ -297,7 +295,7 @@ def main() -> None:
     wire.set_inheritable(False)
     child = Child(wire, SystemClock())
     child.catch_signals()
-    _let_copies_be_mortal()
+    _let_forks_be_ended()
     if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # a handler cannot wait for its subprocesses then
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS | PAUSE_SIGNALS)
@@ -325,7 +323,7 @@ def _die_with(parent: int) -> None:
         os._exit(1)
 
 
-def _let_copies_be_mortal() -> None:
+def _let_forks_be_ended() -> None:
     """
     Give each fork of this process the default handlers of stop signals, because `multiprocessing` ends forks by signals.
 
@@ -339,12 +337,12 @@ def _let_copies_be_mortal() -> None:
     def release() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, forking.mask)
 
-    def be_mortal() -> None:
+    def set_defaults() -> None:
         for stop in STOP_SIGNALS:
             signal.signal(stop, signal.default_int_handler if stop is signal.SIGINT else signal.SIG_DFL)
         release()
 
-    os.register_at_fork(before=hold, after_in_parent=release, after_in_child=be_mortal)
+    os.register_at_fork(before=hold, after_in_parent=release, after_in_child=set_defaults)
 
 
 def _keep(held: Sequence[int]) -> None:

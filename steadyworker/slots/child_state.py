@@ -1,5 +1,5 @@
 """
-One child in a process slot: its phases, its run, and their deadlines.
+One child in a process slot: what it does now, and its deadlines.
 
 This code neither waits nor locks.
 `process.py` holds the slot's lock when it calls this code, and sends the events to the runner.
@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass
-from enum import Enum
 
 from steadyworker.clock import Clock
 from steadyworker.errors import InterruptReason
-from steadyworker.link import Task
 from steadyworker.outcome import Crashed, Failed, Interrupted, Outcome
 from steadyworker.slots.execute import outcome_of_interrupt
-from steadyworker.slots.frames import STACKS_SIGNAL, Begin, Close, Downward, Ping, Stop
+from steadyworker.slots.frames import STACKS_SIGNAL, Begin, Close, Ping, Stop, ToChild
 from steadyworker.slots.limits import Due, Limits
+from steadyworker.slots.runs import SlotRun, SlotRuns
 from steadyworker.slots.spawn import ChildProcess, Waker, cause_of
 from steadyworker.system.procfs import tree_rss
 from steadyworker.units import size_text
@@ -34,38 +33,26 @@ _STACKS_TIME = 0.5  # seconds that a stalled child gets to write its stacks
 _LAST_BREATH = 1.0  # seconds that a child gets to exit after it has closed its socket
 
 
-class Phase(Enum):
-    """The phase of a child; the picture is in `process.py`."""
-
-    WARMING = "warming"
-    IDLE = "idle"
-    BUSY = "busy"
-    LEAVING = "leaving"
-
-
 @dataclass(slots=True, eq=False)
-class Run:
+class ChildRun(SlotRun):
     """
-    One run, from `Slot.run` to `Ended`.
+    One run in a process slot.
 
-    `begun` is true once the slot has sent the task to a child.
-    `soft` is the reason of a soft stop that came before the child was ready.
-    `told` is the reason of the first hard stop; `forced_outcome` is the outcome that `kill` or a limit has set.
-    At the time `look_at` the slot checks the run's memory; at `kill_at` it kills a run with a forced outcome.
+    `begun` is true once the slot has sent the task to a child; before that, the run waits for a child.
+    `soft_reason` is the reason of a soft stop that came before the child was ready.
+    `hard_reason` is the reason of the first hard stop.
+    At the time `check_memory_at` the slot checks the run's memory; at `kill_at` it kills a run with a forced outcome.
     """
 
-    task: Task
-    limits: Limits
     begun: bool = False
-    soft: InterruptReason | None = None
-    told: InterruptReason | None = None
-    forced_outcome: Outcome | None = None
-    look_at: float = NEVER
+    soft_reason: InterruptReason | None = None
+    hard_reason: InterruptReason | None = None
+    check_memory_at: float = NEVER
     kill_at: float = NEVER
 
     def due(self) -> float:
         """Return the monotonic time at which this run must be checked again."""
-        return self.kill_at if self.forced_outcome is not None else min(self.look_at, self.limits.next())
+        return self.kill_at if self.forced_outcome is not None else min(self.check_memory_at, self.limits.next())
 
     def ending(self, code: int, *, stopping: bool) -> Outcome:
         """Return the outcome of a run whose child died with this return code."""
@@ -73,8 +60,8 @@ class Run:
             return self.forced_outcome
         if stopping and code < 0:
             return Interrupted()
-        if self.told is not None and code == -signal.SIGTERM:
-            return outcome_of_interrupt(self.told)
+        if self.hard_reason is not None and code == -signal.SIGTERM:
+            return outcome_of_interrupt(self.hard_reason)
         return Crashed(cause_of(code))
 
 
@@ -82,12 +69,13 @@ class ChildState:
     """
     One child, from its start to its death.
 
-    `run` is the present run, `runs` the number of runs that have ended, and `cold` the reason why `setup` failed.
+    `ended_runs` is the number of its runs that have ended, and `setup_error` the reason why its `setup` failed.
     """
 
     def __init__(
         self,
         child: ChildProcess,
+        runs: SlotRuns[ChildRun],
         waker: Waker,
         clock: Clock,
         *,
@@ -96,74 +84,85 @@ class ChildState:
         memory_limit: int | None,
     ) -> None:
         self.child = child
-        self.phase = Phase.WARMING
-        self.run: Run | None = None
-        self.runs = 0
-        self.cold: str | None = None
+        self.ended_runs = 0
+        self.setup_error: str | None = None
+        self._runs = runs
         self._waker = waker
         self._clock = clock
         self._setup_limit = setup_limit
         self._ping = ping
         self._memory_limit = memory_limit
-        self._since = clock.monotonic()
-        self._ping_at = self._since + ping
+        self._started_at = clock.monotonic()
+        self._ready_at: float | None = None
+        self._ping_at = self._started_at + ping
+        self._leaving = False
         self._leave_by = NEVER
         self._closing = False
         self._wakes_at = NEVER
 
-    def enter(self, phase: Phase) -> None:
-        """Begin a phase."""
-        self.phase, self._since = phase, self._clock.monotonic()
+    @property
+    def ready(self) -> bool:
+        """True once `setup` has returned."""
+        return self._ready_at is not None
 
-    def send(self, frame: Downward) -> None:
+    @property
+    def run(self) -> ChildRun | None:
+        """The run that this child executes, or None."""
+        run = self._runs.present
+        return run if run is not None and run.begun else None
+
+    @property
+    def idle(self) -> bool:
+        """True if the child can begin a run."""
+        return self.ready and not self._leaving and self.run is None
+
+    def setup_done(self) -> None:
+        """Note that `setup` has returned, and begin the run that waits for a child."""
+        self._ready_at = self._clock.monotonic()
+        if (run := self._runs.present) is not None:
+            self.begin(run)
+
+    def send(self, frame: ToChild) -> None:
         """Send a frame to the child; the slot's thread sends the bytes that the socket does not accept at once."""
         if not self.child.send(frame):
             self._waker.wake()
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: ChildRun) -> None:
         """Send a run to the idle child; the run's limits count from now."""
-        self.enter(Phase.BUSY)
-        self.run = run
+        now = self._clock.monotonic()
         run.begun = True
-        run.limits = Limits(self._since, run.task.time_limit, run.task.stall_limit)
+        run.limits = Limits(now, run.task.time_limit, run.task.stall_limit)
         if self._memory_limit is not None:
-            run.look_at = self._since + _TICK
+            run.check_memory_at = now + _TICK
         self.send(Begin(run.task))
-        if run.soft is not None:
-            self.stop(run.soft, hard=False)
-        if self._due(self._since) < self._wakes_at:
+        if run.soft_reason is not None:
+            self.stop(run.soft_reason, hard=False)
+        if self._due(now) < self._wakes_at:
             self._waker.wake()
 
     def stop(self, reason: InterruptReason, *, hard: bool) -> None:
         """Ask the run to end; `hard` also sends SIGTERM to the child's process group."""
-        if self.run is None:
+        if (run := self.run) is None:
             return
-        self.send(Stop(self.run.task.fence, reason, hard))
+        self.send(Stop(run.task.fence, reason, hard))
         if hard:
-            self.run.told = self.run.told or reason
+            run.hard_reason = run.hard_reason or reason
             self.child.signal(signal.SIGTERM, group=True)
-
-    def over(self) -> None:
-        """Note that the child has reported the end of its run, and is idle."""
-        self.run = None
-        self.runs += 1
-        self.enter(Phase.IDLE)
 
     def leave(self, by: float, *, closing: bool) -> None:
         """Ask the child to exit after its run and `teardown`; kill it at the time `by`, or at once if it still warms up."""
         self._leave_by = min(self._leave_by, by)
         self._closing = self._closing or closing
-        if self.phase is Phase.WARMING:
+        self._leaving = True
+        if not self.ready:
             self.child.kill()
-        elif self.run is None:
-            self.enter(Phase.LEAVING)
         self.send(Close())
         self._waker.wake()
 
     def kill(self, outcome: Outcome) -> None:
         """Kill the child now; its run ends with this outcome, unless it has a forced outcome already."""
-        if self.run is not None:
-            self.run.forced_outcome = self.run.forced_outcome or outcome
+        if (run := self.run) is not None:
+            run.forced_outcome = run.forced_outcome or outcome
         self._leave_by = NEVER
         self.child.kill()
 
@@ -184,31 +183,31 @@ class ChildState:
         if now >= self._ping_at:
             self._ping_at = now + self._ping
             self.send(Ping())
-        if self.phase is Phase.WARMING and now >= self._since + self._setup_limit:
-            self.cold = f"setup took more than {self._setup_limit:g} s"
+        if not self.ready and now >= self._started_at + self._setup_limit:
+            self.setup_error = f"setup took more than {self._setup_limit:g} s"
             self.child.kill()
         elif now >= self._leave_by:
             self.kill(Interrupted() if self._closing else Crashed("the child closed its socket to the worker process"))
-        elif self.run is not None:
-            self._enforce_limits(self.run, now)
+        elif (run := self.run) is not None:
+            self._enforce_limits(run, now)
 
     def unready(self, code: int) -> str | None:
         """Return the reason to wait before this dead child is replaced; None to replace it at once. `code` is the return code."""
-        if self.phase is Phase.WARMING:
-            return self.cold or f"the child died before it was ready: {cause_of(code)}"
-        if self.phase is Phase.IDLE and not self.runs and self._clock.monotonic() - self._since < STEADY:
+        if self._ready_at is None:
+            return self.setup_error or f"the child died before it was ready: {cause_of(code)}"
+        if self.idle and not self.ended_runs and self._clock.monotonic() - self._ready_at < STEADY:
             return f"the child died just after its setup: {cause_of(code)}"
         return None
 
     def _due(self, now: float) -> float:
         times = [self._ping_at, self._leave_by]
-        if self.phase is Phase.WARMING:
-            times.append(self._since + self._setup_limit)
-        if self.run is not None:
-            times += [self.run.due(), now + _TICK]  # a test's clock can move while this thread waits in real time
+        if not self.ready:
+            times.append(self._started_at + self._setup_limit)
+        if (run := self.run) is not None:
+            times += [run.due(), now + _TICK]  # a test's clock can move while this thread waits in real time
         return min(times)
 
-    def _enforce_limits(self, run: Run, now: float) -> None:
+    def _enforce_limits(self, run: ChildRun, now: float) -> None:
         if run.forced_outcome is not None:
             if now >= run.kill_at:
                 self.child.kill()
@@ -223,7 +222,7 @@ class ChildState:
                 self.child.signal(STACKS_SIGNAL, group=False)
             case None:
                 pass
-        if self._memory_limit is not None and now >= run.look_at:
-            run.look_at = now + _TICK
+        if self._memory_limit is not None and now >= run.check_memory_at:
+            run.check_memory_at = now + _TICK
             if (used := tree_rss(self.child.pid)) > self._memory_limit:
                 self.kill(Crashed(f"memory-limit: {size_text(used)} of {size_text(self._memory_limit)}"))

@@ -74,7 +74,7 @@ class Executor:
         self._log = get_logger("steadyworker.job")
         self._loop: asyncio.Runner | None = None
         self._pid = os.getpid()
-        self._said_ignored = False
+        self._warned = False
 
     def setup(self) -> None:
         """Call the user's `setup`, without catching its exceptions."""
@@ -95,8 +95,8 @@ class Executor:
             ran = self._run(task, link)
             with suppress(BaseException):  # a user's logging handler can raise
                 if isinstance(ran.outcome, Failed):
-                    said = {"reason": ran.outcome.reason, "explain": "steadyworker.job-failed"}
-                    self._log.error("job_failed", **said, exc_info=_to_show(ran.error))
+                    about = {"reason": ran.outcome.reason, "explain": "steadyworker.job-failed"}
+                    self._log.error("job_failed", **about, exc_info=_to_show(ran.error))
             return ran
 
     def _run(self, task: Task, link: Link) -> Ran:
@@ -162,11 +162,11 @@ class Executor:
                 f"nothing ran: handle returned {article} {kind} that was never started; "
                 "write `async def handle`, or a handle without `yield`"
             )
-        if not self._said_ignored:
-            self._said_ignored = True
+        if not self._warned:
+            self._warned = True
             with suppress(BaseException):  # a user's logging handler or metaclass can raise
-                said = {"type": type(result).__name__, "explain": "steadyworker.result-ignored"}
-                self._log.warning("handle_result_ignored", **said)
+                about = {"type": type(result).__name__, "explain": "steadyworker.result-ignored"}
+                self._log.warning("handle_result_ignored", **about)
         return Done()
 
     def _outcome(self, error: BaseException, link: Link) -> Outcome:
@@ -234,7 +234,7 @@ class Executor:
 
 
 def _to_show(error: BaseException | None) -> BaseException | None:
-    """Return the exception whose traceback the log shows; a Retry that has no other exception behind it says all in its reason."""
+    """Return the exception whose traceback the log shows; None for a Retry without another exception, whose reason is enough."""
     if isinstance(error, Retry) and error.__cause__ is None and error.__context__ is None:
         return None
     return error

@@ -5,11 +5,11 @@ The frames between a worker process and its slot child: msgpack with a length pr
 
     worker process                     child
     Hello  ──────────────────────────→ import, setup
-           ←────────────────────────── Warm, or Cold with the reason
+           ←────────────────────────── SetupDone, or SetupFailed with the reason
     Begin  ──────────────────────────→ run
-           ←────────────────────────── Moved …, Question …
+           ←────────────────────────── ProgressMade …, RequestMade …
     Reply …, Stop  ──────────────────→
-           ←────────────────────────── Over, then the next Begin
+           ←────────────────────────── RunEnded, then the next Begin
     Ping   ──────────────────────────→ (every 15 s; after 60 s without a frame, the child ends itself)
            ←────────────────────────── Pong
     Close  ──────────────────────────→ teardown, exit
@@ -26,7 +26,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from steadyworker.errors import InterruptReason
-from steadyworker.link import Task
+from steadyworker.link import JobRequest, Task
 from steadyworker.outcome import Crashed, Done, Failed, Interrupted, Outcome, Rejected, Snoozed
 from steadyworker.text.plain_text import as_unicode_data
 
@@ -48,9 +48,9 @@ class Frame(msgspec.Struct, tag=True, array_like=True, gc=False):
 
 class Hello(Frame):
     """
-    The child's import target, `sys.path`, log settings, and the worker process's settings as environment variables.
+    The child's import target, `sys.path` and log settings.
 
-    Paths and variables are bytes, because the operating system does not require them to be valid text.
+    Paths are bytes, because the operating system does not require them to be valid text.
     `silence` is the number of seconds without a frame after which the child ends itself.
     """
 
@@ -59,7 +59,6 @@ class Hello(Frame):
     log_format: str
     log_level: str
     silence: float
-    settings: dict[bytes, bytes]
 
 
 class Begin(Frame):
@@ -69,7 +68,7 @@ class Begin(Frame):
 
 
 class Reply(Frame):
-    """A reply to a Question."""
+    """A reply to the request with this id."""
 
     fence: int
     id: int
@@ -99,18 +98,18 @@ class Close(Frame):
     """The order to call `teardown` and exit, after the present run if there is one."""
 
 
-class Warm(Frame):
+class SetupDone(Frame):
     """The report that `setup` has returned."""
 
 
-class Cold(Frame):
+class SetupFailed(Frame):
     """The report that the import failed or `setup` raised; then the child exits."""
 
     reason: str
 
 
-class Moved(Frame):
-    """The progress that the job reports."""
+class ProgressMade(Frame):
+    """The report of the job's progress."""
 
     fence: int
     done: float | None
@@ -118,16 +117,15 @@ class Moved(Frame):
     note: str
 
 
-class Question(Frame):
-    """A request of the job; the job waits for a Reply."""
+class RequestMade(Frame):
+    """A request of the job; the job waits for a Reply with the same id."""
 
     fence: int
     id: int
-    what: str
-    data: Any
+    request: JobRequest
 
 
-class Over(Frame):
+class RunEnded(Frame):
     """The report that the run has ended, with the name of its outcome's class and the outcome's fields."""
 
     fence: int
@@ -139,8 +137,8 @@ class Pong(Frame):
     """The child's reply to Ping."""
 
 
-Downward = Hello | Begin | Reply | Stop | Ping | Close
-Upward = Warm | Cold | Moved | Question | Over | Pong
+ToChild = Hello | Begin | Reply | Stop | Ping | Close
+FromChild = SetupDone | SetupFailed | ProgressMade | RequestMade | RunEnded | Pong
 Kind = TypeVar("Kind")
 
 _OUTCOMES: dict[str, type[Outcome]] = {
@@ -148,19 +146,19 @@ _OUTCOMES: dict[str, type[Outcome]] = {
 }
 
 
-def over(fence: int, outcome: Outcome) -> Over:
+def run_ended(fence: int, outcome: Outcome) -> RunEnded:
     """Return the frame that carries an outcome."""
-    return Over(fence, type(outcome).__name__, msgspec.to_builtins(outcome))
+    return RunEnded(fence, type(outcome).__name__, msgspec.to_builtins(outcome))
 
 
-def outcome_of(frame: Over) -> Outcome:
+def outcome_of(frame: RunEnded) -> Outcome:
     """Return the outcome that a frame carries; raise ValueError for an unknown class."""
     if frame.kind not in _OUTCOMES:
         raise ValueError(f"Expected the name of an outcome, got {frame.kind!r}.")
     return msgspec.convert(frame.fields, _OUTCOMES[frame.kind])
 
 
-def packed(frame: Downward | Upward) -> bytes:
+def packed(frame: ToChild | FromChild) -> bytes:
     """
     Return the bytes of a frame; each lone surrogate in its texts becomes an escape, because UTF-8 cannot encode it.
 
@@ -170,7 +168,7 @@ def packed(frame: Downward | Upward) -> bytes:
         body = msgspec.msgpack.encode(frame)
     except UnicodeEncodeError:
         body = msgspec.msgpack.encode(as_unicode_data(msgspec.to_builtins(frame, builtin_types=(bytes,))))
-    if isinstance(frame, Question) and len(body) > MAX_FRAME:
+    if isinstance(frame, RequestMade) and len(body) > MAX_FRAME:
         raise ValueError(f"Expected a request of at most {MAX_FRAME} bytes, got {len(body)}: make it smaller.")
     return len(body).to_bytes(_PREFIX, "big") + body
 

@@ -69,11 +69,11 @@ class Guard:
         """Add the session of this leader, which the guard process kills when the worker process dies."""
         with self._lock:
             self._sessions.add(leader)
-            if not self._say(f"+{leader}\n"):
+            if not self._send(f"+{leader}\n"):
                 self._replace()
 
     def watch_own_session(self) -> None:
-        """Kill the session of this process when it dies; ignored if it does not lead the session, which others then share."""
+        """Add the session of this process; do nothing if another process leads the session."""
         if os.getsid(0) == os.getpid():
             self.watch(os.getpid())
 
@@ -81,7 +81,7 @@ class Guard:
         """Remove the session of this leader when all its processes are dead; call it before the leader is reaped."""
         with self._lock:
             self._sessions.discard(leader)
-            if not self._say(f"-{leader}\n"):
+            if not self._send(f"-{leader}\n"):
                 self._replace()
 
     def check(self) -> None:
@@ -99,7 +99,7 @@ class Guard:
         with self._lock:
             self._closed = True
             own = os.getpid()
-            if own in self._sessions and not self._say(f"-{own}\n") and self._process is not None:
+            if own in self._sessions and not self._send(f"-{own}\n") and self._process is not None:
                 self._process.kill()  # at once: after the end of its stream, the guard would kill this session
             process, self._process = self._process, None
         if process is not None and process.stdin is not None:
@@ -107,7 +107,7 @@ class Guard:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_LEAVES_WITHIN)
 
-    def _say(self, line: str) -> bool:
+    def _send(self, line: str) -> bool:
         """Send a line to the guard process without waiting; return False if that fails."""
         if self._process is None or self._process.stdin is None:
             return False

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from steadyworker.system.procfs import end_sessions, started_at
 
 _CHUNK = 1 << 16
-_LOOK_EVERY = 0.02
+_POLL_EVERY = 0.02
 
 
 def main() -> None:
@@ -36,7 +36,7 @@ def main() -> None:
     _end({pid: began for pid, began in known.items() if pid != parent})
     if parent in known:
         while os.getppid() == parent:  # Python closes the stream while it shuts down; the parent keeps its exit code
-            time.sleep(_LOOK_EVERY)
+            time.sleep(_POLL_EVERY)
         _end({parent: known[parent]})
     os._exit(0)
 

@@ -3,13 +3,13 @@ A slot that is a child process: kept warm, reused, limited, killed as a group, a
 
 ::
 
-               ┌───────── died idle, retired ─────────┐
-               ↓                                      │
-    start → WARMING ──Warm──→ IDLE ⇄ BUSY ──→ LEAVING ┤
-               │               │      │               │
-               │ setup raised, │      └─ died, killed ┘
-               │ hung or died  │ died within 10 s, before its first run
-               ↓               ↓
+               ┌──────── died idle, asked to leave ───────┐
+               ↓                                          │
+    start → warming ──SetupDone──→ idle ⇄ busy → leaving ─┤
+               │                    │      │              │
+               │ setup raised,      │      └─ died, killed┘
+               │ hung or died       │ died within 10 s, before its first run
+               ↓                    ↓
             Unready, until `start` is called again
 
 Each slot has one thread, which starts the child and lives longer than the child.
@@ -38,24 +38,23 @@ from steadyworker.errors import InterruptReason
 from steadyworker.link import Task
 from steadyworker.outcome import Crashed, Interrupted, Outcome
 from steadyworker.slots.base import Asked, Ended, Progressed, Ready, SlotEvent, SlotSink, Unready
-from steadyworker.slots.child_state import NEVER, PARTING, ChildState, Phase, Run
+from steadyworker.slots.child_state import NEVER, PARTING, ChildRun, ChildState
 from steadyworker.slots.execute import error_text, outcome_of_interrupt
 from steadyworker.slots.frames import (
-    Cold,
+    FromChild,
     Hello,
-    Moved,
-    Over,
-    Question,
+    ProgressMade,
     Reply,
-    Upward,
-    Warm,
+    RequestMade,
+    RunEnded,
+    SetupDone,
+    SetupFailed,
     outcome_of,
 )
 from steadyworker.slots.guard import Guard
-from steadyworker.slots.inherited import settings
 from steadyworker.slots.limits import Limits
-from steadyworker.slots.spare import Spare, start
-from steadyworker.slots.spawn import ChildProcess, Waker
+from steadyworker.slots.runs import SlotRuns
+from steadyworker.slots.spawn import ChildProcess, Waker, start_child
 from steadyworker.spec import WorkerSpec
 from steadyworker.telemetry.logs import get_logger
 
@@ -68,7 +67,6 @@ class ProcessSlot:
         id: The slot's number within its Worker.
         spec: The Worker to run, and its memory limit.
         clock: The clock that measures the limits.
-        spare: A running child, for the first slot that needs a child.
         held: Descriptors of the owner's lock, which every child keeps open.
         guard: The guard, which kills the children's sessions when the worker process dies.
         log_format: The format of the child's log lines, as for `logs.configure`.
@@ -84,7 +82,6 @@ class ProcessSlot:
         spec: WorkerSpec,
         *,
         clock: Clock,
-        spare: Spare | None = None,
         held: Sequence[int] = (),
         guard: Guard | None = None,
         log_format: str = "auto",
@@ -96,7 +93,6 @@ class ProcessSlot:
         self._id = id
         self._spec = spec
         self._clock = clock
-        self._spare = spare
         self._held = tuple(held)
         self._guard = guard
         self._log = (log_format, log_level)
@@ -105,11 +101,10 @@ class ProcessSlot:
         self._silence = silence
         self._lock = threading.Lock()
         self._waker = Waker()
-        self._sink: SlotSink = _nobody
+        self._sink: SlotSink = _drop
         self._thread: threading.Thread | None = None
         self._state: ChildState | None = None
-        self._run: Run | None = None
-        self._owed: dict[int, Run] = {}
+        self._runs: SlotRuns[ChildRun] = SlotRuns()
         self._last_turn = 0.0
         self._broken = False
         self._stopping = False
@@ -124,7 +119,7 @@ class ProcessSlot:
     def warm(self) -> bool:
         """True when warm and idle."""
         state = self._state
-        return state is not None and state.phase is Phase.IDLE and self._run is None and self._close_by == NEVER
+        return state is not None and state.idle and self._runs.present is None and self._close_by == NEVER
 
     @property
     def last_turn(self) -> float | None:
@@ -157,7 +152,9 @@ class ProcessSlot:
                 return
             self._sink = sink
             self._last_turn = self._clock.monotonic()
-            self._thread = threading.Thread(target=self._live, name=f"{self._spec.queue}-{self._id}", daemon=True)
+            self._thread = threading.Thread(
+                target=self._run_children, name=f"{self._spec.queue}-{self._id}", daemon=True
+            )
             try:
                 self._thread.start()
             except RuntimeError as error:  # the system allows no further thread
@@ -165,22 +162,18 @@ class ProcessSlot:
             else:
                 return
         for event in self._give_up(reason):
-            self._say(event)
+            self._send(event)
 
     def run(self, task: Task) -> None:
         """Begin a run, or let it wait while the child warms up; if the slot has ended, the run ends as Interrupted."""
-        run = Run(task, Limits(self._clock.monotonic(), task.time_limit, task.stall_limit))
+        run = ChildRun(task, Limits(self._clock.monotonic(), task.time_limit, task.stall_limit))
         with self._lock:
-            if self._run is not None:
-                raise RuntimeError(f"Expected slot {self._id} to be idle, got a second run: wait for Ended.")
-            self._owed[task.fence] = run
-            given_up = self._thread is None
-            if not given_up:
-                self._run = run
-                if self._state is not None and self._state.phase is Phase.IDLE:
-                    self._state.begin(run)
+            self._runs.add(run)
+            given_up = run.ended = self._thread is None
+            if not given_up and self._state is not None and self._state.idle:
+                self._state.begin(run)
         if given_up:
-            self._say(self._ended(run, Interrupted()))
+            self._send(self._ended(run, Interrupted()))
 
     def reply(
         self, fence: int, id: int, answer: Any, *, refused: InterruptReason | None = None, end: bool = True
@@ -196,22 +189,22 @@ class ProcessSlot:
             if (state := self._state_of(fence)) is not None:
                 state.stop(reason, hard=hard)
                 return
-            if self._run is not None and self._run.task.fence == fence:  # the run waits for a child
-                self._run.soft = reason
+            if (run := self._runs.of(fence)) is not None:  # it waits for a child
+                run.soft_reason = reason
         if hard:
             self.kill(fence, outcome_of_interrupt(reason))
 
     def kill(self, fence: int, outcome: Outcome) -> None:
         """End the run with this outcome, by SIGKILL to every process of the child's session."""
         with self._lock:
-            run = self._run
-            if run is None or run.task.fence != fence or run.forced_outcome is not None:
+            run = self._runs.of(fence)
+            if run is None or run.forced_outcome is not None:
                 return
             if (state := self._state_of(fence)) is not None:
                 state.kill(outcome)
                 return
-            self._run, run.forced_outcome = None, outcome
-        self._say(self._ended(run, outcome))
+            run.ended, run.forced_outcome = True, outcome
+        self._send(self._ended(run, outcome))
 
     def stopping(self) -> None:
         """From now on, count a child's death by a signal as Interrupted, because systemd can signal the child too."""
@@ -230,21 +223,21 @@ class ProcessSlot:
 
     # --- The slot's thread; it sends events without the lock, because the runner can call the slot from its sink ---
 
-    def _live(self) -> None:
+    def _run_children(self) -> None:
         """Run one child after another, until the slot ends."""
         try:
             while self._thread is threading.current_thread():  # after `Unready` the runner can start another thread
                 try:
-                    last = self._live_with_one_child()
+                    last = self._run_child()
                 except Exception as error:  # noqa: BLE001 - the runner gets every failure as an event
                     last = self._fail(error)
                 for event in last:
-                    self._say(event)
+                    self._send(event)
         except BaseException:
             self._broken = True  # `_thread` can be None already, and the runner waits for events that are not sent
             raise
 
-    def _live_with_one_child(self) -> list[SlotEvent]:
+    def _run_child(self) -> list[SlotEvent]:
         """Run one child from its start to its end; return the events for the runner."""
         self._last_turn = self._clock.monotonic()
         try:
@@ -254,17 +247,18 @@ class ProcessSlot:
         return self._reap(state, self._serve(state))
 
     def _spawn(self) -> ChildState:
-        started = (self._spare.take() if self._spare is not None else None) or start()
+        new = start_child()
         child: ChildProcess | None = None
         try:
             if self._guard is not None:
-                self._guard.watch(started.process.pid)
+                self._guard.watch(new.process.pid)
             path = [os.fsencode(each) for each in sys.path if isinstance(each, (str, bytes, os.PathLike))]
-            hello = Hello(self._spec.target, path, *self._log, self._silence, settings())
-            child = ChildProcess(started, hello, self._held, self._waker, self._guard)
+            hello = Hello(self._spec.target, path, *self._log, self._silence)
+            child = ChildProcess(new, hello, self._held, self._waker, self._guard)
             with self._lock:
                 self._state = state = ChildState(
                     child,
+                    self._runs,
                     self._waker,
                     self._clock,
                     setup_limit=self._setup_limit,
@@ -278,8 +272,8 @@ class ProcessSlot:
                 child.reap()
             else:
                 if self._guard is not None:
-                    self._guard.forget(started.process.pid)
-                started.end()
+                    self._guard.forget(new.process.pid)
+                new.end()
             raise
         return state
 
@@ -291,54 +285,52 @@ class ProcessSlot:
                 self._last_turn = now = self._clock.monotonic()
                 wakes_at = state.sleep_until(now)
             child.wait(wakes_at - now)
-            self._listen(state)
+            self._receive(state)
             with self._lock:
                 state.enforce(self._clock.monotonic())
-        self._listen(state)  # frames that the child sent before it died
+        self._receive(state)  # frames that the child sent before it died
         return child.reap()
 
-    def _listen(self, state: ChildState) -> None:
+    def _receive(self, state: ChildState) -> None:
         for event in self._events(state):
-            self._say(event)
+            self._send(event)
 
     def _events(self, state: ChildState) -> Iterator[SlotEvent]:
         """Handle the child's frames, and yield the events for the runner; kill a child that has sent invalid bytes."""
         try:
             for frame in state.child.receive():
                 with self._lock:
-                    event = self._hear(state, frame)
+                    event = self._handle(state, frame)
                 if event is not None:
                     yield event
         except (ValueError, msgspec.MsgspecError) as error:
             with self._lock:
                 state.kill(Crashed(f"the child wrote invalid bytes to its socket: {error}"))
 
-    def _hear(self, state: ChildState, frame: Upward) -> SlotEvent | None:
+    def _handle(self, state: ChildState, frame: FromChild) -> SlotEvent | None:
         """Handle a frame of the child; return the event for the runner, or None."""
         now = self._clock.monotonic()
         run = state.run
         match frame:
-            case Warm():
-                state.enter(Phase.IDLE)
-                if self._run is not None:
-                    state.begin(self._run)
+            case SetupDone():
+                state.setup_done()
                 return Ready(self._id)
-            case Cold(reason=reason):
-                state.cold = f"setup raised {reason}"
+            case SetupFailed(reason=reason):
+                state.setup_error = f"setup raised {reason}"
                 state.leave(now + PARTING, closing=False)
-            case Moved() if run is not None and run.task.fence == frame.fence:
+            case ProgressMade() if run is not None and run.task.fence == frame.fence:
                 run.limits.moved = now
                 return Progressed(self._id, frame.fence, frame.done, frame.total, frame.note)
-            case Question() if run is not None and run.task.fence == frame.fence:
+            case RequestMade() if run is not None and run.task.fence == frame.fence:
                 run.limits.moved = now
-                return Asked(self._id, frame.fence, frame.id, frame.what, frame.data)
-            case Over() if run is not None and run.task.fence == frame.fence and run.forced_outcome is None:
+                return Asked(self._id, frame.fence, frame.id, frame.request)
+            case RunEnded() if run is not None and run.task.fence == frame.fence and run.forced_outcome is None:
                 outcome = outcome_of(frame)
-                self._run = None
-                state.over()
+                run.ended = True
+                state.ended_runs += 1
                 if self._close_by < NEVER:
                     state.leave(self._close_by, closing=True)
-                elif state.runs == self._spec.jobs_per_child:
+                elif state.ended_runs == self._spec.jobs_per_child:
                     state.leave(now + PARTING, closing=False)
                 return self._ended(run, outcome)
             case _:
@@ -348,21 +340,23 @@ class ProcessSlot:
     def _reap(self, state: ChildState, code: int) -> list[SlotEvent]:
         """Record the end of a reaped child, and end the slot if it starts no new child; return the events for the runner."""
         with self._lock:
-            run, self._state = state.run, None
-            self._run = self._run if run is None else None
-        said: list[SlotEvent] = [] if run is None else [self._ended(run, run.ending(code, stopping=self._stopping))]
-        reason, stood = state.unready(code), state.phase is not Phase.WARMING
+            run, reason, self._state = state.run, state.unready(code), None
+            if run is not None:
+                run.ended = True
+        events: list[SlotEvent] = [] if run is None else [self._ended(run, run.ending(code, stopping=self._stopping))]
         over = reason is not None or self._close_by < NEVER
-        return said + (self._give_up(reason, stood=stood) if over else [])
+        return events + (self._give_up(reason, after_setup=state.ready) if over else [])
 
-    def _give_up(self, reason: str | None, *, stood: bool = False) -> list[SlotEvent]:
+    def _give_up(self, reason: str | None, *, after_setup: bool = False) -> list[SlotEvent]:
         """End the slot, and the run that waits for a child; return the events for the runner."""
         with self._lock:
-            run, self._run, self._thread = self._run, None, None
-            said: list[SlotEvent] = [] if run is None else [self._ended(run, Interrupted())]
+            run, self._thread = self._runs.present, None
+            if run is not None:
+                run.ended = True
+            events: list[SlotEvent] = [] if run is None else [self._ended(run, Interrupted())]
             if reason is not None and self._close_by == NEVER:
-                said.append(Unready(self._id, reason, stood))
-        return said
+                events.append(Unready(self._id, reason, after_setup))
+        return events
 
     def _fail(self, error: Exception) -> list[SlotEvent]:
         """End the slot after a failure of its own thread; return the events for the runner."""
@@ -374,30 +368,33 @@ class ProcessSlot:
             state.child.reap()
         reason = f"the slot's thread failed: {error_text(error)}"
         with self._lock:  # from now on, `run` itself sends `Ended`
-            self._run = self._thread = None
-            owed = list(self._owed.values())
-        said: list[SlotEvent] = [
-            self._ended(run, run.forced_outcome or (Crashed(reason) if run.begun else Interrupted())) for run in owed
+            self._thread = None
+            unsent = self._runs.unsent
+            for run in unsent:
+                run.ended = True
+        events: list[SlotEvent] = [
+            self._ended(run, run.forced_outcome or (Crashed(reason) if run.begun else Interrupted())) for run in unsent
         ]
         if self._close_by == NEVER:
-            said.append(Unready(self._id, reason, stood=state is not None and state.phase is not Phase.WARMING))
-        return said
+            events.append(Unready(self._id, reason, after_setup=state is not None and state.ready))
+        return events
 
-    def _say(self, event: SlotEvent) -> None:
-        """Send an event to the runner; a run stays in `_owed` until its `Ended` is sent."""
+    def _send(self, event: SlotEvent) -> None:
+        """Send an event to the runner."""
         self._sink(event)
         if isinstance(event, Ended):
-            self._owed.pop(event.fence, None)
+            with self._lock:
+                self._runs.sent(event.fence)
 
     def _state_of(self, fence: int) -> ChildState | None:
         """Return the child that has this run; None when the run has ended, or waits for a child."""
         state = self._state
         return state if state is not None and state.run is not None and state.run.task.fence == fence else None
 
-    def _ended(self, run: Run, outcome: Outcome) -> Ended:
+    def _ended(self, run: ChildRun, outcome: Outcome) -> Ended:
         seconds = self._clock.monotonic() - run.limits.began
         return Ended(self._id, run.task.fence, outcome, seconds, run.forced_outcome is not None)
 
 
-def _nobody(_event: SlotEvent) -> None:
+def _drop(_event: SlotEvent) -> None:
     """Drop an event, because before `start` the slot has no runner."""

@@ -1,4 +1,10 @@
-"""One child process, from Hello to its end: send, receive, signal, kill, reap."""
+"""
+One child process, from its start to its end: start, send, receive, signal, kill, reap.
+
+A child is always a new program, started by exec, and never a bare fork.
+Each child has a session of its own, so that a terminal's Ctrl-C does not reach it.
+Linux kills a child (PDEATHSIG) when the *thread* that started it ends, so that thread must live as long as the child.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +12,65 @@ import os
 import select
 import signal
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
-from steadyworker.slots.frames import Downward, Hello, Unpacker, Upward, packed
+from steadyworker.lifecycle import PAUSE_SIGNALS, STOP_SIGNALS
+from steadyworker.slots.frames import FromChild, Hello, ToChild, Unpacker, packed
 from steadyworker.slots.guard import Guard
-from steadyworker.slots.spare import Started
+from steadyworker.system.interpreter import command
 from steadyworker.system.procfs import end_sessions, kill_sessions
 
 _CHUNK = 1 << 16
-_LOOK_EVERY = 0.25
+_POLL_EVERY = 0.25
+
+# Variables that systemd sets for the worker process, not for its children.
+_NOT_INHERITED = frozenset(
+    {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"}
+)
+
+
+class NewChild(NamedTuple):
+    """A child before Hello: its process, and the worker process's end of the socket."""
+
+    process: subprocess.Popen[bytes]
+    wire: socket.socket
+
+    def end(self) -> None:
+        """Kill the child, which has started no process yet, and wait for its end."""
+        self.wire.close()
+        self.process.kill()
+        self.process.wait()
+
+
+def start_child() -> NewChild:
+    """
+    Start a child; raise OSError when the system allows no further process.
+
+    The child inherits this process's environment, so that a handler's `Client()` can read the worker process's settings.
+    The settings are never part of the command line, because every user of the machine can read command lines.
+    """
+    ours, theirs = socket.socketpair()
+    # The signals stay blocked in the child until it has set its handlers; then it unblocks them itself.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS | PAUSE_SIGNALS)
+    try:
+        with theirs:
+            process = subprocess.Popen(
+                command("steadyworker.slots.child", str(theirs.fileno()), str(os.getpid())),
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+                env={name: value for name, value in os.environ.items() if name not in _NOT_INHERITED},
+            )
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return NewChild(process, ours)
 
 
 class Waker:
@@ -65,16 +119,16 @@ class ChildProcess:
     """
 
     def __init__(
-        self, started: Started, hello: Hello, held: Sequence[int], waker: Waker, guard: Guard | None = None
+        self, new: NewChild, hello: Hello, held: Sequence[int], waker: Waker, guard: Guard | None = None
     ) -> None:
-        self._process, self._wire = started
+        self._process, self._wire = new
         self.pid = self._process.pid
         self.silent = False
         self._guard = guard
         with suppress(OSError):  # the child has died: `receive` finds the end of the stream
             socket.send_fds(self._wire, [packed(hello)], held)
         self._wire.setblocking(False)  # noqa: FBT003 - its name in the standard library
-        self._frames: Unpacker[Upward] = Unpacker(Upward)
+        self._frames: Unpacker[FromChild] = Unpacker(FromChild)
         self._lock = threading.Lock()
         self._unsent = bytearray()
         self._reaped = False
@@ -87,7 +141,7 @@ class ChildProcess:
         if self._death is not None:
             self._poll.register(self._death, select.POLLIN)
 
-    def send(self, frame: Downward) -> bool:
+    def send(self, frame: ToChild) -> bool:
         """Send a frame without waiting; return False if bytes are left: then the caller must wake `wait`, which sends them."""
         data = packed(frame)
         with self._lock:
@@ -100,14 +154,14 @@ class ChildProcess:
         """Wait until the child sends a frame or dies, or the waker wakes this thread, at most this many seconds."""
         if not self.silent:
             self._poll.modify(self._wire, select.POLLIN | (select.POLLOUT if self._unsent else 0))
-        longest = seconds if self._death is not None else min(seconds, _LOOK_EVERY)
+        longest = seconds if self._death is not None else min(seconds, _POLL_EVERY)
         for descriptor, _ in self._poll.poll(max(0.0, longest) * 1000):
             if descriptor == self._waker.fileno():
                 self._waker.rest()
         with self._lock:
             self._flush()
 
-    def receive(self) -> Iterator[Upward]:
+    def receive(self) -> Iterator[FromChild]:
         """
         Yield the frames that have arrived; set `silent` at the end of the stream.
 

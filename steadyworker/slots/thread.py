@@ -23,12 +23,13 @@ from typing import Any
 
 from steadyworker.clock import Clock
 from steadyworker.errors import InterruptReason
-from steadyworker.link import Answer, Link, Task
+from steadyworker.link import Answer, JobRequest, Link, Task
 from steadyworker.outcome import Crashed, Failed, Interrupted, Outcome
 from steadyworker.slots.base import Asked, Ended, Progressed, Ready, SlotEvent, SlotSink, Unready
 from steadyworker.slots.execute import Executor, error_text
 from steadyworker.slots.guard import Guard
 from steadyworker.slots.limits import Due, Limits
+from steadyworker.slots.runs import SlotRun, SlotRuns
 from steadyworker.spec import WorkerSpec
 from steadyworker.telemetry.logs import get_logger
 
@@ -62,10 +63,9 @@ class ThreadSlot:
         self._setup_limit = setup_limit
         self._grace = grace
         self._changed = threading.Condition()
-        self._sink: SlotSink = _nobody
-        self._bench: _Bench | None = None
-        self._run: _Run | None = None
-        self._owed: dict[int, _Run] = {}
+        self._sink: SlotSink = _drop
+        self._handler: _HandlerThread | None = None
+        self._runs: SlotRuns[ThreadRun] = SlotRuns()
         self._abandoned: list[threading.Thread] = []
         self._keeper: threading.Thread | None = None
         self._keeper_wakes = _NEVER
@@ -81,8 +81,8 @@ class ThreadSlot:
     @property
     def warm(self) -> bool:
         """True when warm and idle."""
-        bench = self._bench
-        return bench is not None and bench.warm and self._run is None and not self._closing
+        handler = self._handler
+        return handler is not None and handler.ready and self._runs.present is None and not self._closing
 
     @property
     def last_turn(self) -> float | None:
@@ -93,7 +93,7 @@ class ThreadSlot:
     def broken(self) -> bool:
         """True when one of the slot's two threads has died."""
         with self._changed:  # `start` holds this lock until both threads run
-            threads = [self._keeper, self._bench.thread if self._bench is not None else None]
+            threads = [self._keeper, self._handler.thread if self._handler is not None else None]
             died = self._broken or any(thread is not None and not thread.is_alive() for thread in threads)
             return died and not self._closing
 
@@ -105,22 +105,22 @@ class ThreadSlot:
     def start(self, sink: SlotSink) -> None:
         """Start a thread, which calls `setup`; do nothing while there is one, or after `close`."""
         with self._changed:
-            if self._bench is not None or self._closing:
+            if self._handler is not None or self._closing:
                 return
             if self._guard is not None:
                 self._guard.watch_own_session()
             self._sink = sink
-            self._bench = bench = _Bench(SimpleQueue(), self._clock.monotonic() + self._setup_limit)
+            self._handler = handler = _HandlerThread(SimpleQueue(), self._clock.monotonic() + self._setup_limit)
             try:
                 if self._keeper is None:
                     self._keeper = self._started(self._keep, f"{self._spec.queue}-{self._id}-keeper")
-                bench.thread = self._started(lambda: self._work(bench), f"{self._spec.queue}-{self._id}")
+                handler.thread = self._started(lambda: self._work(handler), f"{self._spec.queue}-{self._id}")
             except RuntimeError as error:  # the system allows no further thread
                 reason = f"a thread could not be started: {error}"
             else:
                 self._changed.notify_all()
                 return
-        self._not_ready(bench, reason)
+        self._not_ready(handler, reason)
 
     def _started(self, body: Callable[[], None], name: str) -> threading.Thread:
         thread = threading.Thread(target=body, name=name, daemon=True)
@@ -129,24 +129,23 @@ class ThreadSlot:
 
     def run(self, task: Task) -> None:
         """Begin a run, or let it wait until `setup` returns; if the slot has ended, the run ends as Interrupted."""
-        run = _Run(self, task, self._clock)
+        run = ThreadRun(self._id, task, self._clock, self._send_of)
         with self._changed:
-            if self._run is not None:
-                raise RuntimeError(f"Expected slot {self._id} to be idle, got a second run: wait for Ended.")
-            if (bench := self._bench) is not None:
-                self._run = self._owed[task.fence] = run
+            self._runs.add(run)
+            if (handler := self._handler) is not None:
                 if min(run.limits.next(), self._clock.monotonic() + _TICK) < self._keeper_wakes:
                     self._changed.notify_all()
-                bench.inbox.put(run)
-        if bench is None:
-            self._say(self._ended(run, Interrupted(), killed=False))
+                handler.inbox.put(run)
+            else:
+                run.ended = True
+        if handler is None:
+            self._send(self._ended(run, Interrupted(), killed=False))
 
     def reply(
         self, fence: int, id: int, answer: Any, *, refused: InterruptReason | None = None, end: bool = True
     ) -> None:
         """Reply to a request of the job."""
-        run = self._run
-        if run is not None and run.task.fence == fence:
+        if (run := self._runs.of(fence)) is not None:
             run.link.answer(id, Answer(answer, refused, end))
 
     def interrupt(self, fence: int, reason: InterruptReason, *, hard: bool) -> None:
@@ -155,15 +154,14 @@ class ThreadSlot:
 
         `hard` cancels the task of an `async` handler; in any other handler, the next Job call raises Interrupt.
         """
-        run = self._run
-        if run is not None and run.task.fence == fence:
+        if (run := self._runs.of(fence)) is not None:
             run.link.interrupt(reason, hard=hard)
 
     def kill(self, fence: int, outcome: Outcome) -> None:
         """Interrupt the run, which then ends with this outcome; abandon its thread if it does not end within `grace`."""
         with self._changed:
-            run = self._run
-            if run is None or run.task.fence != fence or run.forced_outcome is not None:
+            run = self._runs.of(fence)
+            if run is None or run.forced_outcome is not None:
                 return
             run.forced_outcome = outcome
             run.abandon_at = self._clock.monotonic() + self._grace
@@ -177,64 +175,66 @@ class ThreadSlot:
         """Run `teardown` and end both threads; abandon a handler's thread that has not ended after `within` seconds."""
         with self._changed:
             self._closing = True
-            bench = self._bench
-        if bench is not None and bench.thread is not None:
-            bench.inbox.put(None)
-            if bench.thread is not threading.current_thread():
-                bench.thread.join(within)
+            handler = self._handler
+        if handler is not None and handler.thread is not None:
+            handler.inbox.put(None)
+            if handler.thread is not threading.current_thread():
+                handler.thread.join(within)
         with self._changed:
-            run, self._run, self._bench = self._run, None, None
-            if bench is not None and bench.thread is not None and bench.thread.is_alive():
-                self._abandoned.append(bench.thread)
+            run, self._handler = self._runs.present, None
+            if run is not None:
+                run.ended = True
+            if handler is not None and handler.thread is not None and handler.thread.is_alive():
+                self._abandoned.append(handler.thread)
             self._changed.notify_all()
         if run is not None:
             run.link.interrupt("shutdown", hard=True)
-            self._say(self._ended(run, run.forced_outcome or Interrupted(), killed=True))
+            self._send(self._ended(run, run.forced_outcome or Interrupted(), killed=True))
         if self._keeper is not None and self._keeper is not threading.current_thread():
             self._keeper.join()
 
-    def _work(self, bench: _Bench) -> None:
+    def _work(self, handler: _HandlerThread) -> None:
         """Run handlers; the body of the slot's first thread."""
         try:
-            self._live(bench)
+            self._run_handler(handler)
         except BaseException as error:  # noqa: BLE001 - the runner gets every failure as an event
-            said = {"queue": self._spec.queue, "slot": self._id, "explain": "steadyworker.slot-failed"}
-            get_logger("steadyworker.slots").error("slot_failed", **said, exc_info=error)
-            self._not_ready(bench, f"the slot's thread failed: {error_text(error)}")
+            about = {"queue": self._spec.queue, "slot": self._id, "explain": "steadyworker.slot-failed"}
+            get_logger("steadyworker.slots").error("slot_failed", **about, exc_info=error)
+            self._not_ready(handler, f"the slot's thread failed: {error_text(error)}")
 
-    def _live(self, bench: _Bench) -> None:
+    def _run_handler(self, handler: _HandlerThread) -> None:
         try:
             executor = Executor(self._spec.cls(), self._clock)
             executor.setup()
         except BaseException as error:  # noqa: BLE001 - anything that a setup raises, even SystemExit, makes the slot unready
-            said = {"slot": self._id, "explain": "steadyworker.setup-failed"}
-            get_logger("steadyworker.slots").error("setup_failed", **said, exc_info=error)
-            self._not_ready(bench, f"setup raised {error_text(error)}")
+            about = {"slot": self._id, "explain": "steadyworker.setup-failed"}
+            get_logger("steadyworker.slots").error("setup_failed", **about, exc_info=error)
+            self._not_ready(handler, f"setup raised {error_text(error)}")
             return
         with self._changed:
-            if self._bench is not bench:  # setup took too long, and the slot has ended
+            if self._handler is not handler:  # setup took too long, and the slot has ended
                 return
-            bench.warm = True
-        self._say(Ready(self._id))
-        while (run := bench.inbox.get()) is not None:
+            handler.ready = True
+        self._send(Ready(self._id))
+        while (run := handler.inbox.get()) is not None:
             outcome = executor.run(run.task, run.link).outcome
             with self._changed:
-                if self._run is not run:  # the run was abandoned, and its `Ended` was sent
+                if run.ended:  # the run was abandoned, and its `Ended` was sent
                     return
-                self._run = None
-            self._say(self._ended(run, run.forced_outcome or outcome, killed=run.forced_outcome is not None))
+                run.ended = True
+            self._send(self._ended(run, run.forced_outcome or outcome, killed=run.forced_outcome is not None))
         try:
             executor.teardown()
         except BaseException as error:  # noqa: BLE001 - the slot ends anyway
-            said = {"slot": self._id, "explain": "steadyworker.teardown-failed"}
-            get_logger("steadyworker.slots").error("teardown_failed", **said, exc_info=error)
+            about = {"slot": self._id, "explain": "steadyworker.teardown-failed"}
+            get_logger("steadyworker.slots").error("teardown_failed", **about, exc_info=error)
         executor.close()
 
     def _keep(self) -> None:
         """Enforce the limits, and sleep until the next one; the body of the keeper's thread."""
         while True:
             with self._changed:
-                if self._closing and self._bench is None:
+                if self._closing and self._handler is None:
                     return
                 self._last_turn = now = self._clock.monotonic()
                 due = self._next()
@@ -244,18 +244,18 @@ class ThreadSlot:
             self._enforce(self._clock.monotonic())
 
     def _next(self) -> float:
-        run, bench = self._run, self._bench
-        if bench is not None and not bench.warm:
-            return bench.warm_by
+        run, handler = self._runs.present, self._handler
+        if handler is not None and not handler.ready:
+            return handler.ready_by
         if run is None:
             return _NEVER
         return min(run.limits.next(), run.abandon_at)
 
     def _enforce(self, now: float) -> None:
         with self._changed:
-            run, bench = self._run, self._bench
-        if bench is not None and not bench.warm and now >= bench.warm_by:
-            self._not_ready(bench, f"setup took more than {self._setup_limit:g} s")
+            run, handler = self._runs.present, self._handler
+        if handler is not None and not handler.ready and now >= handler.ready_by:
+            self._not_ready(handler, f"setup took more than {self._setup_limit:g} s")
         elif run is not None and now >= run.abandon_at:
             self._abandon(run)
         elif run is not None:
@@ -267,85 +267,90 @@ class ThreadSlot:
                 case None:
                     pass
 
-    def _abandon(self, run: _Run) -> None:
+    def _abandon(self, run: ThreadRun) -> None:
         with self._changed:
-            if self._run is not run:
+            if run.ended:
                 return
-            bench, self._run, self._bench = self._bench, None, None
-            if bench is not None and bench.thread is not None:
-                self._abandoned.append(bench.thread)
-                bench.inbox.put(None)
-        self._say(self._ended(run, run.forced_outcome or Interrupted(), killed=True))
+            run.ended = True
+            handler, self._handler = self._handler, None
+            if handler is not None and handler.thread is not None:
+                self._abandoned.append(handler.thread)
+                handler.inbox.put(None)
+        self._send(self._ended(run, run.forced_outcome or Interrupted(), killed=True))
 
-    def _not_ready(self, bench: _Bench, reason: str) -> None:
+    def _not_ready(self, handler: _HandlerThread, reason: str) -> None:
         with self._changed:
-            if self._bench is not bench:
+            if self._handler is not handler:
                 return
-            if bench.thread is not None and bench.thread is not threading.current_thread():
-                self._abandoned.append(bench.thread)
-            self._run = self._bench = None
-            closing = self._closing
+            if handler.thread is not None and handler.thread is not threading.current_thread():
+                self._abandoned.append(handler.thread)
+            self._handler = None
+            closing, unsent = self._closing, self._runs.unsent
+            for run in unsent:
+                run.ended = True
         try:
-            for run in list(self._owed.values()):
-                outcome = run.forced_outcome or (Crashed(reason) if bench.warm else Interrupted())
-                self._say(self._ended(run, outcome, killed=False))
+            for run in unsent:
+                outcome = run.forced_outcome or (Crashed(reason) if handler.ready else Interrupted())
+                self._send(self._ended(run, outcome, killed=False))
             if not closing:
-                self._say(Unready(self._id, reason, bench.warm))
+                self._send(Unready(self._id, reason, handler.ready))
         except BaseException:
             self._broken = True  # the slot has ended, and the runner waits for events that are not sent
             raise
 
-    def _ended(self, run: _Run, outcome: Outcome, *, killed: bool) -> Ended:
+    def _ended(self, run: ThreadRun, outcome: Outcome, *, killed: bool) -> Ended:
         return Ended(self._id, run.task.fence, outcome, self._clock.monotonic() - run.limits.began, killed)
 
-    def _say(self, event: SlotEvent) -> None:
-        """Send an event to the runner; a run stays in `_owed` until its `Ended` is sent."""
+    def _send(self, event: SlotEvent) -> None:
+        """Send an event to the runner."""
         self._sink(event)
         if isinstance(event, Ended):
-            self._owed.pop(event.fence, None)
+            with self._changed:
+                self._runs.sent(event.fence)
 
-    def say_progressed(self, fence: int, done: float | None, total: float | None, note: str) -> None:
-        """Send the present run's progress to the runner; ignore the progress of any other run."""
-        self._say_of(fence, Progressed(self._id, fence, done, total, note))
-
-    def say_asked(self, fence: int, id: int, what: str, data: Any) -> None:
-        """Send the present run's request to the runner; ignore a request of any other run."""
-        self._say_of(fence, Asked(self._id, fence, id, what, data))
-
-    def _say_of(self, fence: int, event: SlotEvent) -> None:
-        run = self._run
-        if run is not None and run.task.fence == fence:
+    def _send_of(self, run: ThreadRun, event: SlotEvent) -> None:
+        """Send an event of a run to the runner, unless the run has ended."""
+        if not run.ended:
             run.limits.moved = self._clock.monotonic()
-            self._say(event)
+            self._send(event)
 
 
 @dataclass(slots=True, eq=False)
-class _Bench:
-    """One thread and the queue of its runs; `setup` must return before the monotonic time `warm_by`."""
+class _HandlerThread:
+    """
+    The thread that calls the handler, and the queue of its runs.
 
-    inbox: SimpleQueue[_Run | None]
-    warm_by: float
+    `ready` is true once `setup` has returned; it must return before the monotonic time `ready_by`.
+    """
+
+    inbox: SimpleQueue[ThreadRun | None]
+    ready_by: float
     thread: threading.Thread | None = None
-    warm: bool = False
+    ready: bool = False
 
 
-class _Run:
-    """One run in this slot: its link, its limits, and the outcome that `kill` has set."""
+class ThreadRun(SlotRun):
+    """
+    One run in a thread slot, and the connection of its link to the slot.
 
-    def __init__(self, slot: ThreadSlot, task: Task, clock: Clock) -> None:
-        self.task = task
+    The slot abandons the run's thread at the monotonic time `abandon_at`.
+    """
+
+    def __init__(self, slot: int, task: Task, clock: Clock, send: Callable[[ThreadRun, SlotEvent], None]) -> None:
+        super().__init__(task, Limits(clock.monotonic(), task.time_limit, task.stall_limit))
         self.link = Link(self, clock)
-        self.limits = Limits(clock.monotonic(), task.time_limit, task.stall_limit)
-        self.forced_outcome: Outcome | None = None
         self.abandon_at = _NEVER
         self._slot = slot
+        self._send = send
 
-    def progressed(self, done: float | None, total: float | None, note: str) -> None:
-        self._slot.say_progressed(self.task.fence, done, total, note)
+    def send_progress(self, done: float | None, total: float | None, note: str) -> None:
+        """Send progress to the runner."""
+        self._send(self, Progressed(self._slot, self.task.fence, done, total, note))
 
-    def asked(self, id: int, what: str, data: Any) -> None:
-        self._slot.say_asked(self.task.fence, id, what, data)
+    def send_request(self, id: int, request: JobRequest) -> None:
+        """Send a request to the runner."""
+        self._send(self, Asked(self._slot, self.task.fence, id, request))
 
 
-def _nobody(_event: SlotEvent) -> None:
+def _drop(_event: SlotEvent) -> None:
     """Drop an event, because before `start` the slot has no runner."""

@@ -60,7 +60,7 @@ class Host:
     command_line: tuple[str, ...] = ()
 
 
-def look(environ: Mapping[str, str], command_line: Sequence[str]) -> Host:
+def read_host(environ: Mapping[str, str], command_line: Sequence[str]) -> Host:
     """Return the facts; under systemd it calls systemctl, and waits at most 2 s for it."""
     return Host(
         platform=sys.platform,

@@ -41,8 +41,8 @@ def name_threads(event: str, threads: Sequence[threading.Thread]) -> None:
     """Write a log line that names these threads, if there are any."""
     if threads:
         names = [each.name for each in threads]
-        said = {"threads": names, "explain": "steadyworker.threads-left"}
-        logging.getLogger("steadyworker").warning(event, extra=said)
+        fields = {"threads": names, "explain": "steadyworker.threads-left"}
+        logging.getLogger("steadyworker").warning(event, extra=fields)
 
 
 def flush_logs() -> None:

@@ -9,23 +9,23 @@ from contextlib import suppress
 
 from steadyworker.system.procfs import dead_children
 
-LOOKS = 30
+CHECKS = 30
 """How many looks in a row must find the same process dead; by then, the code that started it has had time to wait for it."""
 
 _PR_GET_CHILD_SUBREAPER = 37
 
 
-class Orphans:
+class OrphanReaper:
     """
     A reaper of dead orphans, which otherwise use up the number of processes that a container may have.
 
     A dead child that is in another session, but does not lead it, is an orphan, because this process starts no such child itself.
     A dead child that leads its session can be an orphan, or a child that this process started with a new session.
-    The reaper waits until `LOOKS` looks in a row have found it dead, so that the code that started the child has time to wait for it.
+    The reaper waits until `CHECKS` checks in a row have found it dead: by then, the code that started it has had time to wait for it.
     In this process's own session, handlers in threads start children, and can wait for them hours later.
     The reaper leaves that session alone if there are such handlers; `steadyworker check` reports it then.
 
-    `adopts` says whether this process inherits orphans; by default the kernel decides.
+    `adopts` is true if this process inherits orphans; by default, the kernel's setting decides.
     """
 
     def __init__(self, *, adopts: bool | None = None) -> None:
@@ -33,7 +33,7 @@ class Orphans:
         self._seen: dict[tuple[int, int], int] = {}
 
     def reap(self, *, own_session: bool = False) -> None:
-        """Look once, and reap, also in this process's own session if `own_session`; call it once a second."""
+        """Check once, and reap dead orphans, with `own_session` also in this process's own session; call it once a second."""
         if not self._adopts:
             return
         own, before, self._seen = os.getsid(0), self._seen, {}
@@ -41,7 +41,7 @@ class Orphans:
             if found.session == found.pid or (own_session and found.session == own):
                 key = found.pid, found.started_at
                 self._seen[key] = before.get(key, 0) + 1
-                orphan = self._seen[key] >= LOOKS
+                orphan = self._seen[key] >= CHECKS
             else:
                 orphan = found.session != own
             if orphan:

@@ -8,6 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from steadyworker.errors import Finding
+from steadyworker.findings import FindingTexts
+
+_finding = FindingTexts("steadyworker.system")
 
 FOLDER, FILE = 0o700, 0o600
 """The permissions of a new folder and of a new file; the umask can only remove permissions."""
@@ -44,41 +47,19 @@ def access_findings(what: str, path: Path) -> list[Finding]:
     """
     Return warnings if other users can access the file or write to its folder, or if another user owns the file or the folder.
 
+    `what` is the file's description in the text, such as "the ledger".
     This function changes no permissions, because an operator can have given them to a group on purpose.
     """
     found = []
     if (rights := _rights(path)) & 0o077:
-        found.append(
-            Finding(
-                "warning",
-                f"Expected {what} {path} to be private, got the rights {rights:o}: other users can read or change it.",
-                f"chmod go-rwx {path}*",
-                id="file.not-private",
-            )
-        )
+        found.append(_finding("file.not-private", file=what, path=path, rights=rights))
     folder = _rights(path.parent)
     if folder & 0o022 and not folder & stat.S_ISVTX:
-        found.append(
-            Finding(
-                "warning",
-                f"Expected the folder of {what} {path} to be writable for one user, got the rights {folder:o}: "
-                "other users can replace its files.",
-                f"chmod go-w {path.parent}",
-                id="file.folder-writable",
-            )
-        )
+        found.append(_finding("file.folder-writable", file=what, path=path, rights=folder, folder=path.parent))
     for owned in (path, path.parent):
         owner = _owner(owned)
         if owner not in (None, os.geteuid(), _ROOT):
-            found.append(
-                Finding(
-                    "warning",
-                    f"Expected {owned} to belong to this user, {os.geteuid()}, or to root, got the user {owner}: "
-                    f"that user can read and change {what}.",
-                    f"chown {os.geteuid()} {owned}, or choose a path that belongs to this user.",
-                    id="file.other-owner",
-                )
-            )
+            found.append(_finding("file.other-owner", path=owned, user=os.geteuid(), owner=owner, file=what))
     return found
 
 

@@ -65,7 +65,9 @@ def log_events() -> Listener:
     """
     log = logging.getLogger("steadyworker")
     # `at` is left out, because the line has its own time; a field with a default is left out while it is empty.
-    told = {kind: [name for name in kind.__struct_fields__ if name not in ("at", *_optional(kind))] for kind in LINES}
+    required = {
+        kind: [name for name in kind.__struct_fields__ if name not in ("at", *_optional(kind))] for kind in LINES
+    }
     optional = {kind: _optional(kind) for kind in LINES}
 
     def listen(event: Event) -> None:
@@ -75,13 +77,13 @@ def log_events() -> Listener:
             level = logging.ERROR
         if log.isEnabledFor(level):
             # A `get_logger` logger makes the same record, but takes twice as long, and each job has two lines.
-            said = {field: getattr(event, field) for field in told[kind]}
+            fields = {field: getattr(event, field) for field in required[kind]}
             for field in optional[kind]:
                 if value := getattr(event, field):
-                    said[field] = value
-            if level >= logging.WARNING and EXPLAIN not in said and (entry := _ENTRIES.get(kind)) is not None:
-                said[EXPLAIN] = entry
-            (line,), more = ProcessorFormatter.wrap_for_formatter(log, name, {"event": name, **said})
+                    fields[field] = value
+            if level >= logging.WARNING and EXPLAIN not in fields and (entry := _ENTRIES.get(kind)) is not None:
+                fields[EXPLAIN] = entry
+            (line,), more = ProcessorFormatter.wrap_for_formatter(log, name, {"event": name, **fields})
             log.handle(log.makeRecord(log.name, level, "", 0, line, (), None, extra=more["extra"]))
 
     return listen

@@ -1,7 +1,7 @@
 """
 The gauges of `/metrics`: the state of the worker process at the moment of a scrape.
 
-`Reading` is the state of one queue; the service makes it, and this file only knows its names.
+`QueueReading` is the state of one queue; the service makes it, and this file only knows its names.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class QueueReading:
     """
     The state of one queue's runner.
 
     Attributes:
         running: The number of runs, including those whose settlement is not over.
         slots: The number of slots.
-        slots_ready: The number of slots that can take runs, or have one.
+        slots_ready: The number of slots that can begin a run, or have one.
         connected: True while the broker's connection stands.
         blocked: True while the broker accepts no publishes, because of an alarm.
         ledger_up: True if the ledger responded to the last call.
@@ -46,10 +46,10 @@ class Reading:
     losses: Mapping[str, int] = field(default_factory=dict)
 
 
-_GAUGES: tuple[tuple[str, str, Callable[[Reading], float | None]], ...] = (
+_GAUGES: tuple[tuple[str, str, Callable[[QueueReading], float | None]], ...] = (
     ("jobs_running", "Runs, including those whose settlement is not over.", lambda each: each.running),
     ("slots", "Slots, each of which can have one run.", lambda each: each.slots),
-    ("slots_ready", "Slots that can take a run, or have one.", lambda each: each.slots_ready),
+    ("slots_ready", "Slots that can begin a run, or have one.", lambda each: each.slots_ready),
     ("connection_up", "1 while the broker's connection stands.", lambda each: each.connected),
     ("connection_blocked", "1 while the broker accepts no publishes.", lambda each: each.blocked),
     ("ledger_up", "1 if the ledger responded to the last call.", lambda each: each.ledger_up),
@@ -58,7 +58,7 @@ _GAUGES: tuple[tuple[str, str, Callable[[Reading], float | None]], ...] = (
 )
 
 
-def gauges(readings: Callable[[], Sequence[Reading]], state: Callable[[], Mapping[str, bool]]) -> Collector:
+def gauges(readings: Callable[[], Sequence[QueueReading]], state: Callable[[], Mapping[str, bool]]) -> Collector:
     """
     Return a collector that calls these functions at each scrape.
 
@@ -75,7 +75,7 @@ def gauges(readings: Callable[[], Sequence[Reading]], state: Callable[[], Mappin
             yield info
             for name, holds in state().items():
                 yield GaugeMetricFamily(
-                    f"steadyworker_{name}", f"1 while the process is {name}, as the probes say.", holds
+                    f"steadyworker_{name}", f"1 while the process is {name}, as the probes report it.", holds
                 )
             found = readings()
             for name, text, read in _GAUGES:

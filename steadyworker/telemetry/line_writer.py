@@ -3,7 +3,7 @@ Writes log lines to a descriptor, so that no caller ever waits for the process t
 
 ::
 
-    write ── the descriptor takes the line at once ──→ written
+    write ── the descriptor accepts the line at once ──→ written
           └─ its reader is late ──→ the backlog, at most 4 MiB ──→ a thread writes it when the reader returns
                                     └─ full ──→ the line is lost, and counted
 
@@ -34,7 +34,7 @@ _AGAIN_AFTER = 1.0
 """Seconds between two tries to write to a descriptor that reports an error, such as a file on a full disk."""
 
 Send = Callable[[bytes], int]
-"""A function that writes what the descriptor takes now, and returns the number of bytes; it raises OSError."""
+"""A function that writes what the descriptor accepts now, and returns the number of bytes; it raises OSError."""
 
 
 class LineWriter:
@@ -95,7 +95,7 @@ class LineWriter:
         return bool(self._backlog or self._unreported)
 
     def _rest_of(self, line: bytes) -> bytes:
-        """Write what the descriptor takes now, and return the rest."""
+        """Write what the descriptor accepts now, and return the rest."""
         try:
             return line if self._at_once is None else line[self._at_once(line) :]
         except OSError:  # the reader is late or gone, or the disk is full

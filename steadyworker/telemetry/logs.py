@@ -225,7 +225,7 @@ class _JsonFormatter(ProcessorFormatter):
     """
     A JSON formatter that is fast for SteadyWorker's own plain lines, of which every job writes two.
 
-    Lines with an exception or a stack, and records of other loggers, take the slower way.
+    Lines with an exception or a stack, and records of other loggers, are formatted in the slower way.
     """
 
     def __init__(self, head: _Head, chain: Sequence[structlog.typing.Processor]) -> None:

@@ -1,7 +1,7 @@
 """
 Metrics for Prometheus, served at `/metrics` beside the probes if prometheus-client is installed (extra `metrics`).
 
-`Counted` counts events; it is a listener like any other: it receives events and changes nothing.
+`Metrics` is a listener that counts events.
 `gauges.py` reads the present state of the worker process when a scrape asks for it.
 `steadyworker/service/timed_ledger.py` measures the calls of the ledger.
 
@@ -29,7 +29,7 @@ from steadyworker.events import (
     MessageLost,
     TakenOver,
 )
-from steadyworker.telemetry.gauges import Reading, gauges
+from steadyworker.telemetry.gauges import QueueReading, gauges
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -60,7 +60,7 @@ class Metrics(Protocol):
         """Count one event."""
         ...
 
-    def watch(self, queues: Sequence[str], readings: Callable[[], Sequence[Reading]], state: State) -> None:
+    def watch(self, queues: Sequence[str], readings: Callable[[], Sequence[QueueReading]], state: ProcessState) -> None:
         """Begin the counters of these queues with 0, and read the gauges with these functions at each scrape."""
         ...
 
@@ -73,7 +73,7 @@ class Metrics(Protocol):
         ...
 
 
-State = Callable[[], Mapping[str, bool]]
+ProcessState = Callable[[], Mapping[str, bool]]
 """A function that returns whether the process is `alive` and `ready`."""
 
 
@@ -83,10 +83,10 @@ def open_metrics() -> Metrics | None:
         from prometheus_client import CollectorRegistry
     except ImportError:
         return None
-    return _Counted(CollectorRegistry())
+    return _PrometheusMetrics(CollectorRegistry())
 
 
-class _Counted:
+class _PrometheusMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         from prometheus_client import Counter, Histogram
 
@@ -162,7 +162,7 @@ class _Counted:
         elif event.settlement == "later" and event.outcome in _RETRIED:
             self._retries.labels(event.queue, event.outcome).inc(exemplar=exemplar)
 
-    def watch(self, queues: Sequence[str], readings: Callable[[], Sequence[Reading]], state: State) -> None:
+    def watch(self, queues: Sequence[str], readings: Callable[[], Sequence[QueueReading]], state: ProcessState) -> None:
         for queue in queues:
             for counter in self._plain.values():
                 counter.labels(queue)

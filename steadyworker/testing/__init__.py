@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from steadyworker.testing import conformance
     from steadyworker.testing.harness import Harness
-    from steadyworker.testing.one_run import Ran, run_one
+    from steadyworker.testing.one_run import RunResult, run_one
 
-__all__ = ["Harness", "Ran", "conformance", "run_one"]
+__all__ = ["Harness", "RunResult", "conformance", "run_one"]
 
-_HOMES = {"Harness": "harness", "Ran": "one_run", "run_one": "one_run"}
+_HOMES = {"Harness": "harness", "RunResult": "one_run", "run_one": "one_run"}
 
 
 def __getattr__(name: str) -> Any:

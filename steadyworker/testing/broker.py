@@ -40,7 +40,7 @@ from steadyworker.adapter import (
 )
 from steadyworker.clock import Clock
 from steadyworker.testing.memory_adapter import MemoryAdapter
-from steadyworker.testing.queues import Consumer, Message, Queues
+from steadyworker.testing.queues import MemoryConsumer, QueuedMessage, Queues
 
 Choose = Callable[[int], int]
 """A function that chooses one of n items: it returns an index from 0 to n - 1, as `random.Random.randrange` does."""
@@ -69,11 +69,11 @@ class MemoryBroker:
 
     # Results for a test
 
-    def messages(self, queue: str) -> list[Message]:
+    def messages(self, queue: str) -> list[QueuedMessage]:
         """Return every message that is not acknowledged, including delayed and un-acked messages, in the order of their due times."""
         return self._queues.messages(queue)
 
-    def dead(self, queue: str) -> list[Message]:
+    def dead(self, queue: str) -> list[QueuedMessage]:
         """Return the dead letters of this *work* queue."""
         return self.messages(self._queues.dead_letter_queues[queue])
 
@@ -135,9 +135,9 @@ class MemoryBroker:
             message = self._queues.find(key)[0]
             self._queues.put(message.queue, message.body, message.headers, message.message_id)
 
-    def lose(self, message: Message, *, silent: bool = True) -> None:
+    def lose(self, message: QueuedMessage, *, silent: bool = True) -> None:
         """
-        Lose this message, which `messages` or `dead` has returned; a consumer that holds it does not hear of it.
+        Lose this message, which `messages` or `dead` has returned; a consumer that holds it receives no signal.
 
         With `silent`, a later settlement of its delivery succeeds, and does nothing; otherwise it raises StaleDelivery.
         """
@@ -176,12 +176,12 @@ class MemoryBroker:
     def block(self, cause: str = "alarm") -> None:
         """Refuse publishes, and send Blocked to every connected consumer."""
         self._queues.blocked = cause
-        self._tell(Blocked(cause))
+        self._broadcast(Blocked(cause))
 
     def unblock(self) -> None:
         """Accept publishes again, and send Unblocked to every connected consumer."""
         self._queues.blocked = None
-        self._tell(Unblocked())
+        self._broadcast(Unblocked())
 
     def fill_queue(self, name: str) -> None:
         """Fill a queue: a publish to it raises TargetFull until `make_room`; a delayed message still gets into it when it is due."""
@@ -208,7 +208,7 @@ class MemoryBroker:
         self._queues.deleted.discard(name)
 
     def _step(self, choose: Choose | None) -> tuple[Sink, Signal] | None:
-        ready: list[tuple[Consumer, list[Message]]] = []
+        ready: list[tuple[MemoryConsumer, list[QueuedMessage]]] = []
         for consumer in self._queues.everyone:
             if not consumer.outbox and not consumer.connected and self._queues.down is None:
                 consumer.epoch += 1
@@ -224,13 +224,13 @@ class MemoryBroker:
             return None
         consumer, due = ready[choose(len(ready)) if choose else 0]
         if not due:
-            return consumer.tell, consumer.outbox.popleft()
+            return consumer.sink, consumer.outbox.popleft()
         self._queues.everyone.remove(consumer)  # the consumer moves to the end, so that consumers take turns
         self._queues.everyone.append(consumer)
         message = due[choose(len(due)) if choose else 0]
-        return consumer.tell, Delivered(self._queues.plan(consumer, message, self._pump))
+        return consumer.sink, Delivered(self._queues.plan(consumer, message, self._pump))
 
-    def _tell(self, signal: Signal) -> None:
+    def _broadcast(self, signal: Signal) -> None:
         with self._lock:
             for consumer in self._queues.everyone:
                 if consumer.connected:

@@ -9,7 +9,7 @@ from steadyworker.errors import LedgerUnavailable
 from steadyworker.ledger.base import Ledger
 
 
-class LedgerLine:
+class FlakyLedger:
     """
     A connection to the ledger, which passes every call on.
 

@@ -31,7 +31,6 @@ from steadyworker.delivery import KEY, ROUND, OutgoingMessage, Target
 from steadyworker.errors import delay_in_seconds
 from steadyworker.events import Checkpointed, Event, JobStarted, Listener
 from steadyworker.ledger.base import JobId, Row, State
-from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.lifecycle import Stage
 from steadyworker.names import normal_key
 from steadyworker.slots.process import ProcessSlot
@@ -39,7 +38,8 @@ from steadyworker.spec import WorkerSpec, payload_type, spec_of
 from steadyworker.telemetry.event_log import log_events
 from steadyworker.testing.broker import MemoryBroker
 from steadyworker.testing.clock import FakeClock
-from steadyworker.testing.queues import Message
+from steadyworker.testing.memory_ledger import MemoryLedger
+from steadyworker.testing.queues import QueuedMessage
 from steadyworker.testing.scheduler import Turns
 from steadyworker.testing.worker_process import NAMESPACE, WorkerProcess
 from steadyworker.units import count_text
@@ -141,7 +141,7 @@ class Harness:
         def reached() -> object:
             return until() if callable(until) else self._reached(id_, until)
 
-        self._turns.until(reached, lambda: self._told(id_, until), timeout)
+        self._turns.until(reached, lambda: self._description(id_, until), timeout)
         return self.job(key)
 
     def advance(self, seconds: float) -> None:
@@ -155,7 +155,7 @@ class Harness:
                 self.broker.drop_connection(adapter)
 
     def redeliver(self, key: str) -> None:
-        """Take the job's message back from its consumer and deliver it again, as a broker does after a delivery timeout."""
+        """Withdraw the job's message from its consumer and deliver it again, as a broker does after a delivery timeout."""
         self.broker.redeliver(normal_key(key), silent=False)
 
     def expire_lease(self, key: str) -> None:
@@ -174,7 +174,7 @@ class Harness:
         for adapter in frozen.adapters:
             self.broker.drop_connection(adapter)
         self.advance(self._times.lease + self._times.margin + 1)
-        self._turns.until(lambda: self._fence(key) != row.fence, lambda: self._told(row.id, "taken over"), 10.0)
+        self._turns.until(lambda: self._fence(key) != row.fence, lambda: self._description(row.id, "taken over"), 10.0)
         frozen.thaw()
 
     def kill_child(self, key: str) -> None:
@@ -199,7 +199,7 @@ class Harness:
             self.broker,
             self.ledger,
             self.clock,
-            emit=self._heard,
+            emit=self._record,
             wake=self._turns.wake.set,
             adoption=self._adoption,
             processes=self._children,
@@ -241,19 +241,19 @@ class Harness:
         return self.ledger.read(self._id(key))
 
     @property
-    def dead(self) -> list[Message]:
+    def dead(self) -> list[QueuedMessage]:
         """Every dead letter, with the reason in its headers."""
         return [message for spec in self._specs.values() for message in self.broker.dead(spec.queue)]
 
     @property
     def not_ready(self) -> dict[str, str]:
-        """The reasons why worker processes take no message, by the name of the part; empty if there is no such reason."""
+        """The reasons for which worker processes receive no message, by the name of the part; empty without such a reason."""
         running = (process for process in self.processes if not process.stopped)
         return {part: why for process in running for each in process.runners for part, why in each.not_ready().items()}
 
     # --- the state of a job ---
 
-    def _heard(self, event: Event) -> None:
+    def _record(self, event: Event) -> None:
         self.events.append(event)
         for listener in self._listeners:
             listener(event)
@@ -273,7 +273,7 @@ class Harness:
         row = self.job(key)
         return 0 if row is None else row.fence
 
-    def _messages(self, id_: JobId) -> list[Message]:
+    def _messages(self, id_: JobId) -> list[QueuedMessage]:
         every = self.broker.messages(id_.queue)
         return [each for each in every if id_.key in (each.message_id, normal_key(each.headers.get(KEY, "")))]
 
@@ -290,7 +290,7 @@ class Harness:
             case _:
                 return row is not None and row.state == until
 
-    def _told(self, id_: JobId, until: object) -> str:
+    def _description(self, id_: JobId, until: object) -> str:
         """Return a description of the job's state, for the error of a failed wait."""
         row = self.job(id_.key)
         is_ = "unknown to the ledger" if row is None else f"{row.state} ({row.reason or 'no reason'}; {row.counters})"

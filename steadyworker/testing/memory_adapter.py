@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from steadyworker.adapter import Capabilities, Delays, Finding, QueueSpec, Settings, Sink
+from typing_extensions import override
+
+from steadyworker.adapter import Adapter, Capabilities, DeadLetters, Delays, Finding, QueueSpec, Settings, Sink
 from steadyworker.delivery import Delivery, OutgoingMessage, Settle, Settled, Target
 from steadyworker.errors import PublishFailed
-from steadyworker.testing.queues import Consumer, Queues
+from steadyworker.testing.queues import MemoryConsumer, Queues
 
 
-class MemoryAdapter:
+class MemoryAdapter(Adapter):
     """
-    The `steadyworker.adapter.Adapter` of one queue of a MemoryBroker.
+    The adapter of one queue of a MemoryBroker.
 
     The fault methods of the broker use its attribute `consumer`.
     """
 
     def __init__(self, queues: Queues, identity: str, spec: QueueSpec, settings: Settings) -> None:
-        self.consumer = Consumer(spec.queue)
+        self.consumer = MemoryConsumer(spec.queue)
         self._queues = queues
         self._identity = identity
         self._targets = {Target.WORK: spec.queue, Target.LATER: spec.queue, Target.DEAD: spec.dead_letter_queue}
@@ -28,8 +30,8 @@ class MemoryAdapter:
         self._stopped = False
 
     @property
+    @override
     def capabilities(self) -> Capabilities:
-        """The capabilities of the in-memory broker; after `MemoryBroker.delay_by` it has delay levels."""
         levels = self._queues.levels
         return Capabilities(
             delays=Delays.LEVELS if levels else Delays.EXACT,
@@ -41,23 +43,25 @@ class MemoryAdapter:
         )
 
     @property
+    @override
     def last_turn(self) -> None:
         """None, because this adapter has no thread."""
         return
 
+    @override
     def start(self, sink: Sink) -> None:
         """Connect at the next pump."""
         if not self._started and not self._stopped:
             self._started = True
-            self.consumer.tell = sink
+            self.consumer.sink = sink
             self._queues.connect(self.consumer)
 
+    @override
     def prefetch(self, count: int) -> None:
-        """Set the prefetch: the largest number of un-settled deliveries; it keeps its value through a reconnect."""
         self.consumer.window = count
 
+    @override
     def publish(self, message: OutgoingMessage) -> None:
-        """Put the message into its queue; raises ValueError for a new message whose body is over the limit."""
         if message.first and len(message.body) > self._max_body:
             raise ValueError(
                 f"Expected a body of at most {self._max_body} bytes, got {len(message.body)}: send a reference to it."
@@ -66,62 +70,63 @@ class MemoryAdapter:
             raise PublishFailed("Expected an open adapter, got a stopped one: open another.")
         self._queues.publish(self.consumer, self._targets[message.to], message)
 
+    @override
     def settle(self, delivery: Delivery, how: Settle) -> Settled:
-        """Acknowledge, release or reject the delivery; always returns CONFIRMED."""
         self._queues.settle(self.consumer, delivery, how)
         return Settled.CONFIRMED
 
+    @override
     def identity(self) -> str:
-        """Return the broker's name."""
         self._queues.reach()
         return self._identity
 
+    @override
     def exists(self) -> bool:
         """Return whether an adapter or a message has used the queue."""
         return self._queues.has_queue(self.consumer.queue)
 
+    @override
     def consumers(self) -> int:
-        """Return the number of the queue's connected adapters with a prefetch above 0."""
         return self._queues.consumers(self.consumer.queue)
 
+    @override
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:
-        """Return no findings, because this broker fits every queue."""
-        del spec
         self._queues.reach()
-        return ()
+        return ()  # this broker fits every queue
 
+    @override
     @contextmanager
     def dead_letters(self) -> Iterator[MemoryDeadLetters]:
-        """Open the dead letters; the reader holds each letter from its read on; a second reader gets LettersHeld."""
-        reader = Consumer(self._targets[Target.DEAD], epoch=1, connected=True)
+        reader = MemoryConsumer(self._targets[Target.DEAD], epoch=1, connected=True)
         self._queues.open_reader(reader)
         try:
             yield MemoryDeadLetters(self, self._queues, reader)
         finally:
             self._queues.close(reader)
 
+    @override
     def stop(self, within: float) -> None:
         """Close the consumer at once; its un-settled messages are delivered again."""
-        del within
         self._stopped = True
         self._queues.close(self.consumer)
 
 
-class MemoryDeadLetters:
+class MemoryDeadLetters(DeadLetters):
     """The dead letters of one queue, held for one reader."""
 
-    def __init__(self, adapter: MemoryAdapter, queues: Queues, reader: Consumer) -> None:
+    def __init__(self, adapter: MemoryAdapter, queues: Queues, reader: MemoryConsumer) -> None:
         self._adapter = adapter
         self._queues = queues
         self._reader = reader
 
+    @override
     def __iter__(self) -> Iterator[Delivery]:
         return self._queues.read(self._reader)
 
+    @override
     def publish(self, message: OutgoingMessage) -> None:
-        """Publish a message, as `MemoryAdapter.publish` does."""
         self._adapter.publish(message)
 
+    @override
     def drop(self, delivery: Delivery) -> None:
-        """Remove this dead letter."""
         self._queues.settle(self._reader, delivery, Settle.ACK)

@@ -19,7 +19,19 @@ from typing_extensions import TypeVar
 
 from steadyworker.clock import SystemClock
 from steadyworker.errors import Interrupt, Reject, Retry, Snooze
-from steadyworker.link import CANCEL, Answer, Link, Task
+from steadyworker.link import (
+    Answer,
+    CallService,
+    CancelCall,
+    FindEnded,
+    JobRequest,
+    Link,
+    MayCommit,
+    RememberFolder,
+    SaveCheckpoint,
+    SaveExportState,
+    Task,
+)
 from steadyworker.outcome import Counters, Failed, Outcome, Settlement
 from steadyworker.payload import encode, plain_encode
 from steadyworker.retry import count, decide, drawn_delay
@@ -32,7 +44,7 @@ C = TypeVar("C", default=Any)
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class RunResult:
     """
     The result of one run.
 
@@ -65,7 +77,7 @@ def run_one(
     headers: Mapping[str, str] | None = None,
     stop_at_checkpoint: int | None = None,
     raises: bool = True,
-) -> Ran:
+) -> RunResult:
     """
     Run one job in the calling thread, and return its result.
 
@@ -116,7 +128,7 @@ def run_one(
         raise ran.error
     counters = count(ran.outcome, Counters(attempts=attempt - 1), clock.wall())
     settlement = decide(ran.outcome, counters, cls.retry, drawn_delay(ran.outcome, counters, cls.retry))
-    return Ran(ran.outcome, settlement, ran.error, desk.checkpoints, desk.progress, link.exports, logs)
+    return RunResult(ran.outcome, settlement, ran.error, desk.checkpoints, desk.progress, link.exports, logs)
 
 
 class _Desk:
@@ -128,25 +140,25 @@ class _Desk:
         self.progress: list[tuple[float | None, float | None, str]] = []
         self._stop_at = stop_at_checkpoint
 
-    def progressed(self, done: float | None, total: float | None, note: str) -> None:
+    def send_progress(self, done: float | None, total: float | None, note: str) -> None:
         self.progress.append((done, total, note))
 
-    def asked(self, id: int, what: str, data: Any) -> None:
+    def send_request(self, id: int, request: JobRequest) -> None:
         answer: Any = True
-        match what:
-            case "checkpoint":
-                self.checkpoints.append(msgspec.json.decode(data))
+        match request:
+            case SaveCheckpoint(value=value):
+                self.checkpoints.append(msgspec.json.decode(value))
                 if len(self.checkpoints) == self._stop_at:
                     self.link.interrupt("shutdown", hard=True)
-            case "ended":
+            case FindEnded():
                 answer = []
-            case "export_state" | "may_commit" | "staged":
-                pass
-            case _ if what != CANCEL:
+            case CallService(service=service):
                 raise RuntimeError(
-                    f"Expected a job that needs no service of a worker process, got a request for {what!r}: "
+                    f"Expected a job that needs no service of a worker process, got a request for {service!r}: "
                     "use steadyworker.testing.Harness, or give the handler a fake."
                 )
+            case SaveExportState() | MayCommit() | RememberFolder() | CancelCall():
+                pass
         self.link.answer(id, Answer(answer))
 
 
@@ -174,5 +186,5 @@ class _Recorder(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Append the record to the lines."""
-        said = record.msg if isinstance(record.msg, dict) else {"event": record.getMessage()}
-        self.lines.append({"level": record.levelname.lower(), "logger": record.name, **said})
+        fields = record.msg if isinstance(record.msg, dict) else {"event": record.getMessage()}
+        self.lines.append({"level": record.levelname.lower(), "logger": record.name, **fields})

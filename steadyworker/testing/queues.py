@@ -24,7 +24,7 @@ from steadyworker.errors import (
 
 
 @dataclass(slots=True, eq=False)
-class Message:
+class QueuedMessage:
     """A message in a queue, until it is acknowledged; tests may read it, but must not change it."""
 
     queue: str
@@ -35,22 +35,22 @@ class Message:
     sent_at: float
     order: int
     handed: int = 0
-    holder: Consumer | None = None
+    holder: MemoryConsumer | None = None
     pumped: int = 0
 
 
 @dataclass(slots=True, eq=False)
-class Consumer:
+class MemoryConsumer:
     """The broker's state of one consumer: of a MemoryAdapter, or of a reader of dead letters."""
 
     queue: str
-    tell: Sink = field(default=lambda _: None)
+    sink: Sink = field(default=lambda _: None)
     epoch: int = 0
     connected: bool = False
     window: int = 0
     next_id: int = 0
     outbox: deque[Signal] = field(default_factory=deque)
-    held: dict[str, Message] = field(default_factory=dict)
+    held: dict[str, QueuedMessage] = field(default_factory=dict)
     revoked: set[str] = field(default_factory=set)
     settlement_lost: bool | None = None
     confirm_lost: bool | None = None
@@ -67,16 +67,16 @@ class Queues:
     """
     The consumers, and the messages of each queue, ordered by due time and then by time of arrival.
 
-    Methods that adapters call take the lock themselves.
+    Methods that adapters call acquire the lock themselves.
     The other methods are for the MemoryBroker, which must hold the lock when it calls them.
     """
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.lock = threading.RLock()
-        self.everyone: list[Consumer] = []
-        self.readers: list[Consumer] = []
-        self.by_name: dict[str, list[Message]] = {}
+        self.everyone: list[MemoryConsumer] = []
+        self.readers: list[MemoryConsumer] = []
+        self.by_name: dict[str, list[QueuedMessage]] = {}
         self.deleted: set[str] = set()
         self.full: set[str] = set()
         self.down: str | None = None
@@ -87,19 +87,19 @@ class Queues:
         self.dead_letter_queues: dict[str, str] = {}
         self._order = 0
 
-    def messages(self, queue: str) -> list[Message]:
+    def messages(self, queue: str) -> list[QueuedMessage]:
         """Return every message that is not acknowledged, in the order of their due times."""
         with self.lock:
             return list(self.by_name.get(queue, ()))
 
-    def connect(self, consumer: Consumer) -> None:
+    def connect(self, consumer: MemoryConsumer) -> None:
         """Connect the consumer at the next pump."""
         with self.lock:
             self.everyone.append(consumer)
             if self.down is not None:
                 consumer.outbox.append(Unreachable(self.down))
 
-    def close(self, consumer: Consumer) -> None:
+    def close(self, consumer: MemoryConsumer) -> None:
         """Remove the consumer: its messages are redelivered, and it receives no more signals."""
         with self.lock:
             consumer.give_back()
@@ -108,7 +108,7 @@ class Queues:
                 if consumer in group:
                     group.remove(consumer)
 
-    def publish(self, consumer: Consumer, queue: str, message: OutgoingMessage) -> None:
+    def publish(self, consumer: MemoryConsumer, queue: str, message: OutgoingMessage) -> None:
         """Put a message into a queue."""
         with self.lock:
             refusal = self.down or self.blocked
@@ -132,7 +132,7 @@ class Queues:
             if lost is not None:
                 raise PublishFailed("Expected a confirm, got none: the message may or may not be in its queue.")
 
-    def settle(self, consumer: Consumer, delivery: Delivery, how: Settle) -> None:
+    def settle(self, consumer: MemoryConsumer, delivery: Delivery, how: Settle) -> None:
         """Settle a delivery of the consumer's present epoch."""
         with self.lock:
             if not consumer.connected or delivery.epoch != consumer.epoch or delivery.id in consumer.revoked:
@@ -142,7 +142,7 @@ class Queues:
                 )
             lost, consumer.settlement_lost = consumer.settlement_lost, None
             if lost is not False:
-                self._take(consumer, delivery.id, how)
+                self._remove(consumer, delivery.id, how)
             if lost is not None:
                 self.end_epoch(consumer, "a settlement without a reply")
                 raise Unsettled("Expected the broker's reply, got none: the message is either gone or redelivered.")
@@ -166,14 +166,14 @@ class Queues:
         if self.down is not None:
             raise BrokerUnavailable(f"Expected a broker that responds, got: {self.down}.")
 
-    def open_reader(self, reader: Consumer) -> None:
+    def open_reader(self, reader: MemoryConsumer) -> None:
         """Record a reader of dead letters until `close`; raises LettersHeld if the queue already has a reader."""
         with self.lock:
             if any(other.queue == reader.queue for other in self.readers):
                 raise LettersHeld(f"Expected no other reader of {reader.queue!r}, got one: wait until it has ended.")
             self.readers.append(reader)
 
-    def read(self, reader: Consumer) -> Iterator[Delivery]:
+    def read(self, reader: MemoryConsumer) -> Iterator[Delivery]:
         """Yield each message that is due now, and hold it for this reader of dead letters."""
         self.reach()
         for message in self.messages(reader.queue):
@@ -188,7 +188,7 @@ class Queues:
         self._order += 1
         due = self.clock.boottime() + delay
         id_ = message_id or f"m-{self._order}"
-        message = Message(queue, body, headers, id_, due, self.clock.wall(), self._order)
+        message = QueuedMessage(queue, body, headers, id_, due, self.clock.wall(), self._order)
         insort(self.by_name.setdefault(queue, []), message, key=_place)
 
     def hasten(self, key: str) -> None:
@@ -200,10 +200,10 @@ class Queues:
                 message.due = now
                 insort(self.by_name[message.queue], message, key=_place)
 
-    def due(self, queue: str, pump: int, limit: int | None = None) -> list[Message]:
+    def due(self, queue: str, pump: int, limit: int | None = None) -> list[QueuedMessage]:
         """Return the messages that can be delivered now, and that this pump has not yet delivered, oldest first."""
         now = self.clock.boottime()
-        due: list[Message] = []
+        due: list[QueuedMessage] = []
         for message in self.by_name.get(queue, ()):
             if message.due > now or len(due) == limit:
                 break
@@ -211,7 +211,7 @@ class Queues:
                 due.append(message)
         return due
 
-    def plan(self, consumer: Consumer, message: Message, pump: int = 0) -> Delivery:
+    def plan(self, consumer: MemoryConsumer, message: QueuedMessage, pump: int = 0) -> Delivery:
         """Make the consumer hold the message, and return the delivery."""
         consumer.next_id += 1
         id_ = str(consumer.next_id)
@@ -230,15 +230,15 @@ class Queues:
             sent_at=message.sent_at,
         )
 
-    def end_epoch(self, consumer: Consumer, cause: str) -> None:
+    def end_epoch(self, consumer: MemoryConsumer, cause: str) -> None:
         """Cut the consumer's connection; the next pump sends it `Lost`."""
         if consumer.connected:
             consumer.give_back()
             consumer.connected = False
             consumer.outbox.append(Lost(consumer.epoch, cause))
 
-    def revoke(self, key: str) -> tuple[Consumer, str]:
-        """Take an un-acked message from its consumer; return the consumer, and the id of the invalid delivery."""
+    def revoke(self, key: str) -> tuple[MemoryConsumer, str]:
+        """Remove an un-acked message from its consumer; return the consumer, and the id of the invalid delivery."""
         for message in self.find(key):
             if (holder := message.holder) is not None:
                 id_ = next(id_ for id_, held in holder.held.items() if held is message)
@@ -250,7 +250,7 @@ class Queues:
             f"Expected an un-acked message {key!r}, got one that no consumer holds: call `pump` first, which delivers it."
         )
 
-    def lose(self, message: Message, *, silent: bool) -> None:
+    def lose(self, message: QueuedMessage, *, silent: bool) -> None:
         """Remove a message; `silent` as in `MemoryBroker.lose`."""
         self.by_name[message.queue].remove(message)
         if (holder := message.holder) is not None:
@@ -260,7 +260,7 @@ class Queues:
             if not silent:
                 holder.revoked.add(id_)
 
-    def find(self, key: str) -> list[Message]:
+    def find(self, key: str) -> list[QueuedMessage]:
         """Return the messages with this job key or message id; raises LookupError if there is none."""
         everything = (message for queue in self.by_name.values() for message in queue)
         found = [message for message in everything if key in (message.message_id, message.headers.get(KEY))]
@@ -272,7 +272,7 @@ class Queues:
         """Return the delay, rounded up to a level or cut to the longest level; without levels, return it unchanged."""
         return next((level for level in self.levels if level >= wanted), max(self.levels, default=wanted))
 
-    def _take(self, consumer: Consumer, id_: str, how: Settle) -> None:
+    def _remove(self, consumer: MemoryConsumer, id_: str, how: Settle) -> None:
         message = consumer.held.pop(id_, None)
         if message is not None:  # otherwise it is already settled, and a second settlement does nothing
             message.holder = None
@@ -282,5 +282,5 @@ class Queues:
                 self.put(self.dead_letter_queues[message.queue], message.body, message.headers, message.message_id)
 
 
-def _place(message: Message) -> tuple[float, int]:
+def _place(message: QueuedMessage) -> tuple[float, int]:
     return message.due, message.order

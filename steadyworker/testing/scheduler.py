@@ -16,7 +16,7 @@ from steadyworker.testing.broker import MemoryBroker
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.worker_process import WorkerProcess
 
-_LOOK = 0.05
+_POLL = 0.05
 _PATIENCE = 0.5
 _STAGE = 10.0
 _AT_ONCE = 1e-9
@@ -51,23 +51,23 @@ class Turns:
             self._clock.advance(max(_AT_ONCE, min([left, *self._due()])))
             self._settle()
 
-    def until(self, reached: Callable[[], object], told: Callable[[], str], timeout: float) -> None:
+    def until(self, reached: Callable[[], object], describe: Callable[[], str], timeout: float) -> None:
         """
         Run turns until `reached` returns something true.
 
-        Raises AssertionError, with the text of `told`, after `timeout` real seconds, or if nothing more can happen.
+        Raises AssertionError, with the text of `describe`, after `timeout` real seconds, or if nothing more can happen.
         """
         deadline = self._real.monotonic() + timeout
         while not reached():
             left = deadline - self._real.monotonic()
             if left <= 0:
-                raise AssertionError(f"{told()} This did not change within {timeout:g} s.")
+                raise AssertionError(f"{describe()} This did not change within {timeout:g} s.")
             if self.turn():
                 continue
             if any(process.busy for process in self._processes):
-                self.wake.wait(min(left, _LOOK))
+                self.wake.wait(min(left, _POLL))
             elif not self._skip():
-                raise AssertionError(f"{told()} Nothing is running that could change this.")
+                raise AssertionError(f"{describe()} Nothing is running that could change this.")
 
     def warm_up(self, process: WorkerProcess, within: float) -> None:
         """Run turns until each `setup` of this worker process has returned or failed, or `within` real seconds are over."""
@@ -78,7 +78,7 @@ class Turns:
                 process.warming
             )  # read before the turn: a slot that is warm by now has posted its event, and the turn below handles it
             if not self.turn() and warming:
-                self.wake.wait(_LOOK)
+                self.wake.wait(_POLL)
 
     def finish(self, processes: Sequence[WorkerProcess], *, by_force: bool) -> bool:
         """
@@ -96,7 +96,7 @@ class Turns:
             if by_force or not busy:
                 self._clock.advance(_PATIENCE)
             if busy:
-                self.wake.wait(_LOOK)
+                self.wake.wait(_POLL)
         return True
 
     def _settle(self) -> None:

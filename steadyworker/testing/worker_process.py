@@ -25,7 +25,7 @@ from steadyworker.slots.thread import ThreadSlot
 from steadyworker.spec import WorkerSpec
 from steadyworker.testing.broker import MemoryBroker
 from steadyworker.testing.clock import FakeClock
-from steadyworker.testing.flaky_ledger import LedgerLine
+from steadyworker.testing.flaky_ledger import FlakyLedger
 from steadyworker.testing.memory_adapter import MemoryAdapter
 
 NAMESPACE = "harness"
@@ -57,7 +57,7 @@ class WorkerProcess:
         processes: bool,
     ) -> None:
         self.owner = owner
-        self.ledger = LedgerLine(ledger)
+        self.ledger = FlakyLedger(ledger)
         self.frozen = False
         self.stopped = False
         self._clock = clock
@@ -85,10 +85,10 @@ class WorkerProcess:
                 adoption=adoption,
             )
             self.adapters.append(adapter)
-            self.runners.append(_Runner(deps, wake))
+            self.runners.append(_HarnessRunner(deps, wake))
         queues = [registered_name(NAMESPACE, spec.queue) for spec in specs]
         self._keeper = Keeper(line, owner, owner, queues, self.runners, clock, self._times)
-        self._keeper_due = self._look_due = clock.monotonic()
+        self._keeper_due = self._cancels_due = clock.monotonic()
         for runner in self.runners:
             runner.start()
 
@@ -100,9 +100,9 @@ class WorkerProcess:
         if done:
             self._keeper.turn()
             self._keeper_due = self._clock.monotonic() + (_SOON if self._keeper.away else self._times.renew)
-        if self._looks and self._clock.monotonic() >= self._look_due:
-            self._keeper.look()
-            self._look_due = self._clock.monotonic() + self._times.cancel_look
+        if self._reads_cancels and self._clock.monotonic() >= self._cancels_due:
+            self._keeper.read_cancels()
+            self._cancels_due = self._clock.monotonic() + self._times.cancel_poll
             done = True
         for runner in self.runners:
             done |= runner.drain_inbox() > 0 or runner.timers.next_in() == 0.0
@@ -137,11 +137,11 @@ class WorkerProcess:
     def due_in(self) -> float:
         """The seconds until the next timer, renewal or read of the cancel marks."""
         timers = (runner.timers.next_in() for runner in self.runners)
-        keeper = min(self._keeper_due, self._look_due) if self._looks else self._keeper_due
+        keeper = min(self._keeper_due, self._cancels_due) if self._reads_cancels else self._keeper_due
         return max(0.0, min(keeper - self._clock.monotonic(), *(due for due in timers if due is not None)))
 
     @property
-    def _looks(self) -> bool:
+    def _reads_cancels(self) -> bool:
         """True while the process reads cancel marks: jobs run here, and the ledger responds."""
         return not self._keeper.away and any(runner.tokens() for runner in self.runners)
 
@@ -199,7 +199,7 @@ class WorkerProcess:
         self._keeper_due = self._clock.monotonic()
 
 
-class _Runner(Runner):
+class _HarnessRunner(Runner):
     """A runner that wakes the test's thread at each event."""
 
     def __init__(self, deps: Deps, wake: Callable[[], None]) -> None:
@@ -213,7 +213,7 @@ class _Runner(Runner):
         self._wake()
 
 
-class _Thread(ThreadSlot):
+class _HarnessThread(ThreadSlot):
     """A thread slot that records whether it has failed since its last start."""
 
     down = False
@@ -223,7 +223,7 @@ class _Thread(ThreadSlot):
         super().start(sink)
 
 
-class _Process(ProcessSlot):
+class _HarnessProcess(ProcessSlot):
     """A process slot that records whether it has failed since its last start."""
 
     down = False
@@ -235,11 +235,13 @@ class _Process(ProcessSlot):
 
 def _slot(number: int, spec: WorkerSpec, clock: FakeClock, *, processes: bool) -> Slot:
     """Return a new slot; a child process uses the machine's clock, because fake time does not reach it."""
-    return _Process(number, spec, clock=SystemClock()) if processes else _Thread(number, spec, clock=clock)
+    return (
+        _HarnessProcess(number, spec, clock=SystemClock()) if processes else _HarnessThread(number, spec, clock=clock)
+    )
 
 
-def _slot_of(slots: Sequence[Slot], number: int) -> _Thread | _Process:
-    return next(slot for slot in slots if isinstance(slot, (_Thread, _Process)) and slot.id == number)
+def _slot_of(slots: Sequence[Slot], number: int) -> _HarnessThread | _HarnessProcess:
+    return next(slot for slot in slots if isinstance(slot, (_HarnessThread, _HarnessProcess)) and slot.id == number)
 
 
 def _run_in(slot: Slot, runner: Runner) -> Run | None:

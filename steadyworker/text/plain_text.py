@@ -34,8 +34,8 @@ def plain_text(value: object, limit: int = LONGEST) -> str:
         case bytes() | bytearray():
             text = bytes(value[:_SEARCHED]).decode("utf-8", "backslashreplace")
         case BaseException():
-            said = _printed(value)
-            text = f"{type(value).__name__}: {said}" if said else type(value).__name__
+            printed = _printed(value)
+            text = f"{type(value).__name__}: {printed}" if printed else type(value).__name__
         case _:
             text = _printed(value)
     text = redact(as_unicode(text).replace("\0", "\\x00"))

@@ -116,7 +116,7 @@ _BASIC = re.compile(r"\b(basic\s{1,9})([a-z0-9+/]{4,}={0,2})", re.IGNORECASE)
 # The path of a field in an error message such as `$.password: expected str, got int`, which contains no secret.
 _PLACE = re.compile(r"\$(?:\.[\w-]{1,60}|\[\d{1,9}\]){0,9}\.\w{0,60}$")
 _LONGEST_PLACE = 700
-_SAID_OF_PLACES = frozenset({"duplicate", "expected", "field", "input", "missing", "unknown"})
+_WORDS_ABOUT_FIELDS = frozenset({"duplicate", "expected", "field", "input", "missing", "unknown"})
 _WORDS = re.compile(r" [a-z]{2,}")
 _PUNCTUATION = 3  # characters; a text this short without a letter or digit is not a secret
 _PREFIX = 2  # characters: b, rb
@@ -198,8 +198,8 @@ def _is_port_and_query(text: str) -> bool:
 def _redacted_basic(match: re.Match[str]) -> str:
     """Return the scheme without its credentials, which are `user:password` in base64; other words stay."""
     given = match[2].rstrip("=")
-    said = base64.b64decode(given[: len(given) // 4 * 4])
-    return f"{match[1]}{REDACTED}" if b":" in said else match[0]
+    decoded = base64.b64decode(given[: len(given) // 4 * 4])
+    return f"{match[1]}{REDACTED}" if b":" in decoded else match[0]
 
 
 def _redacted_pair(match: re.Match[str]) -> str:
@@ -211,7 +211,7 @@ def _redacted_pair(match: re.Match[str]) -> str:
         return f"{name}{before if len(before) <= _PREFIX else ''}{quote}{REDACTED}{quote}"
     value = match[0].removeprefix(name)
     text, end = match.string, match.end()
-    if value in _SAID_OF_PLACES and _PLACE.search(text, max(0, match.start() - _LONGEST_PLACE), match.start()):
+    if value in _WORDS_ABOUT_FIELDS and _PLACE.search(text, max(0, match.start() - _LONGEST_PLACE), match.start()):
         return match[0]
     if value == "not" and ":" in name and _WORDS.match(text, end):
         return match[0]  # secret: not found

@@ -12,7 +12,7 @@ from steadyworker_rocketmq.direct.member import LOCKED_FOR
 from steadyworker_rocketmq.grpc import GrpcAdapter
 from steadyworker_rocketmq.grpc.client import POLL_WITHIN
 from steadyworker_sqlite import open_adapter as open_sqlite
-from steadyworker_sqlite.session import LOOK, SILENCE
+from steadyworker_sqlite.session import SEARCH_EVERY, SILENCE
 from steadyworker_stomp import StompAdapter
 
 SPEC = QueueSpec("exports", "exports.dead")
@@ -39,7 +39,7 @@ def test_a_broker_of_rocketmq_delivers_again_when_a_lock_ends() -> None:
 def test_the_embedded_queue_delivers_again_what_a_frozen_process_holds() -> None:
     got = capabilities(open_sqlite("sqlite:/nowhere/broker.db", SPEC, Settings()))
     assert got.redelivers_within == SILENCE
-    assert got.answers_within == DEFAULT.answers_within >= 2.0 * LOOK
+    assert got.answers_within == DEFAULT.answers_within >= 2.0 * SEARCH_EVERY
 
 
 @pytest.mark.parametrize("adapter", [RabbitmqAdapter, StompAdapter])

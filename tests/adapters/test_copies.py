@@ -16,15 +16,15 @@ from steadyworker.clock import Times
 from steadyworker.deadletters import DeadLetterQueue
 from steadyworker.delivery import HOP, KEY, ROUND, UID
 from steadyworker.ledger.base import Claimed, Moving, Row, Verdict
-from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.outcome import Counters
 from steadyworker.runner.envelope import Envelope, identify
 from steadyworker.runner.planning import deferred, message_for
 from steadyworker.testing.clock import FakeClock
+from steadyworker.testing.memory_ledger import MemoryLedger
 from steadyworker_rabbitmq import messages as amqp
 from steadyworker_rocketmq import messages as rocketmq
 from steadyworker_rocketmq.names import PROXY_PROPERTIES_BYTES
-from steadyworker_sqlite.headers import headers_of
+from steadyworker_sqlite.store import headers_of
 from steadyworker_stomp import messages as stomp
 from steadyworker_stomp.dialects import ARTEMIS, CLASSIC, Dialect
 

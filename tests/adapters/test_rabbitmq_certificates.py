@@ -1,4 +1,4 @@
-"""A certificate is a login: with it alone a worker comes in; who has another, or none, hears what is wrong with it."""
+"""A certificate is a login: with it alone a worker comes in; for another one, or none, the error names what is wrong with it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ Eventually = Callable[..., Any]
 
 
 class Worker:
-    """One adapter, and all that it heard."""
+    """One adapter, and all signals that it sent."""
 
     def __init__(self, url: str) -> None:
-        self.heard: list[Any] = []
+        self.signals: list[Any] = []
         self.adapter = RabbitmqAdapter(url, SPEC, Settings(delays=(1.0,)))
         self.adapter.prefetch(1)
-        self.adapter.start(self.heard.append)
+        self.adapter.start(self.signals.append)
 
     def first(self, kind: type[Any], eventually: Eventually) -> Any:
-        return eventually(lambda: [said for said in list(self.heard) if isinstance(said, kind)])[0]
+        return eventually(lambda: [signal for signal in list(self.signals) if isinstance(signal, kind)])[0]
 
 
 OpenWorker = Callable[[str], Worker]
@@ -71,9 +71,9 @@ class Desk:
         """Without a user, and without a password."""
         return f"amqps://127.0.0.1:{port or self.node.amqps}/{self.vhost.name}?cafile={self.node.ca_file}{options}"
 
-    def is_secret(self, *said: object) -> None:
-        """No line of a key is in what was said."""
-        text = "".join(map(repr, said))
+    def is_secret(self, *texts: object) -> None:
+        """No line of a key is in these texts."""
+        text = "".join(map(repr, texts))
         lines = [line for key in self.keys for line in key.splitlines() if not line.startswith("-----")]
         assert lines
         assert not [line for line in lines if line in text]
@@ -94,7 +94,7 @@ def test_a_certificate_logs_in_without_a_password(desk: Desk, open_worker: OpenW
     assert worker.adapter.findings(SPEC) == []
     with worker.adapter.dead_letters() as dead:
         assert list(dead) == []
-    assert not [said for said in worker.heard if isinstance(said, Unreachable)]
+    assert not [signal for signal in worker.signals if isinstance(signal, Unreachable)]
 
 
 def test_a_name_that_nobody_has_is_final(
@@ -104,11 +104,11 @@ def test_a_name_that_nobody_has_is_final(
     worker = open_worker(desk.url(desk.issued("nobody")))
     gone = worker.first(Unreachable, eventually)
     (finding,) = worker.adapter.findings(SPEC)
-    for said in (gone.cause, finding.what):
-        assert "ssl_cert_login_from" in said
-        assert "certfile" in said
+    for text in (gone.cause, finding.what):
+        assert "ssl_cert_login_from" in text
+        assert "certfile" in text
     assert gone.final
-    desk.is_secret(worker.heard, finding, caplog.text)
+    desk.is_secret(worker.signals, finding, caplog.text)
 
 
 @pytest.mark.parametrize("tls", ["tlsv1.2", "tlsv1.3"])
@@ -121,22 +121,22 @@ def test_a_certificate_that_is_refused_is_final(
     tls: str,
     given: str,
 ) -> None:
-    """Within the handshake (1.2), or when it seemed to be over (1.3): the broker's own word is heard, and said."""
+    """Within the handshake (1.2), or when it seemed to be over (1.3): the error has the broker's own alert."""
     caplog.set_level("DEBUG")
     foreign = desk.issued(desk.vhost.user, by=trustme.CA())
     with desk.node.listener_for_certificates(tls) as port:
         worker = open_worker(desk.url("" if given == "none" else foreign, port))
         gone = worker.first(Unreachable, eventually)
         (finding,) = worker.adapter.findings(SPEC)
-        for said in (gone.cause, finding.what):
-            assert "_ALERT_" in said
-            assert "certfile" in said
+        for text in (gone.cause, finding.what):
+            assert "_ALERT_" in text
+            assert "certfile" in text
         assert gone.final
-        desk.is_secret(worker.heard, finding, caplog.text)
+        desk.is_secret(worker.signals, finding, caplog.text)
 
 
-def test_what_a_certificates_user_may_not_is_said_without_their_name(desk: Desk) -> None:
-    """AMQP does not tell whom the broker took the certificate for."""
+def test_a_missing_right_of_a_certificates_user_is_named_without_the_user(desk: Desk) -> None:
+    """AMQP does not report which user the certificate names."""
     path = f"permissions/{desk.vhost.name}/{desk.vhost.user}"
     desk.node.management("PUT", path, {"configure": "^$", "write": "^$", "read": "^$"})
     adapter = RabbitmqAdapter(desk.url(desk.issued(desk.vhost.user)), SPEC, Settings(delays=(1.0,)))
@@ -163,4 +163,4 @@ def test_a_certificate_that_is_refused_later_is_waited_for(
     assert not worker.first(Unreachable, eventually).final
     for file, content in zip(files, good, strict=True):
         file.write_bytes(content)
-    eventually(lambda: len([said for said in worker.heard if isinstance(said, Connected)]) == 2)
+    eventually(lambda: len([signal for signal in worker.signals if isinstance(signal, Connected)]) == 2)

@@ -32,8 +32,11 @@ class TestRabbitmqAdapter(AdapterSuite):
     def cut(self, adapter: Adapter) -> None:
         self.proxy.cut()
 
-    def test_a_classic_queue_counts_no_holder(self, open_adapter: Callable[[], Adapter], vhost: Vhost) -> None:
+    def test_a_classic_queue_counts_no_holder(
+        self, open_adapter: Callable[[], Adapter], rabbitmq: RabbitMQ, vhost: Vhost
+    ) -> None:
         """The queue is older than the worker; a quorum queue, which the adapter creates itself, counts a holder."""
+        self.url += f"?management={rabbitmq.management_url}"  # before 4.3, only this API reports the type
         with closing(pika.BlockingConnection(pika.URLParameters(vhost.url))) as connection:
             connection.channel().queue_declare("exports", durable=True, arguments={"x-queue-type": "classic"})
         one = open_adapter()

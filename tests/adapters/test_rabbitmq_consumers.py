@@ -28,9 +28,9 @@ class Client:
         self.deliveries: list[Delivery] = []
         self.lost: list[Lost] = []
         self.adapter = RabbitmqAdapter(url, spec, Settings(delays=(1.0,)))
-        self.adapter.start(self._hear)
+        self.adapter.start(self._receive)
 
-    def _hear(self, signal: Signal) -> None:
+    def _receive(self, signal: Signal) -> None:
         if isinstance(signal, Delivered):
             self.deliveries.append(signal.delivery)
         elif isinstance(signal, Lost):
@@ -47,12 +47,12 @@ class Client:
 
 
 @pytest.fixture
-def client(vhost: Vhost) -> Iterator[Callable[[], Client]]:
+def client(rabbitmq: RabbitMQ, vhost: Vhost) -> Iterator[Callable[[], Client]]:
     """Clients of this test's virtual host; stopped at its end."""
     clients: list[Client] = []
 
     def another() -> Client:
-        clients.append(Client(vhost.url))
+        clients.append(Client(f"{vhost.url}?management={rabbitmq.management_url}"))
         return clients[-1]
 
     yield another

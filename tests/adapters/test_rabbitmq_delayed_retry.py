@@ -11,7 +11,7 @@ import pytest
 from steadyworker.adapter import Connected, Delivered, Delivery, Finding, QueueSpec, Redelivered, Settings
 from steadyworker.delivery import KEY, OutgoingMessage, Settle, Settled, Target
 from steadyworker_rabbitmq import RabbitmqAdapter
-from steadyworker_rabbitmq.checks.queue_state import QueueState
+from steadyworker_rabbitmq.checks.queue_state import ExistingQueue
 from steadyworker_rabbitmq.checks.risks import delayed_retry
 from steadyworker_rabbitmq.topology import Topology
 from tests.brokers.rabbitmq import RabbitMQ, Vhost
@@ -29,7 +29,7 @@ Eventually = Callable[..., Any]
 
 @pytest.fixture
 def url(rabbitmq: RabbitMQ, vhost: Vhost) -> str:
-    """A virtual host whose operator has told all of its queues to delay."""
+    """A virtual host with a policy that makes all of its queues delay."""
     definition: Mapping[str, object] = (
         {"delayed-retry-type": "all", "delayed-retry-min": int(KEPT * 1000), "delayed-retry-max": 60_000}
         if rabbitmq.version >= (4, 3)
@@ -48,8 +48,8 @@ def adapter(url: str) -> Iterator[RabbitmqAdapter]:
     made.stop(5)
 
 
-class Heard(list[Any]):
-    """All that an adapter says."""
+class Signals(list[Any]):
+    """All signals of an adapter."""
 
     def delivery(self, eventually: Eventually, number: int) -> Delivery:
         def deliveries() -> list[Delivery]:
@@ -68,15 +68,15 @@ def test_a_copy_waits_for_its_level_only_and_is_never_handed_over_in_vain(
     adapter: RabbitmqAdapter, eventually: Eventually
 ) -> None:
     """Nobody gives back what lies in a retry queue: there is nothing for the broker to delay, or to count."""
-    heard = Heard()
+    signals = Signals()
     adapter.publish(OutgoingMessage(Target.WORK, b"{}", {KEY: "k-1"}))
-    adapter.start(heard.append)
-    delivery = heard.delivery(eventually, 1)
+    adapter.start(signals.append)
+    delivery = signals.delivery(eventually, 1)
     for number, delay in enumerate(SETTINGS.delays, 2):
         began = time.monotonic()
         adapter.publish(OutgoingMessage(Target.LATER, b"{}", {KEY: "k-1", "sw-hop": str(number)}, delay))
         assert adapter.settle(delivery, Settle.ACK) is Settled.CONFIRMED
-        delivery = heard.delivery(eventually, number)
+        delivery = signals.delivery(eventually, number)
         assert time.monotonic() - began >= delay
         assert delivery.headers["sw-hop"] == str(number)
         assert (delivery.redelivered, *hand_overs(delivery)) == (Redelivered.NO, None, None)
@@ -85,15 +85,15 @@ def test_a_copy_waits_for_its_level_only_and_is_never_handed_over_in_vain(
 def test_what_is_given_back_is_kept_for_a_while_and_no_limit_comes_nearer(
     rabbitmq: RabbitMQ, adapter: RabbitmqAdapter, url: str, eventually: Eventually
 ) -> None:
-    """By a release and by a stop; as long as the operator has said, and `check` says so."""
+    """By a release and by a stop; for the operator's time, which `check` reports."""
     keeps = rabbitmq.version >= (4, 3)
-    heard, others = Heard(), Heard()
+    signals, others = Signals(), Signals()
     adapter.publish(OutgoingMessage(Target.WORK, b"{}", {KEY: "k-1"}))
-    adapter.start(heard.append)
-    held = heard.delivery(eventually, 1)
+    adapter.start(signals.append)
+    held = signals.delivery(eventually, 1)
     began = time.monotonic()
     adapter.settle(held, Settle.RELEASE)
-    again = heard.delivery(eventually, 2)
+    again = signals.delivery(eventually, 2)
     other = RabbitmqAdapter(url, SPEC, SETTINGS)
     other.prefetch(1)
     other.start(others.append)
@@ -109,7 +109,7 @@ def test_what_is_given_back_is_kept_for_a_while_and_no_limit_comes_nearer(
     other.stop(5)
 
 
-def test_dead_letters_that_were_looked_at_come_back_and_check_says_when(
+def test_dead_letters_that_were_read_come_back_and_check_reports_when(
     rabbitmq: RabbitMQ, adapter: RabbitmqAdapter, eventually: Eventually
 ) -> None:
     adapter.publish(OutgoingMessage(Target.DEAD, b"{}", {KEY: "k-1"}))
@@ -127,31 +127,31 @@ def test_dead_letters_that_were_looked_at_come_back_and_check_says_when(
     if rabbitmq.version < (4, 3):
         assert found() == {}
         return
-    told = eventually(lambda: found() if len(found()) > 1 else {})
+    found_ = eventually(lambda: found() if len(found()) > 1 else {})
     dead = "Queue 'exports.dead' delays dead letters that were read (they are hidden for 3 s)."
     given_back = "released deliveries (an interrupted job goes on 3 s later)"
     lost = "deliveries lost with their worker or connection (the job is delivered again after a delay that grows by 3 s with each delivery, to 60 s)"
     remedy = "remove delayed-retry-type from policy 'delays', or from the operator policy that sets it."
-    assert {what: (each.level, each.remedy) for what, each in told.items()} == dict.fromkeys(
+    assert {what: (each.level, each.remedy) for what, each in found_.items()} == dict.fromkeys(
         (dead, f"Queue 'exports' delays {given_back} and {lost}."), ("warning", remedy)
     )
 
 
-def said(work: QueueState, version: tuple[int, ...] = (4, 3, 6)) -> list[str]:
-    """What `check` says of a work queue."""
-    (_, wanted, *_) = Topology(SPEC, SETTINGS).queues(version)
-    return [finding.what for finding in delayed_retry(version, wanted, work)]
+def delays(work: ExistingQueue, version: tuple[int, ...] = (4, 3, 6)) -> list[str]:
+    """The findings of `check` about the delays of a work queue."""
+    (_, planned, *_) = Topology(SPEC, SETTINGS).queues(version)
+    return [finding.what for finding in delayed_retry(version, planned, work)]
 
 
-def queue(kind: str | None, shortest: int | None = 2000, longest: int | None = None, **policy: object) -> QueueState:
+def queue(kind: str | None, shortest: int | None = 2000, longest: int | None = None, **policy: object) -> ExistingQueue:
     own = {"x-delayed-retry-type": kind, "x-delayed-retry-min": shortest, "x-delayed-retry-max": longest}
-    told: Any = {f"delayed-retry-{key}": value for key, value in policy.items()}
+    policies: Any = {f"delayed-retry-{key}": value for key, value in policy.items()}
     arguments = {"x-queue-type": "quorum", **{key: value for key, value in own.items() if value is not None}}
-    return QueueState("exports", arguments, told, "p", type="quorum")
+    return ExistingQueue("exports", arguments, policies, "p", type="quorum")
 
 
 @pytest.mark.parametrize(
-    ("work", "says"),
+    ("work", "expected"),
     [
         (queue(None), []),
         (queue("disabled"), []),
@@ -179,7 +179,7 @@ def queue(kind: str | None, shortest: int | None = 2000, longest: int | None = N
         ),
     ],
 )
-def test_what_applies_is_said_and_nothing_else(work: QueueState, says: list[str]) -> None:
+def test_what_applies_is_reported_and_nothing_else(work: ExistingQueue, expected: list[str]) -> None:
     """As tried on 4.3.6: without both a type and a `-min` nothing is delayed, `-max` caps, and a policy outranks the queue's own."""
-    assert said(work) == says
-    assert said(work, (4, 2, 0)) == []
+    assert delays(work) == expected
+    assert delays(work, (4, 2, 0)) == []

@@ -27,7 +27,7 @@ from steadyworker.adapter import (
     Unreachable,
 )
 from steadyworker.client import Client
-from steadyworker.config import load
+from steadyworker.config.resolve import load
 from steadyworker.delivery import HOP, KEY, OutgoingMessage, Settle, Settled, Target
 from steadyworker.errors import NotPublished, PublishFailed, SendError, StaleDelivery, TargetFull, TargetMissing
 from steadyworker_rabbitmq import RabbitmqAdapter
@@ -46,7 +46,7 @@ class RabbitmqBench(FaultBench):
     tls_scheme = "amqps"
     loggers = ("pika",)
     ended = "CONNECTION_FORCED"
-    large = 16_000_000  # RabbitMQ 4 refuses more than 16 MiB, if it is not told otherwise
+    large = 16_000_000  # RabbitMQ 4 refuses more than 16 MiB, by default
 
     @pytest.fixture(autouse=True)
     def access(self, vhost: Vhost) -> None:
@@ -96,7 +96,7 @@ class RabbitmqBench(FaultBench):
             yield connection.channel()
 
 
-class Hostile(pika.BasicProperties):  # type: ignore[misc]  # pika says nothing of its types
+class Hostile(pika.BasicProperties):  # type: ignore[misc]  # pika has no types
     """Headers that pika reads, and fails: a time of the year 35 million, or tables in tables in tables."""
 
     def __init__(self, entry: bytes) -> None:
@@ -119,7 +119,7 @@ class TestRabbitmqFaults(RabbitmqBench, FaultSuite):
 
     # --- The broker takes back ----------------------------------------------------------------------------------------
 
-    def test_a_delivery_timeout_ends_the_epoch_and_says_what_to_set(
+    def test_a_delivery_timeout_ends_the_epoch_and_names_what_to_set(
         self, rabbitmq_node: Node, open_worker: OpenWorker, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """406 up to 4.2, a bare cancel from 4.3: a new channel on the same connection, and the message comes again."""
@@ -142,7 +142,7 @@ class TestRabbitmqFaults(RabbitmqBench, FaultSuite):
             assert worker.adapter.settle(signal.delivery, Settle.ACK) is Settled.CONFIRMED
         assert not worker.all(Unreachable), "the connection stood all the time"
 
-    def test_a_deleted_queue_is_said_and_made_again(
+    def test_a_deleted_queue_is_reported_and_made_again(
         self, rabbitmq: RabbitMQ, vhost: Vhost, open_worker: OpenWorker, eventually: Eventually
     ) -> None:
         """In mode "declare"; its messages are gone, and the worker does not wait in silence without end."""
@@ -184,7 +184,7 @@ class TestRabbitmqFaults(RabbitmqBench, FaultSuite):
         threading.Event().wait(4)
         assert len(worker.all(Lost)) == 1
 
-    def test_a_permission_that_was_taken_is_said_and_waited_for(
+    def test_a_removed_permission_is_reported_and_waited_for(
         self, rabbitmq: RabbitMQ, wire: Wire, vhost: Vhost, open_worker: OpenWorker, eventually: Eventually
     ) -> None:
         worker = open_worker(wire.url)
@@ -196,8 +196,8 @@ class TestRabbitmqFaults(RabbitmqBench, FaultSuite):
         rabbitmq.management("PUT", path, {"configure": ".*", "write": "", "read": ""})
         eventually(lambda: not self._may_read())
         wire.proxy.cut()  # an open channel remembers for a while what it was allowed
-        said = eventually(lambda: [each for each in worker.all(Lost) if "access to queue" in each.cause])[0].cause
-        assert "set_permissions" in said
+        cause = eventually(lambda: [each for each in worker.all(Lost) if "access to queue" in each.cause])[0].cause
+        assert "set_permissions" in cause
         fresh = open_worker(topology="trust")
         with pytest.raises(NotPublished, match=r"refusal: ACCESS_REFUSED.*set_permissions"):
             fresh.adapter.publish(work())
@@ -205,7 +205,7 @@ class TestRabbitmqFaults(RabbitmqBench, FaultSuite):
         assert worker.delivery(eventually, 2).headers[KEY] == "k-1"
         fresh.adapter.publish(work())
 
-    def test_a_sender_without_permission_is_told_that_nothing_was_sent(
+    def test_a_sender_without_permission_learns_that_nothing_was_sent(
         self, rabbitmq: RabbitMQ, vhost: Vhost, open_worker: OpenWorker, tmp_path: Path, eventually: Eventually
     ) -> None:
         path = f"permissions/{vhost.name}/{vhost.user}"
@@ -224,7 +224,7 @@ class TestRabbitmqFaults(RabbitmqBench, FaultSuite):
     def test_of_several_messages_in_flight_only_the_newest_was_certainly_refused(
         self, rabbitmq: RabbitMQ, vhost: Vhost, open_worker: OpenWorker, eventually: Eventually
     ) -> None:
-        """The broker does not say which message it refused; it may have accepted those before."""
+        """The broker does not name the message that it refused; it may have accepted those before."""
         self.prepare(open_worker().adapter)
         path = f"permissions/{vhost.name}/{vhost.user}"
         rabbitmq.management("PUT", path, {"configure": ".*", "write": "", "read": ".*"})
@@ -238,11 +238,11 @@ class TestRabbitmqFaults(RabbitmqBench, FaultSuite):
             _Outgoing("", self.queue, pika.BasicProperties(message_id=f"k-{number}"), b"{}") for number in range(3)
         ]
 
-        def take() -> None:
+        def accept() -> None:
             for message in messages:
-                publisher._take(message)
+                publisher._accept(message)
 
-        publisher._io.call(take)
+        publisher._io.call(accept)
         errors = [message.confirmed.exception(60) for message in messages]
         assert [type(error) for error in errors] == [PublishFailed, PublishFailed, NotPublished]
 
@@ -269,7 +269,7 @@ class TestRabbitmqFaults(RabbitmqBench, FaultSuite):
     def test_headers_that_the_client_cannot_read_end_no_connection(
         self, vhost: Vhost, open_worker: OpenWorker, eventually: Eventually, entry: bytes
     ) -> None:
-        """The message says so where a number must stand, so that it becomes a dead letter; the next one is as it was sent."""
+        """The reason stands where a number must stand, so that it becomes a dead letter; the next one is as it was sent."""
         worker = open_worker()
         self.prepare(worker.adapter)
         with self.foreign_channel() as channel:
@@ -290,7 +290,7 @@ class TestRabbitmqFaults(RabbitmqBench, FaultSuite):
     def test_a_message_with_texts_that_are_no_utf_8_is_a_message_like_any_other(
         self, vhost: Vhost, open_worker: OpenWorker, eventually: Eventually
     ) -> None:
-        """RabbitMQ passes such bytes on, and pika answers bytes for them; a retry is published with what they look like."""
+        """RabbitMQ passes such bytes on, and pika answers bytes for them; a retry is published with their hexadecimal form."""
         worker = open_worker()
         self.prepare(worker.adapter)
         texts: Any = {"message_id": b"caf\xe9-1", "correlation_id": b"\xff"}
@@ -317,7 +317,7 @@ class TestRabbitmqFaults(RabbitmqBench, FaultSuite):
     def test_an_alarm_stops_publishes_and_no_ack(
         self, rabbitmq_node: Node, open_worker: OpenWorker, eventually: Eventually
     ) -> None:
-        """The publish under way waits, the next is refused at once, acks go on, and the end of the alarm is heard."""
+        """The publish under way waits, the next is refused at once, acks go on, and the end of the alarm is reported."""
         worker = open_worker(prefetch=3)
         worker.start()
         for number in range(3):
@@ -377,7 +377,7 @@ class TestRabbitmqFaults(RabbitmqBench, FaultSuite):
             worker.adapter.publish(work(to=target, delay=1.0))
         worker.adapter.publish(work(to=target, delay=1.0))
 
-    def test_a_full_target_is_said(self, rabbitmq: RabbitMQ, vhost: Vhost, open_worker: OpenWorker) -> None:
+    def test_a_full_target_is_reported(self, rabbitmq: RabbitMQ, vhost: Vhost, open_worker: OpenWorker) -> None:
         """`reject-publish`: the copy is refused, not dropped."""
         worker = open_worker()
         worker.adapter.publish(work())
@@ -424,7 +424,7 @@ class TestRabbitmqFaults(RabbitmqBench, FaultSuite):
         assert gone.final
         assert "the scheme and the port" in gone.cause
 
-    def test_a_port_that_is_not_for_this_is_said(
+    def test_a_port_that_is_not_for_this_is_reported(
         self, rabbitmq_node: Node, open_worker: OpenWorker, eventually: Eventually
     ) -> None:
         """The TLS port and the management port may close without a word, as a load balancer does that has nobody: that may heal."""

@@ -21,11 +21,11 @@ from steadyworker.deadletters import DeadLetterQueue
 from steadyworker.delivery import KEY
 from steadyworker.errors import LettersHeld
 from steadyworker.ledger.base import Ledger, State
-from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.names import normal_key
+from steadyworker.testing.memory_ledger import MemoryLedger
 from steadyworker_rabbitmq import RabbitmqAdapter
 from steadyworker_rabbitmq import deadletters as reader
-from tests.brokers.rabbitmq import Vhost
+from tests.brokers.rabbitmq import RabbitMQ, Vhost
 from tests.faults.proxy import Proxy
 from tests.support.stage import Processes, WorkerProcess, processes_at
 
@@ -102,7 +102,7 @@ def test_two_workers_with_one_dead_letter_queue_keep_their_letters_apart(
     assert depth(channel, DEAD) == 0
 
 
-def test_a_letter_that_the_broker_made_belongs_to_the_queue_that_the_broker_took_it_from(
+def test_a_letter_that_the_broker_made_belongs_to_the_queue_from_which_the_broker_moved_it(
     vhost: Vhost, channel: Any, open_letters: OpenLetters, eventually: Eventually
 ) -> None:
     """A copy whose delay is over has been moved twice: by its retry queue, and from its work queue."""
@@ -187,7 +187,7 @@ def test_a_letter_that_is_moved_to_another_worker_is_a_new_job_there(
 def test_two_operators_at_once_each_see_every_letter(
     vhost: Vhost, channel: Any, open_letters: OpenLetters, eventually: Eventually
 ) -> None:
-    """Each saw what the other one had not taken yet, and was told nothing of it."""
+    """Each saw the letters that the other one did not hold yet, without an error."""
     ledger = MemoryLedger(SystemClock(), Times())
     adapter = RabbitmqAdapter(vhost.url, QueueSpec("a", DEAD), SETTINGS)
     keys = [f"k-{number}" for number in range(300)]
@@ -207,7 +207,9 @@ def test_two_operators_at_once_each_see_every_letter(
     eventually(lambda: depth(channel, DEAD) == 300)
 
 
-def test_who_cannot_see_every_letter_is_told(vhost: Vhost, channel: Any, open_letters: OpenLetters) -> None:
+def test_a_reader_that_cannot_see_every_letter_is_refused(
+    vhost: Vhost, channel: Any, open_letters: OpenLetters
+) -> None:
     """A program that consumes the dead letters may hold any of them; so may one that takes them without being a consumer."""
     letters = open_letters("a", MemoryLedger(SystemClock(), Times()))
     letters._patience = 0.0
@@ -235,30 +237,30 @@ def test_a_reader_that_has_ended_and_is_still_counted_refuses_no_other(
     """A busy 3.10 counts a consumer until its letters are back in the queue."""
     adapter = RabbitmqAdapter(vhost.url, QueueSpec("a", DEAD), SETTINGS)
     adapter.publish(OutgoingMessage(Target.DEAD, b"{}", {KEY: "k"}))
-    look, looks = reader.RabbitmqDeadLetters._look, iter([(0, 1)])
-    monkeypatch.setattr(reader.RabbitmqDeadLetters, "_look", lambda self, on: next(looks, None) or look(self, on))
+    count, counts = reader.RabbitmqDeadLetters._count, iter([(0, 1)])
+    monkeypatch.setattr(reader.RabbitmqDeadLetters, "_count", lambda self, on: next(counts, None) or count(self, on))
     with adapter.dead_letters() as letters:
         assert len(list(letters)) == 1
     adapter.stop(5)
 
 
-def test_a_letter_that_vanishes_while_it_is_read_is_told(
+def test_a_letter_that_vanishes_while_it_is_read_is_reported(
     vhost: Vhost, channel: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the reader would take a part for the whole."""
+    """Else the reader would believe that a part is the whole."""
     monkeypatch.setattr(reader, "_NEXT_WITHIN", 0.2)
     adapter = RabbitmqAdapter(vhost.url, QueueSpec("a", DEAD), SETTINGS)
     for key in ("k-1", "k-2"):
         adapter.publish(OutgoingMessage(Target.DEAD, b"{}", {KEY: key}))
-    look = reader.RabbitmqDeadLetters._look
+    count = reader.RabbitmqDeadLetters._count
 
-    def taken_after_the_look(self: Any, on: Any) -> tuple[int, int]:
-        found = look(self, on)
+    def removed_after_the_count(self: Any, on: Any) -> tuple[int, int]:
+        found = count(self, on)
         if found[1] == 0:
             channel.basic_get(DEAD, auto_ack=True)
         return found
 
-    monkeypatch.setattr(reader.RabbitmqDeadLetters, "_look", taken_after_the_look)
+    monkeypatch.setattr(reader.RabbitmqDeadLetters, "_count", removed_after_the_count)
     with (
         adapter.dead_letters() as letters,
         pytest.raises(LettersHeld, match=r"Expected 2 dead letters .* got 1: another"),
@@ -267,7 +269,7 @@ def test_a_letter_that_vanishes_while_it_is_read_is_told(
     adapter.stop(5)
 
 
-def test_a_letter_that_takes_long_to_arrive_is_no_vanished_one(vhost: Vhost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_letter_that_arrives_slowly_is_no_vanished_one(vhost: Vhost, monkeypatch: pytest.MonkeyPatch) -> None:
     """A letter of 512 MiB takes longer than the broker may be silent; here, a slow network makes a small one as long."""
     monkeypatch.setattr(reader, "_NEXT_WITHIN", 0.5)
     with Proxy(vhost.url) as proxy:
@@ -359,12 +361,12 @@ class Floats(pika.BasicProperties):  # type: ignore[misc]  # pika has no type hi
         return pieces
 
 
-def test_check_names_a_queue_whose_letters_go_where_the_worker_does_not_look(vhost: Vhost) -> None:
+def test_check_names_a_queue_whose_letters_go_where_the_worker_does_not_read(rabbitmq: RabbitMQ, vhost: Vhost) -> None:
     """As `send QUEUE` makes it before a Worker names another dead-letter queue."""
     sender = RabbitmqAdapter(vhost.url, QueueSpec("a", "a.dead"), SETTINGS)
     sender.publish(OutgoingMessage(Target.WORK, b"{}", {KEY: "k"}))
     spec = QueueSpec("a", DEAD)
-    worker = RabbitmqAdapter(f"{vhost.url}?management=off", spec, SETTINGS)
+    worker = RabbitmqAdapter(f"{vhost.url}?management={rabbitmq.management_url}", spec, SETTINGS)
 
     def found(adapter: RabbitmqAdapter, spec: QueueSpec) -> list[Finding]:
         return [finding for finding in adapter.findings(spec) if "gives up" in finding.what]

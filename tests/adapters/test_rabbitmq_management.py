@@ -1,4 +1,4 @@
-"""The management API says what it likes, or nothing: it is never more than a reason why something is not known."""
+"""The management API can answer anything, or nothing: it is never more than a reason why something is not known."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from steadyworker_rabbitmq.checks.management import Management, Unanswered
-from steadyworker_rabbitmq.checks.queue_state import QueueState
+from steadyworker_rabbitmq.checks.management import ManagementApi, Unanswered
+from steadyworker_rabbitmq.checks.queue_state import ExistingQueue
 
 QUEUE = """{
     "type": "quorum", "durable": true, "arguments": {"x-queue-type": "quorum"}, "policy": "shop",
@@ -21,7 +21,7 @@ SECRET = "s3cr3t-pässword"
 
 
 class Server:
-    """Answers each request with what the test says, and remembers the paths and credentials."""
+    """Answers each request as the test has set it, and remembers the paths and credentials."""
 
     def __init__(self) -> None:
         self.status, self.body, self.location = 200, QUEUE.encode(), ""
@@ -71,11 +71,11 @@ def server(another: Callable[[], Server]) -> Server:
     return another()
 
 
-def at(url: str) -> Management:
-    return Management(url, "shop", SECRET, "a/b", within=0.5)
+def at(url: str) -> ManagementApi:
+    return ManagementApi(url, "shop", SECRET, "a/b", within=0.5)
 
 
-def unanswered(management: Management) -> str:
+def unanswered(management: ManagementApi) -> str:
     with pytest.raises(Unanswered) as raised:
         management.queue("exports")
     chain = f"{raised.value!r} {raised.value.__cause__!r} {management!r}"
@@ -83,8 +83,8 @@ def unanswered(management: Management) -> str:
     return str(raised.value)
 
 
-def test_a_queue_is_told_with_what_policies_add(server: Server) -> None:
-    assert at(f"{server.url}/rabbit").queue("ex ports/#é") == QueueState(
+def test_a_queue_is_reported_with_what_policies_add(server: Server) -> None:
+    assert at(f"{server.url}/rabbit").queue("ex ports/#é") == ExistingQueue(
         "ex ports/#é",
         arguments={"x-queue-type": "quorum"},
         policy={"consumer-timeout": 600_000},
@@ -114,7 +114,7 @@ def test_lists_in_arguments_and_policies_are_passed_on(server: Server) -> None:
         (b'{"arguments": {}, "effective_policy_definition": []}', {}),
     ],
 )
-def test_a_policy_that_is_not_told_is_unknown_and_not_none(
+def test_a_policy_that_is_not_reported_is_unknown_and_not_none(
     server: Server, body: bytes, policy: dict[str, int] | None
 ) -> None:
     server.body = body
@@ -129,12 +129,12 @@ def test_a_queue_that_it_does_not_know_is_none(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "said"),
+    ("status", "reason"),
     [(401, "'shop' may not read"), (403, "HTTP 403"), (503, "responded with HTTP 503"), (204, "HTTP 204")],
 )
-def test_a_refusal_is_a_reason(server: Server, status: int, said: str) -> None:
+def test_a_refusal_is_a_reason(server: Server, status: int, reason: str) -> None:
     server.status, server.body = status, b""
-    assert said in unanswered(at(server.url))
+    assert reason in unanswered(at(server.url))
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_nobody_there_is_a_reason(server: Server) -> None:
 
 
 @pytest.mark.parametrize("part", ["head", "body"])
-def test_an_answer_that_trickles_is_waited_for_no_longer_than_said(server: Server, part: str) -> None:
+def test_an_answer_that_trickles_is_waited_for_no_longer_than_the_limit(server: Server, part: str) -> None:
     """Each byte is in time, and the answer would take a minute."""
     over = threading.Event()
 
@@ -191,13 +191,13 @@ def test_an_answer_that_trickles_is_waited_for_no_longer_than_said(server: Serve
 
     server.http.RequestHandlerClass.do_GET = trickle  # type: ignore[attr-defined]
     before = time.monotonic()
-    said = unanswered(at(server.url))
+    reason = unanswered(at(server.url))
     over.set()
-    assert "does not respond (timed out)" in said
+    assert "does not respond (timed out)" in reason
     assert time.monotonic() - before < 5
 
 
-def test_a_server_that_says_nothing_is_waited_for_no_longer_than_said(server: Server) -> None:
+def test_a_silent_server_is_waited_for_no_longer_than_the_limit(server: Server) -> None:
     release = threading.Event()
     server.http.RequestHandlerClass.do_GET = lambda _: release.wait(20)  # type: ignore[attr-defined]
     assert "does not respond (timed out)" in unanswered(at(server.url))

@@ -25,7 +25,7 @@ from steadyworker.network.errors import Foreign, Refused
 from steadyworker.runner.unkeyed import fingerprint
 from steadyworker_rabbitmq.errors import translated, unavailable
 from steadyworker_rabbitmq.messages import EXACT, carried, delivery_of, properties_of, size_of
-from steadyworker_rabbitmq.pika_internals import Connection
+from steadyworker_rabbitmq.pika_internals import PikaConnection
 
 # --- Messages ---------------------------------------------------------------------------------------------------------
 
@@ -141,7 +141,7 @@ def test_what_is_no_utf_8_is_shown_and_travels_on() -> None:
     assert again.headers == {"table": {"\\xe9": [b"\xe9"]}, "ok": "1", "bytes": b"\xe9", "caf\\xe9": "2"}
 
 
-def test_what_cannot_be_shown_says_so_where_a_number_must_stand() -> None:
+def test_what_cannot_be_shown_has_its_reason_where_a_number_must_stand() -> None:
     deep: list[Any] = []
     for _ in range(5_000):
         deep = [deep]
@@ -170,7 +170,7 @@ def test_headers_that_grew_too_large_for_a_frame_travel_behind_the_body_with_the
 
 
 @pytest.mark.parametrize("headers", [{"n" * 256: "1"}, {"a": "\ud800"}])
-def test_what_amqp_cannot_say_is_refused(headers: dict[str, str]) -> None:
+def test_what_amqp_cannot_express_is_refused(headers: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"255 bytes|surrogates"):
         size_of(properties_of(OutgoingMessage(Target.WORK, b"", headers), "m", 0))
 
@@ -232,7 +232,7 @@ def expired() -> ssl.SSLCertVerificationError:
 
 
 @pytest.mark.parametrize(
-    ("error", "final", "says"),
+    ("error", "final", "text"),
     [
         (
             exceptions.ProbableAuthenticationError(closed(403, "ACCESS_REFUSED - Login was refused")),
@@ -269,11 +269,11 @@ def expired() -> ssl.SSLCertVerificationError:
         (KeyError("ctag1"), False, "ctag1"),
     ],
 )
-def test_every_error_of_the_client_is_one_of_ours(error: BaseException, final: bool, says: str) -> None:
+def test_every_error_of_the_client_is_one_of_ours(error: BaseException, final: bool, text: str) -> None:
     for raised in (error, failed(error)):
         ours = unavailable(raised, "h:5672")
         assert isinstance(ours, Refused) is final
-        assert says in str(ours)
+        assert text in str(ours)
         assert "h:5672" in str(ours)
         assert ours.__cause__ is raised
 
@@ -316,12 +316,12 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 def sender(transport: object) -> Any:
     """A connection that has this transport, and nothing else."""
-    connection: Any = object.__new__(Connection)
+    connection: Any = object.__new__(PikaConnection)
     connection._transport = transport
     return connection
 
 
-def test_what_a_socket_takes_is_sent_at_once(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_what_a_socket_accepts_is_sent_at_once(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     transport = Transport(ours)
     sender(transport)._adapter_emit_data(b"an acknowledgement")
@@ -329,7 +329,7 @@ def test_what_a_socket_takes_is_sent_at_once(pair: tuple[socket.socket, socket.s
     assert transport.written == b""
 
 
-def test_what_a_full_socket_does_not_take_is_left_to_pika_in_its_order(
+def test_what_a_full_socket_does_not_accept_is_left_to_pika_in_its_order(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     ours, theirs = pair

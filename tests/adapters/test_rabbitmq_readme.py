@@ -84,16 +84,16 @@ def consume(adapter: RabbitmqAdapter) -> Delivery:
 def test_the_table_has_every_queue_with_its_arguments(rabbitmq: RabbitMQ, vhost: Vhost, adapters: Adapters) -> None:
     adapters(WORKER).publish(message())
     made = {each["name"]: each["arguments"] for each in rabbitmq.management("GET", f"queues/{vhost.name}")}
-    said = queues()
-    work, dead, retry = QUEUE, f"{QUEUE}.dead", said.pop(f"{QUEUE}.later.1000ms")
+    documented = queues()
+    work, dead, retry = QUEUE, f"{QUEUE}.dead", documented.pop(f"{QUEUE}.later.1000ms")
     if rabbitmq.version < (4,):
         assert "On RabbitMQ 3, the work queue has no `x-delivery-limit`" in PAGE
-        del said[work]["x-delivery-limit"]
+        del documented[work]["x-delivery-limit"]
         (limit,) = re.findall(r"dead-letter queue is `x-delivery-limit=(\d+)`", PAGE)
-        said[dead]["x-delivery-limit"] = int(limit)
+        documented[dead]["x-delivery-limit"] = int(limit)
     for delay in Settings().delays:
-        said[f"{QUEUE}.later.{round(delay * 1000)}ms"] = retry | {"x-message-ttl": round(delay * 1000)}
-    assert made == said
+        documented[f"{QUEUE}.later.{round(delay * 1000)}ms"] = retry | {"x-message-ttl": round(delay * 1000)}
+    assert made == documented
 
 
 def test_each_role_does_its_work_with_exactly_the_rights_of_the_table(adapters: Adapters) -> None:
@@ -127,7 +127,7 @@ def test_each_role_does_its_work_with_exactly_the_rights_of_the_table(adapters: 
 
 @pytest.mark.parametrize("role", [WORKER_LATER, SENDER, OPERATOR])
 def test_a_worker_process_with_all_rights_comes_first(adapters: Adapters, role: str) -> None:
-    """The other rights create no queue; what is refused then says what to grant."""
+    """The other rights create no queue; what is refused then names what to grant."""
     with pytest.raises(Exception, match=r"set_permissions|create it"):
         adapters(role).publish(message())
 
@@ -138,8 +138,10 @@ def test_the_table_counts_the_connections_that_stay(
     def purposes() -> list[str]:
         """What the connections of the virtual host are for; asked four times a second, because an answer costs the broker."""
         threading.Event().wait(0.25)
-        told = rabbitmq.management("GET", f"vhosts/{vhost.name}/connections")
-        return sorted(each["user_provided_name"].partition(" ")[2] for each in told if each.get("user_provided_name"))
+        connections = rabbitmq.management("GET", f"vhosts/{vhost.name}/connections")
+        return sorted(
+            each["user_provided_name"].partition(" ")[2] for each in connections if each.get("user_provided_name")
+        )
 
     table = section("Connections")
     worker = adapters(WORKER)

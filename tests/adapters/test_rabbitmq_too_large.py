@@ -17,10 +17,10 @@ from steadyworker.adapter import OutgoingMessage, QueueSpec, Settings, Target
 from steadyworker.errors import MessageRefused, NotPublished
 from steadyworker.ledger.base import State
 from steadyworker_rabbitmq import RabbitmqAdapter
-from steadyworker_rabbitmq.checks.probe import Broker
+from steadyworker_rabbitmq.checks.probe import BrokerProbe
 from steadyworker_rabbitmq.errors import QueueUnavailable
 from steadyworker_rabbitmq.publisher import _Outgoing
-from tests.brokers.rabbitmq import Node, Vhost
+from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
 from tests.support.jobs import Fails
 from tests.support.stage import Processes, processes_at
 
@@ -79,10 +79,10 @@ def test_the_broker_moves_a_message_above_its_limit_to_the_dead_letters_by_itsel
 
 
 @pytest.fixture
-def place(tmp_path: Path, vhost: Vhost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
+def place(rabbitmq: RabbitMQ, tmp_path: Path, vhost: Vhost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
     """Worker processes on RabbitMQ, with a ledger in a file."""
     monkeypatch.setenv("STEADYWORKER_DELAYS", "1")
-    with processes_at(f"{vhost.url}?management=off", tmp_path) as made:
+    with processes_at(f"{vhost.url}?management={rabbitmq.management_url}", tmp_path) as made:
         yield made
 
 
@@ -121,10 +121,10 @@ def test_a_worker_process_goes_on_behind_it_and_the_broker_keeps_it_whole(
     worker.ended(0)
 
 
-def test_where_the_queue_moves_nothing_the_worker_process_keeps_it_and_says_so(
+def test_where_the_queue_moves_nothing_the_worker_process_keeps_it_and_reports_it(
     rabbitmq_node: Node, place: Processes, channel: Any, eventually: Eventually
 ) -> None:
-    """The operator made the queue, without a dead-letter exchange; each command tells of the job, and its stop takes no time."""
+    """The operator made the queue, without a dead-letter exchange; each command shows the job, and its stop takes no time."""
     channel.queue_declare("fails", durable=True, arguments={"x-queue-type": "classic"})
     publish(channel, LARGE, b"{}")
     with limited(rabbitmq_node):
@@ -165,8 +165,8 @@ def test_a_full_dead_letter_queue_loses_no_message(
         worker.ended(0)
 
     def kept() -> bool:
-        told = rabbitmq_node.management("GET", f"queues/{vhost.name}/fails")
-        return (told.get("messages"), told.get("messages_dlx")) == (1, int(at_least_once))
+        queue = rabbitmq_node.management("GET", f"queues/{vhost.name}/fails")
+        return (queue.get("messages"), queue.get("messages_dlx")) == (1, int(at_least_once))
 
     eventually(kept)
 
@@ -187,11 +187,11 @@ def test_only_the_large_one_of_several_messages_in_flight_is_refused(rabbitmq_no
                 _Outgoing("", "work", pika.BasicProperties(message_id=str(n)), body) for n, body in enumerate(bodies)
             ]
 
-            def take() -> None:
+            def accept() -> None:
                 for each in sent:
-                    publisher._take(each)
+                    publisher._accept(each)
 
-            publisher._io.call(take)
+            publisher._io.call(accept)
             errors = [each.confirmed.exception(60) for each in sent]
         assert [type(error) for error in errors] == [MessageRefused, NotPublished, MessageRefused]
     finally:
@@ -210,17 +210,24 @@ def test_only_the_large_one_of_several_messages_in_flight_is_refused(rabbitmq_no
     ids=["to the dead-letter queue", "at most once", "without overflow", "nowhere", "elsewhere"],
 )
 def test_an_adapter_rejects_only_where_the_queue_moves_messages_to_its_dead_letters(
-    vhost: Vhost, channel: Any, arguments: dict[str, str], rejects: bool
+    rabbitmq: RabbitMQ, vhost: Vhost, channel: Any, arguments: dict[str, str], rejects: bool
 ) -> None:
-    """A queue that its operator made: elsewhere, a rejected message would be lost, or is lost if the dead-letter queue refuses it."""
+    """
+    A queue that its operator made: elsewhere, a rejected message would be lost, or is lost if the dead-letter queue refuses it.
+
+    Without the management API, the adapter does not know the arguments, and rejects nothing.
+    """
     channel.queue_declare("work", durable=True, arguments={"x-queue-type": "quorum", **arguments})
-    adapter = RabbitmqAdapter(f"{vhost.url}?management=off", QueueSpec("work", "work.dead"), Settings(delays=(1,)))
-    try:
-        assert not adapter.capabilities.rejects
-        adapter._preparation.prepared()
-        assert adapter.capabilities.rejects is rejects
-    finally:
-        adapter.stop(5)
+    for management, expected in ((rabbitmq.management_url, rejects), ("off", False)):
+        url = f"{vhost.url}?management={management}"
+        adapter = RabbitmqAdapter(url, QueueSpec("work", "work.dead"), Settings(delays=(1,)))
+        try:
+            assert not adapter.capabilities.rejects
+            adapter._preparation.prepared()
+            on_3 = rabbitmq.version < (4,) and arguments == FORWARDS | SAFE  # it is as the adapter itself declares it
+            assert adapter.capabilities.rejects is (expected or on_3)
+        finally:
+            adapter.stop(5)
 
 
 def test_check_warns_of_a_limit_below_what_the_queue_may_hold(
@@ -252,12 +259,12 @@ def test_the_check_sends_little_to_find_the_limit(vhost: Vhost, monkeypatch: pyt
     """Each start of a worker process checks; a limit that is not found in time is no missing permission."""
     sent: list[int] = []
 
-    def published(broker: Broker, body: bytes) -> None:
+    def published(broker: BrokerProbe, body: bytes) -> None:
         sent.append(len(body))
         if body and not answers:
             raise QueueUnavailable("no answer within 10 s", id="rabbitmq.unanswered")
 
-    monkeypatch.setattr(Broker, "_publish", published)
+    monkeypatch.setattr(BrokerProbe, "_publish", published)
     spec, settings = QueueSpec("work", "work.dead"), Settings(delays=(1,), max_body=128 << 20)
     adapter = RabbitmqAdapter(f"{vhost.url}?management=off", spec, settings)
     found = [each for each in adapter.findings(spec) if "check could not find out" in each.what]

@@ -14,7 +14,7 @@ from steadyworker.delivery import OutgoingMessage, Target
 from steadyworker.errors import ConfigError
 from steadyworker_rabbitmq.checks import limits
 from steadyworker_rabbitmq.checks.findings import find, names_finding
-from steadyworker_rabbitmq.checks.queue_state import Difference, QueueState, QueueType, differences
+from steadyworker_rabbitmq.checks.queue_state import Difference, ExistingQueue, QueueType, differences
 from steadyworker_rabbitmq.checks.risks import KNOWN_ARGUMENTS
 from steadyworker_rabbitmq.declare import prepare
 from steadyworker_rabbitmq.topology import Topology, Version
@@ -49,7 +49,7 @@ def test_a_delay_is_rounded_up_to_a_level_and_the_longest_is_repeated(delay: flo
     assert plan().route(later(delay)) == ("", f"exports.later.{level}ms")
 
 
-def test_work_and_dead_letters_go_where_the_worker_says() -> None:
+def test_work_and_dead_letters_go_to_the_queues_of_the_worker() -> None:
     topology = plan("exports", "graveyard")
     assert topology.route(OutgoingMessage(Target.WORK, b"", {})) == ("", "exports")
     assert topology.route(OutgoingMessage(Target.DEAD, b"", {})) == ("", "graveyard")
@@ -59,46 +59,46 @@ def test_work_and_dead_letters_go_where_the_worker_says() -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_route_ends_in_a_queue_of_the_plan(version: Version) -> None:
     topology = plan()
-    names = [wanted.name for wanted in topology.queues(version)]
+    names = [planned.name for planned in topology.queues(version)]
     copies = [OutgoingMessage(Target.WORK, b"", {}), OutgoingMessage(Target.DEAD, b"", {}), *map(later, DELAYS)]
     assert sorted(names) == sorted(topology.route(message)[1] for message in copies)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_retry_queue_loses_nothing_on_the_way_back(version: Version) -> None:
-    """Without any one of these, the broker falls back to at-most-once and says nothing."""
-    for wanted in plan().queues(version):
-        if wanted.role == "retry":
-            assert wanted.arguments == {
+    """Without any one of these, the broker falls back to at-most-once without an error."""
+    for planned in plan().queues(version):
+        if planned.role == "retry":
+            assert planned.arguments == {
                 "x-queue-type": "quorum",
                 "x-dead-letter-exchange": "",
                 "x-dead-letter-routing-key": "exports",
                 "x-dead-letter-strategy": "at-least-once",
                 "x-overflow": "reject-publish",
-                "x-message-ttl": int(wanted.name.removeprefix("exports.later.").removesuffix("ms")),
+                "x-message-ttl": int(planned.name.removeprefix("exports.later.").removesuffix("ms")),
             }
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_no_limit_is_said_to_4_x_only(version: Version) -> None:
+def test_no_limit_is_sent_to_4_x_only(version: Version) -> None:
     """On 3.x, -1 is a limit that the first return exceeds; a huge one keeps dead letters in their order."""
     limits_3, limits_4 = {"work": None, "dead": 2**31 - 1, "retry": None}, {"work": -1, "dead": -1, "retry": None}
-    for wanted in plan().queues(version):
-        expected = (limits_4 if version >= (4,) else limits_3)[wanted.role]
-        assert wanted.arguments.get("x-delivery-limit") == expected
+    for planned in plan().queues(version):
+        expected = (limits_4 if version >= (4,) else limits_3)[planned.role]
+        assert planned.arguments.get("x-delivery-limit") == expected
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_argument_is_one_that_the_broker_knows(version: Version) -> None:
     """It takes a misspelt one too, and does nothing with it."""
-    for wanted in plan().queues(version):
-        assert set(wanted.arguments) <= KNOWN_ARGUMENTS
+    for planned in plan().queues(version):
+        assert set(planned.arguments) <= KNOWN_ARGUMENTS
 
 
 @pytest.mark.parametrize(
     "name", ["exports", "team/exports:v2", "Zahlungs-Exporte für März", "a b", "#*", "é" * 117, "x"]
 )
-def test_a_name_that_the_broker_keeps_as_it_is_is_taken(name: str) -> None:
+def test_a_name_that_the_broker_keeps_as_it_is_is_accepted(name: str) -> None:
     assert plan(name, "dead").work == name
 
 
@@ -165,16 +165,16 @@ def test_a_delay_that_the_broker_cannot_count_is_refused(delays: tuple[float, ..
 def test_the_delivery_timeout_of_each_version(
     version: Version, type_: QueueType | None, seconds: float | None, known: bool
 ) -> None:
-    found = limits.delivery_timeout(version, QueueState("exports", {}, type=type_), 3 * HOUR)
+    found = limits.delivery_timeout(version, ExistingQueue("exports", {}, type=type_), 3 * HOUR)
     assert (found.seconds, found.known) == (seconds, known)
 
 
-def test_what_the_broker_tells_outranks_what_is_read_off_arguments_and_policies() -> None:
-    queue = QueueState("exports", {"x-consumer-timeout": 9_000_000}, {"consumer-timeout": 7_200_000}, type="quorum")
-    told = QueueState("exports", {}, {}, type="quorum", consumer_timeout=600_000)
+def test_what_the_broker_reports_outranks_what_is_read_off_arguments_and_policies() -> None:
+    queue = ExistingQueue("exports", {"x-consumer-timeout": 9_000_000}, {"consumer-timeout": 7_200_000}, type="quorum")
+    reported = ExistingQueue("exports", {}, {}, type="quorum", consumer_timeout=600_000)
     assert limits.delivery_timeout(V312, queue, None).seconds == 7200
     assert limits.delivery_timeout(V310, queue, None).seconds == 1800  # it takes both, and ignores them
-    assert limits.delivery_timeout(V40, told, None).seconds == 600
+    assert limits.delivery_timeout(V40, reported, None).seconds == 600
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_the_timeout_is_set_by_the_consumer_where_that_is_understood(
 def test_a_consumer_is_continued_only_where_that_is_known_to_work(
     version: Version, type_: QueueType | None, arguments: dict[str, object] | None, continues: bool
 ) -> None:
-    work = QueueState("exports", arguments, type=type_)
+    work = ExistingQueue("exports", arguments, type=type_)
     assert limits.continues_consumers(version, work) is continues
 
 
@@ -235,12 +235,12 @@ def test_the_delivery_limit_of_each_version(
     """As 4.3 shows it for each pair: the lower of both, and -1 lower than nothing."""
     arguments = {} if argument is None else {"x-delivery-limit": argument}
     policies = {} if policy is None else {"delivery-limit": policy}
-    assert limits.delivery_limit(version, QueueState("exports", arguments, policies, type="quorum")) == limit
-    assert limits.delivery_limit(version, QueueState("exports", arguments, policies, type="classic")) is None
+    assert limits.delivery_limit(version, ExistingQueue("exports", arguments, policies, type="quorum")) == limit
+    assert limits.delivery_limit(version, ExistingQueue("exports", arguments, policies, type="classic")) is None
 
 
 def test_the_remedy_is_the_line_for_that_version() -> None:
-    queue = QueueState("pay ments.v2", {}, {}, type="quorum")
+    queue = ExistingQueue("pay ments.v2", {}, {}, type="quorum")
     old = limits.longer_timeout(V310, "/", queue, 3 * HOUR)
     assert "consumer_timeout = 11700000 into rabbitmq.conf" in old
     assert "rabbitmqctl eval 'application:set_env(rabbit, consumer_timeout, 11700000).'" in old
@@ -250,7 +250,7 @@ def test_the_remedy_is_the_line_for_that_version() -> None:
 
 
 def test_one_policy_applies_to_a_queue_so_that_an_existing_one_is_named() -> None:
-    queue = QueueState("exports", {}, {"max-length": 5}, policy_name="shop", type="quorum")
+    queue = ExistingQueue("exports", {}, {"max-length": 5}, policy_name="shop", type="quorum")
     assert limits.longer_timeout(V312, "/", queue, None).startswith(
         "set \"consumer-timeout\": 604800000 in policy 'shop'"
     )
@@ -259,7 +259,9 @@ def test_one_policy_applies_to_a_queue_so_that_an_existing_one_is_named() -> Non
 
 def test_a_limit_that_only_the_policy_sets_is_removed_from_the_policy() -> None:
     """The queue itself has none, as we declare it: to delete it would help nothing."""
-    queue = QueueState("exports", {"x-delivery-limit": -1}, {"delivery-limit": 20}, policy_name="shop", type="quorum")
+    queue = ExistingQueue(
+        "exports", {"x-delivery-limit": -1}, {"delivery-limit": 20}, policy_name="shop", type="quorum"
+    )
     assert limits.no_limit(V40, "/", queue).startswith("remove delivery-limit from policy 'shop'")
 
 
@@ -276,8 +278,8 @@ def test_hosts_that_report_different_cluster_names_are_an_error() -> None:
 )
 def test_a_broker_that_would_lose_copies_is_refused_before_anything_is_asked_of_it(product: str, version: str) -> None:
     parameters = pika.ConnectionParameters(heartbeat=60)
-    told = {"product": product, "version": version, "cluster_name": "shop"}
-    connection: Any = SimpleNamespace(_impl=SimpleNamespace(server_properties=told, params=parameters))
+    properties = {"product": product, "version": version, "cluster_name": "shop"}
+    connection: Any = SimpleNamespace(_impl=SimpleNamespace(server_properties=properties, params=parameters))
     (finding,) = find(connection, plan())
     assert finding.level == "error"
     assert f"Expected RabbitMQ 3.10 or newer, got {product}" in finding.what
@@ -286,10 +288,10 @@ def test_a_broker_that_would_lose_copies_is_refused_before_anything_is_asked_of_
     assert raised.value.findings == (finding,)
 
 
-def test_a_difference_is_told_in_both_directions() -> None:
-    (wanted,) = (wanted for wanted in plan().queues(V40) if wanted.role == "dead")
-    actual = QueueState("exports.dead", {"x-queue-type": "quorum", "x-max-length": 5})
-    found = differences(wanted, actual)
+def test_a_difference_is_reported_in_both_directions() -> None:
+    (planned,) = (planned for planned in plan().queues(V40) if planned.role == "dead")
+    actual = ExistingQueue("exports.dead", {"x-queue-type": "quorum", "x-max-length": 5})
+    found = differences(planned, actual)
     assert found == [Difference("x-delivery-limit", -1, None), Difference("x-max-length", None, 5)]
     assert str(found[0]) == "x-delivery-limit: expected -1, got none"
-    assert differences(wanted, QueueState("exports.dead")) == []
+    assert differences(planned, ExistingQueue("exports.dead")) == []

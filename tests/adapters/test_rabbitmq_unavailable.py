@@ -1,4 +1,4 @@
-"""Queues on RabbitMQ that exist and cannot be reached, and hosts that do not answer: neither is missing, and each is told."""
+"""Queues on RabbitMQ that exist and cannot be reached, and hosts that do not answer: neither is missing, and each is reported."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def problems(found: Iterable[Finding]) -> list[Finding]:
     return [each for each in found if each.level != "note" and each.id not in of_classic]
 
 
-def test_a_queue_that_does_not_answer_is_told_and_the_other_questions_are_asked(
+def test_a_queue_that_does_not_answer_is_reported_and_the_other_questions_are_asked(
     rabbitmq_node: Node,
     vhost: Vhost,
     open_adapter: OpenAdapter,
@@ -98,10 +98,10 @@ def test_a_queue_that_does_not_answer_is_told_and_the_other_questions_are_asked(
     assert problems(adapter.findings(SPEC)) == []
 
 
-def test_a_host_that_does_not_answer_is_told(
+def test_a_host_that_does_not_answer_is_reported(
     vhost: Vhost, open_adapter: OpenAdapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes connections, and says nothing; the other host is checked."""
+    """It accepts connections, and sends nothing; the other host is checked."""
     monkeypatch.setattr(owed, "QUESTION_WITHIN", 1.0)
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         port = silent.getsockname()[1]
@@ -113,7 +113,7 @@ def test_a_host_that_does_not_answer_is_told(
     assert f"127.0.0.1:{port}" in finding.what
 
 
-def test_a_deleted_virtual_host_is_not_told_as_a_deleted_queue(
+def test_a_deleted_virtual_host_is_not_reported_as_a_deleted_queue(
     rabbitmq: RabbitMQ, vhost: Vhost, open_adapter: OpenAdapter, eventually: Eventually
 ) -> None:
     """The broker deletes its queues first, and cancels their consumers; then it closes the connections."""
@@ -138,7 +138,7 @@ def test_a_deleted_virtual_host_is_not_told_as_a_deleted_queue(
 def test_a_queue_whose_node_is_down_exists(
     trio: Trio, rabbitmq_series: str, management: bool, open_adapter: OpenAdapter, eventually: Eventually
 ) -> None:
-    """A worker process waits for it, and makes no other queue; a check tells it in time."""
+    """A worker process waits for it, and makes no other queue; a check reports it in time."""
     first, second, _ = trio.nodes
     vhost = first.add_vhost()
     here = f"127.0.0.1:{first.amqp}"
@@ -152,9 +152,12 @@ def test_a_queue_whose_node_is_down_exists(
     began = time.monotonic()
     found = problems(adapter.findings(SPEC))
     assert time.monotonic() - began < 40
-    told = DOWN if rabbitmq_series == "3.10" else UNANSWERED
-    assert [(each.id, each.level) for each in found] == [(told, "warning")] * 2
-    assert ["'exports'" in found[0].what, "'exports.dead'" in found[1].what] == [True, True]
+    cause = DOWN if rabbitmq_series == "3.10" else UNANSWERED
+    assert [(each.id, each.level) for each in found] == [(cause, "warning")] * 2
+    assert sorted(each.what.split("'")[1] for each in found) == [
+        "exports",
+        "exports.dead",
+    ]  # the first silence decides the order
     if rabbitmq_series == "3.10":
         assert adapter.exists()
     with pytest.raises(BrokerUnavailable):

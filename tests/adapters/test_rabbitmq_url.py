@@ -1,4 +1,4 @@
-"""What RabbitMQ's URLs say besides what all do (tests/network/test_url.py): virtual host, login, management API."""
+"""What RabbitMQ's URLs have besides what all have (tests/network/test_url.py): virtual host, login, management API."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pika.credentials import ExternalCredentials
 
 from steadyworker.errors import ConfigError
 from steadyworker.network.url import Address
-from steadyworker_rabbitmq.url import HEARTBEAT, BrokerUrl, parse_url
+from steadyworker_rabbitmq.url import HEARTBEAT, RabbitmqUrl, parse_url
 
 
 @pytest.fixture
@@ -25,12 +25,12 @@ def certificate(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_a_url_without_anything_is_the_broker_of_this_host() -> None:
-    assert parse_url("amqp://localhost") == BrokerUrl(
+    assert parse_url("amqp://localhost") == RabbitmqUrl(
         (Address("localhost", 5672),), "/", "guest", "guest", None, HEARTBEAT
     )
 
 
-def test_everything_that_a_url_can_say() -> None:
+def test_everything_that_a_url_can_have() -> None:
     found = parse_url(
         "amqp://us%40er:p%2F%3Aw@one:5673,two,[::1]:5674/a%2Fb?heartbeat=30&connection_name=shop&management=off"
     )
@@ -99,7 +99,7 @@ def test_a_certificate_is_a_login_where_the_url_has_no_user(certificate: tuple[P
 
 
 @pytest.mark.parametrize(
-    ("url", "says"),
+    ("url", "text"),
     [
         ("amqp://h?management=ftp://x", "http"),
         ("amqp://h?management=http://h:99999", "management"),
@@ -108,6 +108,6 @@ def test_a_certificate_is_a_login_where_the_url_has_no_user(certificate: tuple[P
         ("amqp://h/v#x", "%23"),
     ],
 )
-def test_what_is_wrong_is_named(url: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
+def test_what_is_wrong_is_named(url: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
         parse_url(url)

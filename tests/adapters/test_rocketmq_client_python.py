@@ -68,8 +68,7 @@ class Library:
         return started
 
     def members(self, group: str) -> int:
-        with self._node.remoting() as remoting:
-            return len(remoting.members(group))
+        return len(self._node.witness.members(group, self._node.broker_address))
 
     def notes(self, what: str) -> list[dict[str, Any]]:
         """What the consumers have noted."""
@@ -190,7 +189,7 @@ def test_a_worker_takes_a_queue_over_from_its_running_consumers(
 def test_a_killed_consumer_keeps_a_message_in_concurrent_mode_and_loses_it_in_orderly_mode(
     rocketmq4: RocketMQ4, library: Library, topic: str, mode: str, starts: int
 ) -> None:
-    """The page says so; the place moves when the broker has replied that there is no next message, after 15 s and up to 5 s more."""
+    """As on the page: the place moves when the broker has replied that there is no next message, after 15 s and up to 5 s more."""
     group = f"{topic}-exporters"
     consumer = library.consumer(group, topic, mode)
     library.send(topic, job("long", gate="never"))

@@ -34,8 +34,8 @@ class TestOn4(On4, AdapterSuite):
             tape = self.started(adapter, 1)
             adapter.settle(tape.delivery(), Settle.ACK)
             adapter.stop(self.within)
-        said = [finding.what for finding in DirectAdapter(url, exports, Settings()).findings(exports)]
-        assert [what for what in said if f"{self.queue}-2" in what and "counts the consumers of all topics" in what]
+        whats = [finding.what for finding in DirectAdapter(url, exports, Settings()).findings(exports)]
+        assert [what for what in whats if f"{self.queue}-2" in what and "counts the consumers of all topics" in what]
 
 
 @pytest.mark.slow

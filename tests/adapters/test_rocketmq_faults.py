@@ -13,14 +13,12 @@ from typing import Generic, TypeVar
 import pytest
 
 from steadyworker.adapter import Adapter, QueueSpec, Settings
-from steadyworker.clock import SystemClock
 from steadyworker.delivery import KEY, Settled
 from steadyworker.network.url import Address as HostPort
 from steadyworker_rocketmq.direct import consumer as direct_consumer
 from steadyworker_rocketmq.direct.adapter import DirectAdapter
 from steadyworker_rocketmq.grpc import GrpcAdapter
 from steadyworker_rocketmq.grpc import client as grpc_client
-from steadyworker_rocketmq.remoting import Login, Remoting, RemotingError
 from steadyworker_rocketmq.stored import text_of
 from tests.adapters.direct.fake import FakeRocketMQ, fake_rocketmq
 from tests.adapters.direct.kit import reply_within
@@ -30,6 +28,7 @@ from tests.adapters.fault_suite_network import NetworkFaults
 from tests.brokers.fixtures import had
 from tests.brokers.rocketmq import USER, RocketMQ4, RocketMQ5, RocketMQNode
 from tests.brokers.rocketmq_front import Front
+from tests.brokers.rocketmq_witness import Account, RefusalError, Witness
 from tests.faults.proxy import Proxy
 from tests.support.stage import eventually
 
@@ -37,11 +36,8 @@ Node = TypeVar("Node", bound=RocketMQNode)
 
 REAL = [pytest.mark.slow, pytest.mark.rocketmq, pytest.mark.xdist_group("rocketmq"), pytest.mark.timeout(300)]
 
-UPDATE_USER = 3002
-"""A request (`RequestCode`) of 5.x."""
-
 MOST = 4_000_000
-"""Bytes of a body that a broker takes, as it is shipped; properties are beside it."""
+"""Bytes of a body that a broker accepts, as it is shipped; properties are beside it."""
 
 
 @pytest.fixture(scope="module")
@@ -92,18 +88,14 @@ class RocketmqFaults(FaultBench, Generic[Node]):
     def _known(self) -> None:
         """Wait until the name server knows the broker: after its own restart, that takes up to 10 s."""
 
-        def known() -> bool:
-            with self.rocketmq.remoting() as remoting:
-                return bool(remoting.brokers())
-
-        eventually(known, "a broker that the name server knows")
+        eventually(self.rocketmq.witness.brokers, "a broker that the name server knows")
 
     @pytest.fixture
     def node(self) -> RocketMQNode:
         return self.rocketmq
 
     def missed_within(self, seconds: int, url: str, monkeypatch: pytest.MonkeyPatch) -> str:
-        """As `FaultBench`; no option says for how long the adapter waits for a reply."""
+        """As `FaultBench`; no option sets for how long the adapter waits for a reply."""
         self.give_up_after(float(seconds), monkeypatch)
         return url
 
@@ -128,7 +120,7 @@ class DirectFaults(RocketmqFaults[RocketMQNode]):
 
     settled = Settled.SENT
     waits_behind = True
-    needs_no_login = ("exists", "dead_letters")  # a name server tells everybody that there is no such topic yet
+    needs_no_login = ("exists", "dead_letters")  # a name server replies to everybody that there is no such topic yet
     handshake = 900
     fillers = 8
 
@@ -155,18 +147,19 @@ class DirectFaults(RocketmqFaults[RocketMQNode]):
             rules = json.loads(before)
             rules["accounts"][0]["secretKey"] = password
             file.write_text(json.dumps(rules))
-            eventually(lambda: self._takes(password), "the broker takes the other password")
+            eventually(lambda: self._accepts(password), "the broker accepts the other password")
 
         yield change
         file.write_text(before)
-        eventually(lambda: self._takes(self.password), "the broker takes its usual password")
+        eventually(lambda: self._accepts(self.password), "the broker accepts its usual password")
 
-    def _takes(self, password: str) -> bool:
-        with Remoting(self.rocketmq.name_servers, Login(USER, password), SystemClock()) as remoting:
-            try:
-                return bool(remoting.settings(remoting.brokers()[0]))
-            except RemotingError:
-                return False
+    def _accepts(self, password: str) -> bool:
+        try:
+            return bool(
+                Witness(self.rocketmq.name_servers[0], Account(USER, password)).settings(self.rocketmq.broker_address)
+            )
+        except RefusalError:
+            return False
 
     def make_adapter(self, url: str, spec: QueueSpec, settings: Settings) -> DirectAdapter:
         return DirectAdapter(url, spec, settings)
@@ -201,18 +194,17 @@ class GrpcFaults(RocketmqFaults[RocketMQ5]):
 
     @pytest.fixture
     def change_password(self) -> Iterator[Callable[[str], None]]:
-        """Tell the broker, and restart the proxy, which remembers logins, and has the same one."""
+        """Change it at the broker, and restart the proxy, which remembers logins, and has the same one."""
         now = [self.password]
         settings = self.rocketmq.folder / "proxy.json"
 
         def change(password: str) -> None:
             user = {"username": USER, "password": password, "userType": "Super", "userStatus": "enable"}
-            with Remoting(self.rocketmq.name_servers, Login(USER, now[-1]), SystemClock()) as remoting:
-                for broker in remoting.brokers():
-                    remoting.ask(broker.address, UPDATE_USER, {"username": USER}, json.dumps(user).encode())
+            witness, body = self.rocketmq.witness, json.dumps(user).encode()
+            witness.ask(self.rocketmq.broker_address, "AUTH_UPDATE_USER", {"username": USER}, body)
             settings.write_text(settings.read_text().replace(now[-1], password))
             now.append(password)
-            self.rocketmq.login = Login(USER, password)  # by which the node asks whether the proxy is there again
+            self.rocketmq.login = Account(USER, password)  # by which the node asks whether the proxy is there again
             self.rocketmq.proxy.kill()
             self.rocketmq.proxy.start()
 

@@ -1,4 +1,4 @@
-"""What `check` finds on RocketMQ: each finding has its remedy, a healthy broker has none, and nothing is changed by the look."""
+"""What `check` finds on RocketMQ: each finding has its remedy, a healthy broker has none, and and the check changes nothing."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from steadyworker_rocketmq.grpc import GrpcAdapter
 from steadyworker_rocketmq.url import parse_url
 from tests.brokers.process import free_ports
 from tests.brokers.rocketmq import RocketMQ5, RocketMQNode
+from tests.brokers.rocketmq_witness import Witness
 from tests.support.stage import eventually
 
-REGISTER_BROKER, MAKE_TOPIC = 103, 17
 RETENTION = "deletes every message after 72 h"
 REVIVAL = "can lose a message that a killed worker held"
 FLUSH = "confirms a message before it is on a disk or at another broker"
@@ -134,7 +134,7 @@ def test_how_a_broker_can_lose_the_message_of_a_claimed_job(case: Case) -> None:
     assert all("(5.4.0)" in each.what and "popConsumerKVServiceEnable=true" in each.remedy for each in revival)
 
 
-def test_a_look_makes_nothing(case: Case) -> None:
+def test_a_check_makes_nothing(case: Case) -> None:
     assert case.found() == []
     assert case.node.topics(case.queue) == []
     assert case.node.groups(case.queue) == []
@@ -164,17 +164,16 @@ def test_a_broker_that_the_name_server_names_and_this_host_does_not_reach(case: 
     fields = {"brokerName": "broker-z", "brokerAddr": f"127.0.0.1:{port}", "clusterName": "DefaultCluster"}
     fields |= {"haServerAddr": "127.0.0.1:1", "brokerId": "0", "compressed": "false", "bodyCrc32": "0"}
     case.make()
-    with case.node.remoting() as remoting:
-        remoting.ask(case.node.name_servers[0], REGISTER_BROKER, fields)  # as long as this connection is open
-        finding = only(
-            case.found(), "warning", f"at 127.0.0.1:{port}, the address of broker broker-z at the name server"
-        )
-        assert finding.what.startswith("Broker broker-z could not be checked as a whole: ")
-        assert "brokerIP1" in finding.remedy
+    foreign = Witness(case.node.name_servers[0], case.node.login, connection="broker-z")
+    foreign.ask(case.node.name_servers[0], "REGISTER_BROKER", fields)  # as long as this connection is open
+    finding = only(case.found(), "warning", f"at 127.0.0.1:{port}, the address of broker broker-z at the name server")
+    foreign.close()
+    assert finding.what.startswith("Broker broker-z could not be checked as a whole: ")
+    assert "brokerIP1" in finding.remedy
 
 
 @GRPC
-def test_a_name_server_that_is_away_hides_nothing_that_the_proxy_tells(case: Case) -> None:
+def test_a_name_server_that_is_away_hides_nothing_that_the_proxy_reports(case: Case) -> None:
     (port,) = free_ports(1)
     assert isinstance(case.node, RocketMQ5)
     url = f"rocketmq+grpc://{case.node.grpc_address}?members=off&namesrv=127.0.0.1:{port}"
@@ -209,8 +208,8 @@ def test_a_remoting_port_of_a_proxy_that_counts_no_members(case: Case) -> None:
 
 
 @GRPC
-def test_without_a_name_server_the_proxy_tells_of_topics(case: Case) -> None:
-    """A topic that the worker cannot make is an error; a note says what was not checked."""
+def test_without_a_name_server_the_proxy_reports_topics(case: Case) -> None:
+    """A topic that the worker cannot make is an error; a note lists what was not checked."""
     assert isinstance(case.node, RocketMQ5)
     url = f"rocketmq+grpc://{case.node.grpc_address}?members=off&namesrv=off"
     *missing, note = case.found(url)
@@ -237,7 +236,7 @@ def test_without_a_name_server_a_wrong_type_is_found(case: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "driver", "said"),
+    ("text", "driver", "parts"),
     [
         ("4.9.7", "remoting", ["CVE-2024-23321"]),
         ("4.9.5", "remoting", ["4.9.7 or newer, got 4.9.5", "CVE-2023-33246", "CVE-2023-37582", "CVE-2024-23321"]),
@@ -251,10 +250,10 @@ def test_without_a_name_server_a_wrong_type_is_found(case: Case) -> None:
         ("", "grpc", []),
     ],
 )
-def test_versions(text: str, driver: Any, said: list[str]) -> None:
+def test_versions(text: str, driver: Any, parts: list[str]) -> None:
     found = [*version_findings(text, driver, "broker-a")]
-    assert len(found) == len(said)
-    for finding, part in zip(found, said, strict=True):
+    assert len(found) == len(parts)
+    for finding, part in zip(found, parts, strict=True):
         assert part in finding.what
         assert finding.level == ("note" if "sends back" in part else "warning")
     assert version_of("5.4.0-SNAPSHOT") == (5, 4, 0)
@@ -325,14 +324,14 @@ class Shifted(SystemClock):
 def test_a_broker_whose_clock_differs(case: Case, seconds: float, apart: str) -> None:
     """It matters to the delays of a proxy only, and a healthy broker above has none."""
     case.make()
-    eventually(lambda: not case.is_grpc or case.found(clock=Shifted(seconds)), "a broker that tells its clock")
+    eventually(lambda: not case.is_grpc or case.found(clock=Shifted(seconds)), "a broker that reports its clock")
     found = case.found(clock=Shifted(seconds))
     if not case.is_grpc:
         assert found == []
         return
     finding = only(found, "warning", f"s {apart} the clock of this machine")
-    (told,) = re.findall(r"is (\d+) s", finding.what)
-    assert 17_990 <= int(told) <= 18_010
+    (apart,) = re.findall(r"is (\d+) s", finding.what)
+    assert 17_990 <= int(apart) <= 18_010
     assert ("begin late by as much" in finding.what) is (apart == "behind")
     assert "NTP" in finding.remedy
 
@@ -372,10 +371,10 @@ def test_the_commands_for_what_is_missing_make_it(case: Case) -> None:
     for finding in case.found(topology="verify"):
         case.repair(finding.remedy)
     assert case.found(topology="verify") == []
-    with case.node.remoting() as remoting:
-        assert [len(remoting.route(topic) or []) for topic in (case.queue, case.dead)] == [16, 1]
-        (broker,) = remoting.brokers()
-        assert (remoting.group(broker, case.queue) or {})["retryMaxTimes"] == 1_000_000
+    witness = case.node.witness
+    assert [len(witness.route(topic) or []) for topic in (case.queue, case.dead)] == [16, 1]
+    (broker,) = witness.brokers()
+    assert witness.groups(broker)[case.queue]["retryMaxTimes"] == 1_000_000
 
 
 @GRPC
@@ -395,8 +394,7 @@ def test_the_command_for_a_topic_of_another_type_keeps_its_queues(case: Case) ->
     finding = only(case.found(), "error", f"Topic {case.later!r} has the type NORMAL")
     case.repair(finding.remedy)
     assert case.found() == []
-    with case.node.remoting() as remoting:
-        assert len(remoting.route(case.later) or []) == 5
+    assert len(case.node.witness.route(case.later) or []) == 5
 
 
 @pytest.mark.parametrize(("perm", "access"), [(2, "read"), (4, "written")])
@@ -404,8 +402,7 @@ def test_a_topic_without_a_queue_that_can_be_used(case: Case, perm: int, access:
     case.make()
     fields = {"topic": case.queue, "defaultTopic": "TBW102", "readQueueNums": "16", "writeQueueNums": "16"}
     fields |= {"perm": str(perm), "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}
-    with case.node.remoting() as remoting:
-        remoting.ask(case.node.broker_address, MAKE_TOPIC, fields)
+    case.node.witness.ask(case.node.broker_address, "UPDATE_AND_CREATE_TOPIC", fields)
     findings = [each for each in case.found() if "has no queue that can be" in each.what]
     finding = only(findings, "error", f"Topic {case.queue!r} has no queue that can be {access}.")
     assert "-r 16 -w 16" in finding.remedy
@@ -421,9 +418,8 @@ def test_messages_that_wait_where_this_driver_does_not_read(case: Case, retries:
     case.node.send(topic)
     finding = only(case.found(), "warning", f"1 messages wait in {topic!r}, which rocketmq: does not read")
     assert "consumers that this group had before" in finding.remedy
-    with case.node.remoting() as remoting:
-        (queue,) = remoting.route(topic) or []
-        remoting.set_consumed(queue, topic, case.queue, 1)
+    (queue,) = case.node.witness.route(topic) or []
+    case.node.witness.set_consumed(queue, topic, case.queue, 1)
     assert case.found() == []
     case.node.delete_topic(topic)
 
@@ -435,9 +431,8 @@ def test_messages_that_wait_in_one_queue_are_not_hidden_by_the_place_in_another_
     topic = f"%RETRY%{case.queue}"
     case.node.make_topic(topic, 2)
     case.node.send(topic)
-    with case.node.remoting() as remoting:
-        _, second = remoting.route(topic) or []
-        remoting.set_consumed(second, topic, case.queue, 3)
+    _, second = case.node.witness.route(topic) or []
+    case.node.witness.set_consumed(second, topic, case.queue, 3)
     only(case.found(), "warning", f"1 messages wait in {topic!r}")
     case.node.delete_topic(topic)
 
@@ -455,8 +450,8 @@ def test_fewer_queues_than_slots(case: Case) -> None:
         for worker in workers:
             worker.start(lambda _: None)
             worker.prefetch(10)
-        with case.node.remoting() as remoting:
-            eventually(lambda: len(remoting.members(case.queue)) == 2, "two members")
+        members = case.node.witness.members
+        eventually(lambda: len(members(case.queue, case.node.broker_address)) == 2, "two members")
         only(case.found(concurrency=10), "warning", "so 4 of 20 slots stay empty (2 × concurrency 10)")
     finally:
         for worker in workers:
@@ -468,8 +463,7 @@ def test_fewer_queues_than_slots(case: Case) -> None:
 
 def test_a_group_with_a_small_maximum(case: Case) -> None:
     case.make()
-    with case.node.remoting() as remoting:
-        remoting.make_group(case.queue, 16)
+    case.node.witness.make_group(case.queue, 16)
     finding = only(
         case.found(), "warning", f"moves a message of group {case.queue!r} to its own dead letters after 17 deliveries"
     )
@@ -488,30 +482,17 @@ def test_the_command_for_a_group_that_must_not_consume_keeps_its_maximum(case: C
 
 @GRPC
 def test_a_group_whose_first_start_could_skip_what_waits(case: Case) -> None:
-    """An operator has made it; the worker then sets it to the first message, as the remedy says."""
+    """An operator has made it; the worker then sets it to the first message, as the remedy proposes."""
     case.node.make_topic(case.queue, 2, "NORMAL")
-    with case.node.remoting() as remoting:
-        remoting.make_group(case.queue, 1_000_000)
-        for _ in range(3):
-            case.node.send(case.queue)
-        finding = only(case.found(), "warning", f"its first start can skip 3 messages that wait in {case.queue!r}")
-        assert "--topology declare" in finding.remedy
-        case.make()
-        assert [remoting.consumed(queue, case.queue, case.queue) for queue in remoting.route(case.queue) or []] == [
-            0,
-            0,
-        ]
+    witness = case.node.witness
+    witness.make_group(case.queue, 1_000_000)
+    for _ in range(3):
+        case.node.send(case.queue)
+    finding = only(case.found(), "warning", f"its first start can skip 3 messages that wait in {case.queue!r}")
+    assert "--topology declare" in finding.remedy
+    case.make()
+    assert [witness.consumed(queue, case.queue, case.queue) for queue in witness.route(case.queue) or []] == [0, 0]
     assert case.found() == []
-
-
-def test_lengths_are_those_of_the_broker_s_version(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """5.0 has a narrower rule, which cannot be assumed before a broker has told its version."""
-    case.queue = f"{case.queue}-{'q' * 60}"
-    assert case.found() == []
-    monkeypatch.setattr("steadyworker_rocketmq.remoting.Remoting.version", lambda *_: "5.0.0")
-    found = [each for each in case.found() if each.level == "error"]
-    finding = only(found, "error", "Expected a queue name of at most 5")
-    assert "the proxy's retry topic" in finding.what
 
 
 # --- Transactions -----------------------------------------------------------------------------------------------------
@@ -527,7 +508,7 @@ def test_transactions_that_nobody_decides(case: Case, monkeypatch: pytest.Monkey
     assert not any("not decided" in each.what for each in case.found())
     for _ in range(3):
         case.node.send(case.queue, b"half", {"TRAN_MSG": "true", "PGROUP": case.queue})
-    # A broker makes the topic at its first such message, and then tells the name server.
+    # A broker makes the topic at its first such message, and then registers it at the name server.
     found = eventually(lambda: [each for each in case.found() if "not decided" in each.what], "a finding")
     finding = only(found, "warning", "messages of transactions that are not decided (RMQ_SYS_TRANS_HALF_TOPIC)")
     assert "checker" in finding.remedy

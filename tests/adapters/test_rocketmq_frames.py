@@ -22,7 +22,7 @@ from steadyworker.clock import SystemClock
 from steadyworker.network.errors import Foreign, Silent
 from steadyworker.network.url import Address
 from steadyworker_rocketmq.frames import LARGEST_FRAME, parsed, signature
-from steadyworker_rocketmq.remoting import Broker, Login, Queue, Remoting, RemotingError
+from steadyworker_rocketmq.remoting import Login, Remoting, RemotingError, RocketmqBroker, TopicQueue
 from steadyworker_rocketmq.stored import LARGEST_BODY, properties_of, stored_messages, text_of
 from tests.brokers.process import free_ports
 
@@ -39,7 +39,7 @@ def reply(request: Mapping[str, Any], body: bytes = b"", code: int = 0, **header
 
 
 class Peer:
-    """A server that answers each request as a test says."""
+    """A server that answers each request as a test sets."""
 
     def __init__(self, answer: Answer, pieces: int = 1 << 30, pause: float = 0.0, *, one_by_one: bool = False) -> None:
         self._server = socket.create_server(("127.0.0.1", 0))
@@ -108,7 +108,7 @@ ONE_BROKER = b'{"brokerAddrTable":{"a":{"brokerAddrs":{0:"h:1",1:"h:2"},"brokerN
 def test_a_reply_in_single_bytes(peer: Start) -> None:
     found = peer(lambda request: reply(request, ONE_BROKER), pieces=1, pause=0.0002)
     with found.client() as remoting:
-        assert remoting.brokers() == [Broker("a", Address("h", 1))]
+        assert remoting.brokers() == [RocketmqBroker("a", Address("h", 1))]
 
 
 def test_a_connection_serves_many_requests_and_is_opened_again_after_close(peer: Start) -> None:
@@ -304,7 +304,7 @@ def test_the_text_of_a_refusal(peer: Start, remark: str, expected: str) -> None:
 def test_the_number_of_a_version(peer: Start, number: int, expected: str) -> None:
     """The numbers are those of `MQVersion` in 4.9.7 and 5.4.0."""
     with peer(lambda request: reply(request, version=number)).client() as remoting:
-        assert remoting.version(Broker("a", remoting._name_servers[0])) == expected
+        assert remoting.version(RocketmqBroker("a", remoting._name_servers[0])) == expected
 
 
 def test_a_login_hides_its_secret() -> None:
@@ -408,8 +408,8 @@ def test_a_route_with_a_slave_an_unreadable_broker_and_one_without_an_address(pe
         ],
     }
     with peer(lambda request: reply(request, json.dumps(route).encode())).client() as remoting:
-        a, b = Broker("a", Address("::1", 3)), Broker("b", Address("h", 1))
-        assert remoting.route("t") == [Queue(a, 0), Queue(b, 0), Queue(b, 1)]
+        a, b = RocketmqBroker("a", Address("::1", 3)), RocketmqBroker("b", Address("h", 1))
+        assert remoting.route("t") == [TopicQueue(a, 0), TopicQueue(b, 0), TopicQueue(b, 1)]
 
 
 def test_a_name_server_without_brokers_makes_nothing(peer: Start) -> None:

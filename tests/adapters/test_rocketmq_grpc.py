@@ -197,8 +197,7 @@ class TestRestarts(GrpcBench):
         assert tape.delivery().headers[KEY] == "k-1"
 
     def _known(self) -> bool:
-        with self.node.remoting() as remoting:
-            return bool(remoting.brokers())
+        return bool(self.node.witness.brokers())
 
 
 class TestMessages(GrpcBench):
@@ -231,7 +230,7 @@ class TestMessages(GrpcBench):
         assert self.started(adapter, 1).delivery().headers[KEY] == "k-2"
 
     def test_a_copy_above_the_limit_of_the_broker_alone_is_refused_for_good(self, adapter: Adapter) -> None:
-        """A proxy passes on what the broker says, with the code of any error."""
+        """A proxy passes on what the broker replies, with the code of any error."""
         adapter.publish(message())
         with (
             self.node.set("maxMessageSize", "100000"),
@@ -247,8 +246,10 @@ class TestMessages(GrpcBench):
         self.node.send(f"{self.queue}-later", body, {"KEYS": keys})
         adapter.publish(message("k-2", to=Target.LATER, delay=1))
         tape = self.started(adapter, 2)
-        (told,) = tape.until(lambda: [each for each in tape.signals if isinstance(each, Undelivered)], "Undelivered")
-        assert told.error.id == "rocketmq.body-too-large"
+        (undelivered,) = tape.until(
+            lambda: [each for each in tape.signals if isinstance(each, Undelivered)], "Undelivered"
+        )
+        assert undelivered.error.id == "rocketmq.body-too-large"
         tape.delivery(2)
         assert [each.headers[KEY] for each in tape.deliveries] == ["first", "k-2"]
         with adapter.dead_letters() as letters:
@@ -265,11 +266,11 @@ class TestMessages(GrpcBench):
         adapter.publish(message("k-2", to=Target.LATER, delay=1))
         with self.node.set("maxMessageSize", "100000"):
             tape = self.started(adapter, 3)
-            (told,) = tape.until(
+            (undelivered,) = tape.until(
                 lambda: [each for each in tape.signals if isinstance(each, Undelivered)], "Undelivered"
             )
-            assert (told.key, told.error.id) == ("k-1", "rocketmq.message-illegal")
-            assert "keeps the message" in told.fate
+            assert (undelivered.key, undelivered.error.id) == ("k-1", "rocketmq.message-illegal")
+            assert "keeps the message" in undelivered.fate
             tape.delivery(2)
         assert [each.headers[KEY] for each in tape.deliveries] == ["first", "k-2"]
         assert self.node.count(f"%DLQ%{later}") == 0
@@ -456,7 +457,7 @@ class TestLife(GrpcBench):
         assert group in str(caught.value)
 
 
-def test_a_home_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_a_home_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.write_text("a file")
     done = subprocess.run(

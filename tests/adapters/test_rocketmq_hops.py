@@ -1,4 +1,4 @@
-"""An error names the server at which it arose, its role and who told its address: a URL names the first server only."""
+"""An error names the server at which it arose, its role, and the server that gave its address: a URL names the first server only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from tests.brokers.process import free_ports
 from tests.brokers.rocketmq import RocketMQ4
 from tests.support.stage import eventually
 
-REGISTER_BROKER = 103
 SPEC = QueueSpec("exports", "exports-dead")
 
 pytestmark = [pytest.mark.rocketmq, pytest.mark.xdist_group("rocketmq"), pytest.mark.timeout(120)]
@@ -38,9 +37,8 @@ def inside() -> Iterator[tuple[RocketMQ4, int]]:
     fields |= {"haServerAddr": "127.0.0.1:1", "brokerId": "0", "compressed": "false", "bodyCrc32": "0"}
     with closing(RocketMQ4()) as node:
         node.name_server.start()
-        with node.remoting() as remoting:
-            remoting.ask(node.name_servers[0], REGISTER_BROKER, fields)  # as long as this connection is open
-            yield node, port
+        node.witness.ask(node.name_servers[0], "REGISTER_BROKER", fields)  # as long as its connection is open
+        yield node, port
 
 
 def text_of(call: Callable[[], object]) -> str:
@@ -72,11 +70,11 @@ def test_each_error_names_the_broker_that_cannot_be_reached(inside: tuple[Rocket
         down = worker.wait(Unreachable)
         texts = [text_of(lambda: adapter.publish(message())), text_of(adapter.consumers), text_of(read)]
         assert (down.cause, down.explain) == (expected, "rocketmq.broker-unreachable")
-    said: list[str] = []
-    transport = DirectTransport(parse_url(node.remoting_url), "shop", check, said.append, Settings().clock)
+    reports: list[str] = []
+    transport = DirectTransport(parse_url(node.remoting_url), "shop", check, reports.append, Settings().clock)
     with closing(transport):
-        eventually(lambda: said, "a report of the connection for checks")
-    assert [text.startswith(expected) for text in (*texts, *said)] == [True] * 4
+        eventually(lambda: reports, "a report of the connection for checks")
+    assert [text.startswith(expected) for text in (*texts, *reports)] == [True] * 4
 
 
 @pytest.mark.parametrize("driver", ["rocketmq", "rocketmq+grpc"])

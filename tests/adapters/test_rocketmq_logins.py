@@ -103,9 +103,9 @@ def test_a_login_that_is_refused_is_final_and_in_no_text(
     finally:
         adapter.stop(5)
     assert gone.final
-    for said in (finding.what, str(failed.value), gone.cause):
-        assert "no login (" in said
-        assert "correct access key and secret in --broker or its file" in said
+    for text in (finding.what, str(failed.value), gone.cause):
+        assert "no login (" in text
+        assert "correct access key and secret in --broker or its file" in text
     chain = [repr(failed.value), repr(failed.value.__cause__), repr(finding), repr(signals), repr(adapter)]
     assert CANARY not in "".join(chain) + caplog.text
 
@@ -126,10 +126,10 @@ def test_a_worker_with_a_wrong_key_exits_with_78(url: str, verb: str, tmp_path: 
         },
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
-    said = done.stdout + done.stderr
-    assert done.returncode == 78, said
-    assert "no login" in said
-    assert CANARY not in said
+    text = done.stdout + done.stderr
+    assert done.returncode == 78, text
+    assert "no login" in text
+    assert CANARY not in text
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
 
 
@@ -157,16 +157,16 @@ def test_the_rights_of_the_page_are_enough_and_a_missing_one_is_named_with_the_c
         (delivered,) = eventually(lambda: [each for each in signals if isinstance(each, Delivered)], "a delivery")
         with pytest.raises(PublishFailed) as failed:
             adapter.publish(OutgoingMessage(Target.DEAD, b"{}", {KEY: "k-1"}))
-        said = str(failed.value)
-        assert "a missing right (" in said
+        text = str(failed.value)
+        assert "a missing right (" in text
         if isinstance(node, RocketMQ5):
-            assert "mqadmin createAcl" in said
-            assert f"-s User:{LIMITED} -r Topic:{queue}-dead -a Pub,Sub,Get -d Allow" in said
+            assert "mqadmin createAcl" in text
+            assert f"-s User:{LIMITED} -r Topic:{queue}-dead -a Pub,Sub,Get -d Allow" in text
             (finding,) = problems(adapter)
             assert "could not be checked as a whole" in finding.what
             assert f"-s User:{LIMITED} -r Topic:{queue}-dead" in finding.what
         else:
-            assert f"add {queue}-dead=PUB|SUB to topicPerms of the access key" in said
+            assert f"add {queue}-dead=PUB|SUB to topicPerms of the access key" in text
         node.limit(topics=(*groups, f"{queue}-dead"), groups=groups)
 
         eventually(lambda: sent(Target.DEAD), "the granted right")

@@ -9,10 +9,10 @@ from contextlib import suppress
 import pytest
 
 from steadyworker_rocketmq.errors import ProxyError
-from steadyworker_rocketmq.grpc.client import Session
-from steadyworker_rocketmq.remoting import READER, RemotingError
+from steadyworker_rocketmq.grpc.client import GrpcSession
 from steadyworker_rocketmq.url import parse_url
 from tests.brokers.rocketmq import RocketMQ4, RocketMQ5
+from tests.brokers.rocketmq_witness import TOOLS, RefusalError
 from tests.support.stage import eventually
 
 pytestmark = [pytest.mark.rocketmq, pytest.mark.timeout(300), pytest.mark.slow]
@@ -36,43 +36,43 @@ def test_4_9_7_refuses_every_retry_of_a_group_of_121_characters(rocketmq4: Rocke
         topic, group = names(length)
         rocketmq4.make_topic(topic)
         rocketmq4.send(topic)
-        with rocketmq4.remoting() as remoting:
-            remoting.make_group(group, 16)
-            broker = remoting.brokers()[0]
-            pulled = remoting.ask(
-                broker.address,
-                PULL,
-                {
-                    "topic": topic,
-                    "consumerGroup": READER,
-                    "queueId": "0",
-                    "queueOffset": "0",
-                    "maxMsgNums": "1",
-                    "sysFlag": "4",
-                    "commitOffset": "0",
-                    "suspendTimeoutMillis": "0",
-                    "subscription": "*",
-                    "subVersion": "0",
-                    "expressionType": "TAG",
-                },
-            )
-            (place,) = PLACE.unpack_from(pulled.body, 28)
-            fields = {
-                "offset": str(place),
-                "group": group,
-                "delayLevel": "1",
-                "originMsgId": "1",
-                "originTopic": topic,
-                "unitMode": "false",
-                "maxReconsumeTimes": "16",
-            }
-            if length == 120:
-                remoting.ask(broker.address, SEND_BACK, fields)
-                eventually(lambda group=group: rocketmq4.count(f"%RETRY%{group}") == 1, "the retry", 30.0)  # type: ignore[misc]
-            else:
-                with pytest.raises(RemotingError) as caught:
-                    remoting.ask(broker.address, SEND_BACK, fields)
-                assert "MESSAGE_ILLEGAL" in str(caught.value)
+        witness = rocketmq4.witness
+        witness.make_group(group, 16)
+        broker = witness.brokers()[0]
+        pulled = witness.ask(
+            broker.address,
+            PULL,
+            {
+                "topic": topic,
+                "consumerGroup": TOOLS,
+                "queueId": "0",
+                "queueOffset": "0",
+                "maxMsgNums": "1",
+                "sysFlag": "4",
+                "commitOffset": "0",
+                "suspendTimeoutMillis": "0",
+                "subscription": "*",
+                "subVersion": "0",
+                "expressionType": "TAG",
+            },
+        )
+        (place,) = PLACE.unpack_from(pulled["body"], 28)
+        fields = {
+            "offset": str(place),
+            "group": group,
+            "delayLevel": "1",
+            "originMsgId": "1",
+            "originTopic": topic,
+            "unitMode": "false",
+            "maxReconsumeTimes": "16",
+        }
+        if length == 120:
+            witness.ask(broker.address, SEND_BACK, fields)
+            eventually(lambda group=group: rocketmq4.count(f"%RETRY%{group}") == 1, "the retry", 30.0)  # type: ignore[misc]
+        else:
+            with pytest.raises(RefusalError) as caught:
+                witness.ask(broker.address, SEND_BACK, fields)
+            assert "MESSAGE_ILLEGAL" in str(caught.value)
         rocketmq4.delete_topic(topic)  # the broker refuses to delete the long retry topic
 
 
@@ -80,13 +80,12 @@ def test_5_4_0_delivers_nothing_to_a_group_of_121_characters(rocketmq5: RocketMQ
     for length in (120, 121):
         topic, group = names(length)
         rocketmq5.make_topic(topic)
-        with rocketmq5.remoting() as remoting:
-            if length == 120:
-                remoting.make_group(group, 16)
-            else:  # a member makes its group, as is shipped
-                with pytest.raises(RemotingError, match="longer than group max length: 120"):
-                    remoting.make_group(group, 16)
-        session = Session(parse_url(rocketmq5.url), group, topic)
+        if length == 120:
+            rocketmq5.witness.make_group(group, 16)
+        else:  # a member makes its group, as is shipped
+            with pytest.raises(RefusalError, match="longer than group max length: 120"):
+                rocketmq5.witness.make_group(group, 16)
+        session = GrpcSession(parse_url(rocketmq5.url), group, topic)
         found = 0
         try:
             for turn in range(4):

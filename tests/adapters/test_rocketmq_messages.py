@@ -16,7 +16,7 @@ from steadyworker_rocketmq.messages import (
     COMPRESSION,
     EXACT,
     HEADERS_BYTES,
-    Wire,
+    WireMessage,
     carried_wire,
     delivery_of,
     fits,
@@ -36,7 +36,7 @@ TEXTS = st.text(max_size=40)
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
-def arrived(wire: Wire, message_id: str = "id-1", sent_at: float | None = 5.0) -> tuple[dict[str, str], bytes]:
+def arrived(wire: WireMessage, message_id: str = "id-1", sent_at: float | None = 5.0) -> tuple[dict[str, str], bytes]:
     delivery = delivery_of(1, "1", "exports", wire, message_id, Redelivered.UNKNOWN, sent_at)
     return dict(delivery.headers), delivery.body
 
@@ -74,7 +74,7 @@ def test_whatever_is_sent_is_accepted_by_a_proxy_and_arrives_whole(headers: dict
         *[("UNIQ_KEY", "x"), ("TAGS", "a||b"), ("TAGS", ""), ("KEYS", "a  b"), ("__RMQ.TRANSIENT.x", "1")],
     ],
 )
-def test_what_rocketmq_takes_for_itself_travels_in_one_property(name: str, text: str) -> None:
+def test_what_rocketmq_reserves_travels_in_one_property(name: str, text: str) -> None:
     """A copied TRAN_MSG would make the message a half message, which nobody sees."""
     wire = wire_of(outgoing({name: text}))
     assert [*wire.properties] == [EXACT]
@@ -116,7 +116,7 @@ def test_a_delayed_message_has_its_time_until_it_is_moved() -> None:
     "text", ["", "no JSON", "[1]", "null", "1e999", '{"headers": 3, "id": 4, "at": "x", "due": "y"}', "[" * 100_000]
 )
 def test_a_foreign_table_is_ignored(text: str) -> None:
-    wire = Wire(b"\0", {EXACT: text, "shop": "a"})
+    wire = WireMessage(b"\0", {EXACT: text, "shop": "a"})
     delivery = delivery_of(1, "1", "exports", wire, "id-1", Redelivered.NO, 5.0)
     assert (delivery.headers, delivery.body, delivery.message_id, delivery.sent_at) == (
         {"shop": "a"}, b"\0", "id-1", 5.0,
@@ -127,7 +127,7 @@ def test_a_foreign_table_is_ignored(text: str) -> None:
 @pytest.mark.parametrize("number", ["1" + 400 * "0", "Infinity", "-Infinity", "NaN", "1e12", "-1", "true", "null"])
 def test_a_number_that_is_no_time_is_ignored(number: str) -> None:
     """Such a number ended the thread that moves delayed messages, or moved the message again and again."""
-    wire = Wire(b"{}", {EXACT: f'{{"due": {number}, "at": {number}}}'})
+    wire = WireMessage(b"{}", {EXACT: f'{{"due": {number}, "at": {number}}}'})
     delivery = delivery_of(1, "1", "exports", wire, "id-1", Redelivered.NO, 5.0)
     assert (wire.due, delivery.sent_at) == (0.0, 5.0)
     copy = wire.copied("id-1", 5.0)
@@ -136,10 +136,10 @@ def test_a_number_that_is_no_time_is_ignored(number: str) -> None:
 
 def test_the_size_is_that_of_properties_tag_and_keys() -> None:
     """A proxy counts all of them in its limit."""
-    assert Wire(b"{}", {"a": "é"}, "tag", ("k1", "k2")).size() == 3 + 3 + 4
+    assert WireMessage(b"{}", {"a": "é"}, "tag", ("k1", "k2")).size() == 3 + 3 + 4
 
 
-def test_more_headers_than_a_proxy_takes_travel_all() -> None:
+def test_more_headers_than_a_proxy_accepts_travel_all() -> None:
     headers = {f"h{number}": "x" for number in range(300)}
     wire = wire_of(outgoing(headers))
     assert len(wire.properties) <= PROXY_PROPERTIES
@@ -148,7 +148,7 @@ def test_more_headers_than_a_proxy_takes_travel_all() -> None:
 
 
 def test_the_limit_leaves_room_for_what_a_copy_adds() -> None:
-    wire = Wire(b"x", {"a": "x" * (HEADERS_BYTES - 1)})
+    wire = WireMessage(b"x", {"a": "x" * (HEADERS_BYTES - 1)})
     assert fits(wire)
     assert wire.copied("A" * 34, 1_700_000_000.123).size() <= PROXY_PROPERTIES_BYTES
     assert json.loads(wire.copied("A" * 34, 1.0).properties[EXACT])["id"] == "A" * 34
@@ -166,7 +166,7 @@ ANY = st.text(st.characters(), max_size=30)
 def test_a_copy_of_any_foreign_message_is_accepted_by_a_proxy_and_has_the_same_headers(
     properties: dict[str, str], keys: list[str], tag: str, body: bytes
 ) -> None:
-    foreign = Wire(body, properties, tag or None, tuple(keys))
+    foreign = WireMessage(body, properties, tag or None, tuple(keys))
     copy = foreign.copied("id-1", 5.0)
     assert fits(copy)
     assert all(text.strip() and not CONTROL.search(text) for text in (*copy.properties, *copy.properties.values()))
@@ -176,8 +176,8 @@ def test_a_copy_of_any_foreign_message_is_accepted_by_a_proxy_and_has_the_same_h
 
 
 def test_a_copy_of_a_foreign_message_that_is_too_large_for_a_proxy_is_whole() -> None:
-    """A broker takes 32 KB of properties from its own clients, a proxy only 16 KB."""
-    foreign = Wire(b"{}", {"shop": "a", "long": "x" * 30_000})
+    """A broker accepts 32 KB of properties from its own clients, a proxy only 16 KB."""
+    foreign = WireMessage(b"{}", {"shop": "a", "long": "x" * 30_000})
     copy = foreign.copied("id-1", 5.0)
     assert fits(copy)
     assert arrived(copy) == arrived(foreign)

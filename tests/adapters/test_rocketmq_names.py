@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import string
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given
@@ -12,12 +13,10 @@ from hypothesis import strategies as st
 from steadyworker.adapter import QueueSpec
 from steadyworker.errors import ConfigError
 from steadyworker_rocketmq.names import (
-    LENGTHS,
     SYSTEM_GROUPS,
     SYSTEM_PROPERTIES,
     SYSTEM_TOPICS,
-    Names,
-    Version,
+    QueueNames,
     is_system_group,
     is_system_property,
     is_system_topic,
@@ -30,12 +29,11 @@ from steadyworker_rocketmq.names import (
     shorter,
 )
 
-V49, V50, V51, V54 = (4, 9, 7), (5, 0, 0), (5, 1, 0), (5, 4, 0)
 VALID = set(string.ascii_letters + string.digits + "_-")
 CONTROLS = ["\x00", "\x01", "\x02", "\t", "\n", "\x1f", "\x7f", "\x85", "\x9f", "\ud800", "\udce9"]
 
 
-def made(queue: str, group: str | None = None, dead: str | None = None) -> Names:
+def made(queue: str, group: str | None = None, dead: str | None = None) -> QueueNames:
     return names_of(QueueSpec(queue, f"{queue}.dead" if dead is None else dead), group)
 
 
@@ -45,8 +43,8 @@ def refused(queue: str, group: str | None = None, dead: str | None = None) -> st
     return str(caught.value)
 
 
-def proposed(said: str) -> str:
-    found = re.search(r"for example to '([^']*)'\.", said)
+def proposed(text: str) -> str:
+    found = re.search(r"for example to '([^']*)'\.", text)
     assert found
     return found[1]
 
@@ -55,25 +53,25 @@ def proposed(said: str) -> str:
 
 
 def test_the_names_come_from_the_queue() -> None:
-    assert made("exports") == Names("exports", "exports-later", "exports-dead", "exports", "exports-later")
+    assert made("exports") == QueueNames("exports", "exports-later", "exports-dead", "exports", "exports-later")
 
 
 def test_the_group_and_the_dead_letters_can_have_names_of_their_own() -> None:
-    assert made("exports", "night", "lost") == Names("exports", "exports-later", "lost", "night", "night-later")
+    assert made("exports", "night", "lost") == QueueNames("exports", "exports-later", "lost", "night", "night-later")
     assert made("exports", "shop-{queue}").group == "shop-exports"
 
 
 def test_the_default_for_dead_letters_has_no_dot() -> None:
     """A topic's name has none; a dot in any other name is refused with a name that would do."""
     assert made("exports", dead="exports.dead").dead == "exports-dead"
-    said = refused("exports", dead="export.dead")
-    assert "dead_letter_queue" in said
-    assert proposed(said) == "export-dead"
+    text = refused("exports", dead="export.dead")
+    assert "dead_letter_queue" in text
+    assert proposed(text) == "export-dead"
 
 
 @pytest.mark.parametrize("dead", ["exports", "Exports", "EXPORTS-LATER"])
 def test_dead_letters_are_in_a_topic_of_their_own(dead: str) -> None:
-    """Also where a broker's file system does not tell capitals from small letters: a topic is a folder."""
+    """Also where a broker's file system does not distinguish capitals from small letters: a topic is a folder."""
     assert proposed(refused("exports", dead=dead)) == "exports-dead"
 
 
@@ -103,21 +101,21 @@ def test_dead_letters_are_in_a_topic_of_their_own(dead: str) -> None:
 def test_a_name_with_other_characters_or_of_rocketmqs_own_is_refused_with_one_that_would_do(
     queue: str, good: str
 ) -> None:
-    said = refused(queue)
-    assert f"got {queue!r}, whose length is {len(queue)} (at most 114): rename the queue" in said
-    assert proposed(said) == good
+    text = refused(queue)
+    assert f"got {queue!r}, whose length is {len(queue)} (at most 114): rename the queue" in text
+    assert proposed(text) == good
     assert made(good)
 
 
 @pytest.mark.parametrize("name", ["exports\n", "a b", "%RETRY%x", "\udce9", "", "x-later", "x|y"])
 def test_the_group_and_the_dead_letters_have_the_same_rule(name: str) -> None:
-    said = refused("exports", group=name)
-    assert "Expected a consumer group " in said
-    assert "change the option group of the broker's URL" in said
-    assert made("exports", group=proposed(said))
-    said = refused("exports", dead=name)
-    assert "Expected a dead-letter queue " in said
-    assert made("exports", dead=proposed(said))
+    text = refused("exports", group=name)
+    assert "Expected a consumer group " in text
+    assert "change the option group of the broker's URL" in text
+    assert made("exports", group=proposed(text))
+    text = refused("exports", dead=name)
+    assert "Expected a dead-letter queue " in text
+    assert made("exports", dead=proposed(text))
 
 
 @pytest.mark.parametrize("group", sorted(SYSTEM_GROUPS))
@@ -136,36 +134,35 @@ def test_rocketmqs_own_topics_are_refused(topic: str) -> None:
 
 
 def test_a_queues_name_has_at_most_114_characters() -> None:
-    """The group of its delayed messages has 6 more, and the broker's retry topic for that group 7 more."""
+    """The group of its delayed messages has 6 more."""
     assert made("q" * 114)
-    said = refused("q" * 115)
-    assert said.startswith(f"Expected a queue name of at most 114 characters, got '{'q' * 115}', which has 115: ")
-    assert f"the retry topic '%RETRY%{'q' * 115}-later' would have 128, and the limit is 127" in said
-    assert "before 5.1 the broker refuses each retry" in said
-    assert made(proposed(said))
+    text = refused("q" * 115)
+    assert text.startswith(f"Expected a queue name of at most 114 characters, got '{'q' * 115}', which has 115: ")
+    assert "RocketMQ's limit for a consumer group is 120: 4.9 refuses each retry of a longer one" in text
+    assert made(proposed(text))
 
 
 def test_with_a_group_of_its_own_a_queues_name_has_at_most_121_characters() -> None:
     assert made("q" * 121, "g" * 114)
-    said = refused("q" * 122, "g")
-    assert "queue name of at most 121 characters" in said
-    assert f"the topic '{'q' * 122}-later' would have 128, and the limit is 127" in said
-    assert made(proposed(said), "g")
+    text = refused("q" * 122, "g")
+    assert "queue name of at most 121 characters" in text
+    assert "RocketMQ's limit for a topic is 127" in text
+    assert made(proposed(text), "g")
 
 
 def test_a_group_has_at_most_114_characters() -> None:
     assert made("exports", "g" * 114)
-    said = refused("exports", "g" * 115)
-    assert "consumer group of at most 114 characters" in said
-    assert "would have 128, and the limit is 127" in said
-    assert made("exports", proposed(said))
+    text = refused("exports", "g" * 115)
+    assert "consumer group of at most 114 characters" in text
+    assert "RocketMQ's limit for a consumer group is 120" in text
+    assert made("exports", proposed(text))
 
 
-def test_a_limit_that_leaves_room_for_delayed_messages_says_so() -> None:
+def test_a_limit_that_leaves_room_for_delayed_messages_is_explained() -> None:
     """Only a proxy needs names for them: without one, queue and group may be 6 characters longer."""
     room = "114 leave room for '-later', which rocketmq+grpc: appends for delayed messages, and rocketmq: does not"
-    for said in (refused("q" * 115), refused("exports", "g" * 115), refused("exports", "g" * 200)):
-        assert room in said
+    for text in (refused("q" * 115), refused("exports", "g" * 115), refused("exports", "g" * 200)):
+        assert room in text
     assert "leave room" not in refused("exports", dead="d" * 128)
 
 
@@ -185,80 +182,37 @@ def test_without_delayed_messages_names_may_be_longer(queue: str, group: str | N
 
 def test_a_dead_letter_queue_has_at_most_127_characters() -> None:
     assert made("exports", dead="d" * 127)
-    said = refused("exports", dead="d" * 128)
-    assert "dead-letter queue of at most 127 characters" in said
-    assert made("exports", dead=proposed(said))
+    text = refused("exports", dead="d" * 128)
+    assert "dead-letter queue of at most 127 characters" in text
+    assert made("exports", dead=proposed(text))
 
 
 def test_a_group_of_group_topic_and_tags_is_named_as_the_cause() -> None:
     """It became 149 bytes as a retry topic, and every retry was lost."""
     group = f"payments_exports_{'_'.join(f'tag{number:02}' for number in range(21))}"
-    said = refused("exports", group)
+    text = refused("exports", group)
     assert len(group) == 142, group
-    assert f"'%RETRY%{group}' would have 149, and the limit is 127" in said
+    assert f"got '{group}', which has 142" in text
     assert (
-        "The group contains the topic's name 'exports' and more, like one that is made of group, topic and tags" in said
+        "The group contains the topic's name 'exports' and more, like one that is made of group, topic and tags" in text
     )
-    assert made("exports", proposed(said))
+    assert made("exports", proposed(text))
     assert "group, topic and tags" in refused("exports", "payments_exports_a||b")
     assert "group, topic and tags" not in refused("exports", "g" * 142)
     assert made("exports", "payments_exports_a")
 
 
 def test_every_problem_is_named() -> None:
-    assert len([*problems(Names("q" * 200, "q" * 206, "d" * 200, "g" * 200, "g" * 206))]) == 3
-
-
-@pytest.mark.parametrize(
-    ("version", "topic", "group", "retry", "dead", "proxys"),
-    [
-        (V49, 127, 255, 127, 127, None),
-        (V50, 127, 255, 127, 127, 127),
-        (V51, 127, 120, 255, 127, 255),
-        (V54, 127, 120, 255, 127, 255),
-        (None, 127, 120, 127, 127, 255),
-    ],
-    ids=str,
-)
-def test_the_limits_of_each_version(
-    version: Version | None, topic: int, group: int, retry: int, dead: int, proxys: int | None
-) -> None:
-    found: dict[str, int] = {}
-    for rule in LENGTHS:
-        if rule.applies(version):
-            found[rule.form] = min(rule.limit, found.get(rule.form, rule.limit))
-    assert found.pop("%RETRY%{group}_{topic}", None) == proxys
-    assert found == {"{topic}": topic, "{group}": group, "%RETRY%{group}": retry, "%DLQ%{group}": dead}
+    assert len([*problems(QueueNames("q" * 200, "q" * 206, "d" * 200, "g" * 200, "g" * 206))]) == 3
 
 
 def test_the_longest_names_of_all_just_fit() -> None:
-    """A proxy's retry topic then has exactly 255 characters."""
-    assert not [*problems(Names("q" * 127, "l", "d" * 127, "g" * 120, "m"))]
-    assert len([*problems(Names("q" * 128, "l", "d" * 127, "g" * 120, "m"))]) == 1
-
-
-@pytest.mark.parametrize(
-    ("length", "version", "fits"),
-    [(120, None, True), (121, None, False), (120, V49, True), (121, V49, False), (120, V54, True), (121, V54, False)],
-)
-def test_a_group_of_121_is_too_long_for_every_version(length: int, version: Version | None, fits: bool) -> None:
-    """For 4.9, because its retry topic has 128; 5.4 delivers nothing to it."""
-    names = Names("exports", "exports-later", "exports-dead", "g" * length, "later")
-    said = [*problems(names, version)]
-    assert (not said) == fits
-    if not fits:
-        assert ("5.4 delivers nothing" if version == V54 else "before 5.1 the broker refuses each retry") in said[0]
-
-
-def test_5_0_has_a_narrower_rule_that_is_not_assumed() -> None:
-    names = made("q" * 54)
-    assert not [*problems(names, V49), *problems(names, V51)]
-    (said,) = problems(names, V50)
-    assert "queue name of at most 53 characters" in said
-    assert not [*problems(made("q" * 53), V50)]
-    assert not [*problems(made("q" * 20, "g" * 86), V50)]
-    (said,) = problems(made("q" * 20, "g" * 88), V50)
-    assert "consumer group of at most 87 characters" in said
+    """A proxy's retry topic then has exactly 255 characters, which is its limit."""
+    longest = QueueNames("q" * 121, "q" * 121 + "-later", "d" * 127, "g" * 114, "g" * 114 + "-later")
+    assert not [*problems(longest)]
+    assert len(f"%RETRY%{'g' * 120}_{'q' * 127}") == 255
+    assert len([*problems(replace(longest, work="q" * 122))]) == 1
+    assert len([*problems(replace(longest, group="g" * 115))]) == 1
 
 
 @given(st.text(min_size=1, max_size=300), st.one_of(st.none(), st.text(max_size=300)))
@@ -290,17 +244,17 @@ def test_valid_topics_of_others(name: str) -> None:
     "name", ["", "t" * 128, "a b", "a\n", "%RETRY%x", "a|b", "a.b", "\udce9", *sorted(SYSTEM_TOPICS)]
 )
 def test_invalid_topics_of_others(name: str) -> None:
-    said = problem_of_topic(name)
-    assert said
-    assert problem_of_topic(proposed(said)) is None
+    text = problem_of_topic(name)
+    assert text
+    assert problem_of_topic(proposed(text)) is None
 
 
 def test_a_group_of_producers_has_no_topics_of_its_own() -> None:
     assert problem_of_producer_group("g" * 255) is None
     for name in ("g" * 256, "a\n", "CID_RMQ_SYS_x", "%LMQ%x", "DEFAULT_PRODUCER"):
-        said = problem_of_producer_group(name)
-        assert said
-        assert problem_of_producer_group(proposed(said)) is None
+        text = problem_of_producer_group(name)
+        assert text
+        assert problem_of_producer_group(proposed(text)) is None
 
 
 def test_system_topics_and_groups() -> None:

@@ -1,4 +1,4 @@
-"""TLS to RocketMQ's proxies: certificate and host name are verified, and a refusal says what to do."""
+"""TLS to RocketMQ's proxies: certificate and host name are verified, and a refusal names its remedy."""
 
 from __future__ import annotations
 
@@ -123,10 +123,10 @@ def test_other_authorities_than_those_of_the_variable_are_not_trusted(servers: d
     """Not without the variable, and not with that of another authority."""
     trustme.CA().cert_pem.write_to_path(tmp_path / "other.pem")
     for env in ({}, {ROOTS: str(tmp_path / "other.pem")}):
-        (said,) = run(ASK, f"rocketmq+grpcs://localhost:{servers['good']}?members=off", env=env)
-        assert said.startswith("error: ")
-        assert "got: a certificate that is not trusted (unable to get local issuer certificate)" in said
-        assert f"set the environment variable {ROOTS} to a PEM file of the authorities to trust" in said
+        (text,) = run(ASK, f"rocketmq+grpcs://localhost:{servers['good']}?members=off", env=env)
+        assert text.startswith("error: ")
+        assert "got: a certificate that is not trusted (unable to get local issuer certificate)" in text
+        assert f"set the environment variable {ROOTS} to a PEM file of the authorities to trust" in text
 
 
 @pytest.mark.slow
@@ -144,11 +144,11 @@ def test_a_worker_behind_a_proxy_with_tls(ca: trustme.CA, tmp_path: Path) -> Non
         for host in ("localhost", "127.0.0.1"):
             url = f"rocketmq+grpcs://{host}:{node.grpc_address.port}?{options}"
             assert run(WORK, url, env={ROOTS: str(tmp_path / "ca.pem")}) == ["over TLS Settled.SENT"]
-        (said,) = run(ASK, url)
-        assert "a certificate that is not trusted" in said
+        (text,) = run(ASK, url)
+        assert "a certificate that is not trusted" in text
 
 
 @pytest.mark.slow
 def test_a_proxy_as_it_is_shipped_has_a_certificate_that_is_refused(rocketmq5: RocketMQ5) -> None:
-    (said,) = run(ASK, rocketmq5.url.replace("rocketmq+grpc:", "rocketmq+grpcs:"))
-    assert "got: a certificate " in said
+    (text,) = run(ASK, rocketmq5.url.replace("rocketmq+grpc:", "rocketmq+grpcs:"))
+    assert "got: a certificate " in text

@@ -1,5 +1,5 @@
 """
-Transaction messages of RocketMQ, on 4.9.7 and 5.4.0, with both drivers: each message is where its decision says, and none in a circle.
+Transaction messages of RocketMQ, on 4.9.7 and 5.4.0, with both drivers: each message is where its decision puts it, and none in a circle.
 
 The test brokers ask for the first time 3 s after a half message, and then every 3 s.
 """
@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.rocketmq, pytest.mark.timeout(300)]
 
 COMMIT, ROLLBACK, UNKNOWN = Decision
 WITHIN = 40.0
-"""Seconds for a broker's question, ten times what it takes."""
+"""Seconds for a broker's question, ten times what it needs."""
 
 TAG = "captured"
 
@@ -53,7 +53,7 @@ class Shop:
     asked: list[TransactionMessage] = field(default_factory=list)
 
     def open(self, run: Handler | None = None, check: Handler | None = None, tag: str = TAG) -> TransactionalPublisher:
-        """Open a publisher whose local transaction says COMMIT, unless `run` and `check` say otherwise."""
+        """Open a publisher whose local transaction returns COMMIT, unless `run` and `check` are given."""
         return open_transactional(
             self.url, f"{self.topic}-shop", [LocalTransaction(self.topic, tag, run or self.run, check or self.check)]
         )
@@ -76,14 +76,14 @@ def shop(request: pytest.FixtureRequest, rocketmq4: RocketMQ4, rocketmq5: Rocket
     driver, _, version = request.param.split(" ")
     node = rocketmq4 if version == "4.9.7" else rocketmq5
     topic = f"q-{secrets.token_hex(4)}"
-    # A proxy takes transaction messages in a topic for them only; a broker takes them in a Worker's topic, too.
+    # A proxy accepts transaction messages in a topic for them only; a broker accepts them in a Worker's topic, too.
     node.make_topic(topic, 4, "TRANSACTION" if driver == "gRPC" else "NORMAL")
     yield Shop(node, node.url if driver == "gRPC" else node.remoting_url, topic)
     node.heal()
     node.remove(topic)
 
 
-def test_a_message_is_where_its_decision_says(shop: Shop) -> None:
+def test_a_message_is_where_its_decision_puts_it(shop: Shop) -> None:
     """Committed or rolled back: `run` is called once, and the broker asks for nothing."""
     shop.rows["never"] = ROLLBACK
     with shop.open() as publisher:
@@ -149,13 +149,13 @@ def test_the_broker_asks_for_a_missing_decision(shop: Shop, caplog: pytest.LogCa
 
 @pytest.mark.slow
 def test_a_message_without_a_local_transaction_is_never_committed(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
-    """Another process of the group lacks the tag: it says so, and decides nothing; the right one does."""
+    """Another process of the group lacks the tag: it logs that, and decides nothing; the right one does."""
     with shop.open(lambda _: UNKNOWN) as publisher:
         publisher.send(shop.topic, TAG, b"{}", key="order-1")
     shop.rows["order-1"] = COMMIT
     with shop.open(tag="refunded"):
-        said = f"got none (topic '{shop.topic}', tag '{TAG}', message "
-        eventually(lambda: said in caplog.text, "a line in the log", WITHIN)
+        text = f"got none (topic '{shop.topic}', tag '{TAG}', message "
+        eventually(lambda: text in caplog.text, "a line in the log", WITHIN)
     assert shop.asked == []
     assert shop.keys() == []
     assert "in every process of this producer group" in caplog.text
@@ -187,7 +187,7 @@ def test_a_check_while_the_local_transaction_runs(shop: Shop) -> None:
 
 
 def test_what_cannot_be_sent(shop: Shop) -> None:
-    """`run` is not called where the broker cannot have the message, and the error says so."""
+    """`run` is not called where the broker cannot have the message, and the error has the reason."""
     with shop.open() as publisher:
         with pytest.raises(ConfigError, match="Expected a topic and a tag of a LocalTransaction"):
             publisher.send(shop.topic, "refunded", b"{}", key="order-1")
@@ -209,7 +209,7 @@ def test_what_cannot_be_sent(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize(
-    ("group", "topic", "tag", "said"),
+    ("group", "topic", "tag", "text"),
     [
         ("shop", "RMQ_SYS_TRANS_HALF_TOPIC", TAG, "not one of RocketMQ's own"),
         ("shop", "%RETRY%shop", TAG, "not one of RocketMQ's own"),
@@ -218,8 +218,8 @@ def test_what_cannot_be_sent(shop: Shop) -> None:
         ("g" * 300, "orders", TAG, "which has 300: RocketMQ's limit is 255"),
     ],
 )
-def test_a_name_that_rocketmq_refuses(group: str, topic: str, tag: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_a_name_that_rocketmq_refuses(group: str, topic: str, tag: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
         open_transactional(
             "rocketmq://localhost", group, [LocalTransaction(topic, tag, lambda _: COMMIT, lambda _: COMMIT)]
         )
@@ -228,13 +228,13 @@ def test_a_name_that_rocketmq_refuses(group: str, topic: str, tag: str, said: st
 def test_a_copied_mark_of_a_system_topic_is_never_committed(
     rocketmq4: RocketMQ4, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A client that copies TRAN_MSG into its group's retry topic: the message stays hidden, and the log says why."""
+    """A client that copies TRAN_MSG into its group's retry topic: the message stays hidden, and the log has the reason."""
     group, topic = f"q-{secrets.token_hex(4)}", f"%RETRY%q-{secrets.token_hex(4)}"
     with open_transactional(rocketmq4.remoting_url, group, []):
         rocketmq4.make_topic(topic)
         rocketmq4.send(topic, b"{}", {"TRAN_MSG": "true", "PGROUP": group})
-        said = f"got one of a system topic (topic '{topic}'"
-        eventually(lambda: said in caplog.text, "a line in the log", WITHIN)
+        text = f"got one of a system topic (topic '{topic}'"
+        eventually(lambda: text in caplog.text, "a line in the log", WITHIN)
     assert "let it copy its own properties only" in caplog.text
     assert rocketmq4.count(topic) == 0
     rocketmq4.remove(topic.removeprefix("%RETRY%"))
@@ -242,7 +242,7 @@ def test_a_copied_mark_of_a_system_topic_is_never_committed(
 
 @pytest.mark.slow
 def test_a_message_is_given_up_after_fifteen_questions(shop: Shop) -> None:
-    """It ends where an operator finds it, and not at a consumer; this takes a minute."""
+    """It ends where an operator finds it, and not at a consumer; this needs a minute."""
     with shop.node.set("transactionCheckMax", "15"), shop.open(lambda _: UNKNOWN) as publisher:
         publisher.send(shop.topic, TAG, b"{}", key="order-1")
         eventually(lambda: shop.node.gave_up(shop.topic), "a message that is given up", 150.0)

@@ -1,4 +1,4 @@
-"""What the URLs of RocketMQ say, and what is refused, because the client library or the other driver could not do it."""
+"""What the URLs of RocketMQ can have, and what is refused, because the client library or the other driver could not do it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from steadyworker.errors import ConfigError
 from steadyworker.network.url import TLS_OPTIONS, Address
-from steadyworker_rocketmq.url import DELAY_LEVELS, FORM, BrokerUrl, parse_url
+from steadyworker_rocketmq.url import DELAY_LEVELS, FORM, RocketmqUrl, parse_url
 
 CANARY = "c4n4ry"
 GRPC, REMOTING = ("group", "queues", "namesrv", "members", "invisible"), ("group", "queues", "delay_levels")
@@ -23,11 +23,11 @@ def refused(url: str) -> str:
     return str(caught.value)
 
 
-# --- What a URL says --------------------------------------------------------------------------------------------------
+# --- What a URL has ---------------------------------------------------------------------------------------------------
 
 
 def test_a_proxy_without_anything() -> None:
-    assert parse_url("rocketmq+grpc://proxy") == BrokerUrl(
+    assert parse_url("rocketmq+grpc://proxy") == RocketmqUrl(
         driver="grpc",
         addresses=(Address("proxy", 8081),),
         user=None,
@@ -45,13 +45,13 @@ def test_a_proxy_without_anything() -> None:
 def test_name_servers_without_anything() -> None:
     servers = (Address("ns", 9876), Address("ns2", 9000))
     found = parse_url("rocketmq://ns,ns2:9000")
-    assert found == BrokerUrl(driver="remoting", addresses=servers, namesrv=servers)
+    assert found == RocketmqUrl(driver="remoting", addresses=servers, namesrv=servers)
     assert str(found) == "ns:9876,ns2:9000"
     assert not found.tls
     assert found.members is None
 
 
-def test_everything_that_the_url_of_a_proxy_can_say() -> None:
+def test_everything_that_the_url_of_a_proxy_can_have() -> None:
     found = parse_url(
         "RocketMQ+grpc://acc%2Bess:se%3Acret%2F@10.0.0.1:7000,10.0.0.2"
         "?group=g&queues=256&namesrv=ns;[::1]:9000&members=10.0.0.1:1;10.0.0.2&invisible=43200"
@@ -102,7 +102,7 @@ def test_numbers_have_borders(option: str, least: int, most: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "says"),
+    ("url", "part"),
     [
         ("rocketmqs://h", "something else"),
         ("rocketmq+grpc://h/vhost", "no path in the broker's URL, got '/vhost'"),
@@ -123,8 +123,8 @@ def test_numbers_have_borders(option: str, least: int, most: int) -> None:
         ("rocketmq+grpc://h?members=h:x", "got 'h' with a port that is not from 1 to 65535: write members=host:8080"),
     ],
 )
-def test_what_is_wrong_is_named(url: str, says: str) -> None:
-    assert says in refused(url)
+def test_what_is_wrong_is_named(url: str, part: str) -> None:
+    assert part in refused(url)
 
 
 @pytest.mark.parametrize(
@@ -135,9 +135,9 @@ def test_what_is_wrong_is_named(url: str, says: str) -> None:
     ],
 )
 def test_an_option_of_the_other_driver_is_refused(scheme: str, option: str, belongs: str) -> None:
-    said = refused(f"{scheme}://h?{option}=off")
-    assert f"the option {option} only in a URL that begins with {belongs}://, got " in said
-    assert "leave the option out" in said
+    text = refused(f"{scheme}://h?{option}=off")
+    assert f"the option {option} only in a URL that begins with {belongs}://, got " in text
+    assert "leave the option out" in text
 
 
 def test_every_option_belongs_to_a_driver() -> None:
@@ -149,19 +149,19 @@ def test_every_option_belongs_to_a_driver() -> None:
 @pytest.mark.parametrize("written", ["{}", "queues=1&{}"])
 def test_files_of_tls_are_refused_with_what_to_do(scheme: str, option: str, written: str) -> None:
     """Before a file is looked for, and without the advice to write another scheme where the option is refused, too."""
-    said = refused(f"{scheme}://h?{written.format(option)}=/nowhere.pem")
-    assert f"Expected no option {option} in the broker's URL" in said
-    assert ("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH" in said) == (option == "cafile" and scheme != "rocketmq")
-    assert ("this driver has no TLS" in said) == (scheme == "rocketmq")
+    text = refused(f"{scheme}://h?{written.format(option)}=/nowhere.pem")
+    assert f"Expected no option {option} in the broker's URL" in text
+    assert ("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH" in text) == (option == "cafile" and scheme != "rocketmq")
+    assert ("this driver has no TLS" in text) == (scheme == "rocketmq")
 
 
 @pytest.mark.parametrize("scheme", FORM.ports)
 def test_files_of_tls_are_not_offered(scheme: str) -> None:
     """Not in the list of the options, and not as what a wrong option was meant to be."""
     for name in ("cafiles", "server%5Fname", "nonsense"):
-        said = refused(f"{scheme}://h?{name}=x")
-        assert f"Expected only the options {', '.join(FORM.options)} in the broker's URL, got " in said
-        assert "did you mean" not in said
+        text = refused(f"{scheme}://h?{name}=x")
+        assert f"Expected only the options {', '.join(FORM.options)} in the broker's URL, got " in text
+        assert "did you mean" not in text
 
 
 def test_tls_has_one_host() -> None:
@@ -190,9 +190,9 @@ def test_an_ipv6_address_is_refused_for_proxies(scheme: str) -> None:
 def test_name_servers_can_have_ipv6_addresses() -> None:
     assert parse_url("rocketmq://[::1],ns:1").addresses == (Address("::1", 9876), Address("ns", 1))
     for host in ("[::g]", f"[{CANARY}:1]", "[fe80::1%25eth0]"):
-        said = refused(f"rocketmq://{host}")
-        assert "got another character in host 1" in said
-        assert CANARY not in said
+        text = refused(f"rocketmq://{host}")
+        assert "got another character in host 1" in text
+        assert CANARY not in text
 
 
 @pytest.mark.parametrize("hosts", ["a;b", "a b", "a\n", "a%2Cb", "ä", "\udce9", "a\0"])
@@ -203,7 +203,7 @@ def test_a_host_with_another_character_is_refused(scheme: str, hosts: str) -> No
 
 @pytest.mark.parametrize("scheme", ["rocketmq", "rocketmq+grpc"])
 @pytest.mark.parametrize(
-    ("login", "says"),
+    ("login", "part"),
     [
         ("bob", "got no secret"),
         ("bob:", "got no secret"),
@@ -216,10 +216,10 @@ def test_a_host_with_another_character_is_refused(scheme: str, hosts: str) -> No
         (f"bob:{CANARY}%C2%85", "without control characters"),
     ],
 )
-def test_a_login_is_whole_and_can_be_sent(scheme: str, login: str, says: str) -> None:
-    said = refused(f"{scheme}://{login}@h")
-    assert says in said
-    assert CANARY not in said
+def test_a_login_is_whole_and_can_be_sent(scheme: str, login: str, part: str) -> None:
+    text = refused(f"{scheme}://{login}@h")
+    assert part in text
+    assert CANARY not in text
 
 
 @pytest.mark.parametrize("key", ["b%20ob", "b%2Cob", "%C3%A4"])
@@ -251,13 +251,13 @@ def test_no_text_contains_the_secret(
     """Whether the secret is percent-encoded or not, and whatever else is wrong."""
     secret = f"{before}{CANARY}{after}"
     login = quote(secret, safe="", errors="surrogatepass") if is_encoded else secret
-    said: list[object] = []
+    shown: list[object] = []
     try:
         found = parse_url(f"{scheme}://access:{login}@{hosts}{options}")
-        said += [found, repr(found)]
+        shown += [found, repr(found)]
     except ConfigError as error:
-        said += [error, repr(error.__cause__), repr(None if error.__suppress_context__ else error.__context__)]
-    assert CANARY not in "".join(map(str, said))
+        shown += [error, repr(error.__cause__), repr(None if error.__suppress_context__ else error.__context__)]
+    assert CANARY not in "".join(map(str, shown))
 
 
 @pytest.mark.parametrize("option", ["namesrv", "members"])

@@ -1,4 +1,4 @@
-"""The broker file is locked, gone, replaced, damaged, another program's: said clearly, nothing lost, and back by itself."""
+"""The broker file is locked, gone, replaced, damaged, another program's: each is named, nothing is lost, and back by itself."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ Kind = TypeVar("Kind")
 
 
 class Worker:
-    """One adapter, started, and all that it heard."""
+    """One adapter, started, and all signals that it sent."""
 
     def __init__(self, path: Path, silence: float = 1.5, **settings: Any) -> None:
-        self.heard: list[Signal] = []
+        self.signals: list[Signal] = []
         self.adapter = SqliteAdapter(path, SPEC, Settings(**settings), silence)
         self.adapter.prefetch(1)
-        self.adapter.start(self.heard.append)
+        self.adapter.start(self.signals.append)
 
     def all(self, kind: type[Kind]) -> list[Kind]:
-        return [signal for signal in list(self.heard) if isinstance(signal, kind)]
+        return [signal for signal in list(self.signals) if isinstance(signal, kind)]
 
     def delivery(self, eventually: Eventually, number: int = 1) -> Delivery:
         found: list[Delivered] = eventually(lambda: self.all(Delivered)[number - 1 : number])
@@ -123,7 +123,7 @@ def test_a_locked_file_confirms_nothing_and_heals(
     eventually(lambda: len(worker.all(Lost)) == len(worker.all(Unreachable)) == 1)
     with pytest.raises(StaleDelivery):
         worker.adapter.settle(delivery, Settle.ACK)
-    assert len(worker.all(Unreachable)) == 1, "a cause is said once, not with each try"
+    assert len(worker.all(Unreachable)) == 1, "a cause is reported once, not with each try"
     db.execute("ROLLBACK")
     again = worker.delivery(eventually, 2)
     assert again.epoch == worker.all(Connected)[-1].epoch == 2
@@ -131,7 +131,7 @@ def test_a_locked_file_confirms_nothing_and_heals(
     worker.adapter.settle(again, Settle.ACK)
 
 
-def test_a_file_that_was_removed_is_missed_and_taken_back_when_it_returns(
+def test_a_file_that_was_removed_is_missed_and_used_again_when_it_returns(
     path: Path, passive: Worker, eventually: Eventually
 ) -> None:
     delivery = passive.delivery(eventually)
@@ -150,7 +150,7 @@ def test_a_file_that_was_removed_is_missed_and_taken_back_when_it_returns(
 def test_what_is_written_to_an_unlinked_file_is_not_confirmed(
     path: Path, worker: Worker, eventually: Eventually
 ) -> None:
-    """An unlinked file would take every message and keep none."""
+    """An unlinked file would accept every message and keep none."""
     worker.adapter.publish(work("k-1"))
     worker.delivery(eventually)
     before = worker.adapter.identity()
@@ -196,16 +196,18 @@ def test_a_file_that_was_removed_is_never_made_again_by_any_process(
     other = SqliteAdapter(path, SPEC, Settings())
     (finding,) = other.findings(SPEC)
     assert finding.what.endswith(f"but {what}.")
-    heard: list[Signal] = []
+    signals: list[Signal] = []
     try:
         if act == "start":
-            other.start(heard.append)
-            (said,) = eventually(lambda: [each for each in list(heard) if isinstance(each, Unreachable)])
-            assert f"{what}: restore it" in said.cause
-            assert said.final
+            other.start(signals.append)
+            (gone,) = eventually(lambda: [each for each in list(signals) if isinstance(each, Unreachable)])
+            assert f"{what}: restore it" in gone.cause
+            assert gone.final
         else:
             with pytest.raises((BrokerUnavailable, PublishFailed), match=rf"{what}: .* remove broker\.db\.consumers"):
-                {"publish": lambda: other.publish(work()), "identity": other.identity}.get(act, lambda: look(other))()
+                {"publish": lambda: other.publish(work()), "identity": other.identity}.get(
+                    act, lambda: open_letters(other)
+                )()
     finally:
         other.stop(5)
     assert path.stat().st_size == 0 if empty else not path.exists()
@@ -214,7 +216,7 @@ def test_a_file_that_was_removed_is_never_made_again_by_any_process(
 def test_another_broker_at_the_path_is_refused_until_the_own_one_is_back(
     path: Path, tmp_path: Path, worker: Worker, eventually: Eventually
 ) -> None:
-    """The namespace of every job is the identity of the broker, so another broker must not take its place."""
+    """The namespace of every job is the identity of the broker, so another broker must not have its place."""
     eventually(lambda: worker.all(Connected))
     another = SqliteAdapter(tmp_path / "another" / "broker.db", SPEC, Settings())
     another.publish(work("k-other"))
@@ -243,18 +245,18 @@ def test_the_work_to_list_dead_letters_grows_with_their_number_and_not_with_its_
                 " (WITH RECURSIVE n (i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < ?) SELECT i FROM n)",
                 (count,),
             )
-        taken = 0
+        counted = 0
 
         def step() -> int:
-            nonlocal taken
-            taken += 1
+            nonlocal counted
+            counted += 1
             return 0
 
         with adapter.dead_letters() as letters:
             letters._store._db.set_progress_handler(step, 100)
             assert sum(1 for _ in letters) == count
         adapter.stop(5)
-        return taken
+        return counted
 
     assert steps(2000) < 6 * steps(500)
 
@@ -346,7 +348,7 @@ def unlink(path: Path) -> None:
             part.unlink()
 
 
-def look(adapter: SqliteAdapter) -> None:
+def open_letters(adapter: SqliteAdapter) -> None:
     with adapter.dead_letters() as letters:
         list(letters)
 
@@ -444,8 +446,8 @@ def test_an_error_of_sqlite_names_its_remedy(tmp_path: Path, make: str, remedy: 
 def test_another_process_s_publish_rings_the_bell(
     path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
 ) -> None:
-    """A waiting consumer does not poll for messages: it hears of one though it never looks."""
-    monkeypatch.setattr(session, "LOOK", 3600.0)
+    """A waiting consumer does not poll for messages: it receives one although it never asks."""
+    monkeypatch.setattr(session, "SEARCH_EVERY", 3600.0)
     worker = Worker(path, silence=3600.0 * 6)
     eventually(lambda: worker.all(Connected))
     sender = SqliteAdapter(path, SPEC, Settings())
@@ -472,7 +474,7 @@ def test_a_machine_that_slept_evicts_nobody(path: Path, eventually: Eventually) 
     sender.publish(work())
     eventually(lambda: any(worker.all(Delivered) for worker in workers))
     eventually(lambda: sender.consumers() == 3)  # a busy machine may wake an I/O thread late
-    bad = [signal for worker in workers for signal in worker.heard if isinstance(signal, (Lost, Unreachable))]
+    bad = [signal for worker in workers for signal in worker.signals if isinstance(signal, (Lost, Unreachable))]
     assert [signal for signal in bad if "database is locked" not in signal.cause] == []  # a busy disk is no eviction
     for worker in workers:
         worker.adapter.stop(5)

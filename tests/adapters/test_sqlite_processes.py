@@ -1,4 +1,4 @@
-"""Several processes on one broker file, killed and frozen: nothing is lost, and nobody waits longer than is said."""
+"""Several processes on one broker file, killed and frozen: nothing is lost, and no process waits longer than documented."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CLIENT = Path(__file__).with_name("sqlite_client.py")
 
 
 class Client:
-    """A process, and the lines that it has said."""
+    """A process, and the lines that it has written."""
 
     def __init__(self, verb: str, path: Path, silence: float = 30.0, number: int = 1) -> None:
         command = [sys.executable, str(CLIENT), verb, str(path), str(silence), str(number)]
@@ -43,7 +43,7 @@ class Client:
         assert self.process.stdout is not None
         self.lines.extend(iter(self.process.stdout.readline, ""))
 
-    def said(self, line: str) -> bool:
+    def wrote(self, line: str) -> bool:
         return f"{line}\n" in self.lines
 
     def signal(self, number: int) -> None:
@@ -92,14 +92,14 @@ def test_what_a_killed_process_held_comes_within_a_second(
 ) -> None:
     adapter.publish(work("k-1"))
     holder = client("hold")
-    eventually(lambda: holder.said("delivered k-1"))
-    heard: list[Signal] = []
+    eventually(lambda: holder.wrote("delivered k-1"))
+    signals: list[Signal] = []
     adapter.prefetch(1)
-    adapter.start(heard.append)
+    adapter.start(signals.append)
     eventually(lambda: adapter.consumers() == 2)
     holder.signal(signal.SIGKILL)
     killed = time.monotonic()
-    delivered = eventually(lambda: [s for s in heard if isinstance(s, Delivered)])
+    delivered = eventually(lambda: [s for s in signals if isinstance(s, Delivered)])
     assert time.monotonic() - killed < 1.0
     assert delivered[0].delivery.headers[KEY] == "k-1"
     assert delivered[0].delivery.redelivered is Redelivered.YES
@@ -111,24 +111,24 @@ def test_a_frozen_process_loses_its_messages_after_the_silence_and_finds_out(
 ) -> None:
     adapter.publish(work("k-1"))
     holder = client("hold", silence=1.5)
-    eventually(lambda: holder.said("delivered k-1"))
-    heard: list[Signal] = []
+    eventually(lambda: holder.wrote("delivered k-1"))
+    signals: list[Signal] = []
     adapter.prefetch(1)
-    adapter.start(heard.append)
+    adapter.start(signals.append)
     eventually(lambda: adapter.consumers() == 2)
     holder.signal(signal.SIGSTOP)
     frozen = time.monotonic()
     try:
-        delivered = eventually(lambda: [s for s in heard if isinstance(s, Delivered)])
+        delivered = eventually(lambda: [s for s in signals if isinstance(s, Delivered)])
         assert time.monotonic() - frozen > 1.0
         assert delivered[0].delivery.headers[KEY] == "k-1"
     finally:
         holder.signal(signal.SIGCONT)
-    eventually(lambda: holder.said("connected 2"))
-    assert holder.said("lost 1")
-    assert holder.said("StaleDelivery k-1")
+    eventually(lambda: holder.wrote("connected 2"))
+    assert holder.wrote("lost 1")
+    assert holder.wrote("StaleDelivery k-1")
     adapter.settle(delivered[0].delivery, Settle.ACK)
-    assert [s for s in heard if isinstance(s, Delivered)] == delivered
+    assert [s for s in signals if isinstance(s, Delivered)] == delivered
 
 
 def test_dead_letters_that_a_killed_reader_held_are_there_again(
@@ -137,7 +137,7 @@ def test_dead_letters_that_a_killed_reader_held_are_there_again(
     for key in ("k-1", "k-2"):
         adapter.publish(work(key, Target.DEAD))
     reader = client("read")
-    eventually(lambda: reader.said("end"))
+    eventually(lambda: reader.wrote("end"))
     with (
         pytest.raises(LettersHeld, match="got one: wait until the other `steadyworker dead` command"),
         adapter.dead_letters(),
@@ -172,12 +172,12 @@ def test_a_thousand_messages_four_processes_and_random_kills(
     eventually(lambda: left() == 0, within=60)
     for each in everyone:
         each.end()
-    said = [line.split() for each in everyone for line in each.lines]
-    handled = Counter(words[1] for words in said if words[0] == "delivered")
-    acked = Counter(words[1] for words in said if words[0] == "acked")
+    lines = [line.split() for each in everyone for line in each.lines]
+    handled = Counter(words[1] for words in lines if words[0] == "delivered")
+    acked = Counter(words[1] for words in lines if words[0] == "acked")
     assert set(handled) == set(keys), f"seed {seed}"
     assert max(acked.values()) == 1
-    # A kill may fall between the commit of an ack and the line that says so: one for each slot of each of 10 kills.
+    # A kill may fall between the commit of an ack and the line that reports it: one for each slot of each of 10 kills.
     assert len(keys) - len(acked) <= 50
 
 
@@ -202,7 +202,7 @@ def present(path: Path) -> list[str]:
 
 def test_many_processes_may_make_the_file_at_once(path: Path, client: Start, eventually: Eventually) -> None:
     clients = [client("hold") for _ in range(6)]
-    eventually(lambda: all(each.said("connected 1") for each in clients), within=20)
+    eventually(lambda: all(each.wrote("connected 1") for each in clients), within=20)
     adapter = SqliteAdapter(path, SPEC, Settings())
     eventually(lambda: adapter.consumers() == 6)
     adapter.stop(5)

@@ -1,4 +1,4 @@
-"""URLs, names, limits and checks of the embedded broker: what is wrong is said before the first message."""
+"""URLs, names, limits and checks of the embedded broker: what is wrong is reported before the first message."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_url_that_names_no_file_is_refused_with_an_example(url: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "../exports", "a b", "x" * 201, "é"])
-def test_a_queue_name_that_the_broker_does_not_take_is_refused(name: str) -> None:
+def test_a_queue_name_that_does_not_fit_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="queue name"):
         open_adapter("sqlite:a.db", QueueSpec(name, "dead"), Settings())
     with pytest.raises(ConfigError, match="queue name"):
@@ -67,7 +67,7 @@ def test_opening_touches_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_was_removed_before_any_worker_ran_is_not_made_again_and_check_says_so(tmp_path: Path) -> None:
+def test_a_file_that_was_removed_before_any_worker_ran_is_not_made_again_and_check_reports_it(tmp_path: Path) -> None:
     path = tmp_path / "broker.db"
     sender = SqliteAdapter(path, SPEC, Settings())
     sender.publish(OutgoingMessage(Target.WORK, b"", {}))

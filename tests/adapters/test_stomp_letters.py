@@ -16,7 +16,7 @@ from steadyworker.clock import SystemClock, Times
 from steadyworker.deadletters import DeadLetterQueue
 from steadyworker.delivery import KEY
 from steadyworker.errors import BrokerUnavailable, LettersHeld, Unsettled
-from steadyworker.ledger.memory import MemoryLedger
+from steadyworker.testing.memory_ledger import MemoryLedger
 from steadyworker_stomp import StompAdapter
 from steadyworker_stomp import deadletters as reader
 from tests.brokers.stomp_broker import StompBroker

@@ -20,7 +20,7 @@ from steadyworker.clock import SystemClock, Times
 from steadyworker.deadletters import DeadLetterQueue
 from steadyworker.delivery import KEY
 from steadyworker.errors import SteadyWorkerError, Unsettled
-from steadyworker.ledger.memory import MemoryLedger
+from steadyworker.testing.memory_ledger import MemoryLedger
 from steadyworker_stomp import StompAdapter
 from tests.adapters.stomp_kit import Worker, work
 from tests.brokers import stomp_client

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from steadyworker import config
 from steadyworker.adapter import QueueSpec, Settings
 from steadyworker.backends.opening import former_identity, name_findings, namespace_of
 from steadyworker.clock import Times
+from steadyworker.config import resolve as config
 from steadyworker.config.resolve import Options
 from steadyworker.errors import ConfigError
 from steadyworker.ledger.lease import registered_name
-from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.names import NAMESPACE
 from steadyworker.network.url import Address
 from steadyworker.testing.clock import FakeClock
+from steadyworker.testing.memory_ledger import MemoryLedger
 from steadyworker_stomp import StompAdapter
 from steadyworker_stomp.url import HEARTBEAT, BrokerUrl, parse_url
 

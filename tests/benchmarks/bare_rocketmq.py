@@ -16,7 +16,7 @@ from typing import Any
 
 from steadyworker.adapter import QueueSpec
 from steadyworker.clock import SystemClock
-from steadyworker_rocketmq.direct.member import Member
+from steadyworker_rocketmq.direct.member import GroupMember
 from steadyworker_rocketmq.names import names_of
 from steadyworker_rocketmq.topology import remoting_of
 from steadyworker_rocketmq.url import parse_url
@@ -50,7 +50,7 @@ def direct() -> None:
     """Pull from one queue after the other, and write the place after each message."""
     clock = SystemClock()
     # Only so that the stage sees a consumer.
-    member = Member(remoting_of(URL, clock), names_of(QueueSpec(QUEUE, f"{QUEUE}.dead"), None), "bare", clock)
+    member = GroupMember(remoting_of(URL, clock), names_of(QueueSpec(QUEUE, f"{QUEUE}.dead"), None), "bare", clock)
     member.open()
     beaten = 0.0
     with remoting_of(URL, clock) as remoting:

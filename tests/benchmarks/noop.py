@@ -16,18 +16,19 @@ import threading
 from pathlib import Path
 from queue import SimpleQueue
 
-from steadyworker import Job, Worker, config, run
+from steadyworker import Job, Worker, run
 from steadyworker.adapter import Delivered, OutgoingMessage, QueueSpec, Settle, Signal, Target
 from steadyworker.backends.opening import open_adapter_for
 from steadyworker.clock import SystemClock, Times
+from steadyworker.config import resolve as config
 from steadyworker.events import Event, JobSettled, JobStarted
-from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.runner.runner import Runner
 from steadyworker.runner.state import Deps
 from steadyworker.service.pool import SettlePool
 from steadyworker.slots.thread import ThreadSlot
 from steadyworker.spec import spec_of
 from steadyworker.testing.broker import MemoryBroker
+from steadyworker.testing.memory_ledger import MemoryLedger
 
 _CLOCK = SystemClock()
 SLOTS = 2

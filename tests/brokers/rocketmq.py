@@ -1,7 +1,7 @@
 """
 RocketMQ for tests: 4.9.7, and 5.4.0 with a proxy, from Maven's jars; each part is a process of its own.
 
-What a test asks about topics and groups goes over the adapter's own `remoting.py`, as RocketMQ's tools take 4 s for a question.
+What a test asks about topics, groups and messages is answered by `rocketmq_witness.py`, never by the adapter.
 """
 
 from __future__ import annotations
@@ -24,14 +24,11 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from steadyworker.clock import SystemClock
-from steadyworker.network.errors import Foreign, Silent
 from steadyworker.network.url import Address as HostPort
-from steadyworker_rocketmq.remoting import READER, Broker, Login, Queue, Remoting, RemotingError
-from steadyworker_rocketmq.stored import Stored
 from tests.brokers.address import Address
 from tests.brokers.maven import java, java_program
 from tests.brokers.process import Guard, Server, free_ports
+from tests.brokers.rocketmq_witness import Account, QueueAt, RefusalError, StoredMessage, Witness
 from tests.support.stage import eventually
 
 VERSIONS = {"4.5": "4.5.2", "4": "4.9.7", "5": "5.4.0"}
@@ -86,10 +83,6 @@ LOGBACK = """\
 AUTHENTICATION = "org.apache.rocketmq.auth.authentication.provider"
 AUTHORIZATION = "org.apache.rocketmq.auth.authorization.provider"
 
-# RequestCode.
-CHANGE_SETTINGS, MAKE_USER, MAKE_ACL = 25, 3001, 3006
-ALL_TOPICS, ALL_GROUPS, TOPIC_NAMES, DELETE_GROUP, DELETE_TOPIC, DELETE_ROUTE = 21, 201, 206, 207, 215, 216
-
 
 def rocketmq_program(line: str) -> Path:
     """Return the folder of RocketMQ's program, of line 4 or 5, and bring it here if need be; raises MissingError."""
@@ -105,38 +98,38 @@ class RocketMQ:
         self.address = address
         self.url, self.remoting_url = address.url, address.other_url
         parts = urlsplit(self.remoting_url)
-        self.login = Login(unquote(parts.username), unquote(parts.password or "")) if parts.username else None
+        self.login = Account(unquote(parts.username or ""), unquote(parts.password or ""))
         self.name_servers = (HostPort(str(parts.hostname), parts.port or 9876),)
 
-    def remoting(self, within: float = 10.0) -> Remoting:
-        """Return a client that is logged in."""
-        return Remoting(self.name_servers, self.login, SystemClock(), within)
+    @property
+    def witness(self) -> Witness:
+        """What answers questions about it."""
+        return self.witness_within(10.0)
+
+    def witness_within(self, seconds: float) -> Witness:
+        """Return a witness whose requests wait for so long at most."""
+        return Witness(self.name_servers[0], self.login, seconds)
 
     # --- What there is ------------------------------------------------------------------------------------------------
 
     def topics(self, prefix: str = "") -> list[str]:
         """Return the topics that the name server knows, and whose names begin with `prefix`."""
-        with self.remoting() as remoting:
-            names: list[str] = remoting.ask(self.name_servers[0], TOPIC_NAMES).table().get("topicList", [])
-        return sorted(name for name in names if name.startswith(prefix))
+        return [name for name in self.witness.topics() if name.startswith(prefix)]
 
     def groups(self, prefix: str = "") -> list[str]:
         """Return the consumer groups that the brokers know, and whose names begin with `prefix`."""
-        with self.remoting() as remoting:
-            replies = [remoting.ask(broker.address, ALL_GROUPS).table() for broker in remoting.brokers()]
-        return sorted({name for each in replies for name in each["subscriptionGroupTable"] if name.startswith(prefix)})
+        found = {name for broker in self.witness.brokers() for name in self.witness.groups(broker)}
+        return sorted(name for name in found if name.startswith(prefix))
 
     def count(self, topic: str) -> int:
         """Return how many messages the topic has, consumed or not; 0 for one that does not exist."""
-        with self.remoting() as remoting:
-            queues = remoting.route(topic) or []
-            return sum(remoting.end(queue, topic) - remoting.first(queue, topic) for queue in queues)
+        return self.witness.count(topic)
 
     def waiting(self, topic: str, group: str) -> int:
         """Return how many messages are behind the place up to which the group has consumed by remoting."""
-        with self.remoting() as remoting:
-            places = [(queue, remoting.consumed(queue, topic, group)) for queue in remoting.route(topic) or []]
-            return sum(remoting.end(queue, topic) - (at or remoting.first(queue, topic)) for queue, at in places)
+        witness = self.witness
+        places = [(queue, witness.consumed(queue, topic, group)) for queue in witness.route(topic) or []]
+        return sum(witness.end(queue, topic) - (at or witness.first(queue, topic)) for queue, at in places)
 
     def half(self, topic: str) -> int:
         """
@@ -144,66 +137,58 @@ class RocketMQ:
 
         A broker stores an undecided message again before each question.
         """
-        found = 0
-        with self.remoting() as remoting:
-            for queue in (Queue(broker, 0) for broker in remoting.brokers()):
-                offset, end = remoting.first(queue, HALF), remoting.end(queue, HALF)
-                while offset < end:
-                    pulled, offset = remoting.pull(queue, HALF, READER, offset)
-                    found += sum(message.properties.get("REAL_TOPIC") == topic for message in pulled)
-        return found
+        queues = [QueueAt(broker, 0) for broker in self.witness.brokers()]
+        stored = [each for queue in queues for each in self.witness.messages(queue, HALF)]
+        return sum(each.properties.get("REAL_TOPIC") == topic for each in stored)
 
     def gave_up(self, topic: str = "") -> int:
         """Return how many messages of transactions the brokers have given up, of all topics or of this one."""
         if not topic:
-            return self._system(GAVE_UP)
+            return sum(self.witness.end(QueueAt(broker, 0), GAVE_UP) for broker in self.witness.brokers())
         return sum(stored.properties.get("REAL_TOPIC") == topic for stored in self.messages(GAVE_UP))
 
-    def messages(self, topic: str) -> list[Stored]:
+    def messages(self, topic: str) -> list[StoredMessage]:
         """Return all messages of the topic, queue by queue."""
-        found: list[Stored] = []
-        with self.remoting() as remoting:
-            for queue in remoting.route(topic) or []:
-                offset, end = remoting.first(queue, topic), remoting.end(queue, topic)
-                while offset < end:
-                    pulled, offset = remoting.pull(queue, topic, READER, offset)
-                    found += pulled
-        return found
+        queues = self.witness.route(topic) or []
+        return [stored for queue in queues for stored in self.witness.messages(queue, topic)]
 
     # --- What is made and removed -------------------------------------------------------------------------------------
 
     def make_topic(self, name: str, queues: int = 1, kind: str | None = None) -> None:
-        with self.remoting() as remoting:
-            remoting.make_topic(name, queues, kind)
+        self.witness.make_topic(name, queues, kind)
 
     def send(self, topic: str, body: bytes = b"{}", properties: Mapping[str, str] | None = None) -> str:
+        """Send a message to the first queue of the topic; return its id."""
+        queues = self.witness.route(topic)
+        assert queues, f"expected the topic {topic}, got none"
+        return self.send_to(queues[0], topic, body, properties)
+
+    def send_to(
+        self, queue: QueueAt, topic: str, body: bytes, properties: Mapping[str, str] | None = None, flags: int = 0
+    ) -> str:
         """
-        Send a message to the first queue of the topic; return its id.
+        Send a message to this queue, with these `MessageSysFlag`s; return its id.
 
         A broker confirms a message before it is in its queue: this returns when it is, unless it is delayed or a half message.
         """
-        with self.remoting() as remoting:
-            queues = remoting.route(topic)
-            assert queues, f"expected the topic {topic}, got none"
-            before = remoting.end(queues[0], topic)
-            id_ = remoting.send(queues[0], topic, body, properties)
-            if not {"DELAY", "TRAN_MSG"} & {*(properties or ())}:
-                eventually(lambda: remoting.end(queues[0], topic) > before, f"the message in {topic}")
-            return id_
+        named = {"UNIQ_KEY": secrets.token_hex(16).upper(), **(properties or {})}
+        before = self.witness.end(queue, topic)
+        self.witness.send(queue, topic, body, named, flags)
+        if not {"DELAY", "TRAN_MSG"} & {*named}:
+            eventually(lambda: self.witness.end(queue, topic) > before, f"the message in {topic}")
+        return named["UNIQ_KEY"]
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic at brokers and name server."""
-        with self.remoting() as remoting:
-            for broker in remoting.brokers():
-                remoting.ask(broker.address, DELETE_TOPIC, {"topic": name})
-            remoting.ask(self.name_servers[0], DELETE_ROUTE, {"topic": name})
+        for broker in self.witness.brokers():
+            self.witness.ask(broker.address, "DELETE_TOPIC_IN_BROKER", {"topic": name})
+        self.witness.ask(self.name_servers[0], "DELETE_TOPIC_IN_NAMESRV", {"topic": name})
 
     def delete_group(self, name: str) -> None:
         """Delete a consumer group, and the places up to which it has consumed."""
         fields = {"groupName": name, "removeOffset": "true", "cleanOffset": "true"}  # of 4.9.7, and of 5.4.0
-        with self.remoting() as remoting:
-            for broker in remoting.brokers():
-                remoting.ask(broker.address, DELETE_GROUP, fields)
+        for broker in self.witness.brokers():
+            self.witness.ask(broker.address, "DELETE_SUBSCRIPTIONGROUP", fields)
 
     def remove(self, prefix: str) -> None:
         """Remove the topics and groups whose names begin with `prefix`, with the groups' topics for retries and dead letters."""
@@ -212,10 +197,6 @@ class RocketMQ:
                 self.delete_topic(topic)
         for group in self.groups(prefix):
             self.delete_group(group)
-
-    def _system(self, topic: str) -> int:
-        with self.remoting() as remoting:
-            return sum(remoting.end(Queue(broker, 0), topic) for broker in remoting.brokers())
 
 
 class RocketMQNode(RocketMQ):
@@ -330,13 +311,12 @@ class RocketMQNode(RocketMQ):
     @contextmanager
     def set(self, name: str, value: str) -> Iterator[None]:
         """Give the broker another setting, as `mqadmin updateBrokerConfig` does, while the context is open."""
-        with self.remoting() as remoting:
-            before = remoting.settings(Broker("broker-a", self.broker_address))[name]
-            remoting.ask(self.broker_address, CHANGE_SETTINGS, body=f"{name}={value}".encode())
-            try:
-                yield
-            finally:
-                remoting.ask(self.broker_address, CHANGE_SETTINGS, body=f"{name}={before}".encode())
+        before = self.witness.settings(self.broker_address)[name]
+        self.witness.ask(self.broker_address, "UPDATE_BROKER_CONFIG", body=f"{name}={value}".encode())
+        try:
+            yield
+        finally:
+            self.witness.ask(self.broker_address, "UPDATE_BROKER_CONFIG", body=f"{name}={before}".encode())
 
     def forget_given_up(self) -> None:
         """Delete the topic of the transactions that the broker has given up; 4.9.7 refuses that, and keeps it."""
@@ -408,30 +388,29 @@ class RocketMQNode(RocketMQ):
 
     def _names(self) -> bool:
         """Return whether the name server replies."""
-        return self._succeeds(lambda remoting: remoting.brokers() is not None)
+        return self.succeeds(lambda witness: witness.brokers() is not None)
 
     def _stores(self) -> bool:
         """Return whether the broker replies, and the name server knows all its topics, those from before a restart too."""
 
-        def is_known(remoting: Remoting) -> bool:
-            broker = Broker("broker-a", self.broker_address)
-            if broker not in remoting.brokers():
+        def is_known(witness: Witness) -> bool:
+            if self.broker_address not in [broker.address for broker in witness.brokers()]:
                 return False
-            stored = remoting.ask(self.broker_address, ALL_TOPICS).table()["topicConfigTable"]
-            return set(stored) <= set(remoting.ask(self.name_servers[0], TOPIC_NAMES).table()["topicList"])
+            stored = witness.table(self.broker_address, "GET_ALL_TOPIC_CONFIG")["topicConfigTable"]
+            return set(stored) <= set(witness.topics())
 
-        return self._succeeds(is_known)
+        return self.succeeds(is_known)
 
-    def _succeeds(self, probe: Callable[[Remoting], bool]) -> bool:
+    def succeeds(self, probe: Callable[[Witness], bool]) -> bool:
+        """Return whether the servers reply to this within 5 s, and as it expects."""
         try:
-            with self.remoting(within=5.0) as remoting:
-                return probe(remoting)
-        except (OSError, Silent, Foreign, RemotingError):
+            return probe(self.witness_within(5.0))
+        except (OSError, RefusalError):
             return False
 
 
 class RocketMQ4(RocketMQNode):
-    """4.9.7: a name server and a broker; both listen on all addresses, because 4.x cannot be told otherwise."""
+    """4.9.7: a name server and a broker; both listen on all addresses, because 4.x has no setting for that."""
 
     LINE = "4"
 
@@ -450,7 +429,7 @@ class RocketMQ4(RocketMQNode):
 
     def _broker_settings(self, delay_levels: str | None, *, auto_create: bool) -> dict[str, object]:
         settings = super()._broker_settings(delay_levels, auto_create=auto_create)
-        if not self.login:
+        if not self.password:
             return settings
         self._write_accounts()
         return settings | {"aclEnable": "true"}
@@ -489,8 +468,8 @@ class RocketMQ5(RocketMQNode):
 
     Attributes:
         proxy: The proxy's process.
-        grpc_address: Where the proxy takes gRPC.
-        proxy_address: Where the proxy takes remoting.
+        grpc_address: Where the proxy accepts gRPC.
+        proxy_address: Where the proxy accepts remoting.
     """
 
     LINE = "5"
@@ -527,7 +506,7 @@ class RocketMQ5(RocketMQNode):
             "org.apache.rocketmq.proxy.auth.ProxyAuthenticationMetadataProvider",
             "org.apache.rocketmq.proxy.auth.ProxyAuthorizationMetadataProvider",
         )
-        if self.login:
+        if self.password:
             settings["enableAclRpcHookForClusterMode"] = (
                 True  # otherwise the proxy itself asks the broker without a login
             )
@@ -571,14 +550,14 @@ class RocketMQ5(RocketMQNode):
         ]
         user = {"username": LIMITED, "password": f"{self.password}-2", "userType": "NORMAL"}
         rights = {"subject": f"User:{LIMITED}", "policies": [{"policyType": "CUSTOM", "entries": entries}]}
-        with self.remoting() as remoting, suppress(RemotingError):  # the user exists
-            remoting.ask(self.broker_address, MAKE_USER, {"username": LIMITED}, json.dumps(user).encode())
-        with self.remoting() as remoting:
-            remoting.ask(self.broker_address, MAKE_ACL, {"subject": f"User:{LIMITED}"}, json.dumps(rights).encode())
+        ask = self.witness.ask
+        with suppress(RefusalError):  # the user exists
+            ask(self.broker_address, "AUTH_CREATE_USER", {"username": LIMITED}, json.dumps(user).encode())
+        ask(self.broker_address, "AUTH_CREATE_ACL", {"subject": f"User:{LIMITED}"}, json.dumps(rights).encode())
 
     def _authentication(self, *metadata: str) -> dict[str, object]:
         """Return the settings by which broker or proxy ask for login and rights, and find them in this class's store."""
-        if not self.login:
+        if not self.password:
             return {}
         return {
             "authenticationEnabled": "true",
@@ -592,18 +571,18 @@ class RocketMQ5(RocketMQNode):
         }
 
     def _serves_clients(self) -> bool:
-        """Return whether the proxy replies at its remoting port, and takes connections at the other one."""
+        """Return whether the proxy replies at its remoting port, and accepts connections at the other one."""
 
-        def replies(remoting: Remoting) -> bool:
-            remoting.members("nobody", self.proxy_address)
+        def replies(witness: Witness) -> bool:
+            witness.members("nobody", self.proxy_address)
             with socket.create_connection((self.grpc_address.host, self.grpc_address.port), timeout=5):
                 return True
 
-        return self._succeeds(replies)
+        return self.succeeds(replies)
 
 
 def ports_in_a_row(count: int) -> int:
-    """Return the first of so many free ports in a row: a broker also takes the port 2 below its own, and the next one."""
+    """Return the first of so many free ports in a row: a broker also opens the port 2 below its own, and the next one."""
     found: set[int] = set()
     while True:
         found.update(free_ports(count))

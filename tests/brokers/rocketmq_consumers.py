@@ -1,22 +1,20 @@
-"""Foreign programs that consume from RocketMQ, and hold one message at most: by locks at the brokers, and over gRPC at a proxy."""
+"""Foreign programs that consume from RocketMQ by its own clients, and hold one message at most: by locks at the brokers, or over gRPC at a proxy."""
 
 from __future__ import annotations
 
+import importlib
+import json
 import secrets
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
-from steadyworker.adapter import QueueSpec
-from steadyworker.clock import SystemClock
-from steadyworker_rocketmq.direct.member import Member, Taken
-from steadyworker_rocketmq.errors import ProxyError, is_early
-from steadyworker_rocketmq.grpc.client import Received, Session
-from steadyworker_rocketmq.names import names_of
-from steadyworker_rocketmq.url import parse_url
+from steadyworker.network.url import Address as HostPort
 from tests.brokers.place import Message
 from tests.brokers.rocketmq import RocketMQ
+from tests.brokers.rocketmq_witness import QueueAt, StoredMessage, Witness
 
 KEY = "sw-job-key"
 """The property in which a foreign program names its job, as RocketMQ's message ids are made by its clients."""
@@ -83,13 +81,13 @@ class RocketmqConsumer(ABC):
     def _run(self) -> None:
         try:
             self._join()
-            self._tell(is_open=True)
+            self._report(is_open=True)
             self._consume()
             self._leave()
         except Exception as error:  # noqa: BLE001 - it is raised where a message is taken
             with self._changed:
                 self._error = error
-        self._tell(is_open=True, ended=True)
+        self._report(is_open=True, ended=True)
 
     def _consume(self) -> None:
         renewed = time.monotonic()
@@ -119,7 +117,7 @@ class RocketmqConsumer(ABC):
         if self._error:
             raise self._error
 
-    def _tell(self, *, is_open: bool, ended: bool = False) -> None:
+    def _report(self, *, is_open: bool, ended: bool = False) -> None:
         with self._changed:
             self._open, self._ended = is_open, ended
             self._changed.notify_all()
@@ -132,74 +130,109 @@ class RocketmqConsumer(ABC):
 
 
 class DirectConsumer(RocketmqConsumer):
-    """By the lock of the message's queue, at the brokers."""
+    """By the lock of the message's queue, at the brokers; over connections of its own, as a member is known by its connection."""
 
     def __init__(self, rocketmq: RocketMQ, queue: str) -> None:
-        names = names_of(QueueSpec(queue, f"{queue}.dead"), None)
-        self._member = Member(rocketmq.remoting(), names, f"foreign@{secrets.token_hex(4)}", SystemClock())
-        self._taken: list[Taken] = []
+        self._id = f"foreign@{secrets.token_hex(4)}"
+        self._witness = Witness(rocketmq.name_servers[0], rocketmq.login, connection=self._id)
+        self._locked: tuple[QueueAt, StoredMessage] | None = None
         super().__init__(queue)
 
     def _join(self) -> None:
-        self._member.open()
-        self._member.beat(joined=True)
+        subscription = {"topic": self.queue, "subString": "*", "subVersion": 1, "expressionType": "TAG"}
+        group = {
+            "groupName": self.queue,
+            "consumeType": "CONSUME_PASSIVELY",
+            "messageModel": "CLUSTERING",
+            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+            "subscriptionDataSet": [subscription],
+        }
+        body = json.dumps({"clientID": self._id, "consumerDataSet": [group], "producerDataSet": []}).encode()
+        for broker in self._witness.brokers():
+            self._witness.ask(broker.address, "HEART_BEAT", body=body)
 
     def _receive(self) -> Message | None:
-        self._taken = self._member.take(1, ())
-        return next((message_of(self.queue, each.message.body, each.message.properties) for each in self._taken), None)
+        for queue in self._waiting():
+            if not self._locks("LOCK_BATCH_MQ", queue):
+                continue
+            place = self._witness.consumed(queue, self.queue, self.queue) or self._witness.first(queue, self.queue)
+            if found := self._witness.pull(queue, self.queue, place)[0]:
+                self._locked = queue, found[0]
+                return message_of(self.queue, found[0].body, found[0].properties)
+            self._locks("UNLOCK_BATCH_MQ", queue)
+        return None
 
     def _renew(self) -> None:
-        self._member.beat(joined=True)
-        self._member.keep(self._taken)
+        self._join()
+        if self._locked:
+            self._locks("LOCK_BATCH_MQ", self._locked[0])
 
     def _settle(self, *, ack: bool) -> None:
-        (taken,) = self._taken
-        self._taken = []
+        assert self._locked
+        (queue, stored), self._locked = self._locked, None
         if ack:
-            finished = self._member.finish(taken, in_doubt=False, go_on=False)
-            assert finished
-            assert finished.done
-        else:
-            self._member.free([taken.queue])
+            self._witness.set_consumed(queue, self.queue, self.queue, stored.offset + 1)
+        self._locks("UNLOCK_BATCH_MQ", queue)
 
     def _leave(self) -> None:
-        self._member.leave()
-        self._member.close()
+        fields = {"clientID": self._id, "consumerGroup": self.queue}
+        for broker in self._witness.brokers():
+            self._witness.ask(broker.address, "UNREGISTER_CLIENT", fields)
+        self._witness.close()
+
+    def _waiting(self) -> Iterator[QueueAt]:
+        """Yield the queues in which the group has not consumed all."""
+        fields = {"consumerGroup": self.queue, "topic": self.queue}
+        for broker in self._witness.brokers():
+            for key, places in self._witness.table(broker.address, "GET_CONSUME_STATS", fields)["offsetTable"].items():
+                if places["brokerOffset"] > places["consumerOffset"]:
+                    yield QueueAt(broker, json.loads(key)["queueId"])
+
+    def _locks(self, code: str, queue: QueueAt) -> bool:
+        """Lock or unlock a queue; return whether it is locked now."""
+        named = {"topic": self.queue, "brokerName": queue.broker.name, "queueId": queue.number}
+        body = json.dumps({"consumerGroup": self.queue, "clientId": self._id, "mqSet": [named]}).encode()
+        reply = self._witness.ask(queue.broker.address, code, body=body, reads="table").get("table") or {}
+        return bool(reply.get("lockOKMQSet"))
 
 
 class GrpcConsumer(RocketmqConsumer):
     """By its invisibility for others, at a proxy; what is given back comes again after ten seconds, a proxy's fewest."""
 
-    def __init__(self, url: str, queue: str) -> None:
-        self._url = url
-        self._received: list[Received] = []
+    def __init__(self, proxy: HostPort, queue: str) -> None:
+        self._proxy = proxy
+        self._received: list[Any] = []
         super().__init__(queue)
 
     def _join(self) -> None:
-        self._session = Session(parse_url(self._url), self.queue, self.queue)
+        library = importlib.import_module("rocketmq")  # its import opens a log file in the home directory
+        configuration = library.ClientConfiguration(str(self._proxy), library.Credentials(), request_timeout=10)
+        filters = {self.queue: library.FilterExpression()}
+        self._consumer = library.SimpleConsumer(configuration, self.queue, filters, await_duration=5)
+        self._consumer.startup()
 
     def _receive(self) -> Message | None:
         try:
-            self._received = self._session.receive(1, INVISIBLE)
-        except ProxyError as error:
-            if not is_early(error):
+            self._received = self._consumer.receive(1, INVISIBLE)
+        except Exception as error:
+            if "is null" not in str(error):  # a proxy does not know a client in its first second
                 raise
-        return next((message_of(self.queue, each.wire.body, each.wire.properties) for each in self._received), None)
+        return next((message_of(self.queue, each.body, dict(each.properties)) for each in self._received), None)
 
     def _renew(self) -> None:
         for received in self._received:
-            self._session.renew(received, INVISIBLE)
+            self._consumer.change_invisible_duration(received, INVISIBLE)
 
     def _settle(self, *, ack: bool) -> None:
         (received,) = self._received
         self._received = []
         if ack:
-            self._session.ack(received)
+            self._consumer.ack(received)
         else:
-            self._session.renew(received, SHORTEST)
+            self._consumer.change_invisible_duration(received, SHORTEST)
 
     def _leave(self) -> None:
-        self._session.close()
+        self._consumer.shutdown()
 
 
 def message_of(queue: str, body: bytes, properties: Mapping[str, str], *, given_up: bool = False) -> Message:

@@ -2,7 +2,7 @@
 A test's place at RocketMQ: topics and groups whose names no other place uses.
 
 Queues are counted by what their groups have not consumed.
-At the brokers, a message that a member holds is one of these; at a proxy it soon is not, and no request tells of it (`hidden_for`).
+At the brokers, a message that a member holds is one of these; at a proxy it soon is not, and no request reports it (`hidden_for`).
 """
 
 from __future__ import annotations
@@ -20,19 +20,18 @@ from typing import ClassVar
 from urllib.parse import urlsplit
 
 from steadyworker.network.url import Address as HostPort
-from steadyworker_rocketmq.remoting import READER, Broker, Queue, Remoting, RemotingError
-from steadyworker_rocketmq.stored import Stored
-from steadyworker_rocketmq.topology import MOST_ATTEMPTS
-from steadyworker_rocketmq.url import DELAY_LEVELS
 from tests.brokers.place import Ability, Depth, Message
 from tests.brokers.rocketmq import VERSIONS, RocketMQ5, RocketMQNode
 from tests.brokers.rocketmq_consumers import KEY, DirectConsumer, GrpcConsumer, RocketmqConsumer, message_of
 from tests.brokers.rocketmq_front import Front
+from tests.brokers.rocketmq_witness import NO_TOPIC, BrokerAt, QueueAt, StoredMessage, Witness
 from tests.faults.proxy import Proxy
 
-STATISTICS, CONNECTIONS = 208, 203
-OFFLINE, NO_TOPIC, NO_GROUP = 206, 17, 26
-"""Numbers of requests (`RequestCode`) and of replies (`ResponseCode`)."""
+MOST_ATTEMPTS = 1_000_000
+"""The deliveries of a group that a test makes, as a worker makes one."""
+
+DELAY_LEVELS = (1, 5, 10, 30, *(60 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)))
+"""The seconds of each delay level of a broker as it is shipped."""
 
 OFFSETS = re.compile(r'"brokerOffset":(-?\d+),"consumerOffset":(-?\d+)')
 SCHEDULE, WHEEL = "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"
@@ -69,11 +68,10 @@ class RocketmqPlace(ABC):
         self._proxies: list[Proxy] = []
         self._own: set[str] = set()
         """The ids of this place's own consumers."""
-        self._taken: dict[tuple[str, Queue], int] = {}
-        """The places up to which this place has taken what is in a queue."""
+        self._drained: dict[tuple[str, QueueAt], int] = {}
+        """The places up to which this place has drained a queue."""
         self.wait_for_broker()
-        with node.remoting() as remoting:
-            self._delayed = _Delayed(remoting, self.prefix)
+        self._delayed = _Delayed(node.witness, self.prefix)
 
     @property
     def broker(self) -> RocketMQNode:
@@ -95,10 +93,9 @@ class RocketmqPlace(ABC):
     def wait_for_broker(self) -> None:
         """Return when the name server knows the broker: after its own restart, that takes up to 10 s."""
         deadline = time.monotonic() + 60
-        with self.node.remoting() as remoting:
-            while not remoting.brokers():
-                assert time.monotonic() < deadline, "expected a broker that the name server knows"
-                time.sleep(PAUSE)
+        while not self.node.witness.brokers():
+            assert time.monotonic() < deadline, "expected a broker that the name server knows"
+            time.sleep(PAUSE)
 
     # --- How it is reached ---
 
@@ -123,11 +120,11 @@ class RocketmqPlace(ABC):
 
     def make_queue(self, queue: str, kind: str = "") -> None:
         assert not kind, f"expected no kind of queue, as RocketMQ has one only, got {kind!r}"
-        with self.node.remoting() as remoting:
-            remoting.make_topic(queue, 1 if queue.endswith(DEAD) else self.queues, "NORMAL")
-            remoting.make_group(queue, MOST_ATTEMPTS)
-            for each in remoting.route(queue) or []:
-                remoting.set_consumed(each, queue, queue, 0)
+        witness = self.node.witness
+        witness.make_topic(queue, 1 if queue.endswith(DEAD) else self.queues, "NORMAL")
+        witness.make_group(queue, MOST_ATTEMPTS)
+        for each in witness.route(queue) or []:
+            witness.set_consumed(each, queue, queue, 0)
 
     def delete(self, queue: str) -> None:
         for topic in (queue, *self._retries(queue, self.node.topics("%RETRY%"))):
@@ -138,21 +135,19 @@ class RocketmqPlace(ABC):
     def depths(self) -> Mapping[str, Depth]:
         """As `Place`; a message whose time has just come may be counted twice, and is not overlooked."""
         found: dict[str, int] = {}
-        with self.node.remoting() as remoting:
-            delayed = self._delayed.waiting(remoting)
-            topics = self.node.topics()
-            for queue in topics:
-                if queue.startswith(self.prefix):
-                    counts = [self._waiting(remoting, each, queue) for each in (queue, *self._retries(queue, topics))]
-                    found[queue] = sum(counts) + sum(each.topic == queue for each in delayed)
+        delayed = self._delayed.waiting()
+        topics = self.node.topics()
+        for queue in topics:
+            if queue.startswith(self.prefix):
+                counts = [self._waiting(each, queue) for each in (queue, *self._retries(queue, topics))]
+                found[queue] = sum(counts) + sum(each.topic == queue for each in delayed)
         return {queue: Depth(count, 0, count) for queue, count in found.items()}
 
     def ready(self) -> Mapping[str, int]:
         return {queue: depth.ready for queue, depth in self.depths().items()}
 
     def consumers(self, queue: str) -> int:
-        with self.node.remoting() as remoting:
-            return len(remoting.members(queue, self._members_at()))
+        return len(self.node.witness.members(queue, self._members_at()))
 
     def dead_letters(self, queue: str) -> int:
         return len(self._letters(f"%DLQ%{queue}", f"{queue}{DEAD}"))
@@ -166,10 +161,10 @@ class RocketmqPlace(ABC):
         self._skip(queue, *self._retries(queue, self.node.topics("%RETRY%")))
 
     def _skip(self, group: str, *topics: str) -> None:
-        with self.node.remoting() as remoting:
-            for topic in topics:
-                for each in remoting.route(topic) or []:
-                    remoting.set_consumed(each, topic, group, remoting.end(each, topic))
+        witness = self.node.witness
+        for topic in topics:
+            for each in witness.route(topic) or []:
+                witness.set_consumed(each, topic, group, witness.end(each, topic))
 
     def drain(self) -> list[Message]:
         """As `Place`, once what a consumer held is seen again."""
@@ -183,34 +178,34 @@ class RocketmqPlace(ABC):
                 for each, stored in self._letters(topic) if kept else self._rest(topic, queue):
                     message = message_of(queue, stored.body, stored.properties, given_up=topic == given_up)
                     found[stored.id] = message
-                    self._taken[topic, each] = stored.offset + 1
-        with self.node.remoting() as remoting:
-            for late in self._delayed.waiting(remoting):
-                found.setdefault(late.stored.id, message_of(late.topic, late.stored.body, late.stored.properties))
+                    self._drained[topic, each] = stored.offset + 1
+        for late in self._delayed.waiting():
+            found.setdefault(late.stored.id, message_of(late.topic, late.stored.body, late.stored.properties))
         self._delayed.forget(self.prefix)
         return [*found.values()]
 
     def _retries(self, queue: str, topics: list[str]) -> list[str]:
-        """Return the topics of which a proxy also takes for this queue: what was invisible goes there."""
+        """Return the topics of which a proxy also receives for this queue: what was invisible goes there."""
         forms = (f"%RETRY%{queue}_{queue}", f"%RETRY%{queue}+{queue}")
         return [topic for topic in topics if topic in forms]
 
-    def _waiting(self, remoting: Remoting, topic: str, group: str) -> int:
+    def _waiting(self, topic: str, group: str) -> int:
         """Return how many messages of a topic neither the group nor this place has consumed."""
         if topic.endswith(DEAD):
             return len(self._letters(topic))
-        queues = remoting.route(topic) or []
-        if any((topic, queue) in self._taken for queue in queues):
-            return sum(remoting.end(queue, topic) - self._begin(remoting, queue, topic, group) for queue in queues)
+        witness = self.node.witness
+        queues = witness.route(topic) or []
+        if any((topic, queue) in self._drained for queue in queues):
+            return sum(witness.end(queue, topic) - self._begin(queue, topic, group) for queue in queues)
         count = 0
         for broker in {queue.broker for queue in queues}:
             fields = {"consumerGroup": group, "topic": topic}
-            reply = remoting.ask(broker.address, STATISTICS, fields, allowed=(NO_TOPIC,))
-            places = OFFSETS.findall(reply.body.decode())
+            reply = witness.ask(broker.address, "GET_CONSUME_STATS", fields, allowed=(NO_TOPIC,))
+            places = OFFSETS.findall(reply["body"].decode())
             count += sum(int(end) - int(at) for end, at in places)
         return count
 
-    def _letters(self, *topics: str) -> list[tuple[Queue, Stored]]:
+    def _letters(self, *topics: str) -> list[tuple[QueueAt, StoredMessage]]:
         """Return the dead letters of these topics that no mark has dropped."""
         found = {
             f"{topic}/{queue.broker.name}/{queue.number}/{stored.offset}/{stored.id}": (queue, stored)
@@ -220,24 +215,20 @@ class RocketmqPlace(ABC):
         marks = {stored.properties.get(MARK) for _, stored in found.values()}
         return [pair for place, pair in found.items() if place not in marks and MARK not in pair[1].properties]
 
-    def _begin(self, remoting: Remoting, queue: Queue, topic: str, group: str) -> int:
+    def _begin(self, queue: QueueAt, topic: str, group: str) -> int:
         """Return the offset of the first message that neither the group nor this place has consumed."""
-        consumed = remoting.consumed(queue, topic, group) if group else None
-        first = remoting.first(queue, topic) if consumed is None else consumed
-        return max(first, self._taken.get((topic, queue), 0))
+        witness = self.node.witness
+        consumed = witness.consumed(queue, topic, group) if group else None
+        first = witness.first(queue, topic) if consumed is None else consumed
+        return max(first, self._drained.get((topic, queue), 0))
 
-    def _rest(self, topic: str, group: str = "") -> list[tuple[Queue, Stored]]:
+    def _rest(self, topic: str, group: str = "") -> list[tuple[QueueAt, StoredMessage]]:
         """Return what neither the group nor this place has consumed, oldest first in each queue."""
-        found = []
-        with self.node.remoting() as remoting:
-            for queue in remoting.route(topic) or []:
-                offset, end = self._begin(remoting, queue, topic, group), remoting.end(queue, topic)
-                while offset < end:
-                    pulled, following = remoting.pull(queue, topic, READER, offset)
-                    found += [(queue, stored) for stored in pulled]
-                    assert following > offset, f"expected {topic} up to {end}, got it up to {offset}"
-                    offset = following
-        return found
+        return [
+            (queue, stored)
+            for queue in self.node.witness.route(topic) or []
+            for stored in self.node.witness.messages(queue, topic, self._begin(queue, topic, group))
+        ]
 
     # --- Foreign programs ---
 
@@ -264,18 +255,13 @@ class RocketmqPlace(ABC):
     # --- Connections ---
 
     def connections(self) -> AbstractSet[str]:
-        """As `Place`: those that consume, by client and address, as the broker does not tell where the others send."""
+        """As `Place`: those that consume, by client and address, as the broker does not report the others."""
         found = [client for group in self.node.groups(self.prefix) for client in self._clients(group).items()]
         return {f"{id_} {address}" for id_, address in found if id_ not in self._own}
 
     def _clients(self, group: str) -> dict[str, str]:
         """Return the address of each member of a group."""
-        with self.node.remoting() as remoting:
-            try:
-                reply = remoting.ask(self._members_at(), CONNECTIONS, {"consumerGroup": group})
-            except RemotingError:  # RocketMQ's way to say that there is none; its code differs from part to part
-                return {}
-            return {str(each["clientId"]): str(each["clientAddr"]) for each in reply.table().get("connectionSet") or ()}
+        return self.node.witness.addresses(group, self._members_at())
 
     def close_connections(self) -> None:
         for proxy in self._proxies:
@@ -320,15 +306,9 @@ class DirectPlace(RocketmqPlace):
     ) -> None:
         """As `Place`; to the queues in turn, because a message waits for those before it in its queue."""
         properties = {**(headers or {}), **({KEY: key, "KEYS": key} if key else {})}
-        with self.node.remoting() as remoting:
-            queues = remoting.route(queue)
-            assert queues, f"expected the topic {queue}, got none"
-            chosen = queues[next(self._numbers) % len(queues)]
-            before = remoting.end(chosen, queue)
-            remoting.send(chosen, queue, body, properties)
-            deadline = time.monotonic() + 30
-            while remoting.end(chosen, queue) == before:
-                assert time.monotonic() < deadline, f"expected the message in {queue}"
+        queues = self.node.witness.route(queue)
+        assert queues, f"expected the topic {queue}, got none"
+        self.node.send_to(queues[next(self._numbers) % len(queues)], queue, body, properties)
 
     def _consumer(self, queue: str) -> RocketmqConsumer:
         return DirectConsumer(self.node, queue)
@@ -364,14 +344,14 @@ class GrpcPlace(RocketmqPlace):
         """
         As `Place`; three heartbeats are the time after which a silent worker's messages come again.
 
-        A proxy takes 10 s or more, and no test waits for more than 15 s.
+        A proxy accepts 10 s or more, and no test waits for more than 15 s.
         """
         invisible = min(max(10, 3 * heartbeat), self.LONGEST_INVISIBLE)
         options = f"namesrv={self.node.name_servers[0]}&members={self.node.proxy_address}&invisible={invisible}"
         return f"{self.address(through=through, tls=tls)}?{options}"
 
     def _consumer(self, queue: str) -> RocketmqConsumer:
-        return GrpcConsumer(self.url(), queue)
+        return GrpcConsumer(self.node.grpc_address, queue)
 
     def _members_at(self) -> HostPort:
         return self.node.proxy_address
@@ -383,7 +363,7 @@ class _Late:
 
     topic: str
     due: float
-    stored: Stored
+    stored: StoredMessage
 
 
 class _Delayed:
@@ -393,20 +373,21 @@ class _Delayed:
     4.x has a queue for each delay level, and 5.x a log of all that wait as well; both only grow, so each is read once.
     """
 
-    def __init__(self, remoting: Remoting, prefix: str) -> None:
+    def __init__(self, witness: Witness, prefix: str) -> None:
+        self._witness = witness
         self._prefix = prefix
         self._found: list[_Late] = []
         self._places = {
-            (topic, queue): remoting.end(queue, topic)
-            for broker in remoting.brokers()
+            (topic, queue): witness.end(queue, topic)
+            for broker in witness.brokers()
             for topic, queue in self._queues(broker)
         }
 
-    def waiting(self, remoting: Remoting) -> list[_Late]:
+    def waiting(self) -> list[_Late]:
         for (topic, queue), at in self._places.items():
-            offset, end = at, remoting.end(queue, topic)
+            offset, end = at, self._witness.end(queue, topic)
             while offset < end:
-                pulled, following = remoting.pull(queue, topic, READER, offset)
+                pulled, following = self._witness.pull(queue, topic, offset)
                 self._found += filter(None, map(self._late, pulled))
                 if following <= offset:
                     break
@@ -420,12 +401,12 @@ class _Delayed:
         self._found = [each for each in self._found if not each.topic.startswith(prefix)]
 
     @staticmethod
-    def _queues(broker: Broker) -> Iterator[tuple[str, Queue]]:
+    def _queues(broker: BrokerAt) -> Iterator[tuple[str, QueueAt]]:
         for number in range(len(DELAY_LEVELS)):
-            yield SCHEDULE, Queue(broker, number)
-        yield WHEEL, Queue(broker, 0)  # empty on 4.x
+            yield SCHEDULE, QueueAt(broker, number)
+        yield WHEEL, QueueAt(broker, 0)  # empty on 4.x
 
-    def _late(self, stored: Stored) -> _Late | None:
+    def _late(self, stored: StoredMessage) -> _Late | None:
         properties = stored.properties
         topic = properties.get("REAL_TOPIC", "")
         if not topic.startswith(self._prefix):

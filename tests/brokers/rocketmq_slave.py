@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from steadyworker.network.url import Address as HostPort
-from steadyworker_rocketmq.remoting import Remoting
 from tests.brokers.rocketmq import RocketMQ4, ports_in_a_row
+from tests.brokers.rocketmq_witness import Witness
 from tests.support.stage import eventually
 
-CLUSTER = 106
-"""The request (`RequestCode`) for all brokers."""
-
 MASTER, SLAVE = 0, 1
-"""The numbers by which a name server tells the two apart."""
+"""The numbers by which a name server distinguishes the two."""
 
 
 class RocketMQ4WithSlave(RocketMQ4):
@@ -30,7 +27,7 @@ class RocketMQ4WithSlave(RocketMQ4):
     def start(self) -> None:
         """As any node; returns when the master confirms messages, which it does 10 s and more after the slave's start."""
         super().start()
-        eventually(lambda: self._succeeds(self._confirms), "a master that confirms")
+        eventually(lambda: self.succeeds(self._confirms), "a master that confirms")
 
     def promote(self) -> None:
         """Make the slave the master, as an operator does when the master is lost for good: by its configuration and a restart."""
@@ -56,15 +53,15 @@ class RocketMQ4WithSlave(RocketMQ4):
     def _is_known(self) -> bool:
         """Return whether the name server knows the slave, or the master that it has become."""
 
-        def knows(remoting: Remoting) -> bool:
-            known = remoting.ask(self.name_servers[0], CLUSTER).table()["brokerAddrTable"]
+        def knows(witness: Witness) -> bool:
+            known = witness.table(self.name_servers[0], "GET_BROKER_CLUSTER_INFO")["brokerAddrTable"]
             return str(self.slave_address) in str(known)
 
-        return self._succeeds(knows)
+        return self.succeeds(knows)
 
     @staticmethod
-    def _confirms(remoting: Remoting) -> bool:
-        remoting.make_topic("confirms", 1, "NORMAL")
-        (queue,) = remoting.route("confirms") or []
-        remoting.send(queue, "confirms", b"", {})
+    def _confirms(witness: Witness) -> bool:
+        witness.make_topic("confirms", 1, "NORMAL")
+        (queue,) = witness.route("confirms") or []
+        witness.send(queue, "confirms", b"{}", {})
         return True

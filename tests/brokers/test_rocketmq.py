@@ -10,7 +10,6 @@ import grpc  # type: ignore[import-untyped]
 import pytest
 
 from steadyworker.adapter import OutgoingMessage, QueueSpec, Settings, Target
-from steadyworker.network.errors import Silent
 from steadyworker_rocketmq.direct.adapter import DirectAdapter
 from tests.brokers.fixtures import had
 from tests.brokers.rocketmq import SHORT_LEVELS, RocketMQ4, RocketMQ5, RocketMQNode
@@ -88,17 +87,16 @@ def test_a_broker_that_is_killed_alone_comes_back_to_its_name_server(node: Rocke
 @pytest.mark.parametrize("made", BOTH, indirect=True)
 def test_each_part_is_frozen_alone(node: RocketMQNode, topic: str) -> None:
     node.broker.freeze()
-    with node.remoting(within=2) as remoting:
-        (broker,) = remoting.brokers()  # the name server replies
-        with pytest.raises(Silent):
-            remoting.version(broker)
+    witness = node.witness_within(2)
+    (broker,) = witness.brokers()  # the name server replies
+    with pytest.raises(TimeoutError):
+        witness.settings(broker.address)
     node.broker.thaw()
     node.send(topic)
     node.name_server.freeze()
-    with node.remoting(within=2) as remoting:
-        with pytest.raises(Silent):
-            remoting.brokers()
-        assert remoting.version(broker) == {"4": "4.9.7", "5": "5.4.0"}[node.LINE]
+    with pytest.raises(TimeoutError):
+        witness.brokers()
+    assert witness.version(broker.address) == {"4": "V4_9_7", "5": "V5_4_0"}[node.LINE]
     node.heal()
     assert node.count(topic) == 1
 
@@ -106,14 +104,13 @@ def test_each_part_is_frozen_alone(node: RocketMQNode, topic: str) -> None:
 @pytest.mark.parametrize("made", BOTH, indirect=True)
 def test_the_helpers_of_tests(node: RocketMQNode, topic: str, eventually: Eventually) -> None:
     """Topics and groups are found and removed by their prefix; what a transaction stores is counted."""
-    with node.remoting() as remoting:
-        remoting.make_group(f"{topic}-group", 5)
-        node.make_topic(f"%DLQ%{topic}-group")
-        (queue,) = remoting.route(topic) or []
-        for _ in range(3):
-            node.send(topic)
-        assert node.waiting(topic, f"{topic}-group") == 3
-        remoting.set_consumed(queue, topic, f"{topic}-group", 2)
+    node.witness.make_group(f"{topic}-group", 5)
+    node.make_topic(f"%DLQ%{topic}-group")
+    (queue,) = node.witness.route(topic) or []
+    for _ in range(3):
+        node.send(topic)
+    assert node.waiting(topic, f"{topic}-group") == 3
+    node.witness.set_consumed(queue, topic, f"{topic}-group", 2)
     assert node.waiting(topic, f"{topic}-group") == 1
     node.send(topic, b"half", {"TRAN_MSG": "true", "PGROUP": topic})
     assert eventually(lambda: node.half(topic)) == 1

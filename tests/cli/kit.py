@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from steadyworker.adapter import Delivered, Signal
-from steadyworker.backends.connections import Connections, Line
+from steadyworker.backends.connections import Connections, JobQueue
 from steadyworker.backends.opening import namespace_of, open_adapter_for
 from steadyworker.config.resolve import Options
 from steadyworker.delivery import Delivery, Settle
@@ -27,7 +27,7 @@ from steadyworker.runner.planning import message_for
 
 BODY = b'{"merchant": "m-17", "password": "hunter2"}'
 
-_EXPORTS = Line("exports", "exports", None, Any)
+_EXPORTS = JobQueue("exports", "exports", None, Any)
 APP = '''
 from dataclasses import dataclass
 from steadyworker import Job, Worker

@@ -8,12 +8,12 @@ from hashlib import sha256
 import pytest
 
 from steadyworker.adapter import OutgoingMessage, Target
-from steadyworker.backends.connections import Connections, Line
+from steadyworker.backends.connections import Connections, JobQueue
 from steadyworker.ledger.base import Claimed, JobId, Moving, Verdict
 from steadyworker.outcome import Counters
 from tests.cli.kit import BODY, Queues, Shell
 
-EXPORTS = Line("exports", "exports", None, object)
+EXPORTS = JobQueue("exports", "exports", None, object)
 
 
 def test_list_has_a_line_per_job_with_why(shell: Shell, queues: Queues) -> None:

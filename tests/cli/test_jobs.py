@@ -120,11 +120,11 @@ def test_a_job_of_which_no_message_came_is_listed_with_the_hindrance_and_the_com
     assert sorted(job["key"] for job in overdue) == ["k-1", "k-2", "k-3", "k-6"]
     text = shell("jobs").out
     assert (
-        "no message came for 2 h 00 min; no worker takes it by itself, because another ledger may have done it" in text
+        "no message came for 2 h 00 min; no worker runs it by itself, because another ledger may have done it" in text
     )
     assert "`steadyworker retry exports k-1`" in text
     assert "`steadyworker send exports … --key k-6 --again`" in text
-    assert "a worker with a free slot takes it by itself" in text
+    assert "a worker with a free slot runs it by itself" in text
     assert "3 more jobs of which no message came" in shell("jobs", "--limit", "4").err
 
 

@@ -16,7 +16,7 @@ from steadyworker.cli import verbs
 from steadyworker.cli.retry import _problem
 from steadyworker.delivery import UID, Delivery
 from steadyworker.ledger.base import JobId, KeptMessage, Ledger, Moving, Row, State, Verdict
-from steadyworker.ledger.rules import Action, Claim, Finish, HeldBy, answer
+from steadyworker.ledger.rules import Action, Claim, Finish, HeldBy, action_for
 from steadyworker.outcome import Counters
 from steadyworker.runner.envelope import Envelope, identify
 from steadyworker.runner.planning import again
@@ -55,7 +55,7 @@ def test_the_message_leads_to_what_the_lost_one_would_have_led_to(row: Row, hop:
     assert envelope.carried == row.counters
     assert message.headers["tenant"] == "north"
     digest = envelope.body_sha256
-    assert answer(row, envelope.hop, digest, HeldBy.GONE, envelope.carried, 9, letter=envelope.letter) == expected
+    assert action_for(row, envelope.hop, digest, HeldBy.GONE, envelope.carried, 9, letter=envelope.letter) == expected
 
 
 @pytest.mark.parametrize("state", [State.DONE, State.DEAD, State.RUNNING])

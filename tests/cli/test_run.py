@@ -12,16 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped]
 import pytest
-from click.testing import CliRunner
 
 from steadyworker.adapter import DeadLetters, Delivery, OutgoingMessage
-from steadyworker.backends.connections import Connections, Line
-from steadyworker.cli import verbs
+from steadyworker.backends.connections import Connections, JobQueue
 from steadyworker.deadletters import DeadLetterQueue
 from steadyworker.errors import Unsettled
-from steadyworker.slots.spare import Spare
 from tests.cli.kit import Queues, Shell
 
 _APP = '''
@@ -75,20 +71,6 @@ class Pooled(Worker):
         ThreadPoolExecutor(1, "idle").submit(abs, -1).result()
 """
 
-_THREADS = """
-from pathlib import Path
-import psutil
-from steadyworker import Job, Worker
-
-class Counting(Worker):
-    queue = "counting"
-    time_limit = 60
-    isolation = "thread"
-
-    def handle(self, job: Job) -> None:
-        Path("children").write_text(str(len(psutil.Process().children())))
-"""
-
 
 @pytest.fixture
 def town(shell: Shell) -> Shell:
@@ -118,32 +100,6 @@ def test_settings_may_be_in_a_file_of_any_name(town: Shell) -> None:
     ran = town("run", "app:Exports", "--config", "other.toml")
     assert ran.code == 0, ran.err
     assert len(runs(town)) == 1
-
-
-def test_a_start_that_is_refused_leaves_no_child(town: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first child runs before anything is checked, and ends with the refusal."""
-    monkeypatch.chdir(town.folder)
-    made: list[Spare] = []
-
-    def noted(self: Spare) -> None:
-        started(self)
-        made.append(self)
-
-    started = Spare.__init__
-    monkeypatch.setattr(Spare, "__init__", noted)
-    before = set(psutil.Process().children())
-    done = CliRunner().invoke(verbs, ["run", "app:Exports", "--concurrency", "none"])
-    assert done.exit_code == 78
-    assert len(made) == 1
-    assert set(psutil.Process().children()) <= before
-
-
-def test_threads_need_no_child(town: Shell) -> None:
-    """The one that was started before anybody knew is gone when the first job runs."""
-    (town.folder / "threads.py").write_text(_THREADS)
-    assert town("send", "threads:Counting", "{}").code == 0
-    assert town("run", "threads:Counting", "--max-jobs", "1", "--idle-exit", "20").code == 0
-    assert (town.folder / "children").read_text() == "0"
 
 
 def test_a_dead_letter_is_replayed_from_its_checkpoint(town: Shell) -> None:
@@ -179,15 +135,15 @@ def test_a_replay_that_died_half_way_and_is_repeated_runs_the_job_once(town: She
     town("send", "app:Exports", '{"merchant": "m-17"}', "--key", "k-1")
     assert town("run", "app:Exports", "--max-jobs", "1", "--idle-exit", "20").code == 0
     (town.folder / "m-17").touch()
-    line = Line("exports", "exports", None, object)
+    exports = JobQueue("exports", "exports", None, object)
     with Connections(queues.options) as links:
 
         @contextmanager
         def letters() -> Iterator[DeadLetters]:
-            with links.adapter(line).dead_letters() as held:
+            with links.adapter(exports).dead_letters() as held:
                 yield Dying(held)
 
-        queue = DeadLetterQueue(letters, links.ledger(), links.namespace(line), "exports")
+        queue = DeadLetterQueue(letters, links.ledger(), links.namespace(exports), "exports")
         with pytest.raises(Unsettled):
             queue.replay()
     assert town("dead", "replay", "app:Exports", "k-1").code == 0

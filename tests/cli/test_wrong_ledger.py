@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from steadyworker.backends.connections import Connections, Line
+from steadyworker.backends.connections import Connections, JobQueue
 from steadyworker.backends.opening import open_adapter_for, open_ledger
 from steadyworker.client import Client
 from steadyworker.config.resolve import Options, load
@@ -156,12 +156,6 @@ def test_without_consumers_a_cancel_waits_for_them_and_each_later_call_checks_ag
             client.status("exports", "k")
 
 
-def test_a_ledger_in_memory_belongs_to_one_process(options: Options) -> None:
-    in_memory = replace(options, ledger="memory:")
-    with Client.configured(in_memory) as client, pytest.raises(NoLedger, match="each process has its own"):
-        client.cancel("exports", "k")
-
-
 @pytest.mark.parametrize(
     "command",
     [
@@ -202,7 +196,7 @@ def test_a_database_of_postgresql_without_a_ledger_stays_without(options: Option
     with Connections(there) as links:
         for _ in range(2):
             with pytest.raises(NoLedger, match="got a database without a ledger: set --ledger"):
-                links.last_round(Line("exports", "exports", None, Any), "k")
+                links.last_round(JobQueue("exports", "exports", None, Any), "k")
         (found,) = [finding for finding in links.ledger().findings() if finding.id == "ledger.missing"]
     assert found.level == "note"
 

@@ -14,9 +14,9 @@ from unittest.mock import patch
 from steadyworker import Job, Worker
 from steadyworker.exports import SparkExport
 from steadyworker.service import monitor
-from steadyworker_sqlite.session import Session
+from steadyworker_sqlite.session import SqliteSession
 
-_TURN = Session.turn
+_TURN = SqliteSession.turn
 
 
 def note(file: str, line: str) -> None:
@@ -33,7 +33,7 @@ def _turn_or_freeze(*arguments: Any) -> Any:
 
 
 if os.environ.get("CAN_FREEZE"):
-    patch.object(Session, "turn", _turn_or_freeze).start()
+    patch.object(SqliteSession, "turn", _turn_or_freeze).start()
     patch.object(monitor, "_TURN_LIMIT", 2.0).start()
 
 

@@ -14,7 +14,7 @@ import yaml  # type: ignore[import-untyped]
 from prometheus_client.parser import text_string_to_metric_families
 
 from steadyworker.events import Adopted, DeliveryRejected, JobSettled
-from steadyworker.telemetry.gauges import Reading
+from steadyworker.telemetry.gauges import QueueReading
 from steadyworker.telemetry.metrics import open_metrics
 from tests.brokers.install import MissingError
 from tests.deploy.judges.environment import missing, program
@@ -48,7 +48,7 @@ def served() -> dict[str, set[str]]:
     metrics = open_metrics()
     assert metrics is not None
     everywhere: dict[str, Any] = {"key": "k", "queue": "q", "fence": 1, "at": 0.0}
-    reading = Reading(
+    reading = QueueReading(
         *("q", 1, 1, 1), connected=True, blocked=False, ledger_up=True, oldest=1.0, time_limit=1.0, losses={"reset": 1}
     )
     metrics.watch(["q"], lambda: [reading], lambda: {"alive": True, "ready": True})

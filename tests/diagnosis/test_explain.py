@@ -204,7 +204,7 @@ def test_every_entry_can_be_shown() -> None:
 
 
 def test_it_imports_no_client_library_and_no_ledger() -> None:
-    code = "import sys, steadyworker.cli.explain; print(*sys.modules)"
+    code = "import sys, steadyworker.diagnosis.cli.explain; print(*sys.modules)"
     modules = set(
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     )

@@ -31,6 +31,7 @@ EVENT = re.compile("[a-z_]+")
 NO_IDS = frozenset(
     {
         *("config.options", "config.resolve"),  # modules
+        *("steadyworker.commands", "steadyworker.remedies", "steadyworker.services"),  # groups of entry points
         *("steadyworker.adapters", "steadyworker.deploy", "steadyworker.link", "steadyworker.toml"),
         *("steadyworker.spark", "steadyworker.job", "steadyworker.replies", "activemq.management"),
         *("spark.conf", "spark.jars", "spark.master", "spark.properties", "spark.speculation"),  # Spark's own settings
@@ -50,8 +51,8 @@ def sources() -> Iterator[tuple[Path, ast.Module]]:
                 yield path, ast.parse(path.read_text(encoding="utf-8"))
 
 
-def names_of_loggers(tree: ast.Module) -> set[int]:
-    """The literals that name a logger, or a package with a table of findings."""
+def names_of_packages(tree: ast.Module) -> set[int]:
+    """The literals that name a logger, or the package of a table of findings."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     named = [call for call in calls if ast.unparse(call.func).endswith(("get_logger", "getLogger", "FindingTexts"))]
     return {id(argument) for call in named for argument in call.args}
@@ -62,7 +63,7 @@ def used() -> dict[str, list[str]]:
     """Every literal id, with the places where it stands."""
     found: dict[str, list[str]] = defaultdict(list)
     for path, tree in sources():
-        loggers = names_of_loggers(tree)
+        loggers = names_of_packages(tree)
         for node in ast.walk(tree):
             if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or id(node) in loggers:
                 continue
@@ -177,7 +178,7 @@ def test_a_broken_catalogue_costs_no_line(monkeypatch: pytest.MonkeyPatch) -> No
     def broken(_id: str) -> Entry | None:
         raise ConfigError("broken")
 
-    monkeypatch.setattr("steadyworker.diagnosis.catalogue.find", broken)
+    monkeypatch.setattr("steadyworker.diagnosis.remedies.find", broken)
     assert Remedies()({"explain": "steadyworker.fenced"}) == ""
 
 

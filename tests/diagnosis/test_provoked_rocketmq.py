@@ -22,11 +22,11 @@ from pathlib import Path
 import pytest
 
 from steadyworker.network.url import Address
-from steadyworker_rocketmq.remoting import Login, RemotingError
 from tests.brokers.fixtures import had
 from tests.brokers.maven import compiler, java
 from tests.brokers.process import free_ports
 from tests.brokers.rocketmq import LIMITED, RocketMQ4, RocketMQ5, RocketMQNode, rocketmq_program
+from tests.brokers.rocketmq_witness import Account, RefusalError
 from tests.diagnosis.said import Log, explained
 from tests.support.stage import ROOT, eventually
 
@@ -93,8 +93,8 @@ class Scene:
         return self.asked(MAKE_TOPIC, {**plain, **numbers, **fields})
 
     def asked(self, code: int, fields: Mapping[str, str], body: bytes = b"", *, at: Address | None = None) -> str:
-        with self.node.remoting() as remoting:
-            return remoting.ask(at or self.node.broker_address, code, fields, body, ANY_CODE).remark
+        reply = self.node.witness.ask(at or self.node.broker_address, code, fields, body, allowed=ANY_CODE)
+        return str(reply["remark"])
 
 
 @pytest.fixture(params=["4", "5"])
@@ -201,8 +201,7 @@ def test_a_group_whose_name_is_too_long(scene4: Scene) -> None:
     """Its member consumes, and 4.9.7 refuses each retry."""
     scene, group = scene4, "topic_captured-refunded_".ljust(121, "x")  # the broker refuses to delete its retry topic
     scene.node.send(scene.topic)
-    with scene.node.remoting() as remoting:
-        remoting.make_group(group, 16)
+    scene.node.witness.make_group(group, 16)
     fields = {"group": group, "offset": str(_place(scene)), "delayLevel": "1", "originMsgId": "1", "unitMode": "false"}
     said = scene.asked(SEND_BACK, {**fields, "originTopic": scene.topic, "maxReconsumeTimes": "16"})
     assert explained(said) == {"rocketmq.message-illegal"}, said
@@ -213,19 +212,17 @@ def test_a_group_whose_name_is_too_long(scene4: Scene) -> None:
 
 def _place(scene: Scene) -> int:
     """Return where the first message of the topic is in the broker's log."""
-    with scene.node.remoting() as remoting:
-        fields = {"consumerGroup": "TOOLS_CONSUMER", "topic": scene.topic, "queueId": "0", "queueOffset": "0"}
-        more = {"maxMsgNums": "1", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subVersion": "0"}
-        reply = remoting.ask(
-            scene.node.broker_address, PULL, {**fields, **more, "subscription": "*", "expressionType": "TAG"}
-        )
-    (place,) = PLACE.unpack_from(reply.body, 28)
+    fields = {"consumerGroup": "TOOLS_CONSUMER", "topic": scene.topic, "queueId": "0", "queueOffset": "0"}
+    more = {"maxMsgNums": "1", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subVersion": "0"}
+    more |= {"subscription": "*", "expressionType": "TAG"}
+    reply = scene.node.witness.ask(scene.node.broker_address, PULL, {**fields, **more})
+    (place,) = PLACE.unpack_from(reply["body"], 28)
     return int(place)
 
 
 def test_a_copy_with_the_mark_of_a_transaction(scene: Scene) -> None:
     """A delay makes it visible: without one, the broker takes it for a half message, and says nothing."""
-    with suppress(RemotingError):
+    with suppress(RefusalError):
         scene.sent(properties="TRAN_MSG\1true\2PGROUP\1p\2DELAY\x011\2UNIQ_KEY\1AA")
     scene.log.shows("rocketmq.half-topic-grows", "the real topic of schedule msg", within=60)
 
@@ -248,7 +245,7 @@ def test_a_broker_that_is_busy(scene5: Scene) -> None:
     said: set[str] = set()
 
     def send() -> None:
-        with scene5.node.remoting(), suppress(RemotingError):
+        with suppress(RefusalError):
             said.update(scene5.sent() for _ in range(40))
 
     for setting, value in (("waitTimeMillsInSendQueue", "-1"), ("osPageCacheBusyTimeOutMills", "-1")):
@@ -374,8 +371,7 @@ def test_a_master_without_a_slave(scene4: Scene, tmp_path: Path) -> None:
 def test_what_the_grpc_client_says(scene5: Scene, rocketmq5: RocketMQ5, tmp_path: Path) -> None:
     for topic, kind in ((scene5.topic, "NORMAL"), (f"{scene5.topic}-delay", "DELAY")):
         rocketmq5.make_topic(topic, 1, kind)
-    with rocketmq5.remoting() as remoting:
-        remoting.make_group(scene5.topic, 16)
+    rocketmq5.witness.make_group(scene5.topic, 16)
     arguments = (str(rocketmq5.grpc_address), f"127.0.0.1:{free_ports(1)[0]}", scene5.topic)
     done = subprocess.run(
         [sys.executable, str(HERE / "grpc_client.py"), *arguments],
@@ -409,12 +405,12 @@ def test_logins(line: type[RocketMQ4 | RocketMQ5]) -> None:
         node.start()
         scene = Scene(node)
         node.limit(topics=[f"{scene.topic}-other"], groups=["g"])
-        user, password = node.login.user if node.login else "", node.password
+        user, password = node.login
         for expected, login in (
-            ("wrong-signature", Login(user, "wrong")),
-            ("unknown-key", Login("nobody", password)),
-            ("not-authorized", Login(LIMITED, f"{password}-2")),
+            ("wrong-signature", Account(user, "wrong")),
+            ("unknown-key", Account("nobody", password)),
+            ("not-authorized", Account(LIMITED, f"{password}-2")),
         ):
             node.login = login
             eventually(lambda: explained(scene.sent()) == {f"rocketmq.{expected}"}, expected, 30, scene.sent)  # noqa: B023
-        node.login = Login(user, password)
+        node.login = Account(user, password)

@@ -18,11 +18,13 @@ import pytest
 
 from steadyworker.network.errors import Silent
 from steadyworker.network.url import Address
-from steadyworker_rocketmq.remoting import Queue, RemotingError
+from steadyworker_rocketmq.remoting import RemotingError
+from tests.adapters.remoting_kit import remoting_at
 from tests.brokers.fixtures import had
 from tests.brokers.maven import compiler, java
 from tests.brokers.rocketmq import HALF, OPENED, RocketMQ4, RocketMQ5, RocketMQ45, RocketMQNode, rocketmq_program
 from tests.brokers.rocketmq_front import Front
+from tests.brokers.rocketmq_witness import QueueAt
 from tests.diagnosis.page_kit import check, headline, page_of, told
 from tests.diagnosis.said import explained
 from tests.diagnosis.traced import Traced
@@ -93,8 +95,7 @@ def test_a_retry_that_no_broker_can_store_and_the_half_topic_that_grows(tmp_path
         node.make_topic("jobs")
 
         def in_half_topic() -> int:
-            with node.remoting() as remoting:
-                return sum(remoting.end(Queue(broker, 0), HALF) for broker in remoting.brokers())
+            return sum(node.witness.end(QueueAt(broker, 0), HALF) for broker in node.witness.brokers())
 
         with traced(node) as trace:
             with retried(node, trace, "jobs", TOO_LONG, tmp_path):
@@ -166,7 +167,7 @@ def is_no_flag(node: RocketMQNode, topic: str, home: Path) -> None:
 
 
 def test_a_topic_that_is_missing(rocketmq4: RocketMQ4, topic: str) -> None:
-    with traced(rocketmq4) as trace, rocketmq4.remoting() as remoting:
+    with traced(rocketmq4) as trace, remoting_at(rocketmq4) as remoting:
         at = Address("127.0.0.1", trace.port)
         for code, fields in ((ROUTE, {"topic": "nope"}), (SEND, sent("nope"))):
             with pytest.raises(RemotingError):
@@ -178,7 +179,7 @@ def test_a_topic_that_is_missing(rocketmq4: RocketMQ4, topic: str) -> None:
 
 
 def test_a_broker_that_does_not_reply(rocketmq4: RocketMQ4, topic: str) -> None:
-    with Traced(str(rocketmq4.broker_address)) as trace, rocketmq4.remoting(within=2) as remoting:
+    with Traced(str(rocketmq4.broker_address)) as trace, remoting_at(rocketmq4, within=2) as remoting:
         at = Address("127.0.0.1", trace.port)
         remoting.ask(at, SEND, sent(topic), b"x")
         rocketmq4.broker.freeze()
@@ -192,7 +193,7 @@ def test_a_broker_that_does_not_reply(rocketmq4: RocketMQ4, topic: str) -> None:
 
 def test_http_on_the_port(rocketmq4: RocketMQ4) -> None:
     with Traced(str(rocketmq4.broker_address)) as trace:
-        with rocketmq4.remoting() as remoting:  # the trace learns what the broker speaks
+        with remoting_at(rocketmq4) as remoting:  # the trace learns what the broker speaks
             remoting.ask(Address("127.0.0.1", trace.port), 28, allowed=range(100))
         with socket.create_connection(("127.0.0.1", trace.port), timeout=30) as client, suppress(OSError):
             client.sendall(b"GET / HTTP/1.1\r\nHost: rocketmq\r\n\r\n")

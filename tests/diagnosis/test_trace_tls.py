@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from steadyworker.cli.trace import towards_broker, towards_clients
+from steadyworker.diagnosis.cli.trace import towards_broker, towards_clients
 from steadyworker.diagnosis.relay import Target
 from tests.brokers.rabbitmq import Vhost
 from tests.diagnosis.amqp_client import AmqpClient

@@ -19,7 +19,8 @@ import pdoc.render
 import pdoc.render_helpers
 
 from steadyworker import Worker
-from steadyworker.config.options import OPTIONS, as_variable
+from steadyworker.config.options import as_variable
+from steadyworker.config.services import all_options
 
 ROOT = Path(__file__).parents[2]
 
@@ -122,7 +123,7 @@ def settings() -> str:
         "| option | variable | line of steadyworker.toml | default | meaning |",
         "|---|---|---|---|---|",
     ]
-    for option in OPTIONS:
+    for option in all_options():
         default = "" if option.default is None else f"`{as_variable(option.default)}`" if option.default != {} else ""
         meaning = option.help.replace("|", "\\|")
         lines.append(f"| `{option.flag}` | `{option.variable}` | `{option.name}` | {default} | {meaning} |")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from steadyworker import Client, JobStatus, Worker
-from steadyworker.config.options import OPTIONS
+from steadyworker.config.services import all_options
 
 ROOT = Path(__file__).parents[2]
 CODE = re.compile(r"`([^`\n]+)`")
@@ -167,4 +167,4 @@ def test_one_page_has_each_attribute_of_a_worker_and_each_option(site: Path) -> 
     page = (site / "settings.html").read_text(encoding="utf-8")
     rows = set(re.findall(r"<td><code>([\w-]+)</code></td>", page))
     assert set(Worker.__annotations__) <= rows
-    assert {option.flag for option in OPTIONS} <= rows
+    assert {option.flag for option in all_options()} <= rows

@@ -25,7 +25,8 @@ from typing import Any
 
 import psycopg
 
-from steadyworker import Client, config
+from steadyworker import Client
+from steadyworker.config import resolve as config
 from steadyworker.delivery import KEY
 from tests.brokers.postgres import Cluster
 from tests.brokers.rabbitmq import Node

@@ -13,8 +13,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from steadyworker import config
 from steadyworker.adapter import QueueSpec, Settings
+from steadyworker.config import resolve as config
 from steadyworker.telemetry.event_log import LINES
 from steadyworker_rocketmq.grpc import GrpcAdapter
 from tests.brokers.fixtures import NEWEST

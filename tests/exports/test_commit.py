@@ -422,10 +422,10 @@ def test_stages_of_ended_jobs_are_reaped_in_every_folder_that_a_job_exported_to(
     def ended(uids: Sequence[str]) -> Iterable[str]:
         return {"march", "may"} & set(uids)
 
-    StageFolders(place).reap(ended)
+    StageFolders(place).purge(ended)
     assert {name for name, folder in folders.items() if (folder / STAGES).exists()} == {"april"}
     assert len(list(place.iterdir())) == 4, "a job may be about to make its stage"
-    StageFolders(place, Fixed(3601)).reap(ended)
+    StageFolders(place, Fixed(3601)).purge(ended)
     assert [entry.read_text() for entry in place.iterdir()] == [str(folders["april"])]
 
 
@@ -434,14 +434,14 @@ def test_a_folder_of_any_name_is_remembered(tmp_path: Path) -> None:
     folder = bytes(tmp_path) + b"/\xe9"
     stage = new_stage(Target.of(Path(os.fsdecode(folder)) / "payments.csv"), "uid-1", 1)
     StageFolders(tmp_path / "stages").remember(folder)
-    StageFolders(tmp_path / "stages").reap(lambda uids: uids)
+    StageFolders(tmp_path / "stages").purge(lambda uids: uids)
     assert not stage.data.parent.exists()
 
 
 def test_a_memory_of_folders_that_cannot_be_written_fails_no_export(tmp_path: Path) -> None:
     (tmp_path / "stages").touch()
     StageFolders(tmp_path / "stages").remember(b"/out")
-    StageFolders(tmp_path / "stages").reap(lambda _: ())
+    StageFolders(tmp_path / "stages").purge(lambda _: ())
 
 
 @pytest.mark.parametrize(

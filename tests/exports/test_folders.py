@@ -39,7 +39,7 @@ def test_an_entry_that_names_no_folder_stops_nothing_and_is_forgotten(tmp_path: 
         os.utime(path, (clock.wall(), clock.wall()))
 
     clock.advance(7200)
-    folders.reap(lambda uids: uids)
+    folders.purge(lambda uids: uids)
 
     assert not (out / STAGES).exists()
     assert not (memory / "0").exists()
@@ -50,5 +50,5 @@ def test_a_folder_whose_name_is_not_utf_8_is_remembered_and_reaped(tmp_path: Pat
     out = tmp_path / os.fsdecode(b"caf\xe9")
     (out / STAGES / "uid-1").mkdir(parents=True)
     remember(folders, out)
-    folders.reap(lambda uids: uids)
+    folders.purge(lambda uids: uids)
     assert not (out / STAGES).exists()

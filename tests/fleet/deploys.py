@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 
-from steadyworker.ledger.base import State, Wanted
+from steadyworker.ledger.base import JobFilter, State
 from tests.fleet.kit import Fleet
 from tests.support.stage import WITHIN, WorkerProcess, eventually
 
@@ -86,7 +86,7 @@ def _all_end(workers: list[WorkerProcess]) -> None:
 
 
 def _counted(fleet: Fleet, jobs: list[str], codes: Counter[int | None]) -> Deployed:
-    rows = {row.id.key: row for row, _ in fleet.ledger.jobs(Wanted(queue=fleet.queue))}
+    rows = {row.id.key: row for row, _ in fleet.ledger.jobs(JobFilter(queue=fleet.queue))}
     ends = Counter(fleet.lines("ends"))
     done = {key for key, row in rows.items() if row.state is State.DONE and ends[key] == 1}
     begun: dict[str, list[int]] = {job: [] for job in jobs}

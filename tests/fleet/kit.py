@@ -10,7 +10,7 @@ from typing import Any
 
 from steadyworker import Client
 from steadyworker.clock import SystemClock, Times
-from steadyworker.ledger.base import Ledger, State, Wanted
+from steadyworker.ledger.base import JobFilter, Ledger, State
 from steadyworker.ledger.postgres.ledger import PostgresLedger
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Counters
@@ -115,7 +115,7 @@ class Fleet(Processes):
         assert self.left() == {}
         assert Counter(self.lines("ends")) == Counter(jobs)
         rows = {
-            row.id.key: (row.state, _numbers(row.counters)) for row, _ in self.ledger.jobs(Wanted(queue=self.queue))
+            row.id.key: (row.state, _numbers(row.counters)) for row, _ in self.ledger.jobs(JobFilter(queue=self.queue))
         }
         assert rows == dict.fromkeys(jobs, (State.DONE, _numbers(Counters(**counters))))
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from signal import SIGKILL
 
-from steadyworker.ledger.base import State, Wanted
+from steadyworker.ledger.base import JobFilter, State
 from tests.brokers.place import Place
 from tests.fleet.kit import Fleet
 from tests.support.stage import Processes, WorkerProcess, eventually
@@ -108,8 +108,10 @@ class Chaos:
         }
 
     def _states(self) -> Counter[State]:
-        return Counter(row.state for row, _ in self.processes.ledger.jobs(Wanted(queue=self.queue)))
+        return Counter(row.state for row, _ in self.processes.ledger.jobs(JobFilter(queue=self.queue)))
 
     def _unfinished(self) -> str:
-        rows = [row for row, _ in self.processes.ledger.jobs(Wanted(queue=self.queue)) if row.state is not State.DONE]
+        rows = [
+            row for row, _ in self.processes.ledger.jobs(JobFilter(queue=self.queue)) if row.state is not State.DONE
+        ]
         return f"{self._states()}\n{rows}\n{self.processes.logs()}"

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 from pika.exceptions import NackError
 
-from steadyworker.ledger.base import State, Wanted
+from steadyworker.ledger.base import JobFilter, State
 from steadyworker.names import normal_key
 from tests.brokers.rabbitmq import Node
 from tests.brokers.rabbitmq_place import RabbitmqPlace
@@ -57,7 +57,7 @@ def test_two_jobs_whose_long_keys_begin_alike_stay_two_jobs(fleet: Fleet) -> Non
     fleet.command("dead", "replay", ORDERED, "--all").ended(0)
     fleet.notes("ends", 2)
     fleet.empties()
-    rows = {(row.id.key, row.id.round): row for row, _ in fleet.ledger.jobs(Wanted(queue=fleet.queue))}
+    rows = {(row.id.key, row.id.round): row for row, _ in fleet.ledger.jobs(JobFilter(queue=fleet.queue))}
     found = {job: (row.state, row.counters.attempts, row.conflicts) for job, row in rows.items()}
     assert {job: row for job, row in found.items() if job[1]} == {
         (normal_key(key), 1): (State.DONE, 1, 0) for key in keys

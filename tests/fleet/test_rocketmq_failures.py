@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from steadyworker.ledger.base import State, Wanted
+from steadyworker.ledger.base import JobFilter, State
 from tests.brokers.place import Place
 from tests.brokers.rocketmq_place import RocketmqPlace
 from tests.fleet.kit import LIGHT, Fleet
@@ -33,6 +33,6 @@ def test_of_a_thousand_messages_a_third_fails_twice(place: Place, fleet: Fleet) 
     assert Counter(fleet.lines("starts")) == Counter(
         f"{key} {attempt}" for key in keys for attempt in ((1, 2, 3) if key in failing else (1,))
     )
-    states = Counter(row.state for row, _ in fleet.ledger.jobs(Wanted(queue=fleet.queue)))
+    states = Counter(row.state for row, _ in fleet.ledger.jobs(JobFilter(queue=fleet.queue)))
     assert states == {State.DONE: COUNT}
     assert (place.node.half(fleet.queue), place.node.gave_up()) == (0, gave_up)

@@ -93,6 +93,7 @@ def test_a_delivery_limit_by_policy_that_is_high_enough(rabbitmq_place: Rabbitmq
     """Each lost connection counts a delivery of each job that runs; the worker process says so, and takes jobs."""
     fleet.send_all(JOBS)
     set_policy(rabbitmq_place, {"delivery-limit": 20})
+    eventually(lambda: '{"delivery-limit": 20}' in rabbitmq_place.told_policies(), "the policy in the statistics")
     with Proxy(rabbitmq_place.address()) as proxy:
         worker = fleet.worker(
             LIGHT, broker=rabbitmq_place.url(through=proxy, management=True), concurrency=HELD
@@ -110,6 +111,7 @@ def test_a_delivery_limit_by_policy_that_is_high_enough(rabbitmq_place: Rabbitmq
 def test_a_delivery_limit_by_policy_that_is_too_low_is_refused(rabbitmq_place: RabbitmqPlace, fleet: Fleet) -> None:
     fleet.send_all(JOBS)
     set_policy(rabbitmq_place, {"delivery-limit": 2})
+    eventually(lambda: '{"delivery-limit": 2}' in rabbitmq_place.told_policies(), "the policy in the statistics")
     worker = fleet.worker(LIGHT, broker=rabbitmq_place.url(management=True))
     worker.ended(78)
     refused = worker.lines("startup_refused")[0]

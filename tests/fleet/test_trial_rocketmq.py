@@ -87,7 +87,6 @@ def test_a_master_that_is_killed_in_mid_job(with_slave: Fleet, ends: str) -> Non
     else:
         node.promote()
     all_once_and_stopped(with_slave, workers)
-    with node.remoting() as remoting:
-        queues = remoting.route(with_slave.queue) or []
-        assert {queue.broker.address for queue in queues} == {node.broker_address}
+    queues = node.witness.route(with_slave.queue) or []
+    assert {queue.broker.address for queue in queues} == {node.broker_address}
     assert node.waiting(with_slave.queue, with_slave.queue) == 0, "the broker knows that all are done"

@@ -173,7 +173,7 @@ def test_a_process_dies_while_it_takes_an_orphan(stage: Stage, point: str, losse
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("point", ["ledger.take:before:1", "ledger.take:after:1", "adapter.publish:after:1"])
+@pytest.mark.parametrize("point", ["ledger.take_over:before:1", "ledger.take_over:after:1", "adapter.publish:after:1"])
 def test_a_process_dies_while_it_finishes_the_settlement_of_an_orphan(stage: Stage, point: str) -> None:
     assert stage.ledger.moving(ghost(stage).token, Verdict(Moving.DEAD, "as asked", Counted(attempts=1)))
     dies(stage, point)

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from steadyworker.backends.opening import open_adapter_for
 from steadyworker.cli import verbs
 from steadyworker.config.resolve import load
-from steadyworker.ledger.base import State, Wanted
+from steadyworker.ledger.base import JobFilter, State
 from tests.support.stage import ROOT, Stage, eventually
 
 POINTS = {f"{step}:{when}" for step in ("replay", "publish", "drop", "forget") for when in ("before", "after")}
@@ -82,7 +82,7 @@ def test_a_replay_that_dies_at_any_step_is_repeated_and_the_job_runs_once_more(s
 
 def ended(stage: Stage) -> dict[str, int]:
     """The last round of each key whose last round is dead."""
-    rows = [row for row, _ in stage.ledger.jobs(Wanted(queue="plain"))]
+    rows = [row for row, _ in stage.ledger.jobs(JobFilter(queue="plain"))]
     last = {row.id.key: row for row in sorted(rows, key=lambda row: row.id.round)}
     return {key: row.id.round for key, row in last.items() if row.state is State.DEAD}
 

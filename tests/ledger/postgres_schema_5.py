@@ -219,7 +219,7 @@ CLAIM_SEEN = f"""
         settled = 'unknown', keep_until = NULL, started_at = {_NOW}, worker = %(worker)s
     WHERE {_SEEN} AND state NOT IN ('done', 'dead') RETURNING {_COLUMNS}
 """
-TAKE = f"UPDATE steadyworker_jobs SET {_OWN} WHERE {_SEEN} AND state = 'moving' RETURNING {_COLUMNS}"
+TAKE_OVER = f"UPDATE steadyworker_jobs SET {_OWN} WHERE {_SEEN} AND state = 'moving' RETURNING {_COLUMNS}"
 LOSE = f"""
     UPDATE steadyworker_jobs SET {_OWN}, {_MOVING} WHERE {_SEEN} AND state = 'running' RETURNING {_COLUMNS}
 """

@@ -128,10 +128,10 @@ def keeper_of(ledger: Marking, *holders: Running, times: Times) -> Keeper:
 
 def test_one_query_reads_the_marks_of_all_that_runs_here_and_none_while_nothing_runs() -> None:
     ledger, first, second, idle = Marking(), Running("u-1", "u-2"), Running("u-3"), Running()
-    keeper_of(ledger, first, idle, second, times=Times()).look()
+    keeper_of(ledger, first, idle, second, times=Times()).read_cancels()
     assert ledger.asked == [["u-1", "u-2", "u-3"]]
     assert first.marks == second.marks == [{"u-1": "wrong month"}]
-    keeper_of(ledger, idle, times=Times()).look()
+    keeper_of(ledger, idle, times=Times()).read_cancels()
     assert len(ledger.asked) == 1
 
 

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from steadyworker.clock import Times
-from steadyworker.ledger.base import Ledger, Wanted
+from steadyworker.ledger.base import JobFilter, Ledger
 from steadyworker.ledger.postgres import statements as sql
 from steadyworker.ledger.postgres.trust import ORPHANS
 from steadyworker.testing.clock import FakeClock
@@ -88,7 +88,7 @@ def test_late_jobs_are_found_by_an_index(opened: Open, admin: Admin) -> None:
     steps = explained(admin, sql.PAGE, values | {"margin": 10.0, "lease": 60.0})
     assert "steadyworker_jobs_waiting" in {step.get("Index Name") for step in steps}
     assert "steadyworker_jobs" not in {step["Relation Name"] for step in steps if step["Node Type"] == "Seq Scan"}
-    late = [row.id.key for row, _ in ledger.jobs(Wanted(late_by=3600.0))]
+    late = [row.id.key for row, _ in ledger.jobs(JobFilter(late_by=3600.0))]
     assert late == [f"k-{number}" for number in range(30_000, 0, -1000)]
 
 

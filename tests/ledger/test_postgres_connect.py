@@ -53,7 +53,7 @@ class TestAtTheFirstCall:
         ledger = opened(wrong)
         with pytest.raises(ConfigError, match="password authentication failed") as raised:
             ledger.read(JOB)
-        texts = [ledger.url, repr(ledger._target), caplog.text]
+        texts = [ledger.url, repr(ledger._address), caplog.text]
         error: BaseException | None = raised.value
         while error is not None:
             texts += [str(error), repr(error)]
@@ -197,7 +197,7 @@ class TestTls:
     ) -> None:
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "roots.pem"))
         ledger = opened(far("db.example"))
-        assert ledger._ask("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()", {}) == [(True,)]
+        assert ledger._fetch("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()", {}) == [(True,)]
         assert list(ledger.findings()) == []
 
     def test_who_does_not_is_refused(

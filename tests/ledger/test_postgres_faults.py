@@ -221,7 +221,7 @@ class TestInUse:
         found = admin.execute("SELECT uid, extract(epoch FROM lease_until)::float8 FROM steadyworker_jobs").fetchall()
         return dict(found)
 
-    @pytest.mark.parametrize("how", ["claim", "take", "lose", "first claim"])
+    @pytest.mark.parametrize("how", ["claim", "take_over", "lose", "first claim"])
     def test_a_claim_that_waits_for_a_locked_row_holds_up_no_other_claim(
         self, opened: Open, admin: Admin, how: str
     ) -> None:
@@ -229,12 +229,12 @@ class TestInUse:
         waiting, other = opened(times=Times(call_timeout=30)), opened()
         row = claim(waiting)
         lost = Verdict(Moving.DEAD, "lost", Counters())
-        if how == "take":
+        if how == "take_over":
             assert waiting.moving(row.token, lost)
         seen_ = seen(waiting)
         calls: dict[str, Callable[[], Row | None]] = {
             "claim": lambda: waiting.claim(Claimed(JOB, seen_, "you", 0, b"", Counters())),
-            "take": lambda: waiting.take(seen_, "you"),
+            "take_over": lambda: waiting.take_over(seen_, "you"),
             "lose": lambda: waiting.lose(seen_, "you", lost),
             "first claim": lambda: waiting.claim(Claimed(JOB, None, "you", 0, b"", Counters())),
         }

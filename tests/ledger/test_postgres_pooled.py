@@ -86,7 +86,7 @@ class TestInTransactionMode:
         ledger.ledger_id()
         began = time.monotonic()
         with pytest.raises(LedgerUnavailable, match="too slow"):
-            ledger._ask("SELECT pg_sleep(60)", {})
+            ledger._fetch("SELECT pg_sleep(60)", {})
         assert time.monotonic() - began < QUICK.call_timeout
         running = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(60)' AND state = 'active'"
         assert admin.execute(running).fetchall() == [(0,)]

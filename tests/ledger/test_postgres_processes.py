@@ -197,5 +197,5 @@ def cpu_seconds(pid: int) -> float:
 
 def connections(ledger: PostgresLedger) -> int:
     """How many connections workers have to the server."""
-    found = ledger._ask("SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'steadyworker/%%'", {})
+    found = ledger._fetch("SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'steadyworker/%%'", {})
     return int(found[0][0])

@@ -235,7 +235,7 @@ def test_many_owners_of_a_queue_renew_its_row_once_a_minute(database: str, tmp_p
         for _ in range(16):  # four minutes
             for number, ledger in enumerate(ledgers):
                 assert ledger.register(f"me-{number}", "host", [NAME])
-            ((at,),) = ledgers[0]._ask("SELECT xmin::text FROM steadyworker_attended", {})
+            ((at,),) = ledgers[0]._fetch("SELECT xmin::text FROM steadyworker_attended", {})
             written.add(at)
             clock.advance(15)
         assert len(written) == 4

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from steadyworker import config
 from steadyworker.backends.opening import open_ledger
+from steadyworker.config import resolve as config
 from steadyworker.errors import ConfigError
-from steadyworker.ledger.postgres.url import is_remote, target_of, tls_defaults
+from steadyworker.ledger.postgres.url import is_remote, server_address, tls_defaults
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def no_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def told(url: str) -> dict[str, str]:
-    return {name: str(value) for name, value in conninfo_to_dict(target_of(url, 10.0).conninfo).items()}
+    return {name: str(value) for name, value in conninfo_to_dict(server_address(url, 10.0).conninfo).items()}
 
 
 @pytest.mark.parametrize(
@@ -75,10 +75,10 @@ def test_libpqs_variables_are_heard(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_server_that_anybody_can_pass_for_is_not_verified() -> None:
-    assert target_of("postgresql://localhost/jobs", 10.0).verified
-    assert target_of("postgresql://db.example/jobs", 10.0).verified
-    assert target_of("postgresql://db.example/jobs?sslmode=verify-ca", 10.0).verified
-    assert not target_of("postgresql://db.example/jobs?sslmode=require", 10.0).verified
+    assert server_address("postgresql://localhost/jobs", 10.0).verified
+    assert server_address("postgresql://db.example/jobs", 10.0).verified
+    assert server_address("postgresql://db.example/jobs?sslmode=verify-ca", 10.0).verified
+    assert not server_address("postgresql://db.example/jobs?sslmode=require", 10.0).verified
 
 
 def test_everything_has_a_time_limit_and_a_primary_is_wanted() -> None:
@@ -114,7 +114,7 @@ def test_what_the_url_says_outranks_our_limits() -> None:
     ],
 )
 def test_people_see_where_it_is_and_no_password(url: str, shown: str) -> None:
-    target = target_of(url, 10.0)
+    target = server_address(url, 10.0)
     assert target.shown == shown
     assert "s3cret" not in repr(target)
 
@@ -132,7 +132,7 @@ def test_people_see_where_it_is_and_no_password(url: str, shown: str) -> None:
 )
 def test_a_url_that_cannot_be_read_is_not_repeated(url: str) -> None:
     with pytest.raises(ConfigError, match="percent-encode") as raised:
-        target_of(url, 10.0)
+        server_address(url, 10.0)
     assert "s3cret" not in "".join(traceback.format_exception(raised.value, chain=True)).replace(url, "")
 
 

@@ -274,7 +274,7 @@ class TestTheVersionBeforeGoesOn:
             old.settled(row.token, known=True)
             taken = old.read(replace(JOB, key="moving"))
             assert taken is not None
-            assert old.take(taken, "old") is not None
+            assert old.take_over(taken, "old") is not None
             lost = old.read(replace(JOB, key="running"))
             assert lost is not None
             assert old.lose(lost, "old", LETTER) is not None

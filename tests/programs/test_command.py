@@ -9,7 +9,7 @@ import pytest
 
 from steadyworker.errors import BadPayload, ConfigError
 from steadyworker.programs.codes import Meaning, meaning
-from steadyworker.programs.command import VARIABLE, Command, check_command, command_here, handed_on
+from steadyworker.programs.command import VARIABLE, Command, check_command, encoded, inherited_command
 
 BODY = b'{"table": "payments; rm -rf /", "n": 17, "rate": 1.5, "full": true, "tags": ["a"]}'
 
@@ -36,7 +36,7 @@ def test_a_placeholder_becomes_one_value_and_no_shell_reads_it(argument: str, be
 
 
 @pytest.mark.parametrize(
-    ("argument", "body", "says"),
+    ("argument", "body", "text"),
     [
         ("{payload.tbale}", BODY, r"\$.tbale: missing, but the command has {payload.tbale}"),
         ("{payload.tags}", BODY, r"\$.tags: expected a text, a number, true or false, got list"),
@@ -46,8 +46,8 @@ def test_a_placeholder_becomes_one_value_and_no_shell_reads_it(argument: str, be
         ("{payload}", b"x" * (128 << 10), r"expected less than 131072 bytes for the argument '{payload}', got 131072"),
     ],
 )
-def test_a_body_that_does_not_fit_is_a_bad_payload(argument: str, body: bytes, says: str) -> None:
-    with pytest.raises(BadPayload, match=says):
+def test_a_body_that_does_not_fit_is_a_bad_payload(argument: str, body: bytes, text: str) -> None:
+    with pytest.raises(BadPayload, match=text):
         filled("program", argument, body=body)
 
 
@@ -65,10 +65,10 @@ OPTION = b'{"name": "--file=/elsewhere", "n": -5, "empty": "", "key": "-k"}'
     ],
 )
 def test_a_payload_is_no_option(argument: str, value: str) -> None:
-    says = (
+    text = (
         f"expected a value that does not begin with - for {argument!r}, because the program could read it as an option"
     )
-    with pytest.raises(BadPayload, match=re.escape(f"$: {says}")) as caught:
+    with pytest.raises(BadPayload, match=re.escape(f"$: {text}")) as caught:
         filled("program", "-x", argument, "--", body=OPTION)
     assert "elsewhere" not in str(caught.value), "a dead letter's reason has no payload"
     assert filled("program", "--", argument, body=OPTION) == ["program", "--", value]
@@ -105,7 +105,7 @@ def test_an_option_of_the_operator_is_an_option() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "text"),
     [
         ([], "Expected a program after `--`, got none"),
         (["{payload.program}"], "a message must not choose the program that runs"),
@@ -113,8 +113,8 @@ def test_an_option_of_the_operator_is_an_option() -> None:
         (["cat", "{file.name}"], "only {payload.NAME} has fields"),
     ],
 )
-def test_a_command_line_that_no_payload_can_fit_is_refused(arguments: list[str], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
+def test_a_command_line_that_no_payload_can_fit_is_refused(arguments: list[str], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
         check_command(arguments)
 
 
@@ -123,21 +123,21 @@ def test_a_command_line_that_no_payload_can_fit_is_refused(arguments: list[str],
 )
 def test_the_body_comes_on_standard_input_if_no_argument_has_it(argument: str, body: bool, file: bool) -> None:
     command = Command(("program", argument))
-    assert (command.takes_body, command.takes_file) == (body, file)
+    assert (command.has_body, command.has_file) == (body, file)
 
 
 def test_the_command_reaches_a_child_as_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     command = Command(
         ("sh", "-c", "echo 'ü' \udce9".encode("utf-8", "surrogateescape").decode("latin-1")), "rabbitmq-cli-consumer"
     )
-    monkeypatch.setitem(os.environ, VARIABLE, handed_on(command))
-    assert command_here() == command
+    monkeypatch.setitem(os.environ, VARIABLE, encoded(command))
+    assert inherited_command() == command
 
 
 def test_the_worker_of_exec_cannot_be_run_by_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     with pytest.raises(ConfigError, match="start this Worker by `steadyworker exec`"):
-        command_here()
+        inherited_command()
 
 
 def test_the_exit_codes_are_those_of_the_page() -> None:

@@ -44,10 +44,10 @@ def test_the_body_comes_on_standard_input_and_the_job_in_the_environment(stage: 
     script = 'cat; echo; echo "$SW_JOB_KEY $SW_QUEUE $SW_ATTEMPT $((SW_DEADLINE > 1700000000))" 2>/dev/null; cat "$SW_META"; env'
     process = exec_(script.replace("$((SW_DEADLINE > 1700000000))", "${SW_DEADLINE%.*}"), max_jobs=1)
     process.ended(0)
-    body, told, meta, *environment = output(process)
+    body, facts, meta, *environment = output(process)
     assert json.loads(body) == {"merchant": "m-17"}
-    assert told.split()[:3] == ["march", "work", "1"]
-    assert int(told.split()[3]) > 1_700_000_000
+    assert facts.split()[:3] == ["march", "work", "1"]
+    assert int(facts.split()[3]) > 1_700_000_000
     assert json.loads(meta)["headers"]["x-trace"] == "7"
     assert json.loads(meta)["redelivered"] is False
     assert "SW_REDELIVERED=false" in environment
@@ -67,7 +67,7 @@ def test_a_payload_is_an_argument_whatever_it_holds(stage: Stage, exec_: Exec) -
 
 
 def test_a_payload_becomes_an_option_only_if_the_operator_allows_it(stage: Stage, exec_: Exec) -> None:
-    """`touch --reference=FILE` and `touch -- NAME`: what a message says is a name, or nothing."""
+    """`touch --reference=FILE` and `touch -- NAME`: the text of a message is a name, or nothing."""
     stage.send("work", {"name": "-c"}, key="k")
     exec_(["touch", "{payload.name}"], max_jobs=1).ended(0)
     assert stage.reaches("work", State.DEAD, "k").reason.startswith(
@@ -180,7 +180,7 @@ def test_a_program_that_does_not_exist_is_refused_before_the_first_message(stage
 
 
 def test_a_deploy_terminates_the_program_and_the_next_worker_runs_it_again(stage: Stage, exec_: Exec) -> None:
-    """It hears SIGTERM 13 s before the end of the stop, saves its place, and counts no attempt."""
+    """It gets SIGTERM 13 s before the end of the stop, saves its place, and counts no attempt."""
     script = """
     echo "run $SW_REDELIVERED" >> runs
     if [ -n "$SW_CHECKPOINT" ]; then exit 0; fi
@@ -220,7 +220,7 @@ def test_what_a_program_leaves_in_its_group_is_killed(stage: Stage, exec_: Exec,
 
 
 def test_a_daemon_that_keeps_the_pipes_does_not_keep_the_job(stage: Stage, exec_: Exec) -> None:
-    """With a session of its own, it is nobody's to kill; the page says so."""
+    """With a session of its own, no slot kills it; the guide states this."""
     stage.send("work", {}, key="k")
     process = exec_("setsid sleep 30 & echo begun; exit 0", max_jobs=1)
     assert process.ended(0) < 25
@@ -230,7 +230,7 @@ def test_a_daemon_that_keeps_the_pipes_does_not_keep_the_job(stage: Stage, exec_
             each.kill()
 
 
-def test_a_worker_that_is_killed_leaves_no_program_beside_the_take_over(stage: Stage, exec_: Exec) -> None:
+def test_a_worker_that_is_killed_leaves_no_program_beside_the_next_run(stage: Stage, exec_: Exec) -> None:
     script = (
         "echo $$ >> runs; if [ -e again ]; then exit 0; fi; trap '' TERM; touch started; while :; do sleep 0.05; done"
     )
@@ -256,9 +256,9 @@ def test_a_hundred_megabytes_of_output_are_neither_logged_nor_waited_for(stage: 
 
 
 def _all() -> Any:
-    from steadyworker.ledger.base import Wanted
+    from steadyworker.ledger.base import JobFilter
 
-    return Wanted(queue="work")
+    return JobFilter(queue="work")
 
 
 def test_the_examples_of_the_help_are_commands(tmp_path: Path) -> None:

@@ -12,15 +12,15 @@ class Lines:
     """A log that keeps its lines."""
 
     def __init__(self) -> None:
-        self.said: list[tuple[str, dict[str, Any]]] = []
+        self.entries: list[tuple[str, dict[str, Any]]] = []
 
     def info(self, event: str, **fields: Any) -> None:
-        self.said.append((event, fields))
+        self.entries.append((event, fields))
 
     warning = info
 
     def lines(self) -> list[str]:
-        return [fields["line"] for event, fields in self.said if event == "output"]
+        return [fields["line"] for event, fields in self.entries if event == "output"]
 
 
 def opened() -> tuple[OutputLog, Lines, FakeClock]:
@@ -33,9 +33,9 @@ def test_each_line_is_a_line_of_the_log_with_its_stream_and_without_passwords() 
     output.line("stdout", b"rows: 17")
     output.line("stderr", b"connecting to postgresql://shop:hunter2@db")
     output.line("stderr", b"  ")
-    assert log.said[0] == ("output", {"stream": "stdout", "line": "rows: 17"})
-    assert log.said[1][1]["line"] == "connecting to postgresql://shop:***@db"
-    assert len(log.said) == 2
+    assert log.entries[0] == ("output", {"stream": "stdout", "line": "rows: 17"})
+    assert log.entries[1][1]["line"] == "connecting to postgresql://shop:***@db"
+    assert len(log.entries) == 2
     assert output.last == b"connecting to postgresql://shop:hunter2@db"
 
 
@@ -49,7 +49,7 @@ def test_a_program_that_writes_without_end_fills_no_log() -> None:
     shown = log.lines()
     assert sum(map(len, shown)) < BURST + 21 * 1100
     assert shown[-1].startswith("99999 ")
-    ((_, left_out),) = [said for said in log.said if said[0] == "output_left_out"]
+    ((_, left_out),) = [entry for entry in log.entries if entry[0] == "output_left_out"]
     assert left_out["lines"] + len(shown) == 100_000
 
 
@@ -61,7 +61,7 @@ def test_a_program_that_writes_little_for_hours_is_logged_whole() -> None:
         clock.advance(1)
     output.close()
     assert len(log.lines()) == 3600
-    assert not [said for said in log.said if said[0] == "output_left_out"]
+    assert not [entry for entry in log.entries if entry[0] == "output_left_out"]
 
 
 def test_what_is_left_out_is_counted_before_the_next_line() -> None:
@@ -72,5 +72,5 @@ def test_what_is_left_out_is_counted_before_the_next_line() -> None:
     output.line("stdout", b"too early")
     clock.advance(11)
     output.line("stdout", b"again")
-    assert [said[0] for said in log.said[-2:]] == ["output_left_out", "output"]
-    assert log.said[-2][1]["lines"] == 11
+    assert [entry[0] for entry in log.entries[-2:]] == ["output_left_out", "output"]
+    assert log.entries[-2][1]["lines"] == 11

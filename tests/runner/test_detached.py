@@ -20,6 +20,7 @@ from steadyworker.events import (
     TakenOver,
 )
 from steadyworker.ledger.base import State
+from steadyworker.link import SaveExportState
 from steadyworker.testing.harness import Harness
 from steadyworker.testing.plugin import MakeHarness
 from tests.runner.kit import (
@@ -224,7 +225,7 @@ def test_whatever_a_thawed_owner_asks_for_is_refused(harness: MakeHarness, asks:
             if asks == "checkpoint":
                 job.checkpoint(99)
             elif asks == "export_state":
-                job._link.ask("export_state", b"99")
+                job._link.ask(SaveExportState(b"99"))
         except BaseException as error:
             told.append(getattr(error, "reason", error))
             raise

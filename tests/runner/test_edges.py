@@ -11,6 +11,7 @@ from steadyworker.adapter import Capabilities, Connected, Delays, Delivered, Los
 from steadyworker.delivery import ATTEMPTS, HOP, KEY, LOSSES, UID, Delivery, Redelivered, Settle, Settled, Target
 from steadyworker.events import DuplicateAcked, Event, Fenced
 from steadyworker.ledger.base import JobId, Moving, Renewal, Row, State, Verdict
+from steadyworker.link import CallService, SaveExportState
 from steadyworker.outcome import Counters, Done, Failed, Interrupted
 from steadyworker.runner.state import Cancelled, LedgerLost, Phase, Quota, Renewed, ServiceSaid
 from steadyworker.slots.base import Asked, Ended
@@ -57,7 +58,7 @@ def test_a_call_of_a_service_is_over_with_its_last_event() -> None:
     bench = Bench(services={"sums": Service()})
     bench.deliver("k")
     fence = row_of(bench).fence
-    bench.say(Asked(0, fence, 7, "sums", {}))
+    bench.say(Asked(0, fence, 7, CallService("sums", {})))
     bench.say(ServiceSaid(fence, 7, {"end": True}), ServiceSaid(fence, 7, {"late": 1}))
     assert bench.slots[0].replies == [(7, {"end": True})]
 
@@ -279,7 +280,7 @@ def test_a_retry_after_a_take_over_carries_the_count_of_losses() -> None:
 def test_an_exports_state_is_there_for_the_next_run() -> None:
     bench = Bench()
     bench.deliver("k")
-    bench.say(Asked(0, row_of(bench).fence, 1, "export_state", b"row 7"))
+    bench.say(Asked(0, row_of(bench).fence, 1, SaveExportState(b"row 7")))
     bench.ended(0, Interrupted())
     bench.deliver("k")
     task = bench.slots[0].task

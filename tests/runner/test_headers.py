@@ -6,12 +6,12 @@ from pika.spec import Basic, BasicProperties
 
 from steadyworker.clock import Times
 from steadyworker.ledger.base import Claimed
-from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.outcome import Counters
 from steadyworker.runner.envelope import Envelope, identify
 from steadyworker.runner.planning import task_of
 from steadyworker.spec import spec_of
 from steadyworker.testing.clock import FakeClock
+from steadyworker.testing.memory_ledger import MemoryLedger
 from steadyworker_rabbitmq.messages import EXACT, delivery_of
 from tests.runner.kit import nothing, worker
 

@@ -7,12 +7,12 @@ import pytest
 from steadyworker.adapter import Capabilities, Lost
 from steadyworker.clock import Times
 from steadyworker.ledger.lease import QUIET, Keeper
-from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.lifecycle import Stage
 from steadyworker.outcome import Done
 from steadyworker.runner.consumer_audit import AuditResult
 from steadyworker.runner.runner import QUIET_AFTER
 from steadyworker.runner.state import Renewed, Staged
+from steadyworker.testing.memory_ledger import MemoryLedger
 from tests.runner.test_review_runner import Bench, PlayedAdapter
 
 NAME = "broker/exports"

@@ -15,7 +15,7 @@ from steadyworker.deadletters import DeadLetterQueue
 from steadyworker.delivery import DEAD_HEADERS, HOP, KEY, REASON, ROUND, Delivery, OutgoingMessage, Target
 from steadyworker.errors import Reject, Snooze
 from steadyworker.events import DeliveryRejected, DuplicateAcked, JobSettled
-from steadyworker.ledger.base import Claimed, JobId, KeptMessage, Row, State, Wanted
+from steadyworker.ledger.base import Claimed, JobFilter, JobId, KeptMessage, Row, State
 from steadyworker.outcome import Counters
 from steadyworker.runner.envelope import identify
 from steadyworker.testing.harness import Harness
@@ -37,7 +37,7 @@ def publish(h: Harness, body: bytes, message_id: str | None = None, **headers: s
 def all_settled(h: Harness) -> list[Row]:
     """Wait until no message is left, and answer every row."""
     h.wait("anything", until=lambda: h.broker.depth(QUEUE) == 0)
-    return [row for row, _ in h.ledger.jobs(Wanted(NAMESPACE, QUEUE))]
+    return [row for row, _ in h.ledger.jobs(JobFilter(NAMESPACE, QUEUE))]
 
 
 def test_a_message_without_any_key_is_stamped(harness: MakeHarness) -> None:

@@ -11,7 +11,7 @@ from steadyworker.errors import Interrupt
 from steadyworker.events import Checkpointed, Fenced
 from steadyworker.exports.rows import RowExport
 from steadyworker.ledger.base import Renewal, State
-from steadyworker.testing.flaky_ledger import LedgerLine
+from steadyworker.testing.flaky_ledger import FlakyLedger
 from steadyworker.testing.harness import Harness
 from steadyworker.testing.plugin import MakeHarness
 from tests.runner.kit import QUEUE, Gate, counted, events, saves, worker
@@ -59,7 +59,7 @@ def test_a_refused_request_ends_its_run_and_changes_nothing(harness: MakeHarness
     assert h.broker.depth(QUEUE) == 0
 
 
-def without_trust(harness: MakeHarness, gate: Gate) -> tuple[Harness, str, LedgerLine]:
+def without_trust(harness: MakeHarness, gate: Gate) -> tuple[Harness, str, FlakyLedger]:
     """
     Start a run, let its trust end, and open its gate.
 
@@ -69,7 +69,7 @@ def without_trust(harness: MakeHarness, gate: Gate) -> tuple[Harness, str, Ledge
     h = harness(exports)
     key = h.send(exports, {})
     h.wait(key, until="checkpoint")
-    line: LedgerLine = h.processes[0].ledger
+    line: FlakyLedger = h.processes[0].ledger
     line.renew = lambda tokens: [Renewal(granted=False, locked=True) for _ in tokens]  # type: ignore[attr-defined]
     h.advance(55)
     assert h.not_ready == {}, "only the trust is missing"

@@ -18,9 +18,8 @@ from steadyworker.delivery import KEY, REASON, Delivery, OutgoingMessage, Settle
 from steadyworker.errors import InterruptReason, LedgerUnavailable, Retry, Snooze, TargetMissing
 from steadyworker.events import Listener
 from steadyworker.ledger.base import Claimed, JobId, Ledger, Moving, Renewal, State, Token, Verdict
-from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.lifecycle import Stage
-from steadyworker.link import Task
+from steadyworker.link import SaveCheckpoint, Task
 from steadyworker.outcome import Counters, Crashed, Done, Failed, Interrupted, Outcome
 from steadyworker.retry import RetryPolicy
 from steadyworker.runner.runner import Runner, RunnerEvent
@@ -28,7 +27,8 @@ from steadyworker.runner.state import Deps, LedgerLost, Renewed, Staged
 from steadyworker.slots.base import Asked, Ended, Ready, SlotSink, Unready
 from steadyworker.spec import spec_of
 from steadyworker.testing.clock import FakeClock
-from steadyworker.testing.flaky_ledger import LedgerLine
+from steadyworker.testing.flaky_ledger import FlakyLedger
+from steadyworker.testing.memory_ledger import MemoryLedger
 from tests.runner.kit import QUEUE, AnyWorker, worker
 
 NAMESPACE = "review"
@@ -112,7 +112,7 @@ class Bench:
         self.clock = FakeClock()
         self.times = Times()
         self.real = MemoryLedger(self.clock, self.times)
-        self.line = LedgerLine(self.real)
+        self.line = FlakyLedger(self.real)
         self.adapter = adapter or PlayedAdapter(Capabilities(delays=delays))
         self.slots = [PlayedSlot(number) for number in range(slots)]
         self._ids = itertools.count(1)
@@ -376,7 +376,7 @@ def test_a_job_that_saves_its_position_may_be_interrupted_for_ever(caplog: pytes
         bench.deliver("k")
         task = bench.slots[0].task
         assert task is not None
-        bench.say(Asked(0, task.fence, 1, "checkpoint", b"1"))
+        bench.say(Asked(0, task.fence, 1, SaveCheckpoint(b"1")))
         bench.ended(0, Interrupted())
     assert "often_interrupted" not in caplog.text
 
@@ -402,7 +402,7 @@ def test_when_the_ledger_goes_away_again_nobody_else_asks_it() -> None:
     bench.say(LedgerLost("away"))
     for slot in bench.slots:
         assert slot.task is not None
-        bench.say(Asked(slot.id, slot.task.fence, 1, "checkpoint", b"1"))
+        bench.say(Asked(slot.id, slot.task.fence, 1, SaveCheckpoint(b"1")))
     calls: list[str] = []
 
     def away(*_: Any) -> bool:
@@ -426,7 +426,7 @@ def test_a_run_that_stalls_because_the_ledger_is_away_is_not_blamed_for_it() -> 
     bench.say(LedgerLost("away"))
     task = bench.slots[0].task
     assert task is not None
-    bench.say(Asked(0, task.fence, 1, "checkpoint", b"1"))
+    bench.say(Asked(0, task.fence, 1, SaveCheckpoint(b"1")))
     bench.ended(0, Failed("stalled"), killed=True)
     row = bench.real.read(JobId(NAMESPACE, QUEUE, "k"))
     assert row is not None
@@ -452,11 +452,11 @@ def test_trust_in_a_hand_over_that_was_taken_counts_from_the_start_of_the_call()
     bench = Bench()
     token = bench.elsewhere("k", owner="me")
     assert bench.real.moving(token, Verdict(Moving.RETRY, "odd", Counters(1)))
-    real_take = bench.real.take
+    real_take_over = bench.real.take_over
 
     def slow(*arguments: Any) -> Any:
         bench.clock.advance(8)
-        return real_take(*arguments)
+        return real_take_over(*arguments)
 
     bench.line.take = slow  # type: ignore[attr-defined]
     bench.adapter.missing.add(Target.LATER)

@@ -8,7 +8,7 @@ from steadyworker.slots.child_state import STEADY
 from steadyworker.testing.clock import FakeClock
 
 BROKEN = Unready(0, "setup raised ValueError: no database")
-FALLEN = Unready(0, "the child died just after its setup: SIGKILL", stood=True)
+FALLEN = Unready(0, "the child died just after its setup: SIGKILL", after_setup=True)
 
 
 def test_each_fall_in_a_row_doubles_the_rest_up_to_thirty_seconds() -> None:

@@ -9,7 +9,7 @@ import pytest
 from steadyworker.adapter import Delivery, OutgoingMessage, QueueSpec, Target
 from steadyworker.delivery import KEY
 from steadyworker.events import DuplicateAcked, JobStarted
-from steadyworker.ledger.base import State, Wanted
+from steadyworker.ledger.base import JobFilter, State
 from steadyworker.runner.unkeyed import fingerprint
 from steadyworker.testing.harness import Harness
 from steadyworker.testing.plugin import MakeHarness
@@ -26,7 +26,7 @@ def publish(h: Harness, count: int = 1, body: bytes = b"{}") -> None:
 
 
 def states(h: Harness) -> list[State]:
-    return [row.state for row, _ in h.ledger.jobs(Wanted(NAMESPACE, QUEUE))]
+    return [row.state for row, _ in h.ledger.jobs(JobFilter(NAMESPACE, QUEUE))]
 
 
 def starts(h: Harness) -> int:
@@ -59,7 +59,7 @@ def test_a_job_that_began_before_its_message_fails_and_is_tried_again(harness: M
     until(h, lambda: states(h) == [State.DONE] and h.broker.depth(QUEUE) == 0)
 
     assert starts(h) == 2
-    ((row, _),) = h.ledger.jobs(Wanted(NAMESPACE, QUEUE))
+    ((row, _),) = h.ledger.jobs(JobFilter(NAMESPACE, QUEUE))
     assert (row.counters.attempts, row.hop) == (1, 1)
 
 
@@ -68,7 +68,7 @@ def test_a_job_that_began_before_its_message_goes_on_after_a_kill(harness: MakeH
     h = harness(worker(saves(17, Gate()), seen))
     publish(h)
     h.broker.fill_queue(QUEUE)
-    until(h, lambda: [row.checkpoint for row, _ in h.ledger.jobs(Wanted(NAMESPACE, QUEUE))] not in ([], [None]))
+    until(h, lambda: [row.checkpoint for row, _ in h.ledger.jobs(JobFilter(NAMESPACE, QUEUE))] not in ([], [None]))
 
     h.processes[0].freeze()
     h.processes[0].close()

@@ -11,8 +11,9 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-from steadyworker import Client, config
+from steadyworker import Client
 from steadyworker.clock import SystemClock, Times
+from steadyworker.config import resolve as config
 from steadyworker.events import Event, JobSettled
 from steadyworker.service.assemble import Assembly, assemble, plan
 from steadyworker.service.monitor import Monitor

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from steadyworker.adapter import OutgoingMessage, QueueSpec, Settings, Target
 from steadyworker.delivery import DEAD_HEADERS, KEY, OWN_HEADERS, REASON
-from steadyworker.ledger.base import State, Wanted
+from steadyworker.ledger.base import JobFilter, State
 from steadyworker_rocketmq.names import is_system_property
 from steadyworker_sqlite import SqliteAdapter
 from tests.brokers.jms import MAP, content, kinds, send_map
@@ -49,7 +49,7 @@ def every_message_ends(processes: Processes, process: WorkerProcess, sent: int, 
     processes.send("typed", {"merchant": "the last"}, key="the-last")
 
     def done() -> int:
-        return sum(row.state is State.DONE for row, _ in processes.ledger.jobs(Wanted(queue="typed")))
+        return sum(row.state is State.DONE for row, _ in processes.ledger.jobs(JobFilter(queue="typed")))
 
     eventually(lambda: done() + dead() == sent + 1, f"{sent} ends", 60, lambda: f"{done()} {dead()}\n{process.said()}")
     processes.reaches("typed", State.DONE, "the-last")
@@ -366,23 +366,22 @@ def test_whatever_is_sent_to_rocketmq_ends_done_or_dead(at_rocketmq: tuple[Proce
     place, node = at_rocketmq
     process = place.worker(TYPED, ledger_reach="host").started()
     numbers = itertools.count(1)
-    with node.remoting() as remoting:
-        queues = eventually(lambda: remoting.route("typed"), "the topic")
+    queues = eventually(lambda: node.witness.route("typed"), "the topic")
 
-        @given(_bodies, st.dictionaries(_rocketmq_names, _rocketmq_values, max_size=5), _compressions)
-        @settings(max_examples=MESSAGES)
-        def send(body: bytes, properties: dict[str, str], compression: int) -> None:
-            number = next(numbers)
-            if number % 3 == 0:
-                properties[KEY] = f"{number}:{properties.get(REASON, '')!r}"[:200]
-            else:
-                properties.pop(KEY, None)
-            packed = zlib.compress(body) if compression in (0x1, 0x301) and number % 2 else body
-            if not packed and node.LINE == "5":  # which refuses an empty body
-                packed = b"\n"
-            remoting.send(queues[number % len(queues)], "typed", packed, properties, flags=compression)
+    @given(_bodies, st.dictionaries(_rocketmq_names, _rocketmq_values, max_size=5), _compressions)
+    @settings(max_examples=MESSAGES)
+    def send(body: bytes, properties: dict[str, str], compression: int) -> None:
+        number = next(numbers)
+        if number % 3 == 0:
+            properties[KEY] = f"{number}:{properties.get(REASON, '')!r}"[:200]
+        else:
+            properties.pop(KEY, None)
+        packed = zlib.compress(body) if compression in (0x1, 0x301) and number % 2 else body
+        if not packed and node.LINE == "5":  # which refuses an empty body
+            packed = b"\n"
+        node.witness.send(queues[number % len(queues)], "typed", packed, properties, flags=compression)
 
-        send()
+    send()
     sent = next(numbers) - 1
 
     def dead() -> int:
@@ -410,10 +409,9 @@ def test_a_compressed_dead_letter_of_another_producer_is_shown_with_its_reason_a
     place, node = at_rocketmq
     process = place.worker(TYPED, ledger_reach="host").started()
     lz4 = b"\x04\x22\x4d\x18 not for us"
-    with node.remoting() as remoting:
-        (queue,) = eventually(lambda: remoting.route("typed-dead"), "the topic of dead letters")
-        remoting.send(queue, "typed-dead", lz4, {KEY: "theirs"}, flags=0x101)
-        remoting.send(queue, "typed-dead", zlib.compress(GOOD), {KEY: "plain"}, flags=0x1)
+    (queue,) = eventually(lambda: node.witness.route("typed-dead"), "the topic of dead letters")
+    node.witness.send(queue, "typed-dead", lz4, {KEY: "theirs"}, flags=0x101)
+    node.witness.send(queue, "typed-dead", zlib.compress(GOOD), {KEY: "plain"}, flags=0x1)
     eventually(lambda: len(letters(place)) == 2, "two letters")
     replayed = place.command("dead", "replay", "typed", "theirs", "plain")
     replayed.ended(0)

@@ -14,7 +14,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from steadyworker.ledger.base import State
-from steadyworker.system.orphans import LOOKS, Orphans
+from steadyworker.system.orphans import CHECKS, OrphanReaper
 from tests.support.stage import Stage, eventually
 
 WRITERS = "tests.service.guarded:Writers"
@@ -111,7 +111,7 @@ ADOPTS = "import ctypes, os, sys; ctypes.CDLL(None).prctl(36, 1, 0, 0, 0); os.ex
 def test_a_worker_process_that_adopts_orphans_as_pid_1_does_leaves_no_zombie(stage: Stage) -> None:
     """PR_SET_CHILD_SUBREAPER makes it the parent of orphans, as being the first process of a container does."""
     stage.send("orphans", {})
-    worker = stage.worker("tests.service.guarded:Orphans", around=[sys.executable, "-c", ADOPTS])
+    worker = stage.worker("tests.service.guarded:OrphanReaper", around=[sys.executable, "-c", ADOPTS])
     stage.reaches("orphans", State.DEAD)
     orphans = [int(pid) for pid in stage.lines("orphans")]
     assert len(orphans) == 2
@@ -129,30 +129,30 @@ def dead(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_what_was_started_here_is_left_to_what_waits_for_it(dead: subprocess.Popen[bytes]) -> None:
-    orphans = Orphans(adopts=True)
-    for _ in range(LOOKS - 1):
+    orphans = OrphanReaper(adopts=True)
+    for _ in range(CHECKS - 1):
         orphans.reap()
     assert dead.wait() == 3
 
 
 def test_a_process_that_inherits_no_orphan_never_reaps_what_was_started_here(dead: subprocess.Popen[bytes]) -> None:
-    orphans = Orphans()
-    for _ in range(2 * LOOKS):
+    orphans = OrphanReaper()
+    for _ in range(2 * CHECKS):
         orphans.reap()
     assert dead.wait() == 3
 
 
 INHERITS = """
 import ctypes, os, subprocess, time
-from steadyworker.system.orphans import LOOKS, Orphans
+from steadyworker.system.orphans import CHECKS, OrphanReaper
 
 ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
-orphans, bystander = Orphans(), subprocess.Popen(["true"])
+orphans, bystander = OrphanReaper(), subprocess.Popen(["true"])
 for leads in ("", "setsid"):
     subprocess.run(["sh", "-c", f"{leads} sleep 0.1 & echo $!"], start_new_session=True, stdout=subprocess.DEVNULL)
 time.sleep(0.5)
 found = []
-for _ in range(LOOKS):
+for _ in range(CHECKS):
     pids = [int(pid) for pid in open(f"/proc/self/task/{os.getpid()}/children").read().split()]
     found.append(len(pids) - (bystander.pid in pids))
     orphans.reap()

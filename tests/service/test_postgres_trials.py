@@ -15,7 +15,7 @@ import pytest
 
 from steadyworker.clock import SystemClock, Times
 from steadyworker.errors import LedgerUnavailable
-from steadyworker.ledger.base import Ledger, State, Wanted
+from steadyworker.ledger.base import JobFilter, Ledger, State
 from steadyworker.ledger.postgres.ledger import PostgresLedger
 from steadyworker.outcome import Counters
 from tests.brokers.install import faketime_program
@@ -56,7 +56,7 @@ def fleet(stage: Stage, database: str) -> Iterator[Stage]:
 
 def all_done(fleet: Stage) -> None:
     """Wait for the hundredth job, and count."""
-    done = Wanted(states=(State.DONE,))
+    done = JobFilter(states=(State.DONE,))
     eventually(lambda: len(list(fleet.ledger.jobs(done))) == len(KEYS), "all done", 300, fleet.logs)
     fleet.empties("steps")
     assert each_once(fleet.lines("starts"), [f"{key} 1 0" for key in KEYS])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 from typing import Any, cast
 
-from steadyworker import config
 from steadyworker.clock import SystemClock
+from steadyworker.config import resolve as config
 from steadyworker.service.service import Service
 
 

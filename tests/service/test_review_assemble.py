@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from steadyworker import Job, Worker, config
+from steadyworker import Job, Worker
 from steadyworker.clock import SystemClock
+from steadyworker.config import resolve as config
 from steadyworker.errors import ConfigError, LedgerUnavailable
 from steadyworker.events import Adopted, Event
 from steadyworker.exports.stage import STAGES, Target, new_stage

@@ -14,8 +14,8 @@ from typing import Any, cast
 import pytest
 from structlog.stdlib import BoundLogger
 
-from steadyworker import config
 from steadyworker.clock import SystemClock, Times
+from steadyworker.config import resolve as config
 from steadyworker.lifecycle import Stage
 from steadyworker.runner.consumer_audit import AuditResult, AuditThread
 from steadyworker.service.assemble import Assembly
@@ -140,7 +140,7 @@ def service_of(
         pools=[],
         owner="me",
         guard=SimpleNamespace(check=lambda: None),
-        ledger=SimpleNamespace(url="memory:"),
+        ledger=SimpleNamespace(url="sqlite:ledger.db"),
         close=lambda: None,
         purge=purge,
     )

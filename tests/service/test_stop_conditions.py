@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from steadyworker import config
+from steadyworker.config import resolve as config
 from steadyworker.lifecycle import EX_CONFIG
 from steadyworker.runner.consumer_audit import AuditResult
 from steadyworker.service.stop_conditions import StopConditions

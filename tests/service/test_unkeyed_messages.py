@@ -16,7 +16,7 @@ import pytest
 from pika.exceptions import ChannelClosedByBroker, NackError
 
 from steadyworker.clock import SystemClock, Times
-from steadyworker.ledger.base import Row, State, Wanted
+from steadyworker.ledger.base import JobFilter, Row, State
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from tests.brokers.rabbitmq import RabbitMQ, Vhost
 from tests.faults.proxy import Proxy
@@ -69,7 +69,7 @@ class Place(Processes):
         return sum(waiting) + sum(row.state is not State.DONE for row in self.rows())
 
     def rows(self) -> list[Row]:
-        return [row for row, _ in self.ledger.jobs(Wanted(queue=QUEUE))]
+        return [row for row, _ in self.ledger.jobs(JobFilter(queue=QUEUE))]
 
     def done(self) -> int:
         return sum(row.state is State.DONE for row in self.rows())

@@ -21,13 +21,13 @@ from steadyworker.delivery import HOP, KEY, ROUND, WORKER, Delivery, OutgoingMes
 from steadyworker.events import Event, MessageLost
 from steadyworker.ledger.base import JobId, Orphan, Row, State
 from steadyworker.ledger.kept import kept
-from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.link import Task
 from steadyworker.outcome import Done, Failed, Outcome, Snoozed
 from steadyworker.runner.envelope import envelope_of, in_round, names_of
 from steadyworker.runner.orphans import orphan_after
 from steadyworker.testing.clock import FakeClock
-from steadyworker.testing.queues import Message
+from steadyworker.testing.memory_ledger import MemoryLedger
+from steadyworker.testing.queues import QueuedMessage
 from tests.simulation.world import CALM, NAMESPACE, QUEUE, SPEC, TIMES, Faults, SimWorker, Violation, World, history
 
 HEARTBEAT = 45.0
@@ -87,7 +87,7 @@ class LossyWorld(World):
     and whether the Worker keeps messages.
     """
 
-    def __init__(self, seed: int, *, orphan_look: float = TIMES.orphan_look, **options: Any) -> None:
+    def __init__(self, seed: int, *, orphan_poll: float = TIMES.orphan_poll, **options: Any) -> None:
         drawn = random.Random(seed * 31 + 7)
         self.fleet = drawn.choice((1, 2, 3, 3))
         self.names = [f"job-{number}" for number in range(drawn.choice((1, 1, 2, 3, 4)))]
@@ -97,7 +97,7 @@ class LossyWorld(World):
         self.keeps = drawn.random() < 0.95
         self.never_empty = drawn.random() < 0.05
         self.levels = drawn.choice(((60.0, 300.0), (300.0, 900.0))) if drawn.random() < 0.2 else ()
-        self.times = Times(orphan_reserve=400.0, orphan_look=orphan_look)
+        self.times = Times(orphan_reserve=400.0, orphan_poll=orphan_poll)
         self.spec = replace(SPEC, keep_message=self.keeps)
         self.seen = Seen()
         self.replayed: set[tuple[str, int]] = set()
@@ -384,7 +384,7 @@ class LossyWorld(World):
         super().observed(name, arguments, answer)
         if name == "orphans":
             self._asked[self.caller.owner] = self.clock.boottime()
-        if name in ("claim", "take", "lose") and isinstance(answer, Row):
+        if name in ("claim", "take_over", "lose") and isinstance(answer, Row):
             self.ids[answer.fence] = answer.id
 
     def heard(self, event: Event) -> None:
@@ -414,7 +414,7 @@ class LossyWorld(World):
     def _old_fences(self) -> set[int]:
         return {fence for fence in self.ids if fence <= self.restored_up_to}
 
-    def _of(self, event: MessageLost) -> Iterator[Message]:
+    def _of(self, event: MessageLost) -> Iterator[QueuedMessage]:
         """The messages in the work queue for which this job could have waited."""
         row = self.ledger.read(self.ids[event.fence])
         for message in self.broker.messages(QUEUE):
@@ -427,7 +427,7 @@ class LossyWorld(World):
                 continue
             yield message
 
-    def _holder(self, message: Message) -> SimWorker | None:
+    def _holder(self, message: QueuedMessage) -> SimWorker | None:
         return next((each for each in self.workers if each.adapter.real.consumer is message.holder), None)
 
     # --- the end ---
@@ -522,7 +522,7 @@ class LossyWorld(World):
                 raise Violation(f"lost: {job} is dead, and its message is not kept: {self.describe()}")
 
 
-def _id(message: Message) -> JobId:
+def _id(message: QueuedMessage) -> JobId:
     return JobId(NAMESPACE, QUEUE, message.headers[KEY], int(message.headers.get(ROUND, 0)))
 
 

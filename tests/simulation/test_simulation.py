@@ -21,9 +21,7 @@ from steadyworker.clock import Times
 from steadyworker.delivery import HOP, Target
 from steadyworker.errors import TargetFull
 from steadyworker.ledger.base import Hindrance, State
-from steadyworker.ledger.memory import MemoryLedger
-from steadyworker.ledger.memory_job import MemoryJob
-from steadyworker.ledger.rules import HeldBy, answer
+from steadyworker.ledger.rules import HeldBy, action_for
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Interrupted
 from steadyworker.runner import deliveries, orphans, planning, unkeyed
@@ -34,6 +32,8 @@ from steadyworker.runner.runs import Runs
 from steadyworker.runner.settlement_plan import SettlementPlan, Step
 from steadyworker.runner.state import Phase, PlanResult, Run
 from steadyworker.runner.unkeyed import UnkeyedMessages
+from steadyworker.testing.memory_job import MemoryJob
+from steadyworker.testing.memory_ledger import MemoryLedger
 from tests.simulation.lossy import NO_LOSS, STORM, LossyWorld, lossy
 from tests.simulation.unkeyed import SOME, WITHOUT_DOUBT, LonelyWorld, UnkeyedWorld
 from tests.simulation.world import CALM, CONNECTIONS_ONLY, Faults, Violation, World, history
@@ -49,7 +49,7 @@ ALWAYS = 2
     "chunk", [pytest.param(chunk, marks=[pytest.mark.slow] if chunk >= ALWAYS else []) for chunk in range(CHUNKS)]
 )
 def test_every_guarantee_holds_in_every_history(chunk: int) -> None:
-    """100,000 histories on `memory:`, with a broker that loses messages, a tenth of them with adoption switched off."""
+    """100,000 histories on the ledger in memory, with a broker that loses messages, a tenth of them with adoption switched off."""
     for seed in range(chunk * EACH, (chunk + 1) * EACH):
         lossy(seed, STORM, adoption=seed % 10 != 0)
 
@@ -73,7 +73,7 @@ def test_nothing_is_called_lost_that_is_not_lost(chunk: int) -> None:
 def test_two_runs_of_a_job_overlap_no_oftener_than_without_the_search_for_lost_messages() -> None:
     """The same histories, with and without the search; the two diverge by chance only."""
     on = sum(lossy(seed, NO_LOSS).seen.overlaps for seed in range(5_000))
-    off = sum(lossy(seed, NO_LOSS, orphan_look=1e12).seen.overlaps for seed in range(5_000))
+    off = sum(lossy(seed, NO_LOSS, orphan_poll=1e12).seen.overlaps for seed in range(5_000))
     assert on <= off + 3 * math.sqrt(off), f"{on} with the search, {off} without"
 
 
@@ -186,9 +186,9 @@ def a_cancelled_job_may_commit() -> Any:
 def a_moved_letter_is_a_duplicate() -> Any:
     def without_letters(*arguments: Any, letter: bool) -> Any:
         del letter
-        return answer(*arguments)
+        return action_for(*arguments)
 
-    return replaced(deliveries, "answer", without_letters)
+    return replaced(deliveries, "action_for", without_letters)
 
 
 def a_moved_letter_replays_as_the_round_after_the_last() -> Any:
@@ -204,9 +204,9 @@ def a_moved_letter_replays_as_the_round_after_the_last() -> Any:
 
 def a_moved_letter_settles_the_job_that_still_moves_to_it() -> Any:
     def only_of_the_dead(row: Any, *arguments: Any, letter: bool) -> Any:
-        return answer(row, *arguments, letter=letter and (row is None or row.state is State.DEAD))
+        return action_for(row, *arguments, letter=letter and (row is None or row.state is State.DEAD))
 
-    return replaced(deliveries, "answer", only_of_the_dead)
+    return replaced(deliveries, "action_for", only_of_the_dead)
 
 
 def steadiness_is_not_asked_for() -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 from steadyworker.adapter import QueueSpec
 from steadyworker.delivery import OutgoingMessage, Target
-from steadyworker.ledger.base import Row, State, Wanted
+from steadyworker.ledger.base import JobFilter, Row, State
 from tests.simulation.world import CONNECTIONS_ONLY, QUEUE, SPEC, Faults, Violation, World
 
 SOME = Faults(duplicate=0, early=0, cancel=0)
@@ -62,7 +62,7 @@ class UnkeyedWorld(World):
 
     def observed(self, name: str, arguments: tuple[Any, ...], answer: Any) -> None:
         """Judge every write by its own job's latest fence."""
-        if name in ("claim", "take", "lose") and isinstance(answer, Row):
+        if name in ("claim", "take_over", "lose") and isinstance(answer, Row):
             self.fences[answer.uid] = answer.fence
         elif name in ("checkpoint", "done", "interrupted", "moving", "moved") and answer:
             token = arguments[0]
@@ -78,7 +78,7 @@ class UnkeyedWorld(World):
         return f"seed {self.seed}: {self.count} sent, rows={rows} work={left} dead={len(self.broker.dead(QUEUE))}"
 
     def rows(self) -> list[Row]:
-        return [row for row, _ in self.ledger.jobs(Wanted(queue=QUEUE))]
+        return [row for row, _ in self.ledger.jobs(JobFilter(queue=QUEUE))]
 
     def judge(self) -> None:
         """As many jobs ended as there were messages, at least, and no row waits for a message that never comes."""

@@ -22,9 +22,8 @@ from steadyworker.errors import LedgerUnavailable, StaleDelivery, Unsettled
 from steadyworker.events import Event, Fenced
 from steadyworker.ledger.base import JobId, Ledger, Row, State, Token, Verdict
 from steadyworker.ledger.lease import Keeper, registered_name
-from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.lifecycle import Stage
-from steadyworker.link import Task
+from steadyworker.link import MayCommit, SaveCheckpoint, Task
 from steadyworker.outcome import Crashed, Done, Failed, Interrupted, Outcome, Rejected, Snoozed
 from steadyworker.retry import RetryPolicy
 from steadyworker.runner.runner import Runner
@@ -34,6 +33,7 @@ from steadyworker.slots.base import Asked, Ended, Ready, Slot, SlotSink
 from steadyworker.spec import spec_of
 from steadyworker.testing.broker import MemoryBroker
 from steadyworker.testing.clock import FakeClock
+from steadyworker.testing.memory_ledger import MemoryLedger
 from steadyworker.worker import Worker
 
 QUEUE = "exports"
@@ -142,8 +142,8 @@ class SimSlot:
             self._end(Interrupted())
         elif rng.random() < 0.4:
             self._asking, self._asked = True, self._asked + 1
-            what = rng.choice(("checkpoint", "may_commit"))
-            self._sink(Asked(self.id, task.fence, self._asked, what, b"%d" % self._asked))
+            request = rng.choice((SaveCheckpoint(b"%d" % self._asked), MayCommit()))
+            self._sink(Asked(self.id, task.fence, self._asked, request))
         else:
             self._end(self._world.outcome())
 
@@ -314,8 +314,8 @@ class SimWorker:
         self.next_turn = self.clock.monotonic() + (1.0 if self.keeper.away else self.world.times.renew)
 
     def _look(self) -> None:
-        self.keeper.look()
-        self.next_look = self.clock.monotonic() + self.world.times.cancel_look
+        self.keeper.read_cancels()
+        self.next_look = self.clock.monotonic() + self.world.times.cancel_poll
 
 
 class World:
@@ -415,7 +415,7 @@ class World:
 
     def observed(self, name: str, arguments: tuple[Any, ...], answer: Any) -> None:
         """Every call that reached the ledger, for the guarantees about writes."""
-        if name in ("claim", "take", "lose") and isinstance(answer, Row):
+        if name in ("claim", "take_over", "lose") and isinstance(answer, Row):
             last = max(self.granted.values(), default=0)
             if answer.fence <= last:
                 raise Violation(f"fence {answer.fence} was given although {last} was given before")

@@ -1,4 +1,4 @@
-"""A Worker whose handler does what its payload says in Python, and the odd things that it may raise, return, print and report."""
+"""A Worker whose handler runs the Python of its payload, and the odd things that it may raise, return, print and report."""
 
 # ruff: noqa: F401 - a payload names what is imported here
 from __future__ import annotations
@@ -23,7 +23,7 @@ def refuse(*_arguments: object) -> NoReturn:
     raise RuntimeError("refused")
 
 
-# Made by `type`, because no checker lets a class answer so badly.
+# Made by `type`, because no type checker accepts such a class.
 Refusing: Any = type(
     "Refusing",
     (),
@@ -99,7 +99,7 @@ def having(kind: type[BaseException], **attributes: object) -> BaseException:
 
 
 class Anything(Worker[Asked]):
-    """Does what the payload says: `do` is Python, and what it names `result` is returned."""
+    """Runs the payload's `do`, which is Python, and returns what that names `result`."""
 
     queue = "anything"
     time_limit = 60

@@ -1,7 +1,7 @@
 """
 The walks of slots, in which a thread raises an exception at a chosen place.
 
-No handler runs in a process slot's walk: the child is a `cat`, and a thread of the test speaks for it.
+No handler runs in a process slot's walk: the child is a `cat`, and a thread of the test sends its frames.
 """
 
 from __future__ import annotations
@@ -22,61 +22,61 @@ import pytest
 
 from steadyworker import Job, Worker
 from steadyworker.clock import SystemClock
-from steadyworker.link import Task
+from steadyworker.link import SaveCheckpoint, Task
 from steadyworker.outcome import Crashed, Done, Failed, Interrupted, Outcome, Rejected
-from steadyworker.slots import child_state, execute, frames, guard, limits, process, spawn, thread
+from steadyworker.slots import child_state, execute, frames, guard, limits, process, runs, spawn, thread
 from steadyworker.slots.base import Asked, Ended, Progressed, Slot, SlotEvent, Unready
 from steadyworker.slots.frames import (
     Begin,
     Close,
-    Cold,
-    Downward,
     Hello,
-    Moved,
-    Over,
     Ping,
     Pong,
-    Question,
+    ProgressMade,
     Reply,
+    RequestMade,
+    RunEnded,
+    SetupDone,
+    SetupFailed,
     Stop,
+    ToChild,
     Unpacker,
-    Warm,
-    over,
     packed,
+    run_ended,
 )
 from steadyworker.slots.guard import Guard
 from steadyworker.slots.process import ProcessSlot
-from steadyworker.slots.spare import Started
+from steadyworker.slots.spawn import NewChild
 from steadyworker.slots.thread import ThreadSlot
 from steadyworker.spec import spec_of
 from tests.slots.tracer import Injected, Place, Tracer
 
 SILENCE = 10.0
-"""Seconds without a word that count as silence."""
+"""Seconds without an event that count as silence."""
 
 CANCEL_GRACE = 1.0
 """Seconds after which the runner kills a cancelled run that has not ended."""
 
-_LOOK = 0.01
+_POLL = 0.01
 
-TRACED = (process, child_state, spawn, thread, limits, frames, guard, execute)
+TRACED = (process, child_state, runs, spawn, thread, limits, frames, guard, execute)
 
 
 class Children:
-    """Starts what look like children from outside: each does what the body of its task says."""
+    """Starts processes in the place of children; each does what the body of its task names."""
 
     def __init__(self, cold: int = 0) -> None:
         self._cold = cold
         self._started: list[tuple[subprocess.Popen[bytes], socket.socket, socket.socket]] = []
 
-    def start(self) -> Started:
+    def start(self) -> NewChild:
         ours, theirs = socket.socketpair()
         command = ["sh", "-c", 'trap "" TERM QUIT; exec cat']
         cat = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
         self._started.append((cat, theirs, ours))
         self._cold -= 1
-        threading.Thread(target=self._speak, args=(cat, theirs, self._cold >= 0), daemon=True).start()
-        return Started(cat, ours)
+        threading.Thread(target=self._serve, args=(cat, theirs, self._cold >= 0), daemon=True).start()
+        return NewChild(cat, ours)
 
     def end(self) -> None:
         """Kill the children that a dead slot has left: the worker process would end with them."""
@@ -87,8 +87,8 @@ class Children:
             cat.kill()
             cat.wait()
 
-    def _speak(self, cat: subprocess.Popen[bytes], wire: socket.socket, cold: bool) -> None:
-        unpacker: Unpacker[Downward] = Unpacker(Downward)
+    def _serve(self, cat: subprocess.Popen[bytes], wire: socket.socket, cold: bool) -> None:
+        unpacker: Unpacker[ToChild] = Unpacker(ToChild)
         task: Task | None = None
         assert cat.stdin is not None
         with suppress(OSError), wire, cat.stdin:  # the slot's end is closed
@@ -96,50 +96,50 @@ class Children:
                 for frame in unpacker.feed(data):
                     match frame:
                         case Hello() if cold:
-                            wire.sendall(packed(Cold("it is cold")))
+                            wire.sendall(packed(SetupFailed("it is cold")))
                             return
                         case Begin(task=task):
-                            if (said := self._begun(task)) is None:
+                            if (sent := self._begun(task)) is None:
                                 return
-                            wire.sendall(said)
+                            wire.sendall(sent)
                         case Close():
                             return
                         case _:
                             wire.sendall(self._answer(frame, task))
 
-    def _answer(self, frame: Downward, task: Task | None) -> bytes:
+    def _answer(self, frame: ToChild, task: Task | None) -> bytes:
         match frame:
             case Hello():
-                return packed(Warm())
+                return packed(SetupDone())
             case Ping():
                 return packed(Pong())
             case Reply(fence=fence):
-                return packed(over(fence, Done()))
-            case Stop(fence=fence, hard=True) if task is not None and b"heed" in task.body:
-                return packed(over(fence, Rejected("cancelled")))
+                return packed(run_ended(fence, Done()))
+            case Stop(fence=fence, hard=True) if task is not None and b"obey" in task.body:
+                return packed(run_ended(fence, Rejected("cancelled")))
             case _:
                 return b""
 
     def _begun(self, task: Task) -> bytes | None:
         """The bytes that the child sends when its run begins; None if the child ends."""
-        begun = packed(Moved(task.fence, None, None, "begun"))
+        begun = packed(ProgressMade(task.fence, None, None, "begun"))
         match json.loads(task.body)["do"]:
             case "nothing":
-                return packed(over(task.fence, Done()))
+                return packed(run_ended(task.fence, Done()))
             case "ask":
-                return begun + packed(Question(task.fence, 1, "checkpoint", b"1"))
-            case "heed" | "hang":
+                return begun + packed(RequestMade(task.fence, 1, SaveCheckpoint(b"1")))
+            case "obey" | "hang":
                 return begun
             case "babble":
                 return begun + b"\xff" * 100
             case "lie":
-                return begun + packed(Over(task.fence, "Delighted", {}))
+                return begun + packed(RunEnded(task.fence, "Delighted", {}))
             case _:
                 return None
 
 
 class Threaded(Worker[dict[str, str]]):
-    """The handler of thread slots: it does what the payload says."""
+    """The handler of thread slots: it does what the payload names."""
 
     queue = "threaded"
     time_limit = 60
@@ -164,7 +164,7 @@ class Threaded(Worker[dict[str, str]]):
                 job.checkpoint(1)
             case "die":
                 raise ValueError("boom")
-            case "heed":
+            case "obey":
                 while not self.released.wait(0.005):
                     job.check()
             case "hang":
@@ -180,7 +180,7 @@ class Asynchronous(Worker[dict[str, str]]):
 
     async def handle(self, job: Job[dict[str, str]]) -> None:
         job.progress(note="begun")
-        if job.payload["do"] == "heed":
+        if job.payload["do"] == "obey":
             while not Threaded.released.is_set():  # noqa: ASYNC110 - a thread sets it
                 await asyncio.sleep(0.005)
 
@@ -225,7 +225,7 @@ class Scenario:
     slow: int = 0
     """How many threads take too long for their setup before one does not."""
     sink_fails: bool = False
-    """True if the slot's thread fails by itself, when it says that the first run has ended."""
+    """True if the slot's thread fails by itself, when it reports the end of the first run."""
     stuck: bool = False
     """True if the scenario leaves a thread that has not ended: then the worker process ends with exit code 70."""
 
@@ -251,7 +251,7 @@ class Walk:
         self.slot = slot
         self.scenario = scenario
         self.tracer = tracer
-        self.said: queue.SimpleQueue[SlotEvent] = queue.SimpleQueue()
+        self.events: queue.SimpleQueue[SlotEvent] = queue.SimpleQueue()
         self.ends: dict[int, Ended] = {}
         self.begun: list[int] = []
         self.unready = 0
@@ -262,7 +262,7 @@ class Walk:
         if self._sink_fails and isinstance(event, Ended):
             self._sink_fails = False
             raise ValueError("the sink failed")
-        self.said.put(event)
+        self.events.put(event)
 
     def until(
         self,
@@ -271,23 +271,23 @@ class Walk:
         cancelled: int | None = None,
     ) -> bool:
         """
-        Take events until this is so; return False if the worker process would end instead.
+        Receive events until this is true; return False if the worker process would end instead.
 
         Kill the cancelled run if nothing happens, as the runner does.
         """
-        looks = 0
+        polls = 0
         while not reached():
             try:
-                event = self.said.get(timeout=_LOOK)
+                event = self.events.get(timeout=_POLL)
             except queue.Empty:
                 # A worker process ends when a thread of a slot has died, or must be abandoned.
                 self.broken = self.slot.broken or (self.slot.stuck and not self.scenario.stuck)
                 if self.broken:
                     return False
-                looks += 1
-                if looks == CANCEL_GRACE / _LOOK and cancelled is not None:
+                polls += 1
+                if polls == CANCEL_GRACE / _POLL and cancelled is not None:
                     self.slot.kill(cancelled, Rejected("cancelled"))
-                if looks > SILENCE / _LOOK:
+                if polls > SILENCE / _POLL:
                     pytest.fail(f"silence: begun {self.begun}, ended {self.ends}, {self.unready}× unready")
                 continue
             if isinstance(event, Unready):
@@ -325,7 +325,7 @@ class Walk:
         return self.until(lambda: fence in self.ends, respond, fence if step.act is cancel else None)
 
     def whole(self, noticed: Callable[[Walk], bool]) -> None:
-        """Take the whole way; each run must have ended, and a fault before the stop must be noticed."""
+        """Run all steps; each run must have ended, and a fault before the stop must be noticed."""
         try:
             self.slot.start(self.sink)
             steps = [Step(), *self.scenario.steps] + [Step()] * (0 if self.scenario.stuck else 2)
@@ -352,7 +352,7 @@ def is_unready_or_an_outcome(walk: Walk) -> bool:
 
 PROCESS = (
     Scenario("jobs that end by themselves", (Step("ask"), Step("die", Crashed))),
-    Scenario("a job that is cancelled", (Step("heed", Rejected, cancel),)),
+    Scenario("a job that is cancelled", (Step("obey", Rejected, cancel),)),
     Scenario("a job that is killed", (Step("hang", Failed, kill),)),
     Scenario("a job at its time limit", (Step("hang", Failed, time_limit=0.1),)),
     Scenario("a job that stalls", (Step("hang", Failed, stall_limit=0.2),)),
@@ -367,14 +367,14 @@ PROCESS = (
 
 THREAD = (
     Scenario("jobs that end by themselves", (Step("ask"), Step("die", Failed))),
-    Scenario("a job that is cancelled", (Step("heed", Rejected, cancel),)),
-    Scenario("a job that is killed", (Step("heed", Failed, kill),)),
-    Scenario("a job at its time limit", (Step("heed", Failed, time_limit=0.1),)),
-    Scenario("a job that stalls", (Step("heed", Failed, stall_limit=0.2),)),
+    Scenario("a job that is cancelled", (Step("obey", Rejected, cancel),)),
+    Scenario("a job that is killed", (Step("obey", Failed, kill),)),
+    Scenario("a job at its time limit", (Step("obey", Failed, time_limit=0.1),)),
+    Scenario("a job that stalls", (Step("obey", Failed, stall_limit=0.2),)),
     Scenario("a setup that fails", cold=1),
     Scenario("a slot whose thread fails", sink_fails=True),
     Scenario("a setup that takes too long", slow=1, arguments={"setup_limit": 0.5}, stuck=True),
-    Scenario("a coroutine that is cancelled", (Step("heed", Rejected, cancel),), worker=Asynchronous),
+    Scenario("a coroutine that is cancelled", (Step("obey", Rejected, cancel),), worker=Asynchronous),
     Scenario("a job that does not end", (Step("hang", Failed, kill),), arguments={"grace": 0.05}, stuck=True),
 )
 
@@ -397,12 +397,12 @@ def walked(
 
     Threaded.cold, Threaded.slow = scenario.cold, scenario.slow
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(process, "start", children.start)
+        patch.setattr(process, "start_child", children.start)
         patch.setattr(Guard, "_started", _cat)
         patch.setattr(asyncio, "Runner", made)
         patch.setattr(child_state, "_TICK", 0.05)
         patch.setattr(child_state, "_STACKS_TIME", 0.05)
-        patch.setattr(threading, "excepthook", lambda _arguments: None)  # threads that die are what is looked for
+        patch.setattr(threading, "excepthook", lambda _arguments: None)  # the tests want threads that die
         make: Any = ProcessSlot if kind == "process" else ThreadSlot
         slot = make(0, spec, clock=clock, guard=watch, **scenario.arguments)
         setattr(slot, body, tracer.around(getattr(slot, body)))
@@ -423,7 +423,7 @@ def walked(
 
 
 def _cat(_guard: Guard) -> subprocess.Popen[bytes]:
-    """Start what looks like a guard process."""
+    """Start a process in the place of the guard process."""
     return subprocess.Popen(["cat"], bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
 
 

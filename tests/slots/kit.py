@@ -1,4 +1,4 @@
-"""A slot at the end of a queue: what a runner sees of it, without a runner."""
+"""A slot with a queue of its events, in the place of a runner."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from steadyworker.slots.thread import ThreadSlot
 from steadyworker.spec import spec_of
 from steadyworker.worker import load_worker
 
-SLOT_ARGUMENTS = ("setup_limit", "ping", "silence", "grace", "spare", "held", "guard")
+SLOT_ARGUMENTS = ("setup_limit", "ping", "silence", "grace", "held", "guard")
 
 Kind = TypeVar("Kind", Asked, Ended, Progressed, Ready, Unready)
 
@@ -26,21 +26,21 @@ SOON = 5.0
 
 
 class Rig:
-    """One slot and everything that it has said."""
+    """One slot and its events."""
 
     def __init__(self, slot: Slot) -> None:
         self.slot = slot
-        self.said: SimpleQueue[SlotEvent] = SimpleQueue()
-        self.heard: list[SlotEvent] = []
+        self.events: SimpleQueue[SlotEvent] = SimpleQueue()
+        self.received: list[SlotEvent] = []
         self._fences = itertools.count(1)
 
     def start(self) -> Rig:
-        self.slot.start(self.said.put)
+        self.slot.start(self.events.put)
         self.next(Ready)
         return self
 
     def begin(self, do: str = "nothing", **given: Any) -> int:
-        """Begin a run; answers its fence."""
+        """Begin a run, and return its fence."""
         fence = next(self._fences)
         limits = {
             name: given.pop(name, None) for name in ("time_limit", "stall_limit", "last_checkpoint", "export_state")
@@ -51,22 +51,22 @@ class Rig:
         return fence
 
     def event(self, within: float = 20.0) -> SlotEvent:
-        """The next event, which `heard` keeps."""
+        """Return the next event, which `received` keeps."""
         try:
-            self.heard.append(self.said.get(timeout=within))
+            self.received.append(self.events.get(timeout=within))
         except Empty:
-            pytest.fail(f"nothing more within {within:g} s; heard {self.heard}")
-        return self.heard[-1]
+            pytest.fail(f"nothing more within {within:g} s; received {self.received}")
+        return self.received[-1]
 
     def next(self, kind: type[Kind], within: float = 20.0) -> Kind:
-        """The next event of this kind, after whatever comes before it."""
+        """Return the next event of this kind, after any events before it."""
         while True:
             event = self.event(within)
             if isinstance(event, kind):
                 return event
 
     def ended(self, do: str = "nothing", **given: Any) -> Ended:
-        """One run, from its begin to its end, with every question granted."""
+        """Run a job from its begin to its end, and grant every request."""
         fence = self.begin(do, **given)
         while True:
             event = self.event()
@@ -77,7 +77,7 @@ class Rig:
                 return event
 
     def begun(self, do: str, **given: Any) -> int:
-        """Begin a run, and wait until its handler says that it has."""
+        """Begin a run, and wait until its handler reports progress."""
         fence = self.begin(do, **given)
         self.next(Progressed)
         return fence

@@ -1,4 +1,4 @@
-"""Whatever a handler raises, returns, prints or reports: its outcome is one of the table, and its slot takes the next run."""
+"""Whatever a handler raises, returns, prints or reports: its outcome is one of the table, and its slot runs the next job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BIG = 17_000_000
 """More than a frame may have."""
 
 STATED: dict[str, tuple[str, Outcome]] = {
-    # What a handler says in its outcome is text, and short.
+    # The text of an outcome is text, and short.
     "Reject(e)": ("raise Reject(ValueError('no such merchant'))", Rejected("ValueError: no such merchant")),
     "Reject(404)": ("raise Reject(404)", Rejected("404")),
     "Reject(None)": ("raise Reject(None)", Rejected("Reject")),
@@ -146,7 +146,7 @@ _deeds = st.builds(str.format, st.sampled_from(DEEDS), _values, _values, _values
 
 @pytest.fixture(scope="module", params=["process", "thread"])
 def slot(request: pytest.FixtureRequest) -> Iterator[Rig]:
-    """One slot for all of this module: that each test finds it fit to run is part of the test."""
+    """One slot for all of this module: each test also shows that the slot is fit to run."""
     shared = rig_of("Anything", request.param, module="tests.slots.anything").start()
     yield shared
     shared.slot.close(5)
@@ -167,12 +167,12 @@ def test_each_odd_ending_has_the_outcome_that_is_documented(slot: Rig, stated: s
 
 @given(_deeds)
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-def test_whatever_a_handler_does_its_outcome_is_documented_and_the_slot_takes_the_next_run(slot: Rig, do: str) -> None:
+def test_whatever_a_handler_does_its_outcome_is_documented_and_the_slot_runs_the_next_job(slot: Rig, do: str) -> None:
     before = pid_of(slot)
-    slot.heard.clear()
+    slot.received.clear()
     outcome = slot.ended(do).outcome
     assert_documented(outcome)
-    for event in slot.heard:
+    for event in slot.received:
         if isinstance(event, Progressed):
             assert all(number is None or is_number(number) for number in (event.done, event.total))
             assert is_storable(event.note, 500)
@@ -196,26 +196,26 @@ def test_a_policy_that_raises_when_it_is_asked_makes_a_failure(kind: str) -> Non
 def test_whatever_a_setup_raises_the_reason_is_text_without_secrets(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STEADYWORKER_TEST", "leak")
     slot = rig_of("Broken", kind)
-    slot.slot.start(slot.said.put)
+    slot.slot.start(slot.events.put)
     reason = slot.next(Unready).reason
     assert reason.startswith(r"setup raised ValueError: no database at postgresql://shop:***@db\udce9\x00xxx")
     assert is_storable(reason, 2100)
     slot.slot.close(5)
 
 
-@pytest.mark.parametrize("place", ["{'say': '\\udce9'}", "{'\\udce9': 1}"])
+@pytest.mark.parametrize("place", ["{'text': '\\udce9'}", "{'\\udce9': 1}"])
 def test_a_request_and_a_reply_may_have_any_text(slot: Rig, place: str) -> None:
-    """What Spark says of a job may have a lone surrogate, from the name of a file."""
+    """What Spark reports about a job may have a lone surrogate, from the name of a file."""
     fence = slot.begin(f"print(list(job._services.call('echo', {place})))")
     asked = slot.next(Asked)
-    slot.slot.reply(fence, asked.id, {"said": "caf\udce9", "caf\udce9": ["\ud800"]}, end=False)
+    slot.slot.reply(fence, asked.id, {"text": "caf\udce9", "caf\udce9": ["\ud800"]}, end=False)
     slot.slot.reply(fence, asked.id, {"end": True})
     assert slot.next(Ended).outcome == Done()
     assert slot.ended("").outcome == Done()
 
 
 @pytest.mark.parametrize(
-    ("do", "said"),
+    ("do", "text"),
     [
         ("list(job._services.call(['echo'], {}))", "TypeError: Expected the name of a service, got ['echo']"),
         ("list(job._services.call(None, {}))", "TypeError: Expected the name of a service, got None"),
@@ -223,12 +223,12 @@ def test_a_request_and_a_reply_may_have_any_text(slot: Rig, place: str) -> None:
         (f"list(job._services.call('echo', {{'x': 'x' * {BIG}}}))", "ValueError: Expected a request of at most 167772"),
     ],
 )
-def test_a_request_that_makes_no_sense_is_refused_in_the_handlers_own_line(slot: Rig, do: str, said: str) -> None:
+def test_a_request_that_makes_no_sense_is_refused_in_the_handlers_own_line(slot: Rig, do: str, text: str) -> None:
     if "echo', {'x'" in do and pid_of(slot) is None:
         pytest.skip("a thread's request has no frame, and no limit")
     outcome = slot.ended(do).outcome
     assert isinstance(outcome, Failed)
-    assert outcome.reason.startswith(said)
+    assert outcome.reason.startswith(text)
     assert slot.ended("").outcome == Done()
 
 

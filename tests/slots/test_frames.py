@@ -8,23 +8,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steadyworker.link import Task
+from steadyworker.link import (
+    CallService,
+    CancelCall,
+    FindEnded,
+    JobRequest,
+    MayCommit,
+    RememberFolder,
+    SaveCheckpoint,
+    SaveExportState,
+    Task,
+)
 from steadyworker.outcome import Failed, Outcome, Rejected
 from steadyworker.slots.frames import (
     ANY_FRAME,
     MAX_FRAME,
     Begin,
-    Cold,
-    Downward,
     Frame,
-    Moved,
-    Question,
+    FromChild,
+    ProgressMade,
     Reply,
+    RequestMade,
+    SetupFailed,
+    ToChild,
     Unpacker,
-    Upward,
     outcome_of,
-    over,
     packed,
+    run_ended,
 )
 
 _texts = st.text(st.characters(exclude_categories=()), max_size=20)
@@ -47,33 +57,57 @@ def unpacked(frame: Any, kind: Any) -> Frame:
 @given(_texts, _data)
 def test_any_text_can_be_packed_and_comes_out_valid(text: str, data: Any) -> None:
     for frame in (begin(text), Reply(1, 2, {"event": text, "rows": data}, None, end=True)):
-        again = unpacked(frame, Downward)
+        again = unpacked(frame, ToChild)
         assert packed(again) == packed(frame)  # type: ignore[arg-type]
-    for said in (Cold(text), Moved(1, 1.0, None, text), Question(1, 2, text, data), over(1, Failed(text, text))):
-        again = unpacked(said, Upward)
-        assert packed(again) == packed(said)  # type: ignore[arg-type]
+    for report in (
+        SetupFailed(text),
+        ProgressMade(1, 1.0, None, text),
+        RequestMade(1, 2, CallService(text, data)),
+        run_ended(1, Failed(text, text)),
+    ):
+        again = unpacked(report, FromChild)
+        assert packed(again) == packed(report)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        SaveCheckpoint(b"42"),
+        SaveExportState(b"\xff"),
+        SaveExportState(None),
+        MayCommit(),
+        FindEnded(["a", "b"]),
+        RememberFolder(b"/out/\xe9"),
+        CallService("echo", {"number": 1}),
+        CancelCall(7),
+    ],
+    ids=str,
+)
+def test_each_request_comes_out_as_it_was(request_: JobRequest) -> None:
+    frame = RequestMade(1, 2, request_)
+    assert unpacked(frame, FromChild) == frame
 
 
 def test_valid_text_comes_out_as_it_was() -> None:
     frame = Reply(1, 2, {"event": "Zürich 🙂", "rows": [b"\xff", 1.5, None]}, None, end=False)
-    assert unpacked(frame, Downward) == frame
+    assert unpacked(frame, ToChild) == frame
 
 
 @pytest.mark.parametrize("outcome", [Rejected("x" * 2000), Failed("é" * 2000, "ValueError", 5.0, fresh=True)])
 def test_an_outcome_comes_out_as_it_was(outcome: Outcome) -> None:
-    frame = unpacked(over(7, outcome), Upward)
+    frame = unpacked(run_ended(7, outcome), FromChild)
     assert outcome_of(frame) == outcome  # type: ignore[arg-type]
 
 
 def test_a_lone_surrogate_becomes_an_escape_and_the_bytes_beside_it_stay() -> None:
-    frame = unpacked(begin("caf\udce9"), Downward)
+    frame = unpacked(begin("caf\udce9"), ToChild)
     assert isinstance(frame, Begin)
     assert frame.task.headers == {r"caf\udce9": r"caf\udce9"}
     assert frame.task.body == b"\xff"
 
 
 def test_a_message_of_any_size_reaches_the_child_and_a_request_over_the_limit_is_refused_where_it_is_made() -> None:
-    frame = unpacked(begin("x" * (MAX_FRAME + 1)), Downward)
+    frame = unpacked(begin("x" * (MAX_FRAME + 1)), ToChild)
     assert isinstance(frame, Begin)
     with pytest.raises(ValueError, match=f"Expected a request of at most {MAX_FRAME} bytes"):
-        packed(Question(1, 1, "spark", {"sql": "x" * MAX_FRAME}))
+        packed(RequestMade(1, 1, CallService("spark", {"sql": "x" * MAX_FRAME})))

@@ -26,7 +26,7 @@ from tests.slots.faults import (
 )
 from tests.slots.tracer import Injected, InjectedBase, Place, Tracer, text_of
 
-BODIES = [("process", "_live", PROCESS), ("thread", "_work", THREAD), ("thread", "_keep", THREAD)]
+BODIES = [("process", "_run_children", PROCESS), ("thread", "_work", THREAD), ("thread", "_keep", THREAD)]
 
 pytestmark = pytest.mark.filterwarnings(  # an exception before the loop has the coroutine
     "ignore:coroutine .* was never awaited:RuntimeWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
@@ -113,25 +113,25 @@ class Unsteady:
 
 
 class Holding:
-    """A runner with one job; it counts what the keeper tells it."""
+    """A runner with one job; it records the keeper's reports."""
 
     def __init__(self) -> None:
-        self.told: set[str] = set()
+        self.reports: set[str] = set()
 
     def tokens(self) -> list[Token]:
         return [Token(JobId("n", "q", "k"), "u", 1, "me")]
 
     def renewed(self, _began: float, answers: Sequence[tuple[Token, Renewal]]) -> None:
         assert [renewal.granted for _token, renewal in answers] == [True]
-        self.told.add("renewed")
+        self.reports.add("renewed")
 
     def cancelled(self, marks: Mapping[str, str]) -> None:
         assert marks == {"u": "enough"}
-        self.told.add("cancelled")
+        self.reports.add("cancelled")
 
     def ledger_lost(self, cause: str) -> None:
         assert cause == "away"
-        self.told.add("lost")
+        self.reports.add("lost")
 
 
 @pytest.mark.parametrize("error", [Injected, InjectedBase, MemoryError])
@@ -142,8 +142,8 @@ def test_an_exception_at_any_line_of_the_ledgers_keeper_ends_its_thread_and_so_t
     monkeypatch.setattr(threading, "excepthook", lambda _arguments: None)
 
     def kept(at: Place | None) -> tuple[bool, Tracer]:
-        """Return whether the keeper still turns after it has said all that it can say."""
-        times = Times(renew=0.02, cancel_look=0.005)
+        """Return whether the keeper still turns after it has reported all that it can report."""
+        times = Times(renew=0.02, cancel_poll=0.005)
         holder = Holding()
         ledger, holders = cast(Ledger, Unsteady()), [cast(lease.Holder, holder)]
         keeper = Keeper(ledger, "me", "here", ["q"], holders, SystemClock(), times)
@@ -151,13 +151,13 @@ def test_an_exception_at_any_line_of_the_ledgers_keeper_ends_its_thread_and_so_t
         body = threading.Thread(target=tracer.around(keeper.run), daemon=True)
         body.start()
         for _ in range(round(SILENCE / 0.01)):
-            if (tracer.raised or at is None) and holder.told == {"renewed", "cancelled", "lost"}:
+            if (tracer.raised or at is None) and holder.reports == {"renewed", "cancelled", "lost"}:
                 break
             body.join(0.01)
             if not body.is_alive():
                 break
         turns = body.is_alive()
-        assert not turns or holder.told == {"renewed", "cancelled", "lost"}
+        assert not turns or holder.reports == {"renewed", "cancelled", "lost"}
         keeper.end()
         body.join(SILENCE)
         assert not body.is_alive()

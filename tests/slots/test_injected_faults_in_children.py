@@ -9,7 +9,7 @@ import pytest
 
 from steadyworker.errors import InterruptReason
 from steadyworker.outcome import Crashed, Done, Failed, Interrupted, Outcome, Rejected
-from steadyworker.slots import spare
+from steadyworker.slots import spawn
 from steadyworker.slots.base import Asked, Ended, Progressed, Unready
 from tests.slots.faulty_child import place_of
 from tests.slots.kit import Rig, rig_of
@@ -38,7 +38,7 @@ class Faulty:
         monkeypatch.setenv("FAULTY_PLACES", str(self._places))
         monkeypatch.setenv("PYTHONPATH", str(ROOT))
         monkeypatch.setattr(
-            spare, "command", lambda _module, *given: [sys.executable, "-m", "tests.slots.faulty_child", *given]
+            spawn, "command", lambda _module, *given: [sys.executable, "-m", "tests.slots.faulty_child", *given]
         )
 
     def walk(self, place: Place | None, text: str = "") -> tuple[list[Outcome], bool]:
@@ -47,7 +47,7 @@ class Faulty:
             self._at.write_text(text, encoding="utf-8")
         rig = rig_of("Modes", "process", ping=0.2, setup_limit=5.0)
         try:
-            rig.slot.start(rig.said.put)
+            rig.slot.start(rig.events.put)
             outcomes = [self._run(rig, do) for do, _outcome in RUNS]
         finally:
             rig.slot.close(0.2)
@@ -62,7 +62,7 @@ class Faulty:
         reason: InterruptReason = "cancelled"
         while not rig.slot.warm:
             if isinstance(rig.event(SILENCE), Unready):
-                rig.slot.start(rig.said.put)
+                rig.slot.start(rig.events.put)
         fence = rig.begin(do, time_limit=60.0)
         while True:
             match rig.event(SILENCE):
@@ -71,7 +71,7 @@ class Faulty:
                 case Progressed(note="begun"):
                     rig.slot.interrupt(fence, reason, hard=True)
                 case Unready():
-                    rig.slot.start(rig.said.put)
+                    rig.slot.start(rig.events.put)
                 case Ended(outcome=outcome) as event:
                     assert event.fence == fence
                     return outcome

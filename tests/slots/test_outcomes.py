@@ -8,7 +8,16 @@ from collections.abc import Iterator
 import pytest
 
 from steadyworker.errors import InterruptReason
-from steadyworker.link import CANCEL
+from steadyworker.link import (
+    CallService,
+    CancelCall,
+    FindEnded,
+    JobRequest,
+    MayCommit,
+    RememberFolder,
+    SaveCheckpoint,
+    SaveExportState,
+)
 from steadyworker.outcome import Done, Failed, Interrupted, Outcome, Rejected, Snoozed
 from steadyworker.slots.base import Asked, Ended, Progressed
 from tests.slots.conftest import MakeRig
@@ -45,22 +54,22 @@ BY_REASON: dict[InterruptReason, Outcome] = {
 
 @pytest.fixture(scope="module", params=["process", "thread"])
 def slot(request: pytest.FixtureRequest) -> Iterator[Rig]:
-    """One slot for all of this module: that each test finds it fit to run is part of the test."""
+    """One slot for all of this module: each test also shows that the slot is fit to run."""
     shared = rig_of("Modes", request.param).start()
     yield shared
     shared.slot.close(5)
 
 
-def test_each_ending_is_its_outcome_and_the_slot_takes_the_next_run(slot: Rig) -> None:
-    slot.heard.clear()
+def test_each_ending_has_its_outcome_and_the_slot_runs_the_next_job(slot: Rig) -> None:
+    slot.received.clear()
     for do, outcome in TABLE.items():
         assert slot.ended(do).outcome == outcome, do
         assert slot.slot.warm
-    assert sum(isinstance(event, Ended) for event in slot.heard) == len(TABLE)
+    assert sum(isinstance(event, Ended) for event in slot.received) == len(TABLE)
 
 
 @pytest.mark.parametrize("do", ["generator", "awaitable"])
-def test_what_nobody_has_started_is_a_failure_that_says_so(slot: Rig, do: str) -> None:
+def test_a_result_that_was_never_started_is_a_failure_with_this_reason(slot: Rig, do: str) -> None:
     outcome = slot.ended(do).outcome
     assert isinstance(outcome, Failed)
     assert outcome.reason.startswith("nothing ran: handle returned a ")
@@ -92,7 +101,7 @@ def test_soft_interrupts_check_only(slot: Rig) -> None:
 
 @pytest.mark.parametrize("do", ["until_progress_raises", "swallows", "fails_in_cleanup"])
 @pytest.mark.parametrize("reason", BY_REASON)
-def test_a_run_that_was_told_to_end_ends_by_that_reason_whatever_it_does(
+def test_a_run_that_was_ordered_to_end_ends_by_that_reason_whatever_it_does(
     slot: Rig, do: str, reason: InterruptReason
 ) -> None:
     fence = slot.begun(do)
@@ -100,10 +109,10 @@ def test_a_run_that_was_told_to_end_ends_by_that_reason_whatever_it_does(
     assert slot.next(Ended).outcome == BY_REASON[reason]
 
 
-def test_a_checkpoint_is_saved_before_the_interrupt_is_heard(slot: Rig) -> None:
+def test_a_checkpoint_is_saved_before_the_interrupt_is_raised(slot: Rig) -> None:
     fence = slot.begin("checkpoint", last_checkpoint=b"41")
     asked = slot.next(Asked)
-    assert (asked.what, asked.data) == ("checkpoint", b"42")
+    assert asked.request == SaveCheckpoint(b"42")
     slot.slot.interrupt(fence, "shutdown", hard=True)
     slot.slot.reply(fence, asked.id, True)
     assert slot.next(Ended).outcome == Interrupted()
@@ -116,36 +125,42 @@ def test_a_refused_checkpoint_ends_the_run(slot: Rig) -> None:
 
 
 def test_progress_is_thinned_out_but_its_first_and_last_pass(slot: Rig) -> None:
-    slot.heard.clear()
+    slot.received.clear()
     slot.ended("progress")
-    said = [event.done for event in slot.heard if isinstance(event, Progressed)]
-    assert said[0] == 0
-    assert said[-1] == 999
-    assert len(said) < 20
+    reports = [event.done for event in slot.received if isinstance(event, Progressed)]
+    assert reports[0] == 0
+    assert reports[-1] == 999
+    assert len(reports) < 20
 
 
 def test_an_export_asks_for_everything_over_the_link(slot: Rig) -> None:
     fence = slot.begin("ask_service", export_state=b"before")
-    seen = []
+    seen: list[JobRequest] = []
     endless = 0
     while not isinstance(event := slot.event(), Ended):
         assert isinstance(event, Asked)
-        seen.append((event.what, event.data))
-        match event.what:
-            case "ended":
+        seen.append(event.request)
+        match event.request:
+            case FindEnded():
                 slot.slot.reply(fence, event.id, ["b"])
-            case "echo":
-                said = event.data["say"]
-                slot.slot.reply(fence, event.id, {"said": said}, end=False)
-                if said == 1:
+            case CallService(data={"number": number}):
+                slot.slot.reply(fence, event.id, {"echo": number}, end=False)
+                if number == 1:
                     slot.slot.reply(fence, event.id, {"end": True})
                 else:
                     endless = event.id
-            case "export_state" | "may_commit" | "staged":
+            case SaveExportState() | MayCommit() | RememberFolder():
                 slot.slot.reply(fence, event.id, True)
     assert event.outcome == Done()
-    assert seen[:3] == [("export_state", b"after"), ("ended", ["a", "b"]), ("may_commit", None)]
-    assert seen[3:] == [("staged", b"/out/\xe9"), ("echo", {"say": 1}), ("echo", {"say": 2}), (CANCEL, endless)]
+    assert seen == [
+        SaveExportState(b"after"),
+        FindEnded(["a", "b"]),
+        MayCommit(),
+        RememberFolder(b"/out/\xe9"),
+        CallService("echo", {"number": 1}),
+        CallService("echo", {"number": 2}),
+        CancelCall(endless),
+    ]
 
 
 def test_what_comes_for_another_run_is_ignored(slot: Rig) -> None:
@@ -164,7 +179,7 @@ def test_what_comes_for_another_run_is_ignored(slot: Rig) -> None:
 def test_a_run_that_comes_before_ready_waits_for_it(rig: MakeRig) -> None:
     for kind in ("process", "thread"):
         early = rig("Modes", kind=kind)
-        early.slot.start(early.said.put)
+        early.slot.start(early.events.put)
         assert early.ended().outcome == Done()
 
 

@@ -132,11 +132,11 @@ def test_an_interrupt_that_python_swallows_is_raised_again(rig: MakeRig) -> None
     "do", ["fork_and_return", "fork_and_raise", "fork_and_use_job", "fork_and_terminate", "multiprocess"]
 )
 def test_a_handler_may_fork(rig: MakeRig, do: str) -> None:
-    """A copy that comes back from the handler ends there: one run, one outcome, one process that speaks for it."""
+    """A copy that comes back from the handler ends there: one run, one outcome, one process that reports it."""
     slot = rig().start()
     assert slot.ended(do).outcome == Done()
     assert slot.ended().outcome == Done()
-    assert sum(isinstance(event, Ended) for event in slot.heard) == 2
+    assert sum(isinstance(event, Ended) for event in slot.received) == 2
     assert psutil.Process(pid_of(slot)).children() == []
 
 
@@ -147,7 +147,7 @@ def test_a_fork_of_a_fork_has_every_file_that_the_fork_has_opened(rig: MakeRig) 
         assert slot.ended("fork_a_fork").outcome == Done()
 
 
-def test_a_hundred_megabytes_of_output_are_nobodys_problem(rig: MakeRig, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_hundred_megabytes_of_output_do_no_harm(rig: MakeRig, capfd: pytest.CaptureFixture[str]) -> None:
     slot = rig().start()
     assert slot.ended("print_much").outcome == Done()
     assert len(capfd.readouterr().out) == 100_000_000
@@ -172,18 +172,18 @@ def test_a_handler_that_breaks_the_socket_is_a_crash(rig: MakeRig, do: str, caus
 def test_kill_ends_the_group_and_what_has_left_it(rig: MakeRig, eventually: Eventually) -> None:
     slot = rig().start()
     fence = slot.begin("grandchildren")
-    said = slot.next(Progressed)
+    report = slot.next(Progressed)
     slot.slot.kill(fence, Rejected("cancelled: by hand"))
     ended = slot.next(Ended)
     assert (ended.outcome, ended.killed) == (Rejected("cancelled: by hand"), True)
-    assert said.done is not None
-    assert said.total is not None
-    eventually(lambda: not alive(int(said.done or 0)) and not alive(int(said.total or 0)))
+    assert report.done is not None
+    assert report.total is not None
+    eventually(lambda: not alive(int(report.done or 0)) and not alive(int(report.total or 0)))
 
 
 def test_kill_before_the_child_is_warm_ends_the_run_only(rig: MakeRig) -> None:
     slot = rig()
-    slot.slot.start(slot.said.put)
+    slot.slot.start(slot.events.put)
     fence = slot.begin()
     slot.slot.kill(fence, Failed("time-limit"))
     assert slot.next(Ended).outcome == Failed("time-limit")
@@ -271,14 +271,14 @@ def test_a_child_that_dies_idle_is_replaced_without_an_outcome(rig: MakeRig) -> 
     slot.next(Ready, within=SOON)
     assert pid_of(slot) != old
     assert slot.ended().outcome == Done()
-    assert sum(isinstance(event, Ended) for event in slot.heard) == 2
+    assert sum(isinstance(event, Ended) for event in slot.received) == 2
 
 
 def test_a_child_that_dies_before_its_first_run_makes_the_slot_unready(rig: MakeRig) -> None:
-    """One that dies so again and again is not replaced at once: whoever is told waits."""
+    """A child that dies so again and again is not replaced at once: the runner waits."""
     slot = rig().start()
     os.kill(pid_of(slot), signal.SIGKILL)
-    assert slot.next(Unready) == Unready(0, "the child died just after its setup: SIGKILL", stood=True)
+    assert slot.next(Unready) == Unready(0, "the child died just after its setup: SIGKILL", after_setup=True)
     slot.start()
     assert slot.ended().outcome == Done()
 
@@ -309,11 +309,11 @@ def test_a_setup_that_fails_is_not_the_jobs_fault(
 ) -> None:
     monkeypatch.setenv("STEADYWORKER_TEST", how)
     slot = rig("Broken", setup_limit=3 if how == "hang" else 60)
-    slot.slot.start(slot.said.put)
+    slot.slot.start(slot.events.put)
     fence = slot.begin()
     unready = slot.next(Unready)
     assert unready.reason == reason
-    assert slot.heard == [Ended(0, fence, Interrupted(), slot.heard[0].seconds), unready]  # type: ignore[union-attr]
+    assert slot.received == [Ended(0, fence, Interrupted(), slot.received[0].seconds), unready]  # type: ignore[union-attr]
     monkeypatch.delenv("STEADYWORKER_TEST")
     slot.start()
     assert slot.ended().outcome == Done()
@@ -326,7 +326,7 @@ def test_a_module_that_cannot_be_imported_makes_the_slot_unready(
     monkeypatch.chdir(tmp_path)
     here = Path(__file__).parents[2]
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if Path(entry).resolve() != here])
-    slot.slot.start(slot.said.put)
+    slot.slot.start(slot.events.put)
     assert "There is no module 'tests'" in slot.next(Unready).reason
 
 
@@ -349,7 +349,7 @@ def test_close_tears_down_and_by_force_when_it_must(rig: MakeRig, tmp_path: Path
     began = time.monotonic()
     slot.slot.close(0.3)
     assert time.monotonic() - began < SOON
-    assert slot.next(Ended) == Ended(0, fence, Interrupted(), slot.heard[-1].seconds, killed=True)  # type: ignore[union-attr]
+    assert slot.next(Ended) == Ended(0, fence, Interrupted(), slot.received[-1].seconds, killed=True)  # type: ignore[union-attr]
     assert not (tmp_path / "other").exists()
 
 
@@ -368,10 +368,10 @@ def test_a_thread_that_a_job_has_left_behind_is_named_and_does_not_delay_a_stop(
 def test_close_is_safe_before_start_and_while_warming(rig: MakeRig) -> None:
     rig().slot.close(1)
     warming = rig()
-    warming.slot.start(warming.said.put)
+    warming.slot.start(warming.events.put)
     warming.slot.close(SOON)
-    warming.slot.start(warming.said.put)
-    assert warming.said.empty()
+    warming.slot.start(warming.events.put)
+    assert warming.events.empty()
 
 
 def test_a_path_of_any_type_and_encoding_is_no_obstacle_to_a_child(
@@ -390,7 +390,7 @@ def test_fifty_slots_leave_nothing_behind(rig: MakeRig) -> None:
     children = set(psutil.Process().children(recursive=True))
     for number in range(50):
         slot = rig()
-        slot.slot.start(slot.said.put)
+        slot.slot.start(slot.events.put)
         if number % 5 == 0:
             slot.begun("sleep")
         elif number % 4 == 1:
@@ -413,7 +413,7 @@ from steadyworker.worker import load_worker
 spec = spec_of(load_worker("tests.slots.workers:Modes"), {"memory_limit": None})
 rig = Rig(ProcessSlot(0, spec, clock=SystemClock(), ping=0.2, silence=float(sys.argv[2]))).start()
 rig.begun(sys.argv[1])
-print(rig.slot.pid, *(int(event.done) for event in rig.heard if getattr(event, "done", None)), flush=True)
+print(rig.slot.pid, *(int(event.done) for event in rig.received if getattr(event, "done", None)), flush=True)
 ended = rig.event()
 print(ended.outcome, flush=True)
 threading.Event().wait()

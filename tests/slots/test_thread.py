@@ -1,4 +1,4 @@
-"""What a thread slot cannot promise, and says."""
+"""What a thread slot cannot promise, and what it reports instead."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_killed_handler_that_makes_a_job_call_is_not_abandoned(rig: MakeRig) -
     assert slot.ended().outcome == Done()
 
 
-def test_a_stalled_handler_is_told_and_ends(rig: MakeRig) -> None:
+def test_a_stalled_handler_is_interrupted_and_ends(rig: MakeRig) -> None:
     slot = rig(kind="thread").start()
     assert slot.ended("until_checked", stall_limit=0.2).outcome == Failed("stalled")
     assert slot.ended().outcome == Done()
@@ -50,11 +50,11 @@ def test_a_setup_that_fails_is_not_the_jobs_fault(
 ) -> None:
     monkeypatch.setenv("STEADYWORKER_TEST", how)
     slot = rig("Broken", kind="thread", setup_limit=0.3)
-    slot.slot.start(slot.said.put)
+    slot.slot.start(slot.events.put)
     slot.begin()
-    said = [slot.event(), slot.event()]  # in this order, unless `setup` failed before the run was begun
-    assert [event.outcome for event in said if isinstance(event, Ended)] == [Interrupted()]
-    assert [event.reason for event in said if isinstance(event, Unready)] == [reason]
+    events = [slot.event(), slot.event()]  # in this order, unless `setup` failed before the run was begun
+    assert [event.outcome for event in events if isinstance(event, Ended)] == [Interrupted()]
+    assert [event.reason for event in events if isinstance(event, Unready)] == [reason]
     assert slot.slot.stuck == (how == "hang")
     monkeypatch.delenv("STEADYWORKER_TEST")
     slot.start()

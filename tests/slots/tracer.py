@@ -94,4 +94,4 @@ def text_of(place: Place) -> str:
 
 
 def _nothing() -> None:
-    """Do nothing, because a test's own process needs no word of it."""
+    """Do nothing, because the test's own process needs no record of it."""

@@ -33,7 +33,7 @@ class Unprintable(Exception):
 
 
 class Modes(Worker[Asked, int]):
-    """Does what the payload's `do` says."""
+    """Does what the payload's `do` names."""
 
     queue = "modes"
     time_limit = 60
@@ -280,7 +280,7 @@ class Modes(Worker[Asked, int]):
         os.kill(os.getpid(), signal.SIGQUIT)  # writes the stacks
 
     def leave_alarm(self, job: Job[Asked, int]) -> None:
-        """Forgets a timer, whose handler raises; the error says whether it came within this method."""
+        """Forgets a timer, whose handler raises; the text of its error depends on whether it came within this method."""
 
         def raises(_signal: int, frame: FrameType | None) -> None:
             while frame is not None and frame.f_code is not Modes.leave_alarm.__code__:
@@ -348,10 +348,10 @@ class ServiceExport:
         assert services.ended(["a", "b"]) == {"b"}
         services.may_commit()
         services.staged(Path(os.fsdecode(b"/out/\xe9")))
-        events = list(services.call("echo", {"say": 1}))
-        assert events == [{"said": 1}, {"end": True}]
-        endless = services.call("echo", {"say": 2})
-        assert next(endless) == {"said": 2}
+        events = list(services.call("echo", {"number": 1}))
+        assert events == [{"echo": 1}, {"end": True}]
+        endless = services.call("echo", {"number": 2})
+        assert next(endless) == {"echo": 2}
         endless.close()
         return {"uid": services.uid, "fence": services.fence}
 
@@ -393,7 +393,7 @@ class Asynchronous(Worker[Asked]):
 
 
 class Broken(Worker[Asked]):
-    """Its `setup` does what the environment says."""
+    """Its `setup` does what the environment names."""
 
     queue = "broken"
     time_limit = 60

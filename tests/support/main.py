@@ -34,10 +34,10 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from steadyworker import cli, config
+from steadyworker import cli
 from steadyworker.adapter import Renamable, SettlesAsync
 from steadyworker.clock import Times
-from steadyworker.diagnosis.remedies import Remedies
+from steadyworker.config import resolve as config
 from steadyworker.ledger.postgres import schema as postgres_schema
 from steadyworker.ledger.sqlite import schema as sqlite_schema
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
@@ -47,6 +47,7 @@ from steadyworker.service import monitor as watching
 from steadyworker.service.assemble import Plan, assemble, plan
 from steadyworker.service.launch import launch
 from steadyworker.service.monitor import Monitor
+from steadyworker.service.remedies import InstalledRemedies
 from steadyworker.service.service import Service
 from steadyworker.slots.process import ProcessSlot
 from steadyworker.telemetry import logs
@@ -157,7 +158,7 @@ def main() -> int:
     if "turn_limit" in script:
         patch.object(watching, "_TURN_LIMIT", script["turn_limit"]).start()
     options = config.load({}, os.environ, Path.cwd())
-    logs.configure(options.log_format, options.log_level, remedy_of=Remedies())
+    logs.configure(options.log_format, options.log_level, remedy_of=InstalledRemedies())
     times = replace(Times().scaled(script.get("scale", 1)), **script.get("times", {}))
     planned = changed(plan(workers, options, times), script)
     monitor = Monitor(planned.clock, planned.times, options.health, os.environ)

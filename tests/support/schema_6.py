@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 from steadyworker.ledger.sqlite import schema
-from steadyworker.ledger.sqlite.trust import Trust
+from steadyworker.ledger.sqlite.trust import SqliteTrust
 
 SCHEMA_VERSION = 6
 MIGRATIONS: dict[int, tuple[str, ...]] = {}
@@ -186,7 +186,7 @@ CLAIM_SEEN = f"""
         settled = 'unknown', keep_until = NULL, started_at = :now, worker = :worker
     WHERE {_SEEN} AND state NOT IN ('done', 'dead') RETURNING {_COLUMNS}
 """
-TAKE = f"UPDATE jobs SET {_OWN} WHERE {_SEEN} AND state = 'moving' RETURNING {_COLUMNS}"
+TAKE_OVER = f"UPDATE jobs SET {_OWN} WHERE {_SEEN} AND state = 'moving' RETURNING {_COLUMNS}"
 LOSE = f"UPDATE jobs SET {_OWN}, {_MOVING} WHERE {_SEEN} AND state = 'running' RETURNING {_COLUMNS}"
 RENEW = f"""
     UPDATE jobs SET lease_boot = :boot, lease_until = :lease_until, started_at = started_at + :step
@@ -275,5 +275,5 @@ def version_before() -> Iterator[None]:
         for name, value in globals().items():
             if name.isupper() and not name.startswith("_"):
                 stack.enter_context(patch.object(schema, name, value))
-        stack.enter_context(patch.object(Trust, "_wrote"))
+        stack.enter_context(patch.object(SqliteTrust, "_wrote"))
         yield

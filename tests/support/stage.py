@@ -20,7 +20,7 @@ import pytest
 
 from steadyworker import Client
 from steadyworker.clock import SystemClock, Times
-from steadyworker.ledger.base import Ledger, Row, State, Wanted
+from steadyworker.ledger.base import JobFilter, Ledger, Row, State
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 
 ROOT = Path(__file__).parents[2]
@@ -176,7 +176,7 @@ class Processes:
 
     def row(self, queue: str, key: str = "job") -> Row | None:
         """The job's row, whatever its namespace is called."""
-        found = [row for row, _ in self.ledger.jobs(Wanted(queue=queue)) if row.id.key == key]
+        found = [row for row, _ in self.ledger.jobs(JobFilter(queue=queue)) if row.id.key == key]
         return found[0] if found else None
 
     def reaches(self, queue: str, state: State, key: str = "job", within: float = WITHIN) -> Row:

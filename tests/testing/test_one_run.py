@@ -13,7 +13,7 @@ import pytest
 
 from steadyworker import Interrupt, Job, Reject, Retry, RetryPolicy, Snooze, Worker
 from steadyworker.errors import BadPayload, ConfigError
-from steadyworker.outcome import Ack, DeadLetter, Done, Failed, Interrupted, Later, Rejected, Release, Snoozed
+from steadyworker.outcome import Ack, Done, Failed, Interrupted, Later, Rejected, Release, Snoozed, ToDeadLetter
 from steadyworker.testing import run_one
 
 
@@ -125,14 +125,14 @@ def test_an_unplanned_exception_comes_through_unless_it_is_asked_for() -> None:
     ran = run_one(Pages, Request(do="fail"), raises=False)
     assert ran.outcome == Failed("ValueError: boom", "ValueError")
     assert ran.settlement == Later(5.0)
-    assert run_one(Pages, Request(do="fail"), attempt=2, raises=False).settlement == DeadLetter("exhausted")
+    assert run_one(Pages, Request(do="fail"), attempt=2, raises=False).settlement == ToDeadLetter("exhausted")
 
 
 @pytest.mark.parametrize(
     ("do", "outcome", "settlement"),
     [
         ("retry", Failed("later", "Retry", 9), Later(9)),
-        ("reject", Rejected("never"), DeadLetter("never")),
+        ("reject", Rejected("never"), ToDeadLetter("never")),
         ("snooze", Snoozed(3), Later(3)),
     ],
 )

@@ -11,10 +11,10 @@ from typing import Any, Generic, TypedDict, TypeVar
 import msgspec
 
 from steadyworker import Client, Interrupt, Job, JobStatus, Reject, Retry, RetryPolicy, Snooze, Worker
+from steadyworker.export import Services
 from steadyworker.exports import Manifest, RowExport
-from steadyworker.exports.base import Services
 from steadyworker.outcome import Done
-from steadyworker.testing import Ran, run_one
+from steadyworker.testing import RunResult, run_one
 
 
 @dataclass
@@ -107,6 +107,11 @@ def exported(job: Job[bytes]) -> int:
     return made.rows + job.export(Ours(), to="ours.csv").bytes
 
 
+async def asend(client: Client, to: type[PaymentExports] | str) -> list[str]:
+    request = ExportRequest("m-17")
+    return [await client.asend(PaymentExports, request), await client.asend("any", b""), client.send(to, request)]
+
+
 def send() -> JobStatus | None:
     with Client("sqlite:broker.db") as client:
         key: str = client.send(PaymentExports, ExportRequest("m-17"), delay=5)
@@ -115,7 +120,7 @@ def send() -> JobStatus | None:
 
 
 def tests() -> None:
-    ran: Ran = run_one(PaymentExports, ExportRequest("m-17"), checkpoint=1, stop_at_checkpoint=2)
+    ran: RunResult = run_one(PaymentExports, ExportRequest("m-17"), checkpoint=1, stop_at_checkpoint=2)
     run_one(Payments(), Refund("p-1"))
     run_one(Raw, b"raw")
     assert isinstance(ran.outcome, Done)

@@ -69,6 +69,11 @@ def sent(client: Client) -> None:
     client.status(Exports, key=key).state  # mistake
 
 
+async def sent_without_blocking(client: Client) -> None:
+    await client.asend(Exports, "m-17")  # mistake
+    client.asend(Exports, ExportRequest("m-17")) + ""  # mistake
+
+
 def tried() -> None:
     run_one(Exports, 17)  # mistake
     run_one(Exports, ExportRequest("m-17"), checkpoint="one")  # mistake

@@ -1,14 +1,7 @@
 """
 Delivery timeouts and delivery limits of each version, and the command that changes them.
 
-| version | the broker requeues a delivery after | set by | a quorum queue drops or dead-letters a message after |
-|---|---|---|---|
-| 3.10, 3.11 | 30 min | rabbitmq.conf, for the whole node | never |
-| 3.12, 3.13 | 30 min | policy, queue argument, rabbitmq.conf | never |
-| 4.0 to 4.2 | 30 min | as 3.12 | 20 deliveries; a lost connection counts |
-| 4.3, quorum | 30 min | each consumer for itself, or as before | 20 deliveries; a delivery timeout does not count |
-| 4.3, classic or stream | never | nothing | never |
-
+The README of this adapter has a table of them ("Delivery timeout and delivery limit").
 These facts come from tests on running brokers (3.10.8, 4.0.5, 4.3.6), and from the source code of the versions between.
 """
 
@@ -19,7 +12,7 @@ import re
 import shlex
 from dataclasses import dataclass
 
-from steadyworker_rabbitmq.checks.queue_state import QueueState, QueueType
+from steadyworker_rabbitmq.checks.queue_state import ExistingQueue, QueueType
 from steadyworker_rabbitmq.topology import KEEPS_PLACE, Version
 
 OLDEST: Version = (3, 10)
@@ -59,7 +52,7 @@ class Timeout:
     The delivery timeout that applies to our consumer.
 
     Attributes:
-        seconds: Seconds until the broker takes a delivery back; None for never.
+        seconds: Seconds until the broker requeues a delivery; None for never.
         known: True if the value was read; False if it is the version's default.
         ours: True if our consumer sets it itself.
     """
@@ -85,7 +78,7 @@ def consume_arguments(version: Version, queue_type: QueueType | None, time_limit
     return {"x-consumer-timeout": _milliseconds(wanted_timeout(time_limit))}
 
 
-def continues_consumers(version: Version, work: QueueState) -> bool:
+def continues_consumers(version: Version, work: ExistingQueue) -> bool:
     """
     Return whether a new consumer with the tag of a cancelled one continues that consumer, and is counted as one with it.
 
@@ -93,7 +86,7 @@ def continues_consumers(version: Version, work: QueueState) -> bool:
     3.10.8 closes the connection instead (INTERNAL_ERROR): its channel numbers the deliveries from 0 again, and crashes on the next one.
     Later versions up to 3.12.3 can withhold a delivery that is on its way during the change (by their source code).
     With a single active consumer, the new consumer can wait behind another one.
-    It then never gets a message, because the queue still takes it for cancelled (seen on 4.0.5 and 4.3.6).
+    It then never gets a message, because the queue still counts it as cancelled (seen on 4.0.5 and 4.3.6).
     If the queue's arguments are unknown, it could have a single active consumer, so the result is False.
     """
     if version < CONTINUED_CONSUMERS or work.type != "quorum" or work.arguments is None:
@@ -101,19 +94,19 @@ def continues_consumers(version: Version, work: QueueState) -> bool:
     return not work.arguments.get("x-single-active-consumer")
 
 
-def delivery_timeout(version: Version, work: QueueState, time_limit: float | None) -> Timeout:
+def delivery_timeout(version: Version, work: ExistingQueue, time_limit: float | None) -> Timeout:
     """Return the delivery timeout that applies to our consumer of the work queue."""
     if own := consume_arguments(version, work.type, time_limit):
         return Timeout(own["x-consumer-timeout"] / 1000, ours=True)
     if version >= CONSUMER_TIMEOUTS and work.type is not None and work.type != "quorum":
         return Timeout(None)
-    told = work.consumer_timeout
-    if told is None and version >= TIMEOUT_POLICIES:
-        told = work.number("consumer-timeout")
-    return Timeout(DEFAULT_TIMEOUT, known=False) if told is None else Timeout(told / 1000)
+    milliseconds = work.consumer_timeout
+    if milliseconds is None and version >= TIMEOUT_POLICIES:
+        milliseconds = work.number("consumer-timeout")
+    return Timeout(DEFAULT_TIMEOUT, known=False) if milliseconds is None else Timeout(milliseconds / 1000)
 
 
-def delivery_limit(version: Version, queue: QueueState) -> int | None:
+def delivery_limit(version: Version, queue: ExistingQueue) -> int | None:
     """Return the delivery limit of a quorum queue; None if there is no limit, or if the limit could not be read."""
     if queue.type != "quorum" or queue.arguments is None:
         return None
@@ -134,7 +127,7 @@ def outlives(time_limit: float | None, timeout: float | None) -> bool:
     return timeout is not None and (time_limit is None or time_limit >= timeout)
 
 
-def deliveries_needed(version: Version, work: QueueState, time_limit: float | None) -> float:
+def deliveries_needed(version: Version, work: ExistingQueue, time_limit: float | None) -> float:
     """
     Return the number of deliveries that one job can need: its delivery timeouts, plus `SPARE_HAND_OVERS`.
 
@@ -146,7 +139,7 @@ def deliveries_needed(version: Version, work: QueueState, time_limit: float | No
     return SPARE_HAND_OVERS + (float("inf") if time_limit is None else time_limit // timeout)
 
 
-def longer_timeout(version: Version, vhost: str, queue: QueueState, time_limit: float | None) -> str:
+def longer_timeout(version: Version, vhost: str, queue: ExistingQueue, time_limit: float | None) -> str:
     """Return the command or setting that makes the delivery timeout long enough for a job with this time limit."""
     milliseconds = _milliseconds(wanted_timeout(time_limit))
     if version < TIMEOUT_POLICIES:
@@ -156,27 +149,21 @@ def longer_timeout(version: Version, vhost: str, queue: QueueState, time_limit: 
             f"to apply it without a restart, run rabbitmqctl eval {now}"
         )
     if queue.sets("consumer-timeout"):
-        return (
-            f"delete queue {queue.name!r} and create it again without x-consumer-timeout: "
-            "a policy cannot raise this argument, because the lower value of the two applies."
-        )
+        return _unraisable(queue, "x-consumer-timeout")
     return policy_line(vhost, queue, "consumer-timeout", milliseconds)
 
 
-def no_limit(version: Version, vhost: str, queue: QueueState) -> str:
+def no_limit(version: Version, vhost: str, queue: ExistingQueue) -> str:
     """Return the command or change that removes the delivery limit."""
     own = (queue.arguments or {}).get("x-delivery-limit")
     if isinstance(own, int) and own >= 0:
-        return (
-            f"delete queue {queue.name!r} and create it again without x-delivery-limit: "
-            "a policy cannot raise this argument, because the lower value of the two applies."
-        )
+        return _unraisable(queue, "x-delivery-limit")
     if version < DELIVERY_LIMITS or own is not None:  # without the policy there is no limit
         return f"remove delivery-limit from policy {queue.policy_name!r}, or from the operator policy that sets it."
     return policy_line(vhost, queue, "delivery-limit", -1)
 
 
-def policy_line(vhost: str, queue: QueueState, key: str, value: int) -> str:
+def policy_line(vhost: str, queue: ExistingQueue, key: str, value: int) -> str:
     """
     Return the command that sets one key for one queue by a policy.
 
@@ -188,6 +175,13 @@ def policy_line(vhost: str, queue: QueueState, key: str, value: int) -> str:
     name, pattern = f"steadyworker-{queue.name}", f"^{re.escape(queue.name)}$"
     words = ["rabbitmqctl", "set_policy", "-p", vhost, name, pattern, json.dumps({key: value}), "--apply-to", "queues"]
     return shlex.join(words)
+
+
+def _unraisable(queue: ExistingQueue, argument: str) -> str:
+    return (
+        f"delete queue {queue.name!r} and create it again without {argument}: "
+        "a policy cannot raise this argument, because the lower value of the two applies."
+    )
 
 
 def _milliseconds(seconds: float) -> int:

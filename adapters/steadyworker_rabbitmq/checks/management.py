@@ -10,22 +10,19 @@ from __future__ import annotations
 
 import base64
 import ssl
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from socket import SHUT_RDWR
 from threading import Event, Timer
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from steadyworker_rabbitmq.checks.policies import Policy
-from steadyworker_rabbitmq.checks.queue_state import QueueState, queue_type
-
-Answer = TypeVar("Answer")
+from steadyworker_rabbitmq.checks.queue_state import ExistingQueue, queue_type
 
 WITHIN = 2.0
 """Seconds until a query without a complete response fails; behind a firewall that drops packets, every start waits this long."""
@@ -45,11 +42,11 @@ class Unanswered(Exception):
         self.remedy = remedy
 
 
-class _Consumer(msgspec.Struct):
+class _ReportedConsumer(msgspec.Struct):
     consumer_timeout: int | str | None = None
 
 
-class _Queue(msgspec.Struct):
+class _ReportedQueue(msgspec.Struct):
     """
     The fields of the response that the adapter reads; an empty policy is `{}`, `[]` or null.
 
@@ -62,22 +59,14 @@ class _Queue(msgspec.Struct):
     type: str = "classic"
     policy: str | None = None
     effective_policy_definition: dict[str, Any] | list[None] | msgspec.UnsetType | None = msgspec.UNSET
-    consumer_details: list[_Consumer] = []
+    consumer_details: list[_ReportedConsumer] = []
     state: str | None = None
     messages: int | None = None
     message_bytes: int | None = None
 
 
-class _Policy(msgspec.Struct, rename={"apply_to": "apply-to"}):
-    name: str
-    pattern: str
-    definition: dict[str, Any]
-    apply_to: str = "all"
-    priority: int = 0
-
-
 @dataclass(frozen=True, slots=True)
-class Management:
+class ManagementApi:
     """
     The management API of one broker.
 
@@ -97,58 +86,36 @@ class Management:
     tls: ssl.SSLContext | None = None
     within: float = WITHIN
 
-    def queue(self, name: str) -> QueueState | None:
+    def queue(self, name: str) -> ExistingQueue | None:
         """
         Return a queue with the arguments and policies in force; None if there is no such queue.
 
-        The queue's policy is None if the API does not report it yet.
+        The queue's policy is None if the API does not report it yet: in the first 6 to 8 s after the queue's declaration.
 
         Raises:
             Unanswered: The API did not respond with a queue, or refused the user.
         """
-        path = f"queues/{quote(self.vhost, safe='')}/{quote(name, safe='')}"
-        if (told := self._ask(path, _Queue, "a queue")) is None:
-            return None
-        policy = told.effective_policy_definition
-        timeouts = [each.consumer_timeout for each in told.consumer_details]
-        return QueueState(
-            name,
-            arguments=told.arguments,
-            policy=None if policy is msgspec.UNSET else policy if isinstance(policy, Mapping) else {},
-            policy_name=told.policy or None,
-            durable=told.durable,
-            auto_delete=told.auto_delete,
-            type=queue_type({"x-queue-type": told.type}),
-            consumer_timeout=min((ms for ms in timeouts if isinstance(ms, int)), default=None),
-            state=told.state or "",
-            messages=told.messages or 0,
-            message_bytes=told.message_bytes or 0,
-        )
-
-    def policies(self) -> Sequence[Policy]:
-        """
-        Return all policies of the virtual host, including operator policies.
-
-        Raises:
-            Unanswered: The API did not respond with policies, or refused the user.
-        """
-        found: list[Policy] = []
-        for kind, operators in (("policies", False), ("operator-policies", True)):
-            told = self._ask(f"{kind}/{quote(self.vhost, safe='')}", list[_Policy], "a list of policies") or []
-            found += (
-                Policy(each.name, each.pattern, each.definition, each.apply_to, each.priority, operators)
-                for each in told
-            )
-        return found
-
-    def _ask(self, path: str, kind: type[Answer], what: str) -> Answer | None:
-        """Return the response as this type; None if the API has no such object."""
-        if (answer := self._get(path)) is None:
+        if (body := self._get(f"queues/{quote(self.vhost, safe='')}/{quote(name, safe='')}")) is None:
             return None
         try:
-            return msgspec.json.decode(answer, type=kind)
+            queue = msgspec.json.decode(body, type=_ReportedQueue)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise Unanswered(f"{self.url} responded with something other than {what} ({error})") from error
+            raise Unanswered(f"{self.url} responded with something other than a queue ({error})") from error
+        policy = queue.effective_policy_definition
+        timeouts = [each.consumer_timeout for each in queue.consumer_details]
+        return ExistingQueue(
+            name,
+            arguments=queue.arguments,
+            policy=None if policy is msgspec.UNSET else policy if isinstance(policy, Mapping) else {},
+            policy_name=queue.policy or None,
+            durable=queue.durable,
+            auto_delete=queue.auto_delete,
+            type=queue_type({"x-queue-type": queue.type}),
+            consumer_timeout=min((ms for ms in timeouts if isinstance(ms, int)), default=None),
+            state=queue.state or "",
+            messages=queue.messages or 0,
+            message_bytes=queue.message_bytes or 0,
+        )
 
     def _get(self, path: str) -> bytes | None:
         parts = urlsplit(self.url)

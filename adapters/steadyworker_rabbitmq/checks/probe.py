@@ -1,8 +1,8 @@
 """
-Finds out permissions and queue arguments by probes over AMQP.
+Determines permissions and the state of queues by probes over AMQP.
 
 Each probe uses a channel of its own, because a refusal closes the channel.
-AMQP has no query for a permission or for a queue's arguments.
+AMQP has no query for a permission, or for the arguments of a queue.
 But a broker checks permissions first, then whether the request is possible, and only then carries it out.
 So each probe sends an impossible request: a negative TTL, a priority that is not a number, a queue that cannot exist.
 The broker's error shows whether the permission is there, and the broker changes nothing.
@@ -12,7 +12,7 @@ RabbitMQ 3.10 and 4.3 behave in this way, and the patterns below match the texts
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -26,18 +26,16 @@ from steadyworker.network.errors import Silent
 from steadyworker.network.owed import ANSWER_WITHIN
 from steadyworker_rabbitmq import pika_internals
 from steadyworker_rabbitmq.checks.limits import CONSUMER_TIMEOUTS
-from steadyworker_rabbitmq.checks.management import Management, Unanswered
-from steadyworker_rabbitmq.checks.policies import Policy, in_force
-from steadyworker_rabbitmq.checks.queue_state import QueueState, QueueType, queue_type
+from steadyworker_rabbitmq.checks.management import ManagementApi, Unanswered
+from steadyworker_rabbitmq.checks.queue_state import Difference, ExistingQueue, QueueType, queue_type
 from steadyworker_rabbitmq.errors import QueueUnavailable, closed_channel, is_down, is_missing, largest_body, translated
-from steadyworker_rabbitmq.topology import Version, Wanted
+from steadyworker_rabbitmq.topology import PlannedQueue, Version
 
 REFUSED, PRECONDITION = 403, 406
 
 _INEQUIVALENT = re.compile(r"inequivalent arg '(?P<name>[^']+)' .* but current is (?P<current>.+)$")
 _CURRENT = re.compile(r"(?:the value )?'(?P<value>.*?)'(?: of type '(?P<type>\w+)')?$")
 _FLAGS = ("durable", "auto_delete", "exclusive")
-_MOST_ARGUMENTS = 30
 DOWN = "rabbitmq.queue-node-down"
 _UNREACHABLE = ("down", "stopped", "crashed", "minority")
 """The states of a queue in the management API that mean that it cannot be reached."""
@@ -46,12 +44,12 @@ _NOBODY = "amq.steadyworker-nobody"
 """A queue name that no client can declare: the prefix is reserved for the broker."""
 
 
-class Broker:
+class BrokerProbe:
     """
     One broker to probe; every method raises BrokerUnavailable if the connection is lost.
 
-    A question about a queue that exists and cannot be reached raises QueueUnavailable, at once for each later question about it.
-    Of a queue whose node is down, RabbitMQ 4.3 tells only after 85 s, so a check gives each question less time.
+    A question about a queue that exists and cannot be reached raises QueueUnavailable; each later question about it does so at once.
+    RabbitMQ 4.3 reports only after 85 s that the node of a queue is down, so a check gives each question less time.
     A question without an answer ends its connection; the next one goes over a connection from `reopen`, if there is one.
 
     Attributes:
@@ -63,14 +61,13 @@ class Broker:
         identity: Cluster name and virtual host: the same from every client, and after every restart.
         asks: True if there is a management API to query.
         unasked: Why the management API is no longer queried; None while the API works.
-        unreadable: The reason why the policy of a queue without statistics is unknown; None if it is known.
         alarm: The reason of the broker's alarm, if it blocked a connection; else empty.
     """
 
     def __init__(
         self,
         connection: pika.BlockingConnection,
-        management: Management | None,
+        management: ManagementApi | None,
         *,
         within: float = ANSWER_WITHIN,
         reopen: Callable[[], pika.BlockingConnection] | None = None,
@@ -82,20 +79,18 @@ class Broker:
         self._reopen = reopen
         self._away: dict[str, QueueUnavailable] = {}
         self._place = f"{inner.params.host}:{inner.params.port}"
-        told: Mapping[str, Any] | None = inner.server_properties
-        if told is None:
+        properties: Mapping[str, Any] | None = inner.server_properties
+        if properties is None:
             raise _closed(self._place)
-        self.product = str(told.get("product", "unknown"))
-        self.version: Version = tuple(int(part) for part in re.findall(r"\d+", str(told.get("version", "")))[:3])
+        self.product = str(properties.get("product", "unknown"))
+        self.version: Version = tuple(int(part) for part in re.findall(r"\d+", str(properties.get("version", "")))[:3])
         self.vhost: str = inner.params.virtual_host
         self.user = str(getattr(inner.params.credentials, "username", "USER"))
         self.heartbeat = int(inner.params.heartbeat or 0)
-        self.identity = f"{told.get('cluster_name', self._place)}:{self.vhost}"
+        self.identity = f"{properties.get('cluster_name', self._place)}:{self.vhost}"
         self.unasked: Unanswered | None = None
-        self.unreadable: Unanswered | None = None
         self.asks = management is not None
         self._management = management
-        self._policies: Sequence[Policy] | None = None
 
     def exists(self, name: str) -> bool:
         """Return whether the queue exists, even if it cannot be reached; needs no permission."""
@@ -123,60 +118,43 @@ class Broker:
 
         return self._ask(f"whether queue {name!r} exists", declare, name), counted[-1]
 
-    def declare(self, wanted: Wanted) -> ChannelClosedByBroker | None:
+    def declare(self, planned: PlannedQueue) -> ChannelClosedByBroker | None:
         """Declare the queue; return None if it now exists with these arguments, else the broker's refusal."""
-        return self._declare(wanted.name, wanted.arguments, {"durable": True})
+        return self._declare(planned.name, planned.arguments, {"durable": True})
 
-    def look(self, wanted: Wanted, *, redeclare: bool) -> QueueState | None:
+    def queue(self, planned: PlannedQueue, *, redeclare: bool) -> ExistingQueue | None:
         """
         Return the state of the queue, as far as the broker reports it; None if the queue does not exist.
 
         Raises QueueUnavailable if the queue exists, and the broker cannot reach it now.
 
-        Without the management API and with `redeclare`, the probe declares the queue to learn its arguments.
-        Each refusal names one argument that differs, with its present value.
-        The probe uses this value in its next declaration, until no argument differs.
-        A declaration never changes an existing queue.
+        Without the management API and with `redeclare`, the probe declares the queue, which never changes an existing queue.
+        The broker accepts the declaration if the queue has the planned arguments; otherwise its refusal names one difference.
         """
-        if not self.exists(wanted.name):
+        name = planned.name
+        if not self.exists(name):
             return None
-        if wanted.name in self._away:
-            raise self._away[wanted.name]
+        if name in self._away:
+            raise self._away[name]
         if self._management is not None and self.unasked is None:
             try:
-                if (told := self._management.queue(wanted.name)) is not None:
-                    if told.state in _UNREACHABLE:
-                        got = (
-                            f"Expected queue {wanted.name!r} at {self._place} to be reachable, got: it is {told.state}."
-                        )
+                if (queue := self._management.queue(name)) is not None:
+                    if queue.state in _UNREACHABLE:
+                        got = f"Expected queue {name!r} at {self._place} to be reachable, got: it is {queue.state}."
                         raise QueueUnavailable(got, id=DOWN)
-                    return self.with_policies(told)
+                    return queue
             except Unanswered as error:
                 self.unasked = error
-        return self._learned(wanted) if redeclare else self._glimpsed(wanted.name)
-
-    def with_policies(self, queue: QueueState) -> QueueState:
-        """
-        Return the same queue with the policies that apply to it; return it unchanged if they are known, or stay unknown.
-
-        For a queue without statistics, the policies are computed from the list of all policies.
-        """
-        if queue.policy is not None or self._management is None or self.unasked is not None:
+        if not redeclare:
+            return self._glimpsed(name)
+        if (refused := self.declare(planned)) is None:
+            return ExistingQueue.as_planned(planned)
+        queue = self._glimpsed(name)
+        if (named := _INEQUIVALENT.search(refused.reply_text)) is None:
             return queue
-        try:
-            if self._policies is None:
-                self._policies = self._management.policies()
-            name, policy = in_force(self._policies, queue.name, queue.type or "classic")
-        except Unanswered as error:
-            self.unasked = error
-            return queue
-        except ValueError as error:
-            self.unreadable = Unanswered(
-                f"the check cannot read a pattern: {error}",
-                "run `check` again a minute after the queues were made; the worker process does so itself.",
-            )
-            return queue
-        return replace(queue, policy=policy, policy_name=name)
+        argument = named["name"]
+        first = Difference(argument, planned.arguments.get(argument), _value(named["current"]))
+        return replace(queue, difference=first)
 
     def queue_type(self, name: str) -> QueueType | None:
         """Return the type of a queue; None without permission to read the queue, or if the broker's refusal does not show the type (before 4.3)."""
@@ -238,11 +216,11 @@ class Broker:
             name,
         )
 
-    def _glimpsed(self, name: str) -> QueueState:
+    def _glimpsed(self, name: str) -> ExistingQueue:
         """
         Return the facts about an existing queue that an impossible declaration shows; this needs only the right to configure.
 
-        A broker compares the flags first, then the type.
+        A broker compares the flags first, so they are known; the type is known only if no other argument is refused before it.
         The TTL makes the declaration impossible, so that it creates nothing if the queue no longer exists.
         """
         flags = {"durable": True, "auto_delete": False}
@@ -258,34 +236,9 @@ class Broker:
             if differs["name"] == "x-queue-type":
                 type_ = queue_type({"x-queue-type": _value(differs["current"])})
             break
-        return QueueState(
+        return ExistingQueue(
             name, durable=flags["durable"], auto_delete=flags["auto_delete"], type=self.queue_type(name) or type_
         )
-
-    def _learned(self, wanted: Wanted) -> QueueState:
-        arguments: dict[str, str | int | bool] = dict(wanted.arguments)
-        flags = {"durable": True}
-        for _ in range(_MOST_ARGUMENTS):
-            refused = self._declare(wanted.name, arguments, flags)
-            if refused is None:
-                return QueueState(
-                    wanted.name,
-                    arguments,
-                    durable=flags["durable"],
-                    auto_delete=flags.get("auto_delete", False),
-                    type=queue_type(arguments),
-                )
-            differs = _INEQUIVALENT.search(refused.reply_text)
-            if differs is None:
-                break
-            name, current = differs["name"], _value(differs["current"])
-            if name in _FLAGS:
-                flags[name] = current == "true"
-            elif current is None:
-                arguments.pop(name, None)
-            else:
-                arguments[name] = current
-        return self._glimpsed(wanted.name)
 
     def _ask(
         self, what: str, question: Callable[[BlockingChannel], object], queue: str = ""
@@ -342,7 +295,7 @@ class Broker:
         except Silent as error:
             if error is not silent:
                 raise
-            got = f"Expected RabbitMQ at {self._place} to tell {what} within {self._within:g} s, got no answer."
+            got = f"Expected RabbitMQ at {self._place} to report {what} within {self._within:g} s, got no answer."
             raise QueueUnavailable(got, id="rabbitmq.unanswered") from error
         finally:
             inner._adapter_remove_timeout(timer)  # noqa: SLF001

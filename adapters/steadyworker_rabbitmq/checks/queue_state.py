@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
-from steadyworker_rabbitmq.topology import Wanted
+from steadyworker_rabbitmq.topology import PlannedQueue
 
 QueueType = Literal["quorum", "classic", "stream"]
 Values = Mapping[str, object]
@@ -15,7 +15,19 @@ _TYPES: Mapping[object, QueueType] = {"quorum": "quorum", "classic": "classic", 
 
 
 @dataclass(frozen=True, slots=True)
-class QueueState:
+class Difference:
+    """One argument that differs from the plan; None means not set."""
+
+    argument: str
+    expected: object = None
+    got: object = None
+
+    def __str__(self) -> str:
+        return f"{self.argument}: expected {_shown(self.expected)}, got {_shown(self.got)}"
+
+
+@dataclass(frozen=True, slots=True)
+class ExistingQueue:
     """
     A queue that exists.
 
@@ -30,6 +42,7 @@ class QueueState:
         consumer_timeout: The delivery timeout of its present consumers, in ms, if the management API reports one.
         state: The queue's state in the management API, such as `running` or `down`; empty if unknown.
         messages, message_bytes: The number of its messages, and the bytes of their bodies, as of some seconds ago; 0 if unknown.
+        difference: The first difference from the plan, if the arguments are unknown, and the broker refused the planned ones.
     """
 
     name: str
@@ -43,6 +56,12 @@ class QueueState:
     state: str = ""
     messages: int = 0
     message_bytes: int = 0
+    difference: Difference | None = None
+
+    @classmethod
+    def as_planned(cls, planned: PlannedQueue) -> ExistingQueue:
+        """Return the state of a queue that the broker has just confirmed to match the plan; its policy is unknown."""
+        return cls(planned.name, planned.arguments, type=queue_type(planned.arguments))
 
     def number(self, key: str) -> int | None:
         """Return the number in force: as in the broker, the lower one if the queue and its policy both set it."""
@@ -71,37 +90,20 @@ def queue_type(arguments: Mapping[str, object]) -> QueueType:
     return _TYPES.get(arguments.get("x-queue-type"), "classic")
 
 
-def as_wanted(wanted: Wanted) -> QueueState:
-    """Return the state of a queue that the broker has just confirmed to match the plan."""
-    return QueueState(wanted.name, wanted.arguments, type=queue_type(wanted.arguments))
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """One argument that differs from the plan; None means not set."""
-
-    argument: str
-    wanted: object = field(default=None)
-    got: object = field(default=None)
-
-    def __str__(self) -> str:
-        return f"{self.argument}: expected {_shown(self.wanted)}, got {_shown(self.got)}"
-
-
-def differences(wanted: Wanted, actual: QueueState) -> list[Difference]:
+def differences(planned: PlannedQueue, queue: ExistingQueue) -> list[Difference]:
     """
     Return every argument that the queue lacks, has in addition, or has with another value.
 
-    The list is empty if the queue's arguments are unknown.
+    If the queue's arguments are unknown, the list has at most the first of them.
 
     A value from a policy counts as if an argument set it.
     """
-    if actual.arguments is None:
-        return []
-    names = {**wanted.arguments, **actual.arguments}
-    policies = {f"x-{key}": value for key, value in (actual.policy or {}).items()}
-    pairs = [(name, wanted.arguments.get(name), {**policies, **actual.arguments}.get(name)) for name in names]
-    return [Difference(name, ours, theirs) for name, ours, theirs in pairs if ours != theirs]
+    if queue.arguments is None:
+        return [queue.difference] if queue.difference is not None else []
+    names = {**planned.arguments, **queue.arguments}
+    policies = {f"x-{key}": value for key, value in (queue.policy or {}).items()}
+    pairs = [(name, planned.arguments.get(name), {**policies, **queue.arguments}.get(name)) for name in names]
+    return [Difference(name, expected, got) for name, expected, got in pairs if expected != got]
 
 
 def _shown(value: object) -> str:

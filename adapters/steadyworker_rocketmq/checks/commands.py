@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from steadyworker.network.url import Address
-from steadyworker_rocketmq.remoting import Broker
+from steadyworker_rocketmq.remoting import RocketmqBroker
 
 
 class Commands:
@@ -22,7 +22,7 @@ class Commands:
         brokers: The brokers that the commands are for.
     """
 
-    def __init__(self, servers: Sequence[Address], brokers: Iterable[Broker]) -> None:
+    def __init__(self, servers: Sequence[Address], brokers: Iterable[RocketmqBroker]) -> None:
         text = ";".join(map(str, servers))
         self._servers = f"-n '{text}'" if len(servers) > 1 else f"-n {text}"
         self._clusters = sorted({broker.cluster for broker in brokers if broker.cluster}) or ["CLUSTER"]

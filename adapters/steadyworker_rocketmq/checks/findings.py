@@ -2,39 +2,38 @@
 Findings: the problems of these brokers, topics and groups, each with its remedy.
 
 These checks ask the name servers and the brokers, and change nothing.
-Without `?namesrv=`, only the proxies are asked, and a note says what was not checked.
+Without `?namesrv=`, only the proxies are asked, and a note lists what was not checked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from steadyworker.adapter import QueueSpec, Settings
 from steadyworker.errors import BrokerUnavailable, ConfigError, Finding
+from steadyworker.findings import FindingTexts
 from steadyworker.network.errors import Refused
 from steadyworker_rocketmq.checks.brokers import broker_findings
 from steadyworker_rocketmq.checks.topics import group_findings, topic_findings
-from steadyworker_rocketmq.checks.versions import version_of
 from steadyworker_rocketmq.errors import is_lacking_right, translated
-from steadyworker_rocketmq.names import Names, problems
-from steadyworker_rocketmq.remoting import Broker, Remoting
+from steadyworker_rocketmq.names import QueueNames
+from steadyworker_rocketmq.remoting import Remoting, RocketmqBroker
 from steadyworker_rocketmq.topology import delay_levels
-from steadyworker_rocketmq.url import BrokerUrl
+from steadyworker_rocketmq.url import RocketmqUrl
+
+_finding = FindingTexts("steadyworker_rocketmq")
 
 
-def find(remoting: Remoting, url: BrokerUrl, names: Names, spec: QueueSpec, settings: Settings) -> Iterator[Finding]:
+def find(
+    remoting: Remoting, url: RocketmqUrl, names: QueueNames, spec: QueueSpec, settings: Settings
+) -> Iterator[Finding]:
     """Yield all findings of name servers and brokers; raises what `Remoting` raises if no name server replies."""
     brokers = remoting.brokers()
     if not brokers:
-        what = "The name server knows no broker."
-        yield Finding(
-            "warning",
-            what,
-            "start the broker, and set namesrvAddr in broker.conf to the name server's address.",
-            id="rocketmq.no-broker",
-        )
+        yield _finding("rocketmq.no-broker")
         return
-    alive: list[Broker] = []
+    alive: list[RocketmqBroker] = []
     for broker in brokers:
         found, replies = _asked(f"Broker {broker.name}", str(url), broker_findings(remoting, broker, url, settings))
         yield from found
@@ -42,14 +41,6 @@ def find(remoting: Remoting, url: BrokerUrl, names: Names, spec: QueueSpec, sett
             alive.append(broker)
     if not alive:
         return
-    versions = {version_of(remoting.version(broker)) for broker in alive}
-    for problem in dict.fromkeys(problem for version in versions for problem in problems(names, version or None)):
-        yield Finding(
-            "error",
-            problem,
-            "take the name that it proposes; until then `run` exits with code 78.",
-            id="rocketmq.topic-name",
-        )
     if url.driver == "remoting":
         yield from _asked("The delay levels", str(url), _level_findings(remoting, alive, url))[0]
     if settings.topology != "trust":
@@ -58,7 +49,7 @@ def find(remoting: Remoting, url: BrokerUrl, names: Names, spec: QueueSpec, sett
         yield from _asked("The consumer groups", str(url), group_findings(remoting, alive, url, names, settings))[0]
 
 
-def _level_findings(remoting: Remoting, brokers: Iterable[Broker], url: BrokerUrl) -> Iterator[Finding]:
+def _level_findings(remoting: Remoting, brokers: Iterable[RocketmqBroker], url: RocketmqUrl) -> Iterator[Finding]:
     """Yield an error if the brokers' delay levels differ, or have no meaning."""
     try:
         delay_levels(remoting, brokers, url)
@@ -68,15 +59,17 @@ def _level_findings(remoting: Remoting, brokers: Iterable[Broker], url: BrokerUr
 
 def unseen() -> Finding:
     """Return a note for a URL without name servers."""
-    what = "The URL names no name server, so version, group and retention were not checked, and dead letters cannot be read."
-    return Finding("note", what, "add ?namesrv=host:9876 to --broker.", id="rocketmq.no-name-server")
+    return _finding("rocketmq.no-name-server")
 
 
 def refused(error: Refused) -> Finding:
     """Return an error for a refusal that no later try can mend."""
-    return Finding(
-        "error", f"{error}", "correct --broker; until then `run` exits with code 78.", id=error.id or "rocketmq.refused"
-    )
+    return of_error(_finding("rocketmq.refused", error=error), error)
+
+
+def of_error(finding: Finding, error: BrokerUnavailable) -> Finding:
+    """Return the finding with the id of its cause, if the cause has one."""
+    return replace(finding, id=error.id or finding.id)
 
 
 def _asked(subject: str, place: str, findings: Iterable[Finding]) -> tuple[list[Finding], bool]:
@@ -92,18 +85,11 @@ def _asked(subject: str, place: str, findings: Iterable[Finding]) -> tuple[list[
     except Refused as error:
         if not is_lacking_right(error.__cause__):
             raise
+        # Its texts are here, because the catalogue explains the id by what brokers write.
         what = f"{subject} could not be checked as a whole: {error}"
-        return [
-            *found,
-            Finding(
-                "error",
-                what,
-                "grant it; until then jobs wait, or their retries and dead letters fail.",
-                id=error.id or "rocketmq.not-authorized",
-            ),
-        ], True
+        remedy = "grant it; until then jobs wait, or their retries and dead letters fail."
+        return [*found, Finding("error", what, remedy, id=error.id or "rocketmq.not-authorized")], True
     except BrokerUnavailable as error:
-        what = f"{subject} could not be checked as a whole: {error}"
-        remedy = "start it; or set brokerIP1 in broker.conf to an address that this host reaches."
-        return [*found, Finding("warning", what, remedy, id=error.id or "rocketmq.broker-unreachable")], False
+        unreachable = _finding("rocketmq.broker-unreachable", subject=subject, error=error)
+        return [*found, of_error(unreachable, error)], False
     return found, True

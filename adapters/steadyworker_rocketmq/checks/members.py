@@ -6,10 +6,14 @@ from collections.abc import Iterator
 
 from steadyworker.adapter import Clock
 from steadyworker.errors import BrokerUnavailable, Finding
+from steadyworker.findings import FindingTexts
 from steadyworker_rocketmq.errors import translated
-from steadyworker_rocketmq.names import Names
-from steadyworker_rocketmq.remoting import Login, Remoting
-from steadyworker_rocketmq.url import BrokerUrl
+from steadyworker_rocketmq.names import QueueNames
+from steadyworker_rocketmq.remoting import Remoting
+from steadyworker_rocketmq.topology import login_of
+from steadyworker_rocketmq.url import RocketmqUrl
+
+_finding = FindingTexts("steadyworker_rocketmq")
 
 MEMBERS_REMEDY = (
     "name the proxies' remoting ports (remotingListenPort in rmq-proxy.json, 8080 by default) "
@@ -17,14 +21,12 @@ MEMBERS_REMEDY = (
 )
 
 
-def member_findings(url: BrokerUrl, names: Names, clock: Clock) -> Iterator[Finding]:
+def member_findings(url: RocketmqUrl, names: QueueNames, clock: Clock) -> Iterator[Finding]:
     """Yield a warning for each proxy whose remoting port does not count members."""
-    login = Login(url.user, url.password) if url.user else None
-    with Remoting(url.namesrv or (), login, clock) as remoting:
+    with Remoting(url.namesrv or (), login_of(url), clock) as remoting:
         for proxy in url.members or ():
             try:
                 with translated(str(proxy)):
                     remoting.members(names.group, proxy)
             except BrokerUnavailable as error:
-                what = f"The consumers of group {names.group!r} could not be counted at the remoting port of a proxy: {error}"
-                yield Finding("warning", what, f"{MEMBERS_REMEDY}, or members=off.", id="rocketmq.members-uncounted")
+                yield _finding("rocketmq.members-uncounted", group=names.group, error=error, remedy=MEMBERS_REMEDY)

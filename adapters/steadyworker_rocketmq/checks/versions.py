@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from steadyworker.errors import Finding
+from steadyworker.findings import FindingTexts
 from steadyworker_rocketmq.url import Driver
+
+_finding = FindingTexts("steadyworker_rocketmq")
 
 Version = tuple[int, ...]
 
@@ -25,7 +28,6 @@ The versions that lose a message when a consumer sends it back for the last time
 
 Tried with rocketmq-client-python on 5.4.0 (NullPointerException in `TopicValidator.isSystemTopic`); 4.9.7 keeps the message.
 """
-
 
 LOSES_BY_REVIVAL: Version = (5, 1)
 """
@@ -53,27 +55,9 @@ def version_findings(text: str, driver: Driver, broker: str) -> Iterator[Finding
     if not version:
         return
     if version < oldest:
-        what = (
-            f"Expected RocketMQ {'.'.join(map(str, oldest))} or newer, got {text} at {broker}, which is not supported."
-        )
-        yield Finding("warning", what, "upgrade the broker.", id="rocketmq.too-old")
+        yield _finding("rocketmq.too-old", oldest=".".join(map(str, oldest)), version=text, broker=broker)
     for cve, harm, fixed in _WEAKNESSES:
         if version < fixed.get(version[0], (0,)):
-            what = f"Every host that reaches broker {broker} ({text}) can {harm} ({cve})."
-            yield Finding(
-                "warning",
-                what,
-                "upgrade the broker, or close its ports to all but its clients.",
-                id="rocketmq.known-weakness",
-            )
+            yield _finding("rocketmq.known-weakness", broker=broker, version=text, harm=harm, cve=cve)
     if any(first <= version < end for first, end in LOSES_LAST_SEND_BACK):
-        what = (
-            f"Broker {broker} ({text}) loses a message that another application's consumer sends back for the last time; "
-            "SteadyWorker sends no message back."
-        )
-        yield Finding(
-            "note",
-            what,
-            "let consumers of this cluster publish each failed message to a topic of their own, and acknowledge it.",
-            id="rocketmq.loses-last-send-back",
-        )
+        yield _finding("rocketmq.loses-last-send-back", broker=broker, version=text)

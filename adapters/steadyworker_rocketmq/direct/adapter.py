@@ -14,37 +14,19 @@ What was tried with rocketmq-client-python 0.5.0rc2 on 4.9.7:
 from __future__ import annotations
 
 import secrets
-from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from steadyworker.adapter import (
-    Capabilities,
-    Delays,
-    Delivery,
-    OutgoingMessage,
-    QueueSpec,
-    Settings,
-    Settle,
-    Settled,
-    Sink,
-)
-from steadyworker.network.iothread import IoThread
-from steadyworker.network.loop import PlainLoop
+from steadyworker.adapter import Capabilities, Delays, QueueSpec, Settings
 from steadyworker.network.preparation import Preparation
-from steadyworker.network.settlement import OnSettled
-from steadyworker_rocketmq.adapter import LATE, Base
-from steadyworker_rocketmq.deadletters import RocketmqDeadLetters
-from steadyworker_rocketmq.direct.consumer import Consumer
+from steadyworker_rocketmq.adapter import LATE, SILENT, RocketmqAdapter
+from steadyworker_rocketmq.direct.consumer import DirectConsumer
 from steadyworker_rocketmq.direct.member import LOCKED_FOR
-from steadyworker_rocketmq.direct.publisher import Publisher
+from steadyworker_rocketmq.direct.publisher import DirectPublisher
 from steadyworker_rocketmq.errors import translated
-from steadyworker_rocketmq.topology import Prepared, delay_levels, prepare_at, remoting_of
-
-_SILENT = 120.0
-"""Seconds after which a broker has forgotten a member that sends no heartbeats (its channel's expiry)."""
+from steadyworker_rocketmq.topology import PreparedTopics, delay_levels, prepare_at, remoting_of
 
 
-class DirectAdapter(Base):
+class DirectAdapter(RocketmqAdapter):
     """
     The adapter for one queue at some brokers and one worker process; it connects at its first use.
 
@@ -54,20 +36,21 @@ class DirectAdapter(Base):
       So one long job delays the messages behind it in its queue, and a topic's jobs run at most one for each queue.
     - A message of a killed worker comes again after up to 60 s, when its queue's lock ends.
     - A delivery outlives a cut connection: the next connection renews the lock, and acknowledges.
-      While no broker runs, no other worker can take its message; if another one locks the queue first afterwards, it is `Lost`.
+      While no broker runs, no other worker can receive its message; if another one locks the queue first afterwards, the delivery is `Lost`.
     - A delay is rounded up to one of the broker's levels.
     - A broker writes places to its disk every 5 s.
       So after its crash, messages that were acknowledged shortly before come again; the ledger answers them from its record.
     """
 
+    _consumer: DirectConsumer
+
     def __init__(self, url: str, spec: QueueSpec, settings: Settings) -> None:
         super().__init__(url, spec, settings)
         self._levels = self._first.delay_levels
         self._preparation = Preparation(self._prepare)
-        self._io = IoThread(f"rocketmq {spec.queue}", settings.clock, PlainLoop)
-        self._publisher = Publisher(self._url, self._names, self._preparation, settings)
+        self._publisher = DirectPublisher(self._url, self._names, self._preparation, settings)
         id_ = f"{settings.consumer}@{secrets.token_hex(6)}"
-        self._consumer = Consumer(self._io, self._url, self._names, self._preparation, id_, spec, settings)
+        self._consumer = DirectConsumer(self._io, self._url, self._names, self._preparation, id_, spec, settings)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -78,43 +61,16 @@ class DirectAdapter(Base):
             counts_consumers=True,
             counts_holders=True,
             reports_name=False,
-            forgets_consumers_within=_SILENT,
+            forgets_consumers_within=SILENT,
             redelivers_within=LATE * LOCKED_FOR,
             holds_dead_letters=False,
             loses_unacked=False,
             max_body=self._settings.max_body,
         )
 
-    @property
-    def last_turn(self) -> float | None:
-        """The time (monotonic clock) of the I/O thread's last turn; None before `start`."""
-        return self._io.last_turn if self._consumer.started else None
-
-    def start(self, sink: Sink) -> None:
-        """Start to consume."""
-        self._consumer.start(sink)
-
-    def prefetch(self, count: int) -> None:
-        """Set the prefetch; with 0 and nothing held, this adapter is no member of the group."""
-        self._consumer.prefetch(count)
-
-    def publish(self, message: OutgoingMessage) -> None:
-        """Return when a broker has stored the message; raises PublishFailed or one of its subclasses, or ValueError."""
-        self._publisher.publish(message)
-
-    def settle(self, delivery: Delivery, how: Settle) -> Settled:
-        """Return when the broker has replied to the settlement; raises StaleDelivery or Unsettled."""
-        return self._consumer.settle(delivery, how)
-
-    def settle_async(self, delivery: Delivery, how: Settle, on_settled: OnSettled) -> None:
-        """Settle as `settle` does, but return at once (`SettlesAsync`)."""
-        self._consumer.settle_async(delivery, how, on_settled)
-
     def exists(self) -> bool:
         """Return whether a name server knows the work topic."""
-        url = self._url()
-        with translated(str(url)), remoting_of(url, self._settings.clock) as remoting:
-            return remoting.route(self._names.work) is not None
+        return self._at_name_server()
 
     def consumers(self) -> int:
         """Return the number of members of the consumer group."""
@@ -122,16 +78,7 @@ class DirectAdapter(Base):
         with translated(str(url)), remoting_of(url, self._settings.clock) as remoting:
             return len(remoting.members(self._names.group))
 
-    def dead_letters(self) -> AbstractContextManager[RocketmqDeadLetters]:
-        """Read the dead letters from the brokers."""
-        return self._dead_letters(self.publish, self._publisher.send)
-
-    def stop(self, within: float) -> None:
-        """Release every delivery and close."""
-        self._io.stop(within)
-        self._publisher.close()
-
-    def _prepare(self) -> Prepared:
+    def _prepare(self) -> PreparedTopics:
         """Make topics and group, and read the brokers' delay levels; raises BrokerUnavailable or ConfigError."""
         url = self._url()
         prepared = prepare_at(url, self._names, self._settings.topology, self._settings.clock)

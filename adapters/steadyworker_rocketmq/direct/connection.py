@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 
 from steadyworker.errors import BrokerUnavailable
 from steadyworker.network.iothread import IoThread, Timer
-from steadyworker_rocketmq.direct.member import Member
+from steadyworker_rocketmq.direct.member import GroupMember
 from steadyworker_rocketmq.errors import unavailable
 
 Answer = TypeVar("Answer")
 
 
-class Link:
+class DirectLink:
     """
     The connection of one member; only for the I/O thread.
 
@@ -31,7 +31,7 @@ class Link:
     def __init__(
         self,
         io: IoThread,
-        connect: Callable[[], Member],
+        connect: Callable[[], GroupMember],
         place: Callable[[], str],
         up: Callable[[], None],
         down: Callable[[BrokerUnavailable], None],
@@ -43,10 +43,10 @@ class Link:
         self._up = up
         self._down = down
         self._on_end = ended
-        self._member: Member | None = None
+        self._member: GroupMember | None = None
         self._opening = False
         self._closing = False
-        self._calls: deque[tuple[Callable[[Member], Any], Callable[[Future[Any]], None]]] = deque()
+        self._calls: deque[tuple[Callable[[GroupMember], Any], Callable[[Future[Any]], None]]] = deque()
         self._busy = False
         self._deadline: Timer | None = None
 
@@ -66,7 +66,7 @@ class Link:
             self._opening = True
             self._io.in_background(self._connect, self._opened)
 
-    def run(self, work: Callable[[Member], Answer], then: Callable[[Future[Answer]], None]) -> None:
+    def run(self, work: Callable[[GroupMember], Answer], then: Callable[[Future[Answer]], None]) -> None:
         """
         Run a blocking call after all earlier ones, and then call `then` with its result.
 
@@ -97,7 +97,7 @@ class Link:
         self._deadline = self._io.after(within, self._give_up)
         self._ended()
 
-    def _opened(self, answer: Future[Member]) -> None:
+    def _opened(self, answer: Future[GroupMember]) -> None:
         self._opening = False
         if (error := answer.exception()) is not None:
             if not self._closing:
@@ -125,7 +125,7 @@ class Link:
             self._busy = False
             if member is not self._member:  # aborted now, or meanwhile
                 self._io.in_background(member.close, ignore)
-                if error is None:  # what it took or settled is taken or settled again: the calls allow that
+                if error is None:  # what it received or settled is received or settled again: the calls allow that
                     answer = Future()
                     answer.set_exception(ConnectionError("the connection was given up"))
             self._io.guard(lambda: then(answer))

@@ -9,7 +9,7 @@ The consuming side of one queue at the brokers. A delivery outlives its connecti
 
 **A member** of the consumer group exists while the prefetch is above 0 or a delivery is held.
 **A beat** every few seconds shows that the brokers reply, and renews the locks of what is held.
-**A search** takes as many messages as the prefetch allows; if it finds none, the next one comes after a pause of up to 1 s.
+**A search** receives as many messages as the prefetch allows; if it finds none, the next one comes after a pause of up to 1 s.
 
 `direct.connection.py` has the connection, `direct.member.py` the calls, and `direct.held.py` the deliveries that are held.
 """
@@ -27,14 +27,15 @@ from steadyworker.network.backoff import USEFUL_AFTER
 from steadyworker.network.iothread import IoThread, Timer
 from steadyworker.network.preparation import Preparation
 from steadyworker.network.settlement import Settlement
-from steadyworker_rocketmq.direct.connection import Link, ignore
-from steadyworker_rocketmq.direct.held import Held
-from steadyworker_rocketmq.direct.member import HOLDERS_FIRST, Member, NoTopicError, Taken
+from steadyworker_rocketmq.direct.connection import DirectLink, ignore
+from steadyworker_rocketmq.direct.held import DirectHeld
+from steadyworker_rocketmq.direct.member import HOLDERS_FIRST, GroupMember, LockedMessage, NoTopicError
 from steadyworker_rocketmq.direct.places import Places
-from steadyworker_rocketmq.names import Names
-from steadyworker_rocketmq.remoting import Queue
-from steadyworker_rocketmq.topology import Prepared, remoting_of
-from steadyworker_rocketmq.url import BrokerUrl
+from steadyworker_rocketmq.held import EPOCH
+from steadyworker_rocketmq.names import QueueNames
+from steadyworker_rocketmq.remoting import TopicQueue
+from steadyworker_rocketmq.topology import PreparedTopics, remoting_of
+from steadyworker_rocketmq.url import RocketmqUrl
 
 _BEAT_EVERY = 5.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
@@ -44,7 +45,7 @@ _HURRY = (1.0, 4.0)
 """The shortest and the longest wait before a reconnect while deliveries are held; both are short, because locks expire."""
 
 
-class Epoch:
+class DirectEpoch:
     """
     The one epoch of an adapter: membership, searches and deliveries; only the I/O thread may call its methods.
 
@@ -56,9 +57,11 @@ class Epoch:
         window: Returns the current prefetch.
     """
 
-    number = 1
+    number = EPOCH
 
-    def __init__(self, link: Link, io: IoThread, held: Held, clock: Clock, window: Callable[[], int]) -> None:
+    def __init__(
+        self, link: DirectLink, io: IoThread, held: DirectHeld, clock: Clock, window: Callable[[], int]
+    ) -> None:
         self._link = link
         self._io = io
         self._held = held
@@ -106,7 +109,7 @@ class Epoch:
         self.pause()
         self._held.release_all()
         if self._joined and self._link.is_open:
-            self._link.run(Member.leave, ignore)
+            self._link.run(GroupMember.leave, ignore)
 
     def pause(self) -> None:
         """Stop all timers, because the connection is lost."""
@@ -119,12 +122,12 @@ class Epoch:
 
     def _set_joined(self, *, joined: bool) -> None:
         if self._joined and not joined:
-            self._link.run(Member.leave, ignore)
+            self._link.run(GroupMember.leave, ignore)
         self._joined = joined
         self._beat()
 
     def _beat(self) -> None:
-        """Renew the locks of this member, and tell the brokers that it lives."""
+        """Renew the locks of this member, and send heartbeats."""
         if self._next_beat is not None:
             self._next_beat.cancel()
         self._next_beat = self._io.after(_BEAT_EVERY, self._beat)
@@ -140,7 +143,7 @@ class Epoch:
             self._beat()
 
     def _search(self) -> None:
-        """Take messages, unless a search is under way."""
+        """Ask for messages, unless a search is under way."""
         if self._next_search is not None:
             self._next_search.cancel()
             self._next_search = None
@@ -152,19 +155,19 @@ class Epoch:
             return
         self._searching = True
         but = self._held.queues
-        self._link.run(lambda member: member.take(free, but), self._found)
+        self._link.run(lambda member: member.receive(free, but), self._found)
 
-    def _found(self, answer: Future[list[Taken]]) -> None:
+    def _found(self, answer: Future[list[LockedMessage]]) -> None:
         self._searching = False
         if answer.exception() is not None:
             return  # the connection is lost
         found = answer.result()
         spare = []
-        for taken in found:
+        for locked in found:
             if not self._over and len(self._held) < self._window():
-                self._held.add(taken)
+                self._held.add(locked)
             else:
-                spare.append(taken.queue)
+                spare.append(locked.queue)
         if spare:
             self._link.run(lambda member: member.free(spare), ignore)
         if found:
@@ -175,7 +178,7 @@ class Epoch:
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
 
-class Consumer(consumer.Consumer[Link, Epoch]):
+class DirectConsumer(consumer.Consumer[DirectLink, DirectEpoch]):
     """
     The consumer of one queue (`steadyworker.network.consumer`).
 
@@ -192,9 +195,9 @@ class Consumer(consumer.Consumer[Link, Epoch]):
     def __init__(
         self,
         io: IoThread,
-        url: Callable[[], BrokerUrl],
-        names: Names,
-        preparation: Preparation[Prepared],
+        url: Callable[[], RocketmqUrl],
+        names: QueueNames,
+        preparation: Preparation[PreparedTopics],
         id_: str,
         spec: QueueSpec,
         settings: Settings,
@@ -205,17 +208,17 @@ class Consumer(consumer.Consumer[Link, Epoch]):
         self._preparation = preparation
         self._id = id_
         self._clock = settings.clock
-        self._queues: list[Queue] = []
+        self._queues: list[TopicQueue] = []
         self._places = Places()
-        self.link = Link(io, self._connect, lambda: str(url()), self._up, self._down, self._ended)
-        self._held = Held(Epoch.number, self.link, spec, self._clock, self.tell, lambda: self._window, self._adjust)
-        self._only = Epoch(self.link, io, self._held, self._clock, lambda: self._window)
+        self.link = DirectLink(io, self._connect, lambda: str(url()), self._up, self._down, self._ended)
+        self._held = DirectHeld(self.link, spec, self._clock, self.tell, lambda: self._window, self._adjust)
+        self._only = DirectEpoch(self.link, io, self._held, self._clock, lambda: self._window)
 
-    def _connect(self) -> Member:
+    def _connect(self) -> GroupMember:
         """Return an open member; blocking."""
         self._preparation.prepared()
         remoting = remoting_of(self._url(), self._clock)
-        member = Member(remoting, self._names, self._id, self._clock, self._queues, self._places)
+        member = GroupMember(remoting, self._names, self._id, self._clock, self._queues, self._places)
         try:
             member.open()
             self._queues = member.queues
@@ -232,7 +235,7 @@ class Consumer(consumer.Consumer[Link, Epoch]):
         self._held.abandon()
 
     def _go(self) -> None:
-        """Take the next step towards Connected."""
+        """Do the next step towards Connected."""
         if not self._io.stopping and not self.link.is_open:
             self.link.open()
 

@@ -1,15 +1,15 @@
 """
-One member of a consumer group, which takes messages from queues that it has locked; blocking, for one thread at a time.
+One member of a consumer group, which receives messages from queues that it has locked; blocking, for one thread at a time.
 
 A broker keeps one number for each queue and group: the place up to which the group has consumed.
-So only the first message behind that place is ever taken, and only under the queue's lock.
+So a member receives only the first message behind that place, and only under the queue's lock.
 
 | step | request | by |
 |---|---|---|
 | join the group | heartbeat | `beat` |
-| find queues in which messages wait | statistics of the group | `take` |
-| lock one of them, so that no other member takes from it | lock | `take`, `keep` |
-| get its first message | pull | `take` |
+| find queues in which messages wait | statistics of the group | `receive` |
+| lock one of them, so that no other member receives from it | lock | `receive`, `keep` |
+| get its first message | pull | `receive` |
 | acknowledge | the new place, and then the end of the lock | `finish` |
 | release | the end of the lock | `free` |
 
@@ -32,9 +32,9 @@ from steadyworker.adapter import Clock
 from steadyworker.network.errors import Foreign, Silent
 from steadyworker_rocketmq.direct.places import Places, places_of
 from steadyworker_rocketmq.errors import is_refused_login
-from steadyworker_rocketmq.frames import Reply
-from steadyworker_rocketmq.names import Names
-from steadyworker_rocketmq.remoting import Broker, Queue, Remoting, RemotingError
+from steadyworker_rocketmq.frames import RemotingReply
+from steadyworker_rocketmq.names import QueueNames
+from steadyworker_rocketmq.remoting import Remoting, RemotingError, RocketmqBroker, TopicQueue
 from steadyworker_rocketmq.stored import Stored
 
 LOCKED_FOR = 60.0
@@ -51,7 +51,7 @@ _SILENT_FOR = 15.0
 
 HOLDERS_FIRST = 6.0
 """
-For this many seconds after a broker is there again, a member takes no message from it.
+For this many seconds after a broker is there again, a member receives no message from it.
 
 A restarted broker has lost all locks; the pause lets members that hold messages lock their queues again first.
 """
@@ -71,24 +71,24 @@ class NoTopicError(RemotingError):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Taken:
+class LockedMessage:
     """
-    A message that a member has taken; the queue stays locked until `finish` or `free`.
+    A message that a member has received; the queue stays locked until `finish` or `free`.
 
     Attributes:
         queue: The queue.
         message: The message.
         at: The time (monotonic clock) at which the queue was locked.
-        run: The number of messages that were taken from the queue under the same lock before.
+        run: The number of messages that were received from the queue under the same lock before.
     """
 
-    queue: Queue
+    queue: TopicQueue
     message: Stored
     at: float
     run: int = 0
 
 
-class State(Enum):
+class LockState(Enum):
     """The state of a message that a member holds: as it was, or consumed, or another member has its queue."""
 
     OURS = "ours"
@@ -103,14 +103,14 @@ class Finished:
 
     Attributes:
         done: False if another member has the queue, and has not consumed the message.
-        following: The queue's next message, if it was taken at once.
+        following: The queue's next message, if it was received at once.
     """
 
     done: bool
-    following: Taken | None = None
+    following: LockedMessage | None = None
 
 
-class Member:
+class GroupMember:
     """
     One member of a consumer group.
 
@@ -129,10 +129,10 @@ class Member:
     def __init__(
         self,
         remoting: Remoting,
-        names: Names,
+        names: QueueNames,
         id_: str,
         clock: Clock,
-        queues: Sequence[Queue] = (),
+        queues: Sequence[TopicQueue] = (),
         places: Places | None = None,
     ) -> None:
         self._remoting = remoting
@@ -144,9 +144,9 @@ class Member:
         self.queues = list(queues)
         self._masters = {queue.broker.name: queue.broker for queue in queues}
         self._routed_at = 0.0
-        self._failed: set[Broker] = set()
-        self._silent_until: dict[Broker, float] = {}
-        self._back_at: dict[Broker, float] = {}
+        self._failed: set[RocketmqBroker] = set()
+        self._silent_until: dict[RocketmqBroker, float] = {}
+        self._back_at: dict[RocketmqBroker, float] = {}
 
     def open(self) -> None:
         """Ask a name server for the queues, and each broker whether it replies; raises NoTopicError if there is no topic."""
@@ -160,12 +160,12 @@ class Member:
         self.beat(joined=False)
 
     @property
-    def brokers(self) -> list[Broker]:
+    def brokers(self) -> list[RocketmqBroker]:
         """The brokers that have a part of the topic."""
         return list(dict.fromkeys(queue.broker for queue in self.queues))
 
     def beat(self, *, joined: bool) -> None:
-        """Tell each broker that this client lives, and whether it is a member of the group."""
+        """Send a heartbeat to each broker, which then counts this client as a member of the group if it has joined."""
         if self._clock.monotonic() - self._routed_at > _ROUTE_EVERY:
             with suppress(*_FAILURES):  # the brokers serve without a name server
                 self._route()
@@ -178,65 +178,64 @@ class Member:
         fields = {"clientID": self._id, "producerGroup": "", "consumerGroup": self._group}
         self._at_each(self.brokers, lambda broker: self._ask(broker, _LEAVE, fields))
 
-    def take(self, most: int, but: Collection[Queue]) -> list[Taken]:
-        """Take at most this many messages, each from another queue, from none of the queues in `but`."""
+    def receive(self, most: int, but: Collection[TopicQueue]) -> list[LockedMessage]:
+        """Lock queues, and return at most this many messages, each the first of another queue, from none of the queues in `but`."""
         found, made_again = self._waiting()
         waiting = [queue for queue in found if queue not in but]
         random.shuffle(waiting)  # so that two members rarely try the same queue
-        taken: list[Taken] = []
-        spare: list[Queue] = []
+        received: list[LockedMessage] = []
+        spare: list[TopicQueue] = []
         # Most tries succeed at once; where other members were faster, a second try for all other queues finds what is left.
         for part in (waiting[:most], waiting[most:]):
-            if len(taken) == most or not part:
+            if len(received) == most or not part:
                 break
             at = self._clock.monotonic()
             for queue in self._locked(part):
                 first = None
-                if len(taken) < most:
+                if len(received) < most:
                     with self._failures_of(queue.broker):
                         first = self._first(queue, made_again=queue in made_again)
                 if first is None:
                     spare.append(queue)
                 else:
-                    taken.append(Taken(queue, first, at))
+                    received.append(LockedMessage(queue, first, at))
         if spare:
             self.free(spare)
-        return taken
+        return received
 
-    def keep(self, held: Iterable[Taken]) -> dict[Taken, State]:
+    def keep(self, held: Iterable[LockedMessage]) -> dict[LockedMessage, LockState]:
         """Renew the locks of these messages, and return the state of each; without those whose broker did not reply."""
-        found: dict[Taken, State] = {}
-        by_broker: dict[Broker, list[Taken]] = {}
-        for taken in held:
-            by_broker.setdefault(self._now(taken.queue).broker, []).append(taken)
+        found: dict[LockedMessage, LockState] = {}
+        by_broker: dict[RocketmqBroker, list[LockedMessage]] = {}
+        for each in held:
+            by_broker.setdefault(self._now(each.queue).broker, []).append(each)
 
-        def renew(broker: Broker) -> None:
-            theirs = by_broker[broker]
-            locked = self._lock_at(broker, [taken.queue for taken in theirs])
-            for taken in theirs:
-                if self._place(self._now(taken.queue)) > taken.message.offset:
-                    found[taken] = State.CONSUMED
+        def renew(broker: RocketmqBroker) -> None:
+            queues = self._lock_at(broker, [each.queue for each in by_broker[broker]])
+            for each in by_broker[broker]:
+                if self._place(self._now(each.queue)) > each.message.offset:
+                    found[each] = LockState.CONSUMED
                 else:
-                    found[taken] = State.OURS if taken.queue in locked else State.ELSEWHERE
+                    found[each] = LockState.OURS if each.queue in queues else LockState.ELSEWHERE
 
         self._at_each(by_broker, renew)
         return found
 
-    def finish(self, taken: Taken, *, in_doubt: bool, go_on: bool) -> Finished | None:
+    def finish(self, locked: LockedMessage, *, in_doubt: bool, go_on: bool) -> Finished | None:
         """
         Acknowledge a message; the broker knows the new place when this returns, unless it returns None.
 
         Args:
-            taken: The message.
+            locked: The message.
             in_doubt: The lock may have ended.
-            go_on: Take the next message of the queue, if there is one; otherwise the queue is unlocked.
+            go_on: Receive the next message of the queue, if there is one; otherwise the queue is unlocked.
         """
-        if taken.queue.broker not in self._silent():
-            with self._failures_of(taken.queue.broker):
-                return self._finish(taken, in_doubt=in_doubt, go_on=go_on)
+        if locked.queue.broker not in self._silent():
+            with self._failures_of(locked.queue.broker):
+                return self._finish(locked, in_doubt=in_doubt, go_on=go_on)
         return None
 
-    def free(self, queues: Iterable[Queue]) -> None:
+    def free(self, queues: Iterable[TopicQueue]) -> None:
         """Unlock queues, so that their first messages are delivered again."""
         by_broker = _by_broker(map(self._now, queues))
         self._at_each(by_broker, lambda broker: self._ask(broker, _UNLOCK, body=self._batch(by_broker[broker])))
@@ -247,17 +246,17 @@ class Member:
 
     # ---------------------------------------------------------------------------------------------------------------
 
-    def _finish(self, taken: Taken, *, in_doubt: bool, go_on: bool) -> Finished:
-        queue, following = self._now(taken.queue), taken.message.offset + 1
+    def _finish(self, locked: LockedMessage, *, in_doubt: bool, go_on: bool) -> Finished:
+        queue, following = self._now(locked.queue), locked.message.offset + 1
         # No broker ends, starts again and lets another member consume in a moment, and no topic is made again.
-        sure = not in_doubt and self._clock.monotonic() - taken.at < _MOMENT
+        sure = not in_doubt and self._clock.monotonic() - locked.at < _MOMENT
         if not sure and not self._lock_at(queue.broker, [queue]):
             return Finished(done=self._place(queue) >= following)
         # Under the lock: otherwise an earlier try succeeded, or another member consumed it, or its offset is another message's.
-        if sure or (self._place(queue) < following and not self._is_gone(queue, taken.message)):
+        if sure or (self._place(queue) < following and not self._is_gone(queue, locked.message)):
             self._remoting.set_consumed(queue, self._topic, self._group, following)
             if go_on and (found := self._remoting.pull(queue, self._topic, self._group, following, 1)[0]):
-                return Finished(done=True, following=Taken(queue, found[0], taken.at, taken.run + 1))
+                return Finished(done=True, following=LockedMessage(queue, found[0], locked.at, locked.run + 1))
         with suppress(*_FAILURES):  # the lock ends by itself
             self.free([queue])
         return Finished(done=True)
@@ -278,20 +277,20 @@ class Member:
             raise RemotingError(f"no broker that has the topic {self._topic!r} is there", 0)
         self.queues = found
 
-    def _now(self, queue: Queue) -> Queue:
-        """Return the queue at its broker's newest address: what was taken before a broker moved is settled after it."""
-        return Queue(self._masters.get(queue.broker.name, queue.broker), queue.number)
+    def _now(self, queue: TopicQueue) -> TopicQueue:
+        """Return the queue at its broker's newest address: what was received before a broker moved is settled after it."""
+        return TopicQueue(self._masters.get(queue.broker.name, queue.broker), queue.number)
 
-    def _waiting(self) -> tuple[list[Queue], set[Queue]]:
-        """Return the queues whose end is not the group's place, and which of them were made again since the last look."""
+    def _waiting(self) -> tuple[list[TopicQueue], set[TopicQueue]]:
+        """Return the queues whose end is not the group's place, and which of them were made again since the last question."""
         recently = self._clock.monotonic() - HOLDERS_FIRST
         away = self._failed | {broker for broker, at in self._back_at.items() if at > recently}
         by_broker = _by_broker(queue for queue in self.queues if queue.broker not in away)
         fields = {"consumerGroup": self._group, "topic": self._topic}
-        waiting: list[Queue] = []
-        made_again: set[Queue] = set()
+        waiting: list[TopicQueue] = []
+        made_again: set[TopicQueue] = set()
 
-        def ask(broker: Broker) -> None:
+        def ask(broker: RocketmqBroker) -> None:
             places = places_of(self._ask(broker, _STATISTICS, fields))
             for queue in by_broker[broker]:
                 if (place := places.get(queue.number)) is not None:
@@ -303,19 +302,19 @@ class Member:
         self._at_each(by_broker, ask)
         return waiting, made_again
 
-    def _locked(self, queues: Iterable[Queue]) -> list[Queue]:
+    def _locked(self, queues: Iterable[TopicQueue]) -> list[TopicQueue]:
         """Lock queues; return those that are locked."""
         by_broker = _by_broker(queues)
-        locked: list[Queue] = []
+        locked: list[TopicQueue] = []
         self._at_each(by_broker, lambda broker: locked.extend(self._lock_at(broker, by_broker[broker])))
         return locked
 
-    def _lock_at(self, broker: Broker, queues: Sequence[Queue]) -> list[Queue]:
+    def _lock_at(self, broker: RocketmqBroker, queues: Sequence[TopicQueue]) -> list[TopicQueue]:
         table = self._ask(broker, _LOCK, body=self._batch(queues)).table()
         numbers = {each.get("queueId") for each in table.get("lockOKMQSet") or () if isinstance(each, dict)}
         return [queue for queue in queues if queue.number in numbers]
 
-    def _batch(self, queues: Iterable[Queue]) -> dict[str, Any]:
+    def _batch(self, queues: Iterable[TopicQueue]) -> dict[str, Any]:
         """Return the body of a request for locks."""
         return {
             "consumerGroup": self._group,
@@ -325,12 +324,12 @@ class Member:
             ],
         }
 
-    def _place(self, queue: Queue) -> int:
+    def _place(self, queue: TopicQueue) -> int:
         """Return the offset of the first message that the group has not consumed."""
         place = self._remoting.consumed(queue, self._topic, self._group)
         return self._remoting.first(queue, self._topic) if place is None else place
 
-    def _first(self, queue: Queue, *, made_again: bool) -> Stored | None:
+    def _first(self, queue: TopicQueue, *, made_again: bool) -> Stored | None:
         """Return the first message that the group has not consumed; None if there is none."""
         place = self._place(queue)
         if made_again:
@@ -350,7 +349,7 @@ class Member:
                 self._remoting.set_consumed(queue, self._topic, self._group, place)
         return None
 
-    def _begin_again(self, queue: Queue) -> int:
+    def _begin_again(self, queue: TopicQueue) -> int:
         """
         Set the group's place to the first message, because the place was that of another log, or of messages that the broker has lost.
 
@@ -360,7 +359,7 @@ class Member:
         self._remoting.set_consumed(queue, self._topic, self._group, first)
         return first
 
-    def _is_gone(self, queue: Queue, message: Stored) -> bool:
+    def _is_gone(self, queue: TopicQueue, message: Stored) -> bool:
         """Return whether another message has the offset of this one, or none has it yet: the topic was deleted, or the broker has lost it."""
         try:
             found, following = self._remoting.pull(queue, self._topic, self._group, message.offset, 1)
@@ -371,11 +370,15 @@ class Member:
         return following <= message.offset  # otherwise the broker has deleted it with its retention
 
     def _ask(
-        self, broker: Broker, code: int, fields: Mapping[str, str] | None = None, body: Mapping[str, Any] | None = None
-    ) -> Reply:
+        self,
+        broker: RocketmqBroker,
+        code: int,
+        fields: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+    ) -> RemotingReply:
         return self._remoting.ask(broker.address, code, fields, json.dumps(body).encode() if body else b"")
 
-    def _at_each(self, brokers: Iterable[Broker], work: Callable[[Broker], object]) -> None:
+    def _at_each(self, brokers: Iterable[RocketmqBroker], work: Callable[[RocketmqBroker], object]) -> None:
         """Do something at each broker; leave out those that fail, and for a while those that did not reply."""
         silent = self._silent()
         for broker in brokers:
@@ -387,14 +390,14 @@ class Member:
                     self._failed.discard(broker)
                     self._back_at[broker] = self._clock.monotonic()
 
-    def _silent(self) -> set[Broker]:
+    def _silent(self) -> set[RocketmqBroker]:
         """Return the brokers that are not asked for now; none if that would be all of them."""
         now = self._clock.monotonic()
         silent = {broker for broker, until in self._silent_until.items() if now < until}
         return set() if silent.issuperset(self.brokers) else silent
 
     @contextmanager
-    def _failures_of(self, broker: Broker) -> Iterator[None]:
+    def _failures_of(self, broker: RocketmqBroker) -> Iterator[None]:
         """
         Suppress the failure of a broker, as long as there is another broker that has not failed.
 
@@ -414,8 +417,8 @@ class Member:
                 raise
 
 
-def _by_broker(queues: Iterable[Queue]) -> dict[Broker, list[Queue]]:
-    found: dict[Broker, list[Queue]] = {}
+def _by_broker(queues: Iterable[TopicQueue]) -> dict[RocketmqBroker, list[TopicQueue]]:
+    found: dict[RocketmqBroker, list[TopicQueue]] = {}
     for queue in queues:
         found.setdefault(queue.broker, []).append(queue)
     return found

@@ -1,7 +1,7 @@
 """
-The places of a group in the queues of a topic, as a broker's statistics tell them.
+The places of a group in the queues of a topic, as a broker's statistics report them.
 
-A place is an offset, and **an offset does not tell which message it means**.
+A place is an offset, and **an offset does not identify a message**.
 If a topic is deleted and made again, its offsets begin at 0 again, and a broker of 4.9.7 keeps the group's places.
 A broker that has lost its newest messages, or that has destroyed an expired queue (`mqadmin cleanExpiredCQ`), uses offsets again, too.
 So the statistics' other number is remembered: the time at which the message before the place was stored.
@@ -14,8 +14,8 @@ import re
 from dataclasses import dataclass
 
 from steadyworker.network.errors import Foreign
-from steadyworker_rocketmq.frames import Reply
-from steadyworker_rocketmq.remoting import Queue
+from steadyworker_rocketmq.frames import RemotingReply
+from steadyworker_rocketmq.remoting import TopicQueue
 
 _QUEUES = re.compile(r"\{([^{}]*)\}\s*:\s*\{([^{}]*)\}")
 """A queue and its statistics: fastjson writes a table as the key of a table."""
@@ -41,9 +41,9 @@ class Places:
     """The last known place of each queue."""
 
     def __init__(self) -> None:
-        self._known: dict[Queue, Place] = {}
+        self._known: dict[TopicQueue, Place] = {}
 
-    def is_of_another_log(self, queue: Queue, place: Place) -> bool:
+    def is_of_another_log(self, queue: TopicQueue, place: Place) -> bool:
         """Return whether the message before the place is another one than before, so that the queue was made again; remember it otherwise."""
         known = self._known.get(queue)
         if known is None or known.consumed != place.consumed or not known.stored_at:
@@ -52,7 +52,7 @@ class Places:
         return place.stored_at not in (0, known.stored_at)
 
 
-def places_of(reply: Reply) -> dict[int, Place]:
+def places_of(reply: RemotingReply) -> dict[int, Place]:
     """Return the places by the number of the queue; raises Foreign for an unknown form."""
     found = {}
     for queue, statistics in _QUEUES.findall(reply.body.decode("utf-8", "replace")):

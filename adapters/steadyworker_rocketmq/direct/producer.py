@@ -2,7 +2,7 @@
 Producers that send to the brokers themselves.
 
 Each thread that sends has a connection of its own meanwhile, so a broker that is slow for one sender delays no other.
-A broker has stored a message when it says so (`SEND_OK`); any other result means that the message can be lost, or comes twice.
+A broker has stored a message when it replies `SEND_OK`; any other result means that the message can be lost, or comes twice.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from steadyworker.adapter import Clock
 from steadyworker.errors import BrokerUnavailable
 from steadyworker_rocketmq.direct.member import NoTopicError
 from steadyworker_rocketmq.errors import refused_message
-from steadyworker_rocketmq.messages import KEYS, TAGS, Wire
+from steadyworker_rocketmq.messages import KEYS, TAGS, WireMessage
 from steadyworker_rocketmq.names import is_system_property
-from steadyworker_rocketmq.remoting import Queue, Remoting, RemotingError
+from steadyworker_rocketmq.remoting import Remoting, RemotingError, TopicQueue
 from steadyworker_rocketmq.topology import remoting_of
-from steadyworker_rocketmq.url import BrokerUrl
+from steadyworker_rocketmq.url import RocketmqUrl
 
 Result = TypeVar("Result")
 
@@ -32,7 +32,7 @@ _ROUTE_EVERY = 30.0
 """Seconds after which a producer asks a name server again for the queues of a topic."""
 
 # RocketMQ's ResponseCode.
-_SYSTEM_ERROR, _BUSY, _UNAVAILABLE, _NO_TOPIC = 1, 2, 14, 17
+_SYSTEM_ERROR, _NO_TOPIC = 1, 17
 NOT_SAFE = {
     10: "the broker's disk did not confirm it in time (FLUSH_DISK_TIMEOUT)",
     11: "the broker has no replica (SLAVE_NOT_AVAILABLE)",
@@ -53,9 +53,9 @@ class Producer:
     def __init__(self, remoting: Remoting, clock: Clock) -> None:
         self.remoting = remoting
         self._clock = clock
-        self._routes: dict[str, tuple[float, list[Queue]]] = {}
+        self._routes: dict[str, tuple[float, list[TopicQueue]]] = {}
 
-    def send(self, topic: str, put: Callable[[Remoting, Queue], Result], turn: int) -> Result:
+    def send(self, topic: str, put: Callable[[Remoting, TopicQueue], Result], turn: int) -> Result:
         """
         Return the result of `put`, which sends a message to one queue, when a broker has stored it.
 
@@ -68,7 +68,7 @@ class Producer:
 
         Raises:
             NoTopicError: There is no such topic.
-            RemotingError: The broker refused the message, or does not say that it is safe.
+            RemotingError: The broker refused the message, or does not confirm that it is safe.
             OSError: It is unknown whether a broker has the message.
             Silent: The same.
         """
@@ -93,7 +93,7 @@ class Producer:
         """Close the connections."""
         self.remoting.close()
 
-    def _queues(self, topic: str) -> list[Queue]:
+    def _queues(self, topic: str) -> list[TopicQueue]:
         asked_at, queues = self._routes.get(topic, (0.0, []))
         now = self._clock.monotonic()
         if not queues or now - asked_at > _ROUTE_EVERY:
@@ -119,7 +119,7 @@ class Producers:
         clock: The clock.
     """
 
-    def __init__(self, url: Callable[[], BrokerUrl], clock: Clock) -> None:
+    def __init__(self, url: Callable[[], RocketmqUrl], clock: Clock) -> None:
         self._url = url
         self._clock = clock
         self._lock = threading.Lock()
@@ -127,7 +127,7 @@ class Producers:
         self._turns = itertools.count(secrets.randbelow(1 << 16))  # else the first queue gets the most
         self._stopped = False
 
-    def send(self, topic: str, put: Callable[[Remoting, Queue], Result]) -> Result:
+    def send(self, topic: str, put: Callable[[Remoting, TopicQueue], Result]) -> Result:
         """Send a message as `Producer.send` does; raises BrokerUnavailable after `close`."""
         with self.lend() as producer:
             return producer.send(topic, put, next(self._turns))
@@ -161,16 +161,6 @@ class Producers:
             producer.close()
 
 
-def is_missing(error: BaseException) -> bool:
-    """Return whether the topic does not exist."""
-    return isinstance(error, RemotingError) and error.code == _NO_TOPIC
-
-
-def is_full(error: BaseException) -> bool:
-    """Return whether the broker accepts no messages for now."""
-    return isinstance(error, RemotingError) and error.code in (_BUSY, _UNAVAILABLE)
-
-
 def is_certainly_unsent(error: BaseException) -> bool:
     """Return whether the broker cannot have the message."""
     if isinstance(error, RemotingError):
@@ -178,7 +168,7 @@ def is_certainly_unsent(error: BaseException) -> bool:
     return isinstance(error, ConnectionRefusedError | socket.gaierror)
 
 
-def properties_of(wire: Wire, clock: Clock) -> dict[str, str]:
+def properties_of(wire: WireMessage, clock: Clock) -> dict[str, str]:
     """Return a new message's properties, with its id, tag and keys, as RocketMQ's own clients write them."""
     properties = {name: text for name, text in wire.properties.items() if not is_system_property(name)}
     properties |= {"UNIQ_KEY": _new_id(clock), "WAIT": "true"}

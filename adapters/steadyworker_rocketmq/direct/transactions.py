@@ -8,7 +8,7 @@ Transaction messages straight to the brokers.
 | be a producer of the group | heartbeat | the checks' connection to each broker |
 | ask for a decision | check of a transaction | the broker, on that connection |
 
-Names and codes are those of `SendMessageRequestHeader`, `EndTransactionRequestHeader` and `MessageSysFlag` in 4.9.7 and 5.4.0.
+QueueNames and codes are those of `SendMessageRequestHeader`, `EndTransactionRequestHeader` and `MessageSysFlag` in 4.9.7 and 5.4.0.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from steadyworker.network.errors import Foreign, at_hop
 from steadyworker.network.url import Address
 from steadyworker_rocketmq.direct.producer import Producers, properties_of
 from steadyworker_rocketmq.errors import refusal_of, unavailable
-from steadyworker_rocketmq.frames import Reply
+from steadyworker_rocketmq.frames import RemotingReply
 from steadyworker_rocketmq.hops import of_broker
-from steadyworker_rocketmq.messages import Wire, wire_of_stored
-from steadyworker_rocketmq.remoting import Broker, Login, Queue, Remoting
+from steadyworker_rocketmq.messages import WireMessage, wire_of_stored
+from steadyworker_rocketmq.remoting import Remoting, RocketmqBroker, TopicQueue
 from steadyworker_rocketmq.stored import stored_messages
-from steadyworker_rocketmq.topology import remoting_of
-from steadyworker_rocketmq.transactions import Check, Decision, Transport
-from steadyworker_rocketmq.url import BrokerUrl
+from steadyworker_rocketmq.topology import login_of, remoting_of
+from steadyworker_rocketmq.transactions import Check, Decision, TransactionTransport
+from steadyworker_rocketmq.url import RocketmqUrl
 
 # RequestCode.
 _HEARTBEAT, _END, _CHECK = 34, 37, 39
@@ -48,8 +48,8 @@ _DECISIONS = {Decision.COMMIT: 0x8, Decision.ROLLBACK: 0xC}
 _BEAT_EVERY = 30.0
 """Seconds between two heartbeats, as RocketMQ's own clients send them; a broker forgets a producer after 120 s."""
 
-_LOOK_EVERY = 5.0
-"""Seconds between two looks for brokers without a connection."""
+_ASKED_EVERY = 5.0
+"""Seconds between two questions for the brokers."""
 
 _PLACE_DIGITS = 16
 """The digits at the end of a broker's message id that are the message's place in its commit log."""
@@ -68,8 +68,8 @@ class _Half:
 
 
 def connect(
-    url: BrokerUrl, group: str, _topics: Sequence[str], check: Check, report: Callable[[str], None]
-) -> Transport:
+    url: RocketmqUrl, group: str, _topics: Sequence[str], check: Check, report: Callable[[str], None]
+) -> TransactionTransport:
     """Return a producer of transaction messages, which connects in the background."""
     return DirectTransport(url, group, check, report, Settings().clock)
 
@@ -86,15 +86,15 @@ class DirectTransport:
         clock: The clock.
     """
 
-    def __init__(self, url: BrokerUrl, group: str, check: Check, report: Callable[[str], None], clock: Clock) -> None:
+    def __init__(self, url: RocketmqUrl, group: str, check: Check, report: Callable[[str], None], clock: Clock) -> None:
         self._url = url
         self._group = group
         self._clock = clock
         self._producers = Producers(lambda: url, clock)
         self._checks = Checks(url, group, partial(self._answer, check), report, clock)
 
-    def send(self, topic: str, wire: Wire, run: Callable[[str], Decision]) -> Decision:
-        """Send a half message, call `run` with its id, and tell the broker the decision; raises PublishFailed."""
+    def send(self, topic: str, wire: WireMessage, run: Callable[[str], Decision]) -> Decision:
+        """Send a half message, call `run` with its id, and send the decision to the broker; raises PublishFailed."""
         try:
             half = self._producers.send(topic, partial(self._put, topic, wire))
         except BrokerUnavailable as error:
@@ -119,7 +119,7 @@ class DirectTransport:
         self._checks.close()
         self._producers.close()
 
-    def _put(self, topic: str, wire: Wire, remoting: Remoting, queue: Queue) -> _Half:
+    def _put(self, topic: str, wire: WireMessage, remoting: Remoting, queue: TopicQueue) -> _Half:
         properties = properties_of(wire, self._clock) | {"TRAN_MSG": "true", "PGROUP": self._group}
         fields = {"producerGroup": self._group, "sysFlag": str(_PREPARED)}
         reply = remoting.store(queue, topic, wire.body, properties, fields)
@@ -137,7 +137,7 @@ class DirectTransport:
             place=str(place),
         )
 
-    def _answer(self, check: Check, broker: Address, request: Reply) -> None:
+    def _answer(self, check: Check, broker: Address, request: RemotingReply) -> None:
         """Answer a broker's question."""
         for stored in stored_messages(request.body):
             decision = check(stored.topic, wire_of_stored(stored), stored.id)
@@ -182,9 +182,9 @@ class Checks:
 
     def __init__(
         self,
-        url: BrokerUrl,
+        url: RocketmqUrl,
         group: str,
-        answer: Callable[[Address, Reply], None],
+        answer: Callable[[Address, RemotingReply], None],
         report: Callable[[str], None],
         clock: Clock,
     ) -> None:
@@ -205,7 +205,7 @@ class Checks:
         self._threads: dict[Address, threading.Thread] = {}
         self._failing: set[Address] = set()
         self._answers = ThreadPoolExecutor(1, "steadyworker-checks")
-        self._thread = threading.Thread(target=self._look, name="steadyworker-producer", daemon=True)
+        self._thread = threading.Thread(target=self._keep_connected, name="steadyworker-producer", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -216,9 +216,9 @@ class Checks:
             thread.join()
         self._answers.shutdown(cancel_futures=True)
 
-    def _look(self) -> None:
+    def _keep_connected(self) -> None:
         """Keep a connection to each broker, until the end."""
-        brokers: list[Broker] = []
+        brokers: list[RocketmqBroker] = []
         with remoting_of(self._url, self._clock) as remoting:
             while not self._stopped.is_set():
                 try:
@@ -235,14 +235,13 @@ class Checks:
                         with suppress(RuntimeError):  # no thread can be started now
                             thread.start()
                             self._threads[broker.address] = thread
-                self._stopped.wait(_LOOK_EVERY)
+                self._stopped.wait(_ASKED_EVERY)
 
-    def _listen(self, named: Broker) -> None:
+    def _listen(self, named: RocketmqBroker) -> None:
         """Be a producer of the group at this broker, until an error or the end."""
         broker = named.address
-        login = Login(self._url.user, self._url.password) if self._url.user else None
         try:
-            with Remoting([], login, self._clock, on_request=partial(self._asked_by, broker)) as remoting:
+            with Remoting([], login_of(self._url), self._clock, on_request=partial(self._asked_by, broker)) as remoting:
                 beaten_at = 0.0
                 while not self._stopped.is_set():
                     if not beaten_at or self._clock.monotonic() - beaten_at >= _BEAT_EVERY:
@@ -250,11 +249,11 @@ class Checks:
                         beaten_at = self._clock.monotonic()
                         self._failing.discard(broker)
                     remoting.serve(broker, 1.0)
-        except Exception as error:  # noqa: BLE001 - the next look begins again
+        except Exception as error:  # noqa: BLE001 - the next turn begins again
             at_hop(error, of_broker(named.name, broker, str(self._url)))
             self._failed(broker, error)
 
-    def _asked_by(self, broker: Address, request: Reply) -> None:
+    def _asked_by(self, broker: Address, request: RemotingReply) -> None:
         """Answer a question in the background, unless the same one waits for its answer."""
         question = request.fields.get("msgId", "") or request.fields.get("commitLogOffset", "")
         with self._lock:
@@ -263,7 +262,7 @@ class Checks:
             self._asked.add(question)
         self._answers.submit(self._answered, broker, request, question)
 
-    def _answered(self, broker: Address, request: Reply, question: str) -> None:
+    def _answered(self, broker: Address, request: RemotingReply, question: str) -> None:
         try:
             self._answer(broker, request)
         except Exception as error:  # noqa: BLE001 - the broker asks again

@@ -3,41 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 
-from steadyworker.adapter import (
-    Capabilities,
-    Delays,
-    Delivery,
-    Finding,
-    OutgoingMessage,
-    QueueSpec,
-    Settings,
-    Settle,
-    Settled,
-    Sink,
-    Uncounted,
-)
+from steadyworker.adapter import Capabilities, Delays, Finding, QueueSpec, Settings, Uncounted
 from steadyworker.errors import BrokerUnavailable
+from steadyworker.findings import FindingTexts
 from steadyworker.network.errors import Refused
-from steadyworker.network.iothread import IoThread
-from steadyworker.network.loop import PlainLoop
-from steadyworker.network.settlement import OnSettled
-from steadyworker_rocketmq.adapter import LATE, Base
+from steadyworker_rocketmq.adapter import LATE, SILENT, RocketmqAdapter
 from steadyworker_rocketmq.checks.findings import refused
 from steadyworker_rocketmq.checks.members import MEMBERS_REMEDY, member_findings
-from steadyworker_rocketmq.deadletters import RocketmqDeadLetters
 from steadyworker_rocketmq.errors import ProxyError, is_lacking_right, is_missing_topic, unavailable
 from steadyworker_rocketmq.grpc.checks import library_findings, proxy_findings
 from steadyworker_rocketmq.grpc.client import POLL_WITHIN
-from steadyworker_rocketmq.grpc.consumer import Consumer
-from steadyworker_rocketmq.grpc.publisher import Publisher
+from steadyworker_rocketmq.grpc.consumer import GrpcConsumer
+from steadyworker_rocketmq.grpc.publisher import GrpcPublisher
 
-_SILENT = 120.0
-"""Seconds after which a proxy has forgotten a member that sends no heartbeats (its channel's expiry)."""
+_finding = FindingTexts("steadyworker_rocketmq")
 
 
-class GrpcAdapter(Base):
+class GrpcAdapter(RocketmqAdapter):
     """
     The adapter for one queue at some proxies and one worker process; it connects at its first use.
 
@@ -49,11 +32,12 @@ class GrpcAdapter(Base):
       The ledger answers it from its record.
     """
 
+    _publisher: GrpcPublisher
+
     def __init__(self, url: str, spec: QueueSpec, settings: Settings) -> None:
         super().__init__(url, spec, settings)
-        self._io = IoThread(f"rocketmq {spec.queue}", settings.clock, PlainLoop)
-        self._publisher = Publisher(self._url, str(self._first), self._names, self._preparation, settings)
-        self._consumer = Consumer(
+        self._publisher = GrpcPublisher(self._url, str(self._first), self._names, self._preparation, settings)
+        self._consumer = GrpcConsumer(
             self._io, self._url, self._names, self._first.invisible, self._publisher, spec, settings
         )
 
@@ -65,7 +49,7 @@ class GrpcAdapter(Base):
             counts_consumers=bool(self._first.members),
             counts_holders=True,
             reports_name=False,
-            forgets_consumers_within=_SILENT,
+            forgets_consumers_within=SILENT,
             redelivers_within=LATE * self._first.invisible,
             answers_within=2.0 * POLL_WITHIN,
             reads_dead_letters=bool(self._first.namesrv),
@@ -73,31 +57,6 @@ class GrpcAdapter(Base):
             loses_unacked=False,
             max_body=self._settings.max_body,
         )
-
-    @property
-    def last_turn(self) -> float | None:
-        """The time (monotonic clock) of the I/O thread's last turn; None before `start`."""
-        return self._io.last_turn if self._consumer.started else None
-
-    def start(self, sink: Sink) -> None:
-        """Start to consume."""
-        self._consumer.start(sink)
-
-    def prefetch(self, count: int) -> None:
-        """Set the prefetch; with 0 and nothing held, this adapter is no member of the group."""
-        self._consumer.prefetch(count)
-
-    def publish(self, message: OutgoingMessage) -> None:
-        """Return when the broker has confirmed the message; raises PublishFailed or one of its subclasses, or ValueError."""
-        self._publisher.publish(message)
-
-    def settle(self, delivery: Delivery, how: Settle) -> Settled:
-        """Return `SENT` when the broker has replied to the settlement; raises StaleDelivery or Unsettled."""
-        return self._consumer.settle(delivery, how)
-
-    def settle_async(self, delivery: Delivery, how: Settle, on_settled: OnSettled) -> None:
-        """Settle as `settle` does, but return at once (`SettlesAsync`)."""
-        self._consumer.settle_async(delivery, how, on_settled)
 
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:
         """Return the problems of proxies, brokers, topics and groups; raises BrokerUnavailable if no proxy replies."""
@@ -113,15 +72,7 @@ class GrpcAdapter(Base):
         try:
             found += super().findings(spec)
         except BrokerUnavailable as error:
-            what = f"The name server does not respond, so brokers, topics and groups were not checked: {error}"
-            found.append(
-                Finding(
-                    "warning",
-                    what,
-                    "start it, or correct ?namesrv= in --broker.",
-                    id="rocketmq.name-server-unreachable",
-                )
-            )
+            found.append(_finding("rocketmq.name-server-unreachable", error=error))
         return found
 
     def _is_made(self) -> bool:
@@ -159,13 +110,3 @@ class GrpcAdapter(Base):
                     raise unavailable(error, str(self._url())) from error
             remedy = "grant that right" if is_lacking_right(unanswered.__cause__) else MEMBERS_REMEDY
             return Uncounted(f"a proxy's remoting port did not count them: {str(unanswered).rstrip('.')}", remedy)
-
-    def dead_letters(self) -> AbstractContextManager[RocketmqDeadLetters]:
-        """Read the dead letters from the brokers."""
-        return self._dead_letters(self.publish, self._publisher.send)
-
-    def stop(self, within: float) -> None:
-        """Release every delivery and close."""
-        end = self._settings.clock.monotonic() + within
-        self._io.stop(within)
-        self._publisher.close(max(0.0, end - self._settings.clock.monotonic()))

@@ -1,4 +1,4 @@
-"""The checks that need the client library: the library itself, and what a proxy tells."""
+"""The checks that need the client library: the library itself, and what a proxy reports."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from importlib.metadata import PackageNotFoundError, version
 
 from steadyworker.adapter import Settings
 from steadyworker.errors import BrokerUnavailable, Finding
+from steadyworker.findings import FindingTexts
 from steadyworker.network.errors import worst
+from steadyworker_rocketmq.checks.findings import of_error
 from steadyworker_rocketmq.errors import ProxyError, is_lacking_right, is_missing_topic, unavailable
 from steadyworker_rocketmq.grpc.client import Sender
-from steadyworker_rocketmq.names import Names
+from steadyworker_rocketmq.names import QueueNames
 from steadyworker_rocketmq.topology import kinds_of
-from steadyworker_rocketmq.url import BrokerUrl
+from steadyworker_rocketmq.url import RocketmqUrl
+
+_finding = FindingTexts("steadyworker_rocketmq")
 
 _OTHER = "rocketmq-client-python"
 _NO_TOPIC = "steadyworker-asks-whether-a-proxy-replies"
@@ -25,15 +29,10 @@ def library_findings() -> Iterator[Finding]:
         found = version(_OTHER)
     except PackageNotFoundError:
         return
-    what = (
-        f"{_OTHER} {found} is installed, too; it has the same import name as rocketmq-python-client, "
-        "so the next installation of either replaces files of the other."
-    )
-    remedy = f"pip uninstall {_OTHER}, and then pip install --force-reinstall rocketmq-python-client."
-    yield Finding("warning", what, remedy, id="rocketmq.two-client-libraries")
+    yield _finding("rocketmq.two-client-libraries", library=_OTHER, version=found)
 
 
-def proxy_findings(url: BrokerUrl, names: Names, settings: Settings, *, made: bool) -> Iterator[Finding]:
+def proxy_findings(url: RocketmqUrl, names: QueueNames, settings: Settings, *, made: bool) -> Iterator[Finding]:
     """
     Yield the findings about each proxy; raises BrokerUnavailable, or `Refused`, if no proxy replies.
 
@@ -50,15 +49,10 @@ def proxy_findings(url: BrokerUrl, names: Names, settings: Settings, *, made: bo
     if len(failed) == len(url.addresses):
         raise worst(failed)
     for cause in failed:
-        yield Finding(
-            "warning",
-            str(cause),
-            "start this proxy, or remove it from --broker.",
-            id=cause.id or "rocketmq.proxy-unreachable",
-        )
+        yield of_error(_finding("rocketmq.proxy-unreachable", error=cause), cause)
 
 
-def _proxy(url: BrokerUrl, names: Names, settings: Settings, *, first: bool, made: bool) -> Iterator[Finding]:
+def _proxy(url: RocketmqUrl, names: QueueNames, settings: Settings, *, first: bool, made: bool) -> Iterator[Finding]:
     """Ask one proxy; only the first one that replies is asked for all topics, and only if no name server can be."""
     try:
         sender = Sender(url)
@@ -72,23 +66,14 @@ def _proxy(url: BrokerUrl, names: Names, settings: Settings, *, first: bool, mad
             for topic, kind in kinds_of(url, names).items():
                 got = _kinds(sender, topic)
                 if got is None:
-                    command = f"mqadmin updateTopic -c CLUSTER -t {topic} -r {1 if topic == names.dead else url.queues}"
-                    command += f" -w {1 if topic == names.dead else url.queues} -a +message.type={kind}"
-                    what = (
-                        f"Expected the topic {topic!r}, got none, and without a name server the worker cannot make it."
+                    queues = 1 if topic == names.dead else url.queues
+                    command = (
+                        f"mqadmin updateTopic -c CLUSTER -t {topic} -r {queues} -w {queues} -a +message.type={kind}"
                     )
-                    yield Finding(
-                        "error", what, f"{command}; or add ?namesrv=host:9876 to --broker.", id="rocketmq.missing-topic"
-                    )
+                    yield _finding("rocketmq.missing-topic", "no name server", topic=topic, command=command)
                 elif kind not in got:
                     types = " and ".join(sorted(got))
-                    what = f"Topic {topic!r} has the type {types}, so a proxy refuses our messages to it; the type must be {kind}."
-                    yield Finding(
-                        "error",
-                        what,
-                        "let an operator change its type (message.type), or name another queue.",
-                        id="rocketmq.topic-type",
-                    )
+                    yield _finding("rocketmq.topic-type", "no name server", topic=topic, got=types, wanted=kind)
         finally:
             sender.close()
     except ProxyError as error:

@@ -4,7 +4,7 @@ The part of rocketmq-python-client that the adapter uses; no other module import
 Its `SimpleConsumer` receives, and its `Producer` sends; both are thread-safe, and block.
 What is tried with version 5.1.2:
 
-- A consumer never recovers from the restart of its proxy, so a `Session` whose call failed is closed, and another one is opened.
+- A consumer never recovers from the restart of its proxy, so a `GrpcSession` whose call failed is closed, and another one is opened.
   The handles of the old session are valid in the new one.
 - A failed renewal wipes the message's handle, so a `Received` keeps the last good one.
 - The library reports a failed query of a route only to its log, so `Sender.route` asks by the library's own `rpc_client`.
@@ -29,9 +29,9 @@ from steadyworker.errors import ConfigError
 from steadyworker.network.errors import Hop, at_hop
 from steadyworker_rocketmq.errors import BAD_REQUEST, ProxyError
 from steadyworker_rocketmq.hops import of_endpoints
-from steadyworker_rocketmq.messages import COMPRESSION, Wire
+from steadyworker_rocketmq.messages import COMPRESSION, WireMessage
 from steadyworker_rocketmq.stored import LARGEST_BODY
-from steadyworker_rocketmq.url import BrokerUrl
+from steadyworker_rocketmq.url import RocketmqUrl
 
 _DEBUG = 10
 """Python's log level `DEBUG`."""
@@ -156,18 +156,18 @@ def _led_to(client: Any) -> Hop | None:
     if client is None:
         return None
     proxies = str(client.client_configuration.rpc_endpoints)  # addresses, with a comma between two
-    told = {str(each) for each in client.route_manager.get_all_endpoints().values()}
-    away = sorted(each for each in told if not {*each.split(",")} <= {*proxies.split(",")})
+    given = {str(each) for each in client.route_manager.get_all_endpoints().values()}
+    away = sorted(each for each in given if not {*each.split(",")} <= {*proxies.split(",")})
     return of_endpoints(away, proxies) if away else None
 
 
-def _configuration(url: BrokerUrl) -> Any:
+def _configuration(url: RocketmqUrl) -> Any:
     endpoints = ";".join(map(str, url.addresses))
     credentials = _rocketmq.Credentials(url.user or "", url.password)
     return _rocketmq.ClientConfiguration(endpoints, credentials, request_timeout=_REQUEST_WITHIN)
 
 
-def _message(topic: str, wire: Wire) -> Any:
+def _message(topic: str, wire: WireMessage) -> Any:
     message = _rocketmq.Message()
     message.topic = topic
     message.body = wire.body
@@ -180,11 +180,11 @@ def _message(topic: str, wire: Wire) -> Any:
     return message
 
 
-def _wire(message: Any) -> Wire:
+def _wire(message: Any) -> WireMessage:
     body, properties = message.body or b"", dict(message.properties)
     if isinstance(body, _Compressed):
         body, properties = bytes(body), {**properties, COMPRESSION: "an unknown compression"}
-    return Wire(body, properties, message.tag or None, tuple(sorted(key for key in message.keys if key)))
+    return WireMessage(body, properties, message.tag or None, tuple(sorted(key for key in message.keys if key)))
 
 
 @dataclass(slots=True, eq=False)
@@ -200,7 +200,7 @@ class Received:
         handle: The last handle that the proxy gave.
     """
 
-    wire: Wire
+    wire: WireMessage
     id: str
     attempt: int
     born_at: float | None
@@ -217,7 +217,7 @@ class Received:
         )  # fmt: skip
 
 
-class Session:
+class GrpcSession:
     """
     One member of a consumer group, which receives from one topic.
 
@@ -227,7 +227,7 @@ class Session:
         topic: The topic, which must exist.
     """
 
-    def __init__(self, url: BrokerUrl, group: str, topic: str) -> None:
+    def __init__(self, url: RocketmqUrl, group: str, topic: str) -> None:
         self._group = group
         with _as_proxy_error():
             self._consumer = _started(
@@ -286,12 +286,12 @@ class Sender:
     The producer of one process at some proxies; thread-safe.
 
     Attributes:
-        failure: Why it was closed; None while it is open. Its other calls under way end with a `CancelledError`, which tells nothing.
+        failure: Why it was closed; None while it is open. Its other calls under way end with a `CancelledError`, which names no cause.
     """
 
     failure: ProxyError | None = None
 
-    def __init__(self, url: BrokerUrl) -> None:
+    def __init__(self, url: RocketmqUrl) -> None:
         with _as_proxy_error():
             self._producer = _started(_rocketmq.Producer(_configuration(url), tls_enable=url.tls))
 
@@ -309,7 +309,7 @@ class Sender:
         kinds = {kind for queue in reply.message_queues for kind in queue.accept_message_types}
         return frozenset(map(_protocol.MessageType.Name, kinds))
 
-    def send(self, topic: str, wire: Wire, due: float = 0.0) -> None:
+    def send(self, topic: str, wire: WireMessage, due: float = 0.0) -> None:
         """
         Send a message; return once the broker has stored it.
 
@@ -319,7 +319,7 @@ class Sender:
             due: The time at which the broker delivers it, in seconds since 1970.
 
         Raises:
-            ProxyError: The proxy refused the message, or did not tell where to send it (`unsent`), or it is unknown whether
+            ProxyError: The proxy refused the message, or did not name where to send it (`unsent`), or it is unknown whether
                 the broker has it.
         """
         with _as_proxy_error(self._producer):
@@ -348,7 +348,7 @@ class Sender:
             self._producer.shutdown()
 
 
-class Half:
+class HalfMessage:
     """
     A half message: the broker has it, and no consumer gets it.
 
@@ -361,7 +361,7 @@ class Half:
         self._transaction = transaction
 
     def end(self, *, commit: bool) -> None:
-        """Tell the broker the decision; raises ProxyError."""
+        """Send the decision to the broker; raises ProxyError."""
         with _as_proxy_error():
             (self._transaction.commit if commit else self._transaction.rollback)()
 
@@ -376,7 +376,9 @@ class TransactionSender(Sender):
         check: Called in a thread of the library with a message's topic and id; returns True to commit, False to roll back.
     """
 
-    def __init__(self, url: BrokerUrl, topics: Sequence[str], check: Callable[[str, Wire, str], bool | None]) -> None:
+    def __init__(
+        self, url: RocketmqUrl, topics: Sequence[str], check: Callable[[str, WireMessage, str], bool | None]
+    ) -> None:
         resolution = _rocketmq.TransactionResolution
         answers: dict[bool | None, Any] = {True: resolution.COMMIT, False: resolution.ROLLBACK}
 
@@ -389,9 +391,9 @@ class TransactionSender(Sender):
             producer = _rocketmq.Producer(_configuration(url), topics, checker=Checker(), tls_enable=url.tls)
             self._producer = _started(producer)
 
-    def half(self, topic: str, wire: Wire) -> Half:
+    def half(self, topic: str, wire: WireMessage) -> HalfMessage:
         """Send a half message; raises ProxyError."""
         with _as_proxy_error(self._producer):
             transaction = self._producer.begin_transaction()
             self._producer.send(_message(topic, wire), transaction)
-            return Half(transaction)
+            return HalfMessage(transaction)

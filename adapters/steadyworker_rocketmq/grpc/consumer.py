@@ -9,7 +9,8 @@ The consuming side of one queue at a proxy. A delivery outlives its connection, 
 
 **A session** is a member of the consumer group. There is one while the prefetch is above 0 or a delivery is held.
 **A poll** receives as many messages as the prefetch allows; the proxy replies at once if there is a message, otherwise after 5 s.
-The session stays open until its poll has ended: what comes after the stop began is given back, and would else come after its invisibility.
+The session stays open until its poll has ended.
+Messages that arrive after the stop began are released; otherwise they would stay invisible for a minute.
 While no poll is under way, a question every few seconds shows whether the proxy is there.
 
 `held.py` has the deliveries that are held, and `later.py` what happens to delayed messages.
@@ -22,155 +23,28 @@ import random
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import TypeVar
 
 from steadyworker.adapter import Clock, Connected, QueueSpec, Settings, Undelivered, Unreachable
 from steadyworker.errors import BrokerUnavailable, MessageRefused, SteadyWorkerError
 from steadyworker.network import consumer
 from steadyworker.network.backoff import USEFUL_AFTER
-from steadyworker.network.iothread import IoThread, Timer
+from steadyworker.network.iothread import IoThread
 from steadyworker.network.settlement import Settlement
 from steadyworker_rocketmq.errors import unavailable
-from steadyworker_rocketmq.grpc.client import EARLY_EVERY, Received, Session
-from steadyworker_rocketmq.grpc.held import Held
+from steadyworker_rocketmq.grpc.client import EARLY_EVERY, GrpcSession, Received
+from steadyworker_rocketmq.grpc.connection import GrpcLink
+from steadyworker_rocketmq.grpc.held import GrpcHeld
 from steadyworker_rocketmq.grpc.later import Mover
-from steadyworker_rocketmq.grpc.publisher import Publisher
-from steadyworker_rocketmq.names import Names
-from steadyworker_rocketmq.url import BrokerUrl
-
-Answer = TypeVar("Answer")
-
-_PROBE_EVERY = 5.0
-"""Seconds between two questions to the proxy while no poll is under way."""
+from steadyworker_rocketmq.grpc.publisher import GrpcPublisher
+from steadyworker_rocketmq.held import EPOCH
+from steadyworker_rocketmq.names import QueueNames
+from steadyworker_rocketmq.url import RocketmqUrl
 
 _HURRY = (1.0, 4.0)
 """The shortest and the longest wait before a reconnect while deliveries are held; both are short, because invisibilities end."""
 
 
-class Link:
-    """
-    The connection to the proxies, as far as it is known to work; only for the I/O thread.
-
-    Args:
-        io: The I/O thread.
-        probe: Asks a proxy, blocking; raises an error if none replies.
-        up: Called when a proxy has replied after `open`.
-        down: Called once for each `open`, with the cause.
-        given_up: Called if a blocking call is still under way when the time of `close` is over.
-    """
-
-    def __init__(
-        self,
-        io: IoThread,
-        probe: Callable[[], None],
-        up: Callable[[], None],
-        down: Callable[[BrokerUnavailable], None],
-        given_up: Callable[[], None],
-    ) -> None:
-        self._io = io
-        self._probe = probe
-        self._up = up
-        self._down = down
-        self._given_up = given_up
-        self._place = "a proxy"
-        self._opening = False
-        self._closing = False
-        self._tasks = 0
-        self._deadline: Timer | None = None
-        self._next_probe: Timer | None = None
-        self.is_open = False
-        self.needs_probe = True
-        """True if the proxy must be asked whether it replies; False while a poll shows it."""
-
-    @property
-    def is_closed(self) -> bool:
-        """True if nothing is open, and no blocking call is under way."""
-        return not self.is_open and not self._opening and not self._tasks
-
-    def open(self) -> None:
-        """Ask a proxy; a second call does nothing."""
-        if self.is_open or self._opening:
-            return
-        self._opening = True
-        self._io.in_background(self._probe, self._opened)
-
-    def run(self, work: Callable[[], Answer], then: Callable[[Future[Answer]], None]) -> None:
-        """Run a blocking call in the background; the adapter stops only when it has ended."""
-        self._tasks += 1
-
-        def done(answer: Future[Answer]) -> None:
-            self._tasks -= 1
-            self._io.guard(lambda: then(answer))
-            self._ended()
-
-        self._io.in_background(work, done)
-
-    def abort(self, error: Exception) -> None:
-        """Treat the connection as lost."""
-        if self.is_open:
-            self.is_open = False
-            self._stop_probing()
-            self._io.guard(lambda: self._down(unavailable(error, self._place)))
-        self._ended()
-
-    def close(self, within: float) -> None:
-        """Close once every blocking call has ended, at the latest after `within` seconds."""
-        self._closing = True
-        self.is_open = False
-        self._stop_probing()
-        self._deadline = self._io.after(within, self._give_up)
-        self._ended()
-
-    def _give_up(self) -> None:
-        self._io.guard(self._given_up)
-        self._tasks = 0
-        self._opening = False
-        self._io.end_if_closed()
-
-    def _opened(self, answer: Future[None]) -> None:
-        self._opening = False
-        if self._closing:
-            self._ended()
-            return
-        error = answer.exception()
-        if error is not None:
-            self._down(unavailable(error, self._place))
-            return
-        self.is_open = True
-        self._probe_later()
-        self._up()
-
-    def _probe_later(self) -> None:
-        self._stop_probing()
-        self._next_probe = self._io.after(_PROBE_EVERY, self._probe_now)
-
-    def _probe_now(self) -> None:
-        if not self.needs_probe:
-            self._probe_later()
-            return
-        self._io.in_background(self._probe, self._probed)
-
-    def _probed(self, answer: Future[None]) -> None:
-        if not self.is_open:
-            return
-        if (error := answer.exception()) is not None:
-            self.abort(error if isinstance(error, Exception) else RuntimeError(str(error)))
-        else:
-            self._probe_later()
-
-    def _stop_probing(self) -> None:
-        if self._next_probe is not None:
-            self._next_probe.cancel()
-            self._next_probe = None
-
-    def _ended(self) -> None:
-        if self._closing and self.is_closed and self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-            self._io.end_if_closed()
-
-
-class Epoch:
+class GrpcEpoch:
     """
     The one epoch of an adapter: session, polls, and deliveries; only the I/O thread may call its methods.
 
@@ -188,15 +62,15 @@ class Epoch:
         since: The time at which the connection began; infinity while there is none.
     """
 
-    number = 1
+    number = EPOCH
 
     def __init__(
         self,
-        link: Link,
+        link: GrpcLink,
         io: IoThread,
-        url: Callable[[], BrokerUrl],
-        names: Names,
-        held: Held,
+        url: Callable[[], RocketmqUrl],
+        names: QueueNames,
+        held: GrpcHeld,
         invisible: int,
         clock: Clock,
         window: Callable[[], int],
@@ -209,7 +83,7 @@ class Epoch:
         self._invisible = invisible
         self._clock = clock
         self._window = window
-        self._session: Session | None = None
+        self._session: GrpcSession | None = None
         self._opening = False
         self._polling = False
         self._over = False
@@ -251,15 +125,15 @@ class Epoch:
         self._opening = True
         self._link.run(self._new_session, self._opened)
 
-    def _new_session(self) -> Session:
+    def _new_session(self) -> GrpcSession:
         """Open a session; blocking. The URL is read here, because its file can be unreadable for a moment."""
-        session = Session(self._url(), self._names.group, self._names.work)
+        session = GrpcSession(self._url(), self._names.group, self._names.work)
         if self._io.stopping:  # the I/O thread may have ended
             session.close()
             raise BrokerUnavailable("Expected an open adapter, got one that was stopped: open another.")
         return session
 
-    def _opened(self, answer: Future[Session]) -> None:
+    def _opened(self, answer: Future[GrpcSession]) -> None:
         self._opening = False
         if (error := answer.exception()) is not None:
             self._link.abort(error if isinstance(error, Exception) else RuntimeError(str(error)))
@@ -294,7 +168,7 @@ class Epoch:
 
         self._held.call(lambda: session.receive(free, self._invisible), polled)
 
-    def _polled(self, session: Session, answer: Future[list[Received]], until: float) -> None:
+    def _polled(self, session: GrpcSession, answer: Future[list[Received]], until: float) -> None:
         current = session is self._session
         if current:
             self._polling = False
@@ -313,7 +187,7 @@ class Epoch:
         elif current:
             self._link.abort(error if isinstance(error, Exception) else RuntimeError(str(error)))
 
-    def _poll_again(self, session: Session) -> None:
+    def _poll_again(self, session: GrpcSession) -> None:
         if session is self._session:
             self._polling = False
             self.adjust()
@@ -323,7 +197,7 @@ def _ignore(_: Future[None]) -> None:
     """Ignore the result of a close."""
 
 
-class Consumer(consumer.Consumer[Link, Epoch]):
+class GrpcConsumer(consumer.Consumer[GrpcLink, GrpcEpoch]):
     """
     The consumer of one queue (`steadyworker.network.consumer`).
 
@@ -340,10 +214,10 @@ class Consumer(consumer.Consumer[Link, Epoch]):
     def __init__(
         self,
         io: IoThread,
-        url: Callable[[], BrokerUrl],
-        names: Names,
+        url: Callable[[], RocketmqUrl],
+        names: QueueNames,
         invisible: int,
-        publisher: Publisher,
+        publisher: GrpcPublisher,
         spec: QueueSpec,
         settings: Settings,
     ) -> None:
@@ -351,12 +225,10 @@ class Consumer(consumer.Consumer[Link, Epoch]):
         self._names = names
         self._clock = clock = settings.clock
         self._unmoved = ""
-        self.link = Link(io, lambda: publisher.reach(names.work), self._up, self._down, self._given_up)
-        self._held = Held(
-            Epoch.number, self.link, io, publisher, names.work, spec, clock, invisible, self.tell, self._adjust
-        )
-        self._only = Epoch(self.link, io, url, names, self._held, invisible, clock, lambda: self._window)
-        self._mover = Mover(url, names, publisher, clock, self._mover_said, self._mover_refused)
+        self.link = GrpcLink(io, lambda: publisher.reach(names.work), self._up, self._down, self._given_up)
+        self._held = GrpcHeld(self.link, io, publisher, spec, clock, invisible, self.tell, self._adjust)
+        self._only = GrpcEpoch(self.link, io, url, names, self._held, invisible, clock, lambda: self._window)
+        self._mover = Mover(url, names, publisher, clock, self._mover_reported, self._mover_refused)
 
     def fail(self, error: Exception) -> None:
         """End the connection because of an unexpected error; without one, try again."""
@@ -373,7 +245,7 @@ class Consumer(consumer.Consumer[Link, Epoch]):
         """Move delayed messages while there is a connection and the prefetch is above 0."""
         self._mover.wanted(wanted=self.link.is_open and self._window > 0)
 
-    def _mover_said(self, error: Exception | None) -> None:
+    def _mover_reported(self, error: Exception | None) -> None:
         """Pass on that delayed messages are not moved, or are moved again (None); called in the mover's thread."""
         with suppress(BrokerUnavailable):  # the adapter was stopped
             self._io.call(lambda: self._moved(error))
@@ -396,7 +268,7 @@ class Consumer(consumer.Consumer[Link, Epoch]):
             self.tell(Unreachable(cause, explain=explain) if cause else Connected(self._only.number))
 
     def _go(self) -> None:
-        """Take the next step towards Connected."""
+        """Do the next step towards Connected."""
         if not self._io.stopping and not self.link.is_open:
             self.link.open()
 

@@ -9,105 +9,77 @@ It is `SENT` at best: a broker that crashes can forget what it confirmed, and th
 **Release** is a copy to the work topic, confirmed, and then an acknowledgement: the copy comes at once, to any member.
 The end of the invisibility takes at least 10 s, and counts as a delivery.
 So it is the release only of a message that cannot be copied whole: one that a proxy refuses, or another application's with longer headers.
-**A stop** tries each settlement once; one that fails is answered with the error, and its message comes again.
+**A stop** tries each settlement once; if it fails, its caller gets the error, and the message comes again.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
 
-from steadyworker.adapter import Clock, Delivered, Delivery, Lost, QueueSpec, Redelivered, Settle, Settled, Sink
+from typing_extensions import override
+
+from steadyworker.adapter import Clock, QueueSpec, Redelivered, Settle, Sink
 from steadyworker.errors import PublishFailed
 from steadyworker.network.iothread import IoThread, Timer
-from steadyworker.network.settlement import Settlement, stale, unsettled
 from steadyworker_rocketmq.errors import is_early, is_refused_handle
-from steadyworker_rocketmq.grpc.client import EARLY_FOR, Received, Session
-from steadyworker_rocketmq.messages import delivery_of
+from steadyworker_rocketmq.grpc.client import EARLY_FOR, GrpcSession, Received
+from steadyworker_rocketmq.grpc.connection import GrpcLink
+from steadyworker_rocketmq.grpc.publisher import GrpcPublisher
+from steadyworker_rocketmq.held import HeldDeliveries, HeldDelivery
 from steadyworker_rocketmq.url import SHORTEST_INVISIBLE
-
-if TYPE_CHECKING:
-    from steadyworker_rocketmq.grpc.consumer import Link
-    from steadyworker_rocketmq.grpc.publisher import Publisher
 
 Answer = TypeVar("Answer")
 
 _AGAIN = 1.0
 """Seconds between two tries of a call that failed."""
 
-_REMEMBERED = 1000
-"""The number of lost deliveries that are remembered, so that a late settlement is refused as late, and not mistaken for a repeated one."""
 
+@dataclass(slots=True, eq=False, kw_only=True)
+class _ReceivedDelivery(HeldDelivery):
+    """One delivery by its invisibility; `released` if a copy was sent, and only the acknowledgement is left."""
 
-@dataclass(slots=True, eq=False)
-class _Item:
-    """One delivery that is held."""
-
-    delivery: Delivery
     received: Received
-    until: float
     renew_at: float
-    busy: bool = False
     released: bool = False
     timer: Timer | None = None
-    settlements: list[Settlement] = field(default_factory=list)
 
 
-class Held:
+class GrpcHeld(HeldDeliveries[_ReceivedDelivery]):
     """
-    The deliveries of one adapter; only the I/O thread may call its methods.
+    The deliveries of one adapter.
 
-    Args:
-        epoch: The number of the epoch.
-        link: Runs blocking calls, and is told of a connection that failed.
-        io: The I/O thread.
+    Args, beside those of the base:
+        link: Runs blocking calls, and ends when one of them shows that the connection is lost.
         publisher: Sends the copies of released messages.
-        topic: The work topic.
-        spec: The queue.
-        clock: The clock.
         invisible: The seconds for which the broker keeps a message from others.
-        sink: Receives `Delivered` and `Lost`.
-        freed: Called when a delivery is no longer held.
     """
 
     def __init__(
         self,
-        epoch: int,
-        link: Link,
+        link: GrpcLink,
         io: IoThread,
-        publisher: Publisher,
-        topic: str,
+        publisher: GrpcPublisher,
         spec: QueueSpec,
         clock: Clock,
         invisible: int,
         sink: Sink,
         freed: Callable[[], None],
     ) -> None:
-        self._session: Session | None = None
+        super().__init__(spec, sink, freed)
+        self._session: GrpcSession | None = None
         self._began = 0.0
-        self._epoch = epoch
         self._link = link
         self._io = io
         self._publisher = publisher
-        self._topic = topic
-        self._spec = spec
         self._clock = clock
         self._invisible = invisible
-        self._sink = sink
-        self._freed = freed
-        self._items: dict[str, _Item] = {}
-        self._lost: deque[str] = deque(maxlen=_REMEMBERED)
-        self._count = 0
         self._under_way = 0
         self._when_empty: Callable[[], None] | None = None
 
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def attach(self, session: Session | None) -> None:
+    def attach(self, session: GrpcSession | None) -> None:
         """Use this session from now on; None if there is none."""
         self._session = session
         self._began = self._clock.monotonic()
@@ -119,8 +91,7 @@ class Held:
     def add(self, received: Received, until: float) -> None:
         """Hold a message, and deliver it."""
         item = self._item(received, until)
-        self._items[item.delivery.id] = item
-        self._sink(Delivered(item.delivery))
+        self._hold(item)
         self._turn(item)
 
     @property
@@ -148,49 +119,29 @@ class Held:
         if session is not None:
             self.call(lambda: self._release(session, item), lambda _: None)
 
-    def settle(self, settlement: Settlement) -> None:
-        """Settle a delivery, if this was not done before."""
-        id_ = settlement.delivery.id
-        if (item := self._items.get(id_)) is not None:
-            item.settlements.append(settlement)
-            self._turn(item)
-        elif id_ in self._lost:
-            settlement.on_settled(stale(settlement.delivery))
-        else:
-            settlement.on_settled(Settled.SENT)  # it was settled before
-
     def release_all(self, then: Callable[[], None]) -> None:
         """Release everything that is not being settled, and call `then` when nothing is held, and no call is under way."""
         self._when_empty = then
-        for item in [*self._items.values()]:
-            if not item.settlements:
-                item.settlements.append(Settlement(item.delivery, Settle.RELEASE, lambda _: None))
+        for item in self._to_release():
             self._turn(item)
         self._end_if_empty()
 
-    def abandon(self) -> None:
-        """Forget what is still held after `release_all`, because the adapter has no more time."""
-        for item in [*self._items.values()]:
-            self._lose(item, "the adapter was stopped before the broker replied")
-
     # ---------------------------------------------------------------------------------------------------------------
 
-    def _item(self, received: Received, until: float) -> _Item:
-        self._count += 1
+    def _item(self, received: Received, until: float) -> _ReceivedDelivery:
         redelivered = Redelivered.YES if received.attempt > 1 else Redelivered.UNKNOWN  # 1 after a broker's crash, too
-        delivery = delivery_of(
-            self._epoch, str(self._count), self._spec.queue, received.wire, received.id, redelivered, received.born_at
-        )
-        return _Item(delivery, received, until, self._clock.monotonic() + self._invisible / 3)
+        delivery = self._delivery(received.wire, received.id, redelivered, received.born_at)
+        renew_at = self._clock.monotonic() + self._invisible / 3
+        return _ReceivedDelivery(delivery, until, received=received, renew_at=renew_at)
 
-    def _turn(self, item: _Item) -> None:
-        """Take the next step for one delivery."""
+    @override
+    def _turn(self, item: _ReceivedDelivery) -> None:
         if item.busy or item.delivery.id not in self._items:
             return
         now = self._clock.monotonic()
         if now >= item.until:
-            said = "its invisibility ended before a renewal succeeded, so the broker delivers it again"
-            self._lose(item, said, "rocketmq.invisibility-ended")
+            cause = "its invisibility ended before a renewal succeeded, so the broker delivers it again"
+            self._lose(item, cause, "rocketmq.invisibility-ended")
         elif self._session is None and self._when_empty is not None:
             self._lose(item, "the adapter was stopped without a connection")
         elif self._session is None or not (self._link.is_open or self._when_empty):
@@ -202,12 +153,12 @@ class Held:
         else:
             self._later(item, item.renew_at - now)
 
-    def _later(self, item: _Item, after: float) -> None:
+    def _later(self, item: _ReceivedDelivery, after: float) -> None:
         if item.timer is not None:
             item.timer.cancel()
         item.timer = self._io.after(max(0.0, after), lambda: self._turn(item))
 
-    def _renew(self, item: _Item, session: Session, now: float) -> None:
+    def _renew(self, item: _ReceivedDelivery, session: GrpcSession, now: float) -> None:
         item.busy = True
 
         def renewed(answer: Future[None]) -> None:
@@ -221,7 +172,7 @@ class Held:
 
         self._link.run(lambda: session.renew(item.received, self._invisible), renewed)
 
-    def _settle(self, item: _Item, session: Session, how: Settle) -> None:
+    def _settle(self, item: _ReceivedDelivery, session: GrpcSession, how: Settle) -> None:
         item.busy = True
 
         def work() -> None:
@@ -235,27 +186,25 @@ class Held:
             if item.delivery.id not in self._items:
                 return  # abandoned
             if (error := answer.exception()) is None:
-                self._forget(item)
-                for settlement in item.settlements:
-                    settlement.on_settled(Settled.SENT)
+                self._is_settled(item)
                 self._freed()
             else:
                 self._failed(item, session, error)
 
         self._link.run(work, settled)
 
-    def _release(self, session: Session, item: _Item) -> None:
+    def _release(self, session: GrpcSession, item: _ReceivedDelivery) -> None:
         """Send a copy to the work topic, and acknowledge the original; else end its invisibility soon; blocking."""
         received = item.received
         try:
-            self._publisher.send(self._topic, received.wire.copied(received.id, received.born_at))
+            self._publisher.send(self._spec.queue, received.wire.copied(received.id, received.born_at))
         except PublishFailed:
             session.renew(received, SHORTEST_INVISIBLE)
             return
         item.released = True  # a second try must not send a second copy
         session.ack(received)
 
-    def _failed(self, item: _Item, session: Session, error: BaseException) -> None:
+    def _failed(self, item: _ReceivedDelivery, session: GrpcSession, error: BaseException) -> None:
         """Handle a renewal or settlement that failed."""
         if item.delivery.id not in self._items:
             return  # abandoned
@@ -268,17 +217,9 @@ class Held:
             if session is self._session and isinstance(error, Exception) and not self.is_early(error):
                 self._link.abort(error)
 
-    def _lose(self, item: _Item, cause: str, explain: str = "") -> None:
-        self._forget(item)
-        self._lost.append(item.delivery.id)
-        said = f"Expected to hold a message until its job ends, but lost it: {cause}."
-        self._sink(Lost(self._epoch, said, item.delivery.id, explain))
-        for settlement in item.settlements:
-            settlement.on_settled(unsettled(cause))
-        self._freed()
-
-    def _forget(self, item: _Item) -> None:
-        del self._items[item.delivery.id]
+    @override
+    def _forget(self, item: _ReceivedDelivery) -> None:
+        super()._forget(item)
         if item.timer is not None:
             item.timer.cancel()
         self._end_if_empty()

@@ -1,7 +1,7 @@
 """
 Moves delayed messages that are due from the topic `<queue>-later` to the work topic: a copy first, then an acknowledgement.
 
-Each worker that takes jobs does this, in a consumer group of its own, so that a moved message is in one place at any time.
+Each worker process that receives jobs does this, in a consumer group of its own, so that a moved message is in one place at any time.
 If a worker ends between copy and acknowledgement, the message is moved twice; both copies have the same id, and are one job.
 
 The broker may deliver a message before its time, because its clock may be ahead of the worker's.
@@ -27,10 +27,10 @@ from steadyworker.adapter import Clock
 from steadyworker.errors import MessageRefused, PublishFailed
 from steadyworker.network.backoff import Backoff
 from steadyworker_rocketmq.errors import ProxyError, is_early
-from steadyworker_rocketmq.grpc.client import EARLY_EVERY, EARLY_FOR, Received, Session
-from steadyworker_rocketmq.grpc.publisher import LONGEST_DELAY, Publisher
-from steadyworker_rocketmq.names import Names
-from steadyworker_rocketmq.url import LONGEST_INVISIBLE, SHORTEST_INVISIBLE, BrokerUrl
+from steadyworker_rocketmq.grpc.client import EARLY_EVERY, EARLY_FOR, GrpcSession, Received
+from steadyworker_rocketmq.grpc.publisher import LONGEST_DELAY, GrpcPublisher
+from steadyworker_rocketmq.names import QueueNames
+from steadyworker_rocketmq.url import LONGEST_INVISIBLE, SHORTEST_INVISIBLE, RocketmqUrl
 
 _MOST = 16
 """The largest number of messages that one poll receives."""
@@ -63,9 +63,9 @@ class Mover:
 
     def __init__(
         self,
-        url: Callable[[], BrokerUrl],
-        names: Names,
-        publisher: Publisher,
+        url: Callable[[], RocketmqUrl],
+        names: QueueNames,
+        publisher: GrpcPublisher,
         clock: Clock,
         report: Callable[[Exception | None], None],
         refused: Callable[[str, MessageRefused, str], None],
@@ -82,7 +82,7 @@ class Mover:
         self._wanted = False
         self._stopped = False
         self._thread: threading.Thread | None = None
-        self._session: Session | None = None
+        self._session: GrpcSession | None = None
 
     def wanted(self, *, wanted: bool) -> None:
         """Begin or end the moving."""
@@ -133,7 +133,7 @@ class Mover:
     def _move_all(self) -> None:
         """Move messages until that is no longer wanted; raise the error of a call that failed."""
         self._publisher.reach(self._names.later)
-        session = Session(self._url(), self._names.later_group, self._names.later)
+        session = GrpcSession(self._url(), self._names.later_group, self._names.later)
         began = self._clock.monotonic()
         with self._changed:
             if self._stopped:
@@ -155,7 +155,7 @@ class Mover:
                 self._failed = 0
                 self._report(None)
 
-    def _move(self, session: Session, received: Received) -> PublishFailed | None:
+    def _move(self, session: GrpcSession, received: Received) -> PublishFailed | None:
         """Move a message; return the error if no copy could be sent: the message comes again, and others are moved."""
         copy, due = received.wire.copied(received.id, received.born_at), received.wire.due
         wait = due - self._clock.wall()
@@ -175,7 +175,7 @@ class Mover:
         session.ack(received)
         return None
 
-    def _give_up(self, session: Session, received: Received, cause: MessageRefused) -> None:
+    def _give_up(self, session: GrpcSession, received: Received, cause: MessageRefused) -> None:
         """Let the broker move a message whose copies it never accepts; if it refuses that, keep the message for a while; raises ProxyError."""
         dead = f"%DLQ%{self._names.later_group}"
         fate = f"the broker has moved it to the dead letters of its delayed messages, the topic {dead!r}"

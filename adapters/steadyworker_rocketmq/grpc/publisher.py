@@ -10,31 +10,19 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 
-from steadyworker.adapter import OutgoingMessage, Settings, Target, check_size
-from steadyworker.errors import (
-    BrokerUnavailable,
-    ConfigError,
-    NotPublished,
-    PublishFailed,
-    TargetFull,
-    TargetMissing,
-)
+from typing_extensions import override
+
+from steadyworker.adapter import Settings
+from steadyworker.errors import BrokerUnavailable, ConfigError, NotPublished, PublishFailed
 from steadyworker.network.preparation import Preparation
-from steadyworker_rocketmq.errors import (
-    ProxyError,
-    is_busy,
-    is_lacking_right,
-    is_missing_topic,
-    is_refused_handle,
-    refusal_of,
-    unavailable,
-)
+from steadyworker_rocketmq.errors import ProxyError, is_lacking_right, is_missing_topic, is_refused_handle, unavailable
 from steadyworker_rocketmq.grpc.client import Sender
 from steadyworker_rocketmq.grpc.senders import Senders
-from steadyworker_rocketmq.messages import HEADERS_BYTES, Wire, carried_wire, wire_of
-from steadyworker_rocketmq.names import Names
-from steadyworker_rocketmq.topology import Prepared
-from steadyworker_rocketmq.url import BrokerUrl
+from steadyworker_rocketmq.messages import WireMessage
+from steadyworker_rocketmq.names import QueueNames
+from steadyworker_rocketmq.publisher import RocketmqPublisher
+from steadyworker_rocketmq.topology import PreparedTopics
+from steadyworker_rocketmq.url import RocketmqUrl
 
 LONGEST_DELAY = 86_400.0 - 3600
 """
@@ -51,60 +39,36 @@ A proxy remembers for 20 s that a topic was missing (tried with 5.4.0).
 """
 
 
-class Publisher:
-    """
-    The publisher of one queue's messages; every method may be called from any thread.
+class GrpcPublisher(RocketmqPublisher):
+    """The publisher that sends to a proxy; `url` returns the current URL, and `place` is the proxies' name in errors."""
 
-    Args:
-        url: Returns the current URL.
-        place: The proxies' name in errors.
-        names: The names of topics and groups.
-        preparation: Makes topics and groups.
-        settings: The operator's settings.
-    """
+    _how_to_make = "name the name server with ?namesrv= so that the worker makes it"
 
     def __init__(
         self,
-        url: Callable[[], BrokerUrl],
+        url: Callable[[], RocketmqUrl],
         place: str,
-        names: Names,
-        preparation: Preparation[Prepared],
+        names: QueueNames,
+        preparation: Preparation[PreparedTopics],
         settings: Settings,
     ) -> None:
+        super().__init__(names, preparation, settings)
         self._place = place
-        self._names = names
-        self._preparation = preparation
-        self._settings = settings
         self._senders = Senders(lambda: Sender(url()))
         self._pause = threading.Event()
 
-    def publish(self, message: OutgoingMessage) -> None:
-        """
-        Return when the broker has confirmed the message.
+    @override
+    def _delay(self, wire: WireMessage, delay: float) -> None:
+        self.send_later(wire, self._settings.clock.wall() + delay)
 
-        Raises:
-            TargetMissing: There is no such topic.
-            TargetFull: The broker accepts no messages now.
-            MessageRefused: The message is above a limit of the broker or the proxy, or has an illegal property.
-            PublishFailed: The result is unknown.
-            ValueError: A new message is over the limits.
-        """
-        if message.first:
-            check_size("a body", len(message.body), self._settings.max_body)
-            check_size("headers (with their names)", wire_of(message).size(), HEADERS_BYTES)
-        wire = carried_wire(message)
-        if message.to is Target.LATER and message.delay > 0:
-            self.send_later(wire, self._settings.clock.wall() + message.delay)
-        else:
-            self.send(self._names.dead if message.to is Target.DEAD else self._names.work, wire)
-
-    def send_later(self, wire: Wire, due: float) -> None:
+    def send_later(self, wire: WireMessage, due: float) -> None:
         """Send a message that becomes work at this time (seconds since 1970); raises as `send` does."""
         first = min(due, self._settings.clock.wall() + LONGEST_DELAY)
         self.send(self._names.later, wire.delayed(due), first)
 
-    def send(self, topic: str, wire: Wire, due: float = 0.0) -> None:
-        """Send a message to this topic; raises TargetMissing, TargetFull or PublishFailed."""
+    @override
+    def send(self, topic: str, wire: WireMessage, due: float = 0.0) -> None:
+        """Send a message to this topic, to be delivered at this time (seconds since 1970); raises as the base does."""
         try:
             self._preparation.prepared()
             sender = self._senders.opened()
@@ -139,8 +103,8 @@ class Publisher:
                 self._preparation.forget()
             raise
 
+    @override
     def close(self, within: float) -> None:
-        """Close the connection, and wait for at most `within` seconds; later calls fail."""
         self._pause.set()
         self._senders.close(within)
 
@@ -151,19 +115,7 @@ class Publisher:
         return prepared is not None and prepared.made and not self._pause.is_set()
 
     def _failed(self, sender: Sender, topic: str, error: ProxyError) -> PublishFailed:
-        place = self._place
-        if is_missing_topic(error):
-            self._preparation.forget()
-            return TargetMissing(
-                f"Expected the topic {topic!r} at {place}, got none: mqadmin updateTopic -t {topic}, or name the name "
-                "server with ?namesrv= so that the worker makes it."
-            )
-        if is_busy(error):
-            return TargetFull(
-                f"Expected the topic {topic!r} to accept a message, got a refusal ({error}): see the broker's log; "
-                "its disk may be full, or it has too many requests."
-            )
-        if (refusal := refusal_of(error, topic)) is not None:
+        if (refusal := self._refusal(topic, self._place, error)) is not None:
             return refusal
         if is_refused_handle(error):
             return NotPublished(
@@ -172,7 +124,7 @@ class Publisher:
         if not is_lacking_right(error):
             self._senders.replace(sender, error)
         cancelled = isinstance(error.__cause__, CancelledError)  # by another call, which closed the sender
-        cause = unavailable((cancelled and sender.failure) or error, place)
+        cause = unavailable((cancelled and sender.failure) or error, self._place)
         if error.unsent or is_lacking_right(error):
             return NotPublished(str(cause))
         return PublishFailed(f"{cause} The topic {topic!r} may have the message all the same.")

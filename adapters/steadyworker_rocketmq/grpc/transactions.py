@@ -13,17 +13,17 @@ from steadyworker.errors import BrokerUnavailable, NotPublished, PublishFailed
 from steadyworker_rocketmq.errors import ProxyError, is_missing_topic, refusal_of, unavailable
 from steadyworker_rocketmq.grpc.client import TransactionSender
 from steadyworker_rocketmq.grpc.senders import Senders
-from steadyworker_rocketmq.messages import Wire
-from steadyworker_rocketmq.transactions import Check, Decision, Transport
-from steadyworker_rocketmq.url import BrokerUrl
+from steadyworker_rocketmq.messages import WireMessage
+from steadyworker_rocketmq.transactions import Check, Decision, TransactionTransport
+from steadyworker_rocketmq.url import RocketmqUrl
 
-_LOOK_EVERY = 10.0
+_ASKED_EVERY = 10.0
 """Seconds between two questions whether the proxy still replies; the library's producer does not notice that itself."""
 
 
 def connect(
-    url: BrokerUrl, _group: str, topics: Sequence[str], check: Check, report: Callable[[str], None]
-) -> Transport:
+    url: RocketmqUrl, _group: str, topics: Sequence[str], check: Check, report: Callable[[str], None]
+) -> TransactionTransport:
     """Return a producer of transaction messages, which connects in the background."""
     return GrpcTransport(url, topics, check, report)
 
@@ -39,18 +39,18 @@ class GrpcTransport:
         report: Gets a sentence each time that the connection is lost.
     """
 
-    def __init__(self, url: BrokerUrl, topics: Sequence[str], check: Check, report: Callable[[str], None]) -> None:
+    def __init__(self, url: RocketmqUrl, topics: Sequence[str], check: Check, report: Callable[[str], None]) -> None:
         self._place = str(url)
         self._topics = topics
         self._report = report
         answers = {Decision.COMMIT: True, Decision.ROLLBACK: False}
         self._senders = Senders(lambda: TransactionSender(url, topics, lambda *asked: answers.get(check(*asked))))
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="steadyworker-producer", daemon=True)
+        self._thread = threading.Thread(target=self._keep_connected, name="steadyworker-producer", daemon=True)
         self._thread.start()
 
-    def send(self, topic: str, wire: Wire, run: Callable[[str], Decision]) -> Decision:
-        """Send a half message, call `run` with its id, and tell the broker the decision; raises PublishFailed."""
+    def send(self, topic: str, wire: WireMessage, run: Callable[[str], Decision]) -> Decision:
+        """Send a half message, call `run` with its id, and send the decision to the broker; raises PublishFailed."""
         try:
             sender = self._senders.opened()
         except BrokerUnavailable as error:
@@ -80,7 +80,7 @@ class GrpcTransport:
         self._thread.join()
         self._senders.close()
 
-    def _look(self) -> None:
+    def _keep_connected(self) -> None:
         """Keep a connection that the proxy can ask on, until the end."""
         failing = False
         while not self._stopped.is_set():
@@ -98,4 +98,4 @@ class GrpcTransport:
                 if not failing and not self._stopped.is_set():
                     failing = True
                     self._report(f"{unavailable(error, self._place)} Until then, the broker cannot ask `check`.")
-            self._stopped.wait(_LOOK_EVERY)
+            self._stopped.wait(_ASKED_EVERY)

@@ -16,6 +16,7 @@ Heavy exports: a job runs `SparkExport`, and the Spark host runs Spark for this 
 | `tables.py`, `jdbc.py` | child | the tables of a query: `Files`, formats, paths; `Jdbc`, tables of databases |
 | `handle.py` | child | names in the ledger, by which the next run finds Spark jobs that this run has left |
 | `join.py`, `recast.py`, `groups.py` | child | parts to one file: order, SHA-256, rows; Parquet; totals |
+| `installed.py` | worker process | the entry point: Spark's options, and the start of the service |
 | `service.py`, `hosts.py` | worker process | `SparkService`: start, end and replacement of hosts; assignment of jobs to hosts |
 | `process.py` | worker process | one host: its process, its folder, its death |
 | `settings.py`, `java.py`, `drivers.py`, `archive.py` | worker process | Spark's settings, suitable Java and JDBC drivers, the class-data archive |

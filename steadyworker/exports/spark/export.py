@@ -24,7 +24,7 @@ import msgspec
 
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.errors import ExportError, ExportRejected
-from steadyworker.exports.base import Services
+from steadyworker.export import Services
 from steadyworker.exports.commit import publish
 from steadyworker.exports.formats import Csv, Format, format_of
 from steadyworker.exports.manifest import Manifest, plain, timestamp, valid_unicode, versions

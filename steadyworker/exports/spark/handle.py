@@ -19,7 +19,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from steadyworker.exports.base import Services
+from steadyworker.export import Services
 
 _MOST = 64  # names; a run that ends before it reaches Spark leaves one
 

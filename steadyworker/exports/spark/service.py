@@ -118,6 +118,11 @@ class SparkService:
         if any(self._settings.hosts.glob("*/")):
             threading.Thread(target=self._reap, name="spark-reaper", daemon=True).start()
 
+    def purge(self, ended: object) -> None:
+        """Call `reap`: what ended jobs leave is in their stages, which another service removes."""
+        del ended
+        self.reap()
+
     def stop(self, within: float) -> None:
         """End every call, then the hosts; kill the hosts after `within` seconds; it can be called twice."""
         deadline = self._clock.monotonic() + within

@@ -15,7 +15,10 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from steadyworker.clock import Clock
 from steadyworker.errors import Finding
-from steadyworker.ledger.postgres.url import Target
+from steadyworker.findings import FindingTexts
+from steadyworker.ledger.postgres.url import ServerAddress
+
+_finding = FindingTexts("steadyworker.ledger")
 
 _APART = 5.0
 """Seconds between two clocks that are a finding; a server that follows NTP is milliseconds off, and the margin of a lease is 30 s."""
@@ -23,27 +26,21 @@ _APART = 5.0
 _NOW = "SELECT extract(epoch FROM clock_timestamp())::float8"
 
 
-def clock_findings(target: Target, clock: Clock) -> list[Finding]:
+def clock_findings(address: ServerAddress, clock: Clock) -> list[Finding]:
     """Return the finding if the clocks of two hosts of the ledger are too far apart; a host that does not respond is left out."""
-    ahead = dict(_ahead(target, clock))
+    ahead = dict(_ahead(address, clock))
     if len(ahead) < 2:  # noqa: PLR2004 - two clocks can differ
         return []
     first, last = min(ahead, key=ahead.__getitem__), max(ahead, key=ahead.__getitem__)
     apart = ahead[last] - ahead[first]
     if apart <= _APART:
         return []
-    what = (
-        f"Expected the clocks of the ledger's servers to agree, got {last} {apart:.0f} s ahead of {first}: "
-        "after a fail-over to it, leases end that much too early, and jobs that run are taken over."
-    )
-    return [
-        Finding("warning", what, "let both servers follow NTP, and set the clock that is wrong.", id="ledger.clocks")
-    ]
+    return [_finding("ledger.clocks", ahead=last, apart=apart, behind=first)]
 
 
-def _ahead(target: Target, clock: Clock) -> Iterator[tuple[str, float]]:
+def _ahead(address: ServerAddress, clock: Clock) -> Iterator[tuple[str, float]]:
     """Yield each host of a URL with several hosts, and by how many seconds its clock is ahead of this machine's."""
-    known = {name: str(value) for name, value in conninfo_to_dict(target.conninfo).items()}
+    known = {name: str(value) for name, value in conninfo_to_dict(address.conninfo).items()}
     hosts, ports = known.get("host", "").split(","), known.get("port", "").split(",")
     if len(hosts) < 2:  # noqa: PLR2004 - one host has one clock
         return

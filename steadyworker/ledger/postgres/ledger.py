@@ -23,13 +23,13 @@ from typing_extensions import override
 
 from steadyworker.clock import Clock, Times
 from steadyworker.errors import ConfigError, Finding, LedgerUnavailable, NoLedger
+from steadyworker.findings import FindingTexts
 from steadyworker.ledger import owners as proof
-from steadyworker.ledger import retention
 from steadyworker.ledger.base import (
     EVERY_ROW,
     REPLAYED,
     Claimed,
-    Hindrance,
+    JobFilter,
     JobId,
     KeptMessage,
     Ledger,
@@ -40,35 +40,43 @@ from steadyworker.ledger.base import (
     Row,
     State,
     Token,
-    Values,
     Verdict,
-    Wanted,
-    counters_values,
-    mine_values,
-    missing,
-    permit,
-    pk_values,
-    seen_values,
-    wanted_values,
 )
 from steadyworker.ledger.postgres import statements as sql
 from steadyworker.ledger.postgres.clocks import clock_findings
 from steadyworker.ledger.postgres.rows import (
     LONGEST_DELAY,
     message_values,
-    progress_of,
     row_of,
+    settlement_values,
     storable,
     tokens_values,
-    verdict_values,
 )
-from steadyworker.ledger.postgres.session import Identity, Session
-from steadyworker.ledger.postgres.trust import Trust
-from steadyworker.ledger.postgres.url import Target, target_of
+from steadyworker.ledger.postgres.session import Identity, PostgresSession
+from steadyworker.ledger.postgres.trust import PostgresTrust
+from steadyworker.ledger.postgres.url import ServerAddress, server_address
+from steadyworker.ledger.shared import (
+    KEEP,
+    PAGE_ROWS,
+    Values,
+    claim_values,
+    counters_values,
+    filter_values,
+    mine_values,
+    never_dead,
+    no_ledger_finding,
+    orphan,
+    permit,
+    pk_values,
+    progress_values,
+    purged,
+    seen_values,
+    unusable_finding,
+)
 from steadyworker.outcome import Counters
 
-_PAGE_ROWS = 200
-_PURGE_ROWS = 500
+_finding = FindingTexts("steadyworker.ledger")
+
 _SHORT_WAIT = 0.1
 """
 How long the renewal of all leases waits for a locked row, as a share of the call timeout.
@@ -107,25 +115,25 @@ class PostgresLedger(Ledger):
         is_dead: Callable[[str], bool] | None = None,
         create: bool = True,
     ) -> None:
-        def target() -> Target:
-            return target_of(url(), times.call_timeout)
+        def address() -> ServerAddress:
+            return server_address(url(), times.call_timeout)
 
-        self._target = target()
+        self._address = address()
         self._owners_dir = owners_dir
         self._worker = storable(worker)
         self._lease = {"lease": times.lease, "margin": times.margin}
         self._call = times.call_timeout
         self._clock = clock
         self._identity = Identity()
-        self._trust = Trust(clock, times.lease)
-        self._record = Session(target, self._identity, times.call_timeout, clock, create=create)
-        self._renewals = Session(target, self._identity, times.call_timeout, clock, create=create)
+        self._trust = PostgresTrust(clock, times.lease)
+        self._record = PostgresSession(address, self._identity, times.call_timeout, clock, create=create)
+        self._renewals = PostgresSession(address, self._identity, times.call_timeout, clock, create=create)
         self._is_dead = is_dead or self._lock_is_free
 
     @property
     @override
     def url(self) -> str:
-        return self._target.shown
+        return self._address.shown
 
     @override
     def ledger_id(self) -> str:
@@ -135,53 +143,30 @@ class PostgresLedger(Ledger):
     @override
     def findings(self) -> Sequence[Finding]:
         found = []
-        if not self._target.verified:
-            found.append(
-                Finding(
-                    "warning",
-                    f"Another server can pass for the ledger {self.url}, because TLS does not verify the server's name.",
-                    "set sslmode=verify-full in the URL of --ledger, or leave sslmode out.",
-                    id="ledger.unverified-server",
-                )
-            )
+        if not self._address.verified:
+            found.append(_finding("ledger.unverified-server", url=self.url))
         try:
-            ((synchronous, fsync),) = self._ask(sql.DURABILITY, {})
+            ((synchronous, fsync),) = self._fetch(sql.DURABILITY, {})
         except NoLedger as error:
-            return [*found, missing(error)]
+            return [*found, no_ledger_finding(error)]
         except ConfigError as error:
-            return [
-                *found,
-                Finding(
-                    "error",
-                    str(error),
-                    "do what the message asks, then run `steadyworker check` again.",
-                    id=error.id or "ledger.unusable",
-                ),
-            ]
+            return [*found, unusable_finding(error)]
         if "off" in {synchronous, fsync}:
-            found.append(
-                Finding(
-                    "warning",
-                    f"Expected synchronous_commit and fsync not to be off at the ledger {self.url}, got "
-                    f"synchronous_commit={synchronous}, fsync={fsync}: a crash of the server loses its last commits.",
-                    "set both to on, in the server's configuration or for this user.",
-                    id="ledger.not-durable",
-                )
-            )
-        return [*found, *clock_findings(self._target, self._clock)]
+            found.append(_finding("ledger.not-durable", url=self.url, synchronous=synchronous, fsync=fsync))
+        return [*found, *clock_findings(self._address, self._clock)]
 
     @override
     def bind(self, namespace: str, queue: str, identity: str) -> str:
-        ((bound,),) = self._ask(sql.BIND, {"namespace": namespace, "queue": queue, "identity": identity})
+        ((bound,),) = self._fetch(sql.BIND, {"namespace": namespace, "queue": queue, "identity": identity})
         return str(bound)
 
     @override
     def queues(self, namespace: str) -> Sequence[str]:
-        return [str(queue) for (queue,) in self._ask(sql.QUEUES, {"namespace": namespace})]
+        return [str(queue) for (queue,) in self._fetch(sql.QUEUES, {"namespace": namespace})]
 
     @override
     def bindings(self) -> Sequence[tuple[str, str]]:
-        return [(str(namespace), str(queue)) for namespace, queue in self._ask(sql.BINDINGS, {})]
+        return [(str(namespace), str(queue)) for namespace, queue in self._fetch(sql.BINDINGS, {})]
 
     @override
     def register(self, owner: str, host: str, queues: Sequence[str]) -> bool:
@@ -192,7 +177,7 @@ class PostgresLedger(Ledger):
 
     @override
     def unregister(self, owner: str) -> None:
-        self._tell(sql.UNREGISTER, {"owner": owner})
+        self._change(sql.UNREGISTER, {"owner": owner})
         self._trust.forget(owner)
         if not self._holding([owner]):
             proof.remove_own(self._owners_dir, owner)
@@ -201,17 +186,17 @@ class PostgresLedger(Ledger):
     def owners(self) -> Sequence[OwnerSeen]:
         return [
             OwnerSeen(owner, host, tuple(queues), max(0.0, seen_ago), self._is_dead(owner))
-            for owner, host, queues, seen_ago in self._ask(sql.OWNERS, {"keep_owners": retention.OWNERS})
+            for owner, host, queues, seen_ago in self._fetch(sql.OWNERS, KEEP)
         ]
 
     @override
     def read(self, id: JobId) -> Row | None:
-        found = self._ask(sql.READ, pk_values(id) | self._lease)
+        found = self._fetch(sql.READ, pk_values(id) | self._lease)
         return row_of(found[0], self._is_dead) if found else None
 
     @override
     def message(self, id: JobId) -> KeptMessage | None:
-        found = self._ask(sql.MESSAGE, pk_values(id))
+        found = self._fetch(sql.MESSAGE, pk_values(id))
         return KeptMessage(*found[0]) if found else None
 
     @override
@@ -221,10 +206,7 @@ class PostgresLedger(Ledger):
         values = self._lease | {"after": after, "rows": limit, "stranded": stranded}
         with self._record.connection() as db:
             found = self._trust.orphans(db, namespace, queue, values)
-        return [
-            Orphan(row_of(row, self._is_dead), unseen_for, None if hindrance is None else Hindrance(hindrance))
-            for *row, unseen_for, hindrance in found
-        ]
+        return [orphan(row_of(row, self._is_dead), unseen_for, hindrance) for *row, unseen_for, hindrance in found]
 
     @override
     def distrust(self) -> None:
@@ -233,36 +215,30 @@ class PostgresLedger(Ledger):
 
     @override
     def deferred(self, id: JobId, delay: float) -> None:
-        self._tell(sql.DEFERRED, pk_values(id) | {"delay": min(delay, LONGEST_DELAY)})
+        self._change(sql.DEFERRED, pk_values(id) | {"delay": min(delay, LONGEST_DELAY)})
 
     @override
     def replay(self, id: JobId, message: KeptMessage, body_sha256: bytes) -> bool:
         values = pk_values(id) | message_values(message) | {"uid": secrets.token_hex(16), "body_sha256": body_sha256}
-        values |= {"reason": REPLAYED, "keep_moved": retention.MOVED}
+        values |= KEEP | {"reason": REPLAYED}
         with self._record.connection() as db:
             ((fence,),) = db.run(sql.DRAW).fetchall()
             return db.run(sql.REPLAY, values | {"drawn": fence}).rowcount == 1
 
     @override
     def claim(self, claim: Claimed) -> Row | None:
-        values = counters_values(claim.counters) | message_values(claim.message)
-        values |= {
-            "hop": claim.hop,
-            "owner": claim.owner,
-            "body_sha256": claim.body_sha256,
-            "worker": self._worker,
-        }
+        values = claim_values(claim, self._worker) | message_values(claim.message)
         if claim.seen is None:
             return self._own(sql.CLAIM_NEW, pk_values(claim.id) | values | {"uid": secrets.token_hex(16)})
         return self._own(sql.CLAIM_SEEN, seen_values(claim.seen) | values)
 
     @override
-    def take(self, seen: Row, owner: str) -> Row | None:
-        return self._own(sql.TAKE, seen_values(seen) | {"owner": owner})
+    def take_over(self, seen: Row, owner: str) -> Row | None:
+        return self._own(sql.TAKE_OVER, seen_values(seen) | {"owner": owner})
 
     @override
     def lose(self, seen: Row, owner: str, verdict: Verdict) -> Row | None:
-        return self._own(sql.LOSE, seen_values(seen) | verdict_values(verdict) | {"owner": owner})
+        return self._own(sql.LOSE, seen_values(seen) | settlement_values(verdict) | {"owner": owner})
 
     @override
     def renew(self, tokens: Sequence[Token]) -> Sequence[Renewal]:
@@ -296,11 +272,11 @@ class PostgresLedger(Ledger):
 
     @override
     def may_commit(self, token: Token) -> Renewal:
-        return permit(self._ask(sql.MAY_COMMIT, mine_values(token) | self._lease))
+        return permit(self._fetch(sql.MAY_COMMIT, mine_values(token) | self._lease))
 
     @override
     def done(self, token: Token) -> bool:
-        return self._write(sql.DONE, token, {"keep_done": retention.DONE})
+        return self._write(sql.DONE, token, KEEP)
 
     @override
     def interrupted(self, token: Token, counters: Counters) -> bool:
@@ -308,28 +284,25 @@ class PostgresLedger(Ledger):
 
     @override
     def moving(self, token: Token, verdict: Verdict) -> bool:
-        return self._write(sql.MOVING, token, verdict_values(verdict))
+        return self._write(sql.MOVING, token, settlement_values(verdict))
 
     @override
     def moved(self, token: Token, wake_in: float = 0.0) -> bool:
-        keep = {"keep_dead": retention.DEAD, "keep_moved": retention.MOVED}
-        return self._write(sql.MOVED, token, keep | {"wake_in": min(wake_in, LONGEST_DELAY)})
+        return self._write(sql.MOVED, token, KEEP | {"wake_in": min(wake_in, LONGEST_DELAY)})
 
     @override
     def settled(self, token: Token, known: bool) -> None:
-        keep = {"keep_confirmed": retention.DONE_AND_KNOWN}
-        self._write(sql.SETTLED_CONFIRMED if known else sql.SETTLED_SENT, token, keep)
+        self._write(sql.SETTLED_CONFIRMED if known else sql.SETTLED_SENT, token, KEEP)
 
     @override
     def cancel(self, id: JobId, reason: str) -> State | None:
         ours = secrets.token_hex(16)
-        mark = {"reason": storable(reason), "uid": ours, "keep_mark": retention.CANCEL_MARK}
-        ((state, uid),) = self._ask(sql.CANCEL, pk_values(id) | mark)
+        ((state, uid),) = self._fetch(sql.CANCEL, pk_values(id) | KEEP | {"reason": storable(reason), "uid": ours})
         return None if uid == ours else State(state)
 
     @override
     def conflict(self, id: JobId) -> None:
-        self._tell(sql.CONFLICT, pk_values(id))
+        self._change(sql.CONFLICT, pk_values(id))
 
     @override
     def cancel_marks(self, uids: Sequence[str]) -> Mapping[str, str]:
@@ -339,46 +312,40 @@ class PostgresLedger(Ledger):
 
     @override
     def clear_checkpoint(self, id: JobId) -> None:
-        self._tell(sql.CLEAR_CHECKPOINT, pk_values(id))
+        self._change(sql.CLEAR_CHECKPOINT, pk_values(id))
 
     @override
     def progress(self, token: Token, progress: Progress) -> None:
-        values = {"done": progress.done, "total": progress.total, "note": storable(progress.note), "at": progress.at}
-        self._write(sql.PROGRESS, token, values)
+        self._write(sql.PROGRESS, token, progress_values(progress, storable))
 
     @override
     def last_round(self, namespace: str, queue: str, key: str) -> int | None:
-        ((found,),) = self._ask(sql.LAST_ROUND, {"namespace": namespace, "queue": queue, "key": key})
+        ((found,),) = self._fetch(sql.LAST_ROUND, {"namespace": namespace, "queue": queue, "key": key})
         return None if found is None else int(found)
 
     @override
-    def jobs(self, wanted: Wanted = EVERY_ROW) -> Iterable[tuple[Row, Progress | None]]:
-        values = wanted_values(wanted)
-        values["states"] = None if wanted.states is None else [state.value for state in wanted.states]
-        return self._pages(values | {"rows": _PAGE_ROWS} | self._lease)
+    def jobs(self, which: JobFilter = EVERY_ROW) -> Iterable[tuple[Row, Progress | None]]:
+        values = filter_values(which)
+        values["states"] = None if which.states is None else [state.value for state in which.states]
+        return self._pages(values | {"rows": PAGE_ROWS} | self._lease)
 
     @override
     def ended(self, uids: Sequence[str]) -> frozenset[str]:
-        return frozenset(uid for (uid,) in self._ask(sql.ENDED, {"uids": list(uids)}))
+        return frozenset(uid for (uid,) in self._fetch(sql.ENDED, {"uids": list(uids)}))
 
     @override
     def last_progress(self, id: JobId) -> Progress | None:
-        found = self._ask(sql.LAST_PROGRESS, pk_values(id))
-        return progress_of(found[0]) if found else None
+        found = self._fetch(sql.LAST_PROGRESS, pk_values(id))
+        return Progress(*found[0]) if found else None
 
     @override
     def forget(self, id: JobId) -> None:
-        self._tell(sql.FORGET, pk_values(id))
+        self._change(sql.FORGET, pk_values(id))
 
     @override
     def purge(self) -> int:
-        removed = 0
-        while True:  # in small batches, so that no claim waits long
-            batch = self._tell(sql.PURGE, {"rows": _PURGE_ROWS})
-            removed += batch
-            if batch < _PURGE_ROWS:
-                break
-        self._tell(sql.PURGE_OWNERS, {"keep_owners": retention.OWNERS})
+        removed = purged(lambda rows: self._change(sql.PURGE, {"rows": rows}))
+        self._change(sql.PURGE_OWNERS, KEEP)
         proof.sweep(self._owners_dir, self._holding)
         return removed
 
@@ -389,27 +356,28 @@ class PostgresLedger(Ledger):
 
     def _holding(self, owners: Sequence[str]) -> frozenset[str]:
         """Return the owners among these that rows still name."""
-        return frozenset(owner for (owner,) in self._ask(sql.HOLDING, {"owners": list(owners)}))
+        return frozenset(owner for (owner,) in self._fetch(sql.HOLDING, {"owners": list(owners)}))
 
-    def _ask(self, statement: LiteralString, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    def _fetch(self, statement: LiteralString, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """Run one statement, and return its rows."""
         with self._record.connection() as db:
             return db.run(statement, values).fetchall()
 
-    def _tell(self, statement: LiteralString, values: Mapping[str, Any]) -> int:
-        """Run a statement, and return the number of changed rows."""
+    def _change(self, statement: LiteralString, values: Mapping[str, Any]) -> int:
+        """Run one statement, and return the number of changed rows."""
         with self._record.connection() as db:
             return db.run(statement, values).rowcount
 
     def _write(self, statement: LiteralString, token: Token, values: Values) -> bool:
         """Run one statement on the row of this token; return True, or False if the ledger refused it."""
-        return self._tell(statement, mine_values(token) | values) == 1
+        return self._change(statement, mine_values(token) | values) == 1
 
     def _own(self, statement: LiteralString, values: Values) -> Row | None:
         """Run one statement that gives a row to an owner under a new fence; return the row, or None if refused."""
         with self._record.connection() as db:
             ((fence,),) = db.run(sql.DRAW).fetchall()
             found = db.run(statement, values | self._lease | {"drawn": fence}).fetchall()
-        return row_of(found[0], _lives) if found else None
+        return row_of(found[0], never_dead) if found else None
 
     def _lock_is_free(self, owner: str) -> bool:
         return proof.is_dead(self._owners_dir, owner)
@@ -418,20 +386,15 @@ class PostgresLedger(Ledger):
         """Return the rows, newest first, page by page, so that a long listing delays no other call."""
         below = (1 << 63) - 1
         while True:
-            page = self._ask(sql.PAGE, values | {"below": below})
+            page = self._fetch(sql.PAGE, values | {"below": below})
             for *row, is_wanted, number, done, total, note, at in page:
                 if is_wanted:
                     yield row_of(row, self._is_dead), None if at is None else Progress(done, total, note, at)
                 below = number
-            if len(page) < _PAGE_ROWS:
+            if len(page) < PAGE_ROWS:
                 return
 
 
 def _locked(error: LedgerUnavailable) -> bool:
     """Return whether the call failed only because another session kept a lock for too long."""
     return isinstance(error.__cause__, LockNotAvailable)
-
-
-def _lives(_owner: str) -> bool:
-    """Return False: the owner of a row that was just claimed lives."""
-    return False

@@ -6,35 +6,17 @@ from base64 import b64encode
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from steadyworker.ledger.base import (
-    JobId,
-    KeptMessage,
-    Moving,
-    Progress,
-    Row,
-    State,
-    Token,
-    Values,
-    Verdict,
-    counters_values,
-)
+from steadyworker.ledger.base import JobId, KeptMessage, Moving, Row, State, Token, Verdict
+from steadyworker.ledger.shared import Values, verdict_values
 from steadyworker.outcome import Counters
 
 LONGEST_DELAY = 100 * 365.25 * 86_400.0
 """The longest delay in seconds, a century: PostgreSQL's timestamps have a largest value, so longer delays are cut."""
 
 
-def verdict_values(verdict: Verdict) -> Values:
+def settlement_values(verdict: Verdict) -> Values:
     """Return the parameters of a settlement that is decided now."""
-    return counters_values(verdict.counters) | {
-        "target": verdict.target.value,
-        "due_in": min(verdict.delay, LONGEST_DELAY),
-        "delay": verdict.delay,
-        "reason": storable(verdict.reason),
-        "error_class": storable(verdict.error_class),
-        "error_text": storable(verdict.error_text),
-        "keep_checkpoint": verdict.keep_checkpoint,
-    }
+    return verdict_values(verdict, storable) | {"due_in": min(verdict.delay, LONGEST_DELAY)}
 
 
 def message_values(message: KeptMessage | None) -> Values:
@@ -54,7 +36,7 @@ def tokens_values(tokens: Sequence[Token]) -> Values:
 
 
 def row_of(found: Sequence[Any], is_dead: Callable[[str], bool]) -> Row:
-    """Return the row; its lease is over if the server says so, or if this host can prove that its owner is dead."""
+    """Return the row; its lease is over if the server judged it so, or if this host can prove that its owner is dead."""
     (
         namespace, queue, key, round_, uid, state, body_sha256, hop, fence, owner, lease_over,
         attempts, crashes, losses, interruptions, first_failed_at, target, due_in, late_by, delay,
@@ -89,11 +71,6 @@ def row_of(found: Sequence[Any], is_dead: Callable[[str], bool]) -> Row:
         ended_at=ended_at,
         worker=worker,
     )
-
-
-def progress_of(found: Sequence[Any] | None) -> Progress | None:
-    """Return the last progress of a job, or None; in a listing, NULLs mean that there is no progress."""
-    return None if found is None or found[-1] is None else Progress(*found)
 
 
 def storable(text: str) -> str:

@@ -14,7 +14,7 @@ The statement's text has the values in it, so a server that logs failed statemen
             └── wait: back-off, 0.3 s to 5 s ←────────────────────────────────────── away
 
 No statement waits longer than `call` seconds for its result.
-Without this limit a call could wait without end, because the kernel cannot tell a frozen server from a busy one.
+Without this limit a call could wait without end, because the kernel cannot distinguish a frozen server from a busy one.
 If the connection breaks during a statement, the call raises LedgerUnavailable; whether the write was done is unknown.
 """
 
@@ -40,7 +40,7 @@ from typing_extensions import override
 from steadyworker.clock import Clock
 from steadyworker.errors import ConfigError, LedgerUnavailable, NoLedger, OlderLedger
 from steadyworker.ledger.postgres import schema as sql
-from steadyworker.ledger.postgres.url import Target
+from steadyworker.ledger.postgres.url import ServerAddress
 from steadyworker.retry import draw
 from steadyworker.text.redaction import REDACTED, redact
 from steadyworker.text.versions import version
@@ -92,7 +92,7 @@ _HARMLESS = (errors.LockNotAvailable, errors.QueryCanceled)
 _OUR_BUGS = (psycopg.ProgrammingError, psycopg.IntegrityError, psycopg.DataError, psycopg.NotSupportedError)
 
 
-class Connection(psycopg.Connection[tuple[Any, ...]]):
+class LedgerConnection(psycopg.Connection[tuple[Any, ...]]):
     """
     A connection whose calls never wait past `deadline`, a time of `clock.monotonic`.
 
@@ -160,12 +160,12 @@ class Identity:
     ledger_id: str | None = None
 
 
-class Session:
+class PostgresSession:
     """
     One connection, which opens at its first use, and again after a failure; one thread at a time uses it.
 
     Args:
-        target: Returns the ledger's address; called at each connect, so that a changed password is used.
+        address: Returns the ledger's address; called at each connect, so that a changed password is used.
         identity: The id that the ledger must have; the session that opens first sets it.
         call: The limit in seconds for one call, for connecting, and for the wait for another thread's call.
         clock: Measures the waits.
@@ -178,16 +178,22 @@ class Session:
     """
 
     def __init__(
-        self, target: Callable[[], Target], identity: Identity, call: float, clock: Clock, *, create: bool = True
+        self,
+        address: Callable[[], ServerAddress],
+        identity: Identity,
+        call: float,
+        clock: Clock,
+        *,
+        create: bool = True,
     ) -> None:
-        self._target = target
-        self._at = target()
+        self._address = address
+        self._at = address()
         self._identity = identity
         self._call = call
         self._clock = clock
         self._create = create
         self._lock = Lock()
-        self._connection: Connection | None = None
+        self._connection: LedgerConnection | None = None
         self._back_off = wait_random_exponential(multiplier=call / 32, max=call * _LONGEST_BACK_OFF)
         self._failures = 0
         self._again_at = clock.monotonic()
@@ -195,7 +201,7 @@ class Session:
         self._closed = False
 
     @contextmanager
-    def connection(self) -> Iterator[Connection]:
+    def connection(self) -> Iterator[LedgerConnection]:
         """Lock the connection for this thread and yield it; run statements with its method `run`."""
         if not self._lock.acquire(timeout=self._call):
             raise LedgerUnavailable(
@@ -221,7 +227,7 @@ class Session:
             self._closed = True
             self._drop()
 
-    def _open(self) -> Connection:
+    def _open(self) -> LedgerConnection:
         if self._closed:
             raise LedgerUnavailable(
                 f"Expected the ledger {self._at.shown} to be open, but it was closed: open it again."
@@ -243,9 +249,9 @@ class Session:
         self._failures = 0
         return self._connection
 
-    def _connect(self) -> Connection:
-        self._at = self._target()
-        connection = Connection.connect(
+    def _connect(self) -> LedgerConnection:
+        self._at = self._address()
+        connection = LedgerConnection.connect(
             self._at.conninfo, autocommit=True, prepare_threshold=None, cursor_factory=psycopg.ClientCursor
         )
         try:
@@ -257,7 +263,7 @@ class Session:
             raise
         return connection
 
-    def _find(self, connection: Connection) -> None:
+    def _find(self, connection: LedgerConnection) -> None:
         """Find the ledger, or create it; raise for another ledger, another schema, or a database that cannot hold a ledger."""
         place = connection.run(sql.PLACE).fetchone()
         assert place is not None, "a SELECT without FROM has one row"
@@ -295,12 +301,12 @@ class Session:
             raise self._unfit(self._another(f"the ledger {ledger_id}"))
         self._identity.ledger_id = ledger_id
 
-    def _meta(self, connection: Connection) -> tuple[str, int, str]:
+    def _meta(self, connection: LedgerConnection) -> tuple[str, int, str]:
         """Return the ledger's id, the version of its tables, and the version of SteadyWorker that made them."""
         ledger_id, schema, made_by = connection.run(sql.META).fetchone() or ("", 0, "")
         return ledger_id, schema, made_by
 
-    def _migrate(self, connection: Connection, found: int) -> None:
+    def _migrate(self, connection: LedgerConnection, found: int) -> None:
         """Bring the tables to this version; raise ConfigError if that is impossible, or not for this process."""
         statements = sql.migration(found)
         if statements is None:
@@ -344,25 +350,25 @@ class Session:
 
     def _translated(self, error: psycopg.Error) -> Exception:
         """Return the error to raise for an error of psycopg; an error in our own statement is returned unchanged."""
-        remedy = next((text for kind, text in _REMEDIES.items() if isinstance(error, kind)), None)
+        remedy = next((remedy for kind, remedy in _REMEDIES.items() if isinstance(error, kind)), None)
         if remedy is None and isinstance(error, _OUR_BUGS):
             return error
-        said = " ".join(str(error).split())
+        text = " ".join(str(error).split())
         if self._at.password:
-            said = said.replace(self._at.password, REDACTED)
-        refused = error.sqlstate is None and _REFUSED.search(said) is not None
+            text = text.replace(self._at.password, REDACTED)
+        refused = error.sqlstate is None and _REFUSED.search(text) is not None
         if remedy is None:
-            remedy = _remedy(said, refused=refused)
-        message = f"Expected a reply from the ledger {self._at.shown}, got {redact(said)!r}: {remedy}"
+            remedy = _remedy(text, refused=refused)
+        message = f"Expected a reply from the ledger {self._at.shown}, got {redact(text)!r}: {remedy}"
         return self._unfit(message) if refused or isinstance(error, _FINAL) else LedgerUnavailable(message)
 
 
-def _remedy(said: str, *, refused: bool) -> str:
+def _remedy(text: str, *, refused: bool) -> str:
     """Return the remedy for a failed connect."""
-    if "startup parameter" in said:
+    if "startup parameter" in text:
         return _NO_OPTIONS
     if refused:
         return "correct the URL in --ledger, or the server's settings."
-    if _TOO_MANY.search(said):
+    if _TOO_MANY.search(text):
         return "raise max_connections, because each worker process takes two connections."
-    return _READ_ONLY if "read-only" in said else "check that the server runs and can be reached."
+    return _READ_ONLY if "read-only" in text else "check that the server runs and can be reached."

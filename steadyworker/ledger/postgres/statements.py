@@ -138,7 +138,7 @@ DEFERRED = f"""
     UPDATE steadyworker_jobs SET wake_at = greatest(wake_at, {after("%(delay)s")})
     FROM committed WHERE {_JOB} AND state NOT IN ('done', 'dead') AND fence > 0
 """
-TAKE = f"UPDATE steadyworker_jobs SET {_OWN} WHERE {_SEEN} AND state = 'moving' RETURNING {COLUMNS}"
+TAKE_OVER = f"UPDATE steadyworker_jobs SET {_OWN} WHERE {_SEEN} AND state = 'moving' RETURNING {COLUMNS}"
 LOSE = f"""
     UPDATE steadyworker_jobs SET {_OWN}, {_MOVING} WHERE {_SEEN} AND state = 'running' RETURNING {COLUMNS}
 """

@@ -1,5 +1,5 @@
 """
-The registration of owners, and the search for orphans: what a ledger that went back in time must not say.
+The registration of owners, and the search for orphans, on a ledger that may have gone back in time.
 
 A ledger goes back in time when an operator restores a dump or a backup, or a stand-by without the last commits takes over.
 Then rows of jobs that are done can be unfinished again, and must not run by themselves.
@@ -22,11 +22,11 @@ import psycopg
 
 from steadyworker.clock import Clock
 from steadyworker.ledger import retention
-from steadyworker.ledger.base import Values
-from steadyworker.ledger.lease import QUIET, registered_name
+from steadyworker.ledger.lease import attended, registered_name
 from steadyworker.ledger.postgres.schema import WAITS
-from steadyworker.ledger.postgres.session import Connection
+from steadyworker.ledger.postgres.session import LedgerConnection
 from steadyworker.ledger.postgres.statements import COLUMNS, LAST_OF_ITS_KEY, NEXT_FENCE, NOW, after
+from steadyworker.ledger.shared import KEEP, Values
 
 _PARTS: tuple[LiteralString, ...] = (
     "(SELECT system_identifier::text FROM pg_control_system())",
@@ -74,7 +74,7 @@ _ATTEND = f"""
 """
 
 _SINCE = "greatest(CASE WHEN owner IS NOT NULL THEN lease_until + make_interval(secs => %(margin)s) END, wake_at)"
-# Such a job needs no message to become `dead`, and nothing of it runs again.
+# Such a job becomes `dead` without a message, and its handler does not run again.
 _DIES = "(state = 'moving' AND target = 'dead')"
 _HINDRANCE = f"""CASE
     WHEN NOT {LAST_OF_ITS_KEY} THEN NULL
@@ -118,9 +118,9 @@ _JUMP = 30.0
 """Seconds by which the server's clock can seem to gain on this machine's; a call can take 10 s, and an orphan needs a longer jump."""
 
 
-class Trust:
+class PostgresTrust:
     """
-    The registrations of this process that the ledger has confirmed; without one, every ledger is trusted.
+    The registrations of this process that the ledger has confirmed; a process without one trusts every ledger.
 
     If the server's clock jumps forward, all leases seem to have ended long ago, although their owners live.
     So there are no orphans for the time of a `lease`, in which each living owner renews.
@@ -135,10 +135,9 @@ class Trust:
         self._at = clock.boottime()
         self._owner = ""
 
-    def register(self, db: Connection, owner: str, values: Values) -> bool:
+    def register(self, db: LedgerConnection, owner: str, values: Values) -> bool:
         """Register an owner; return False if the ledger went back in time, after every older row is marked as old."""
-        names = sorted({name.removesuffix(QUIET) for name in values["queues"]})
-        values = values | {"owner": owner, "names": names, "absence": retention.ABSENCE}
+        values = values | KEEP | {"owner": owner, "names": attended(values["queues"])}
         now = _incarnation(db)
         ((beat, same, settled, moment),) = db.run(_REGISTER.replace("{now}", now), values).fetchall()
         # After a day without a registration, other processes have removed the owner, and the count begins again.
@@ -151,16 +150,15 @@ class Trust:
         self._ahead = moment - self._at
         return not went_back
 
-    def distrust(self, db: Connection) -> None:
+    def distrust(self, db: LedgerConnection) -> None:
         """Mark every older row of every queue as old."""
-        values: Values = {"names": [], "absence": retention.ABSENCE, "went_back": True}
-        db.run(_ATTEND.replace("{now}", _incarnation(db)), values)
+        db.run(_ATTEND.replace("{now}", _incarnation(db)), KEEP | {"names": [], "went_back": True})
 
     def forget(self, owner: str) -> None:
         """Forget an owner that unregistered."""
         self._beats.pop(owner, None)
 
-    def orphans(self, db: Connection, namespace: str, queue: str, values: Values) -> Sequence[Sequence[Any]]:
+    def orphans(self, db: LedgerConnection, namespace: str, queue: str, values: Values) -> Sequence[Sequence[Any]]:
         """Return the rows of orphans, each with the seconds since its message had to come, and its hindrance."""
         name, beat = registered_name(namespace, queue), self._beats.get(self._owner, 0)
         values = values | {"namespace": namespace, "queue": queue, "name": name, "owner": self._owner, "beat": beat}
@@ -175,14 +173,14 @@ class Trust:
         return now < self._unsure_until
 
 
-def _incarnation(db: Connection) -> LiteralString:
+def _incarnation(db: LedgerConnection) -> LiteralString:
     """Return the expression of the incarnation, of those parts that this server shows to this user."""
     if db.incarnation is None:
         db.incarnation = f"ARRAY[{', '.join(part if _is_shown(db, part) else 'NULL' for part in _PARTS)}]"
     return db.incarnation
 
 
-def _is_shown(db: Connection, part: LiteralString) -> bool:
+def _is_shown(db: LedgerConnection, part: LiteralString) -> bool:
     try:
         db.run(f"SELECT {part}")
     except psycopg.OperationalError:

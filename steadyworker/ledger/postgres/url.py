@@ -37,9 +37,9 @@ Parameters = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ServerAddress:
     """
-    The address of the ledger.
+    The address of the server that has the ledger.
 
     Attributes:
         conninfo: The parameters for libpq; they contain the password.
@@ -56,20 +56,22 @@ class Target:
     verified: bool
 
 
-def target_of(url: str, call: float) -> Target:
+def server_address(url: str, call: float) -> ServerAddress:
     """
-    Return the target of a `postgresql://` URL; `call` is the limit for one ledger call in seconds.
+    Return the address in a `postgresql://` URL; `call` is the limit for one ledger call in seconds.
 
     Raises ConfigError for a URL that libpq cannot read.
     """
     given = _read(url)
     known = _environment() | given
     tls = tls_defaults(known)
-    told = _limits(call, len(known.get("host", "").split(","))) | tls | given
-    told["client_encoding"] = "UTF8"
+    parameters = _limits(call, len(known.get("host", "").split(","))) | tls | given
+    parameters["client_encoding"] = "UTF8"
     verified = not is_remote(known) or (known | tls).get("sslmode") in {"verify-ca", "verify-full"}
     chooses_schema = "search_path" in known.get("options", "")
-    return Target(make_conninfo(**told), _shown(known), known.get("password", ""), chooses_schema, verified)
+    return ServerAddress(
+        make_conninfo(**parameters), _shown(known), known.get("password", ""), chooses_schema, verified
+    )
 
 
 def _read(url: str) -> dict[str, str]:

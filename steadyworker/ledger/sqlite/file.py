@@ -115,9 +115,9 @@ class LedgerFile:
 
         `synchronous` replaces the ledger's own level in this context.
         """
-        return _Held(self, synchronous or self._synchronous)
+        return _Borrowed(self, synchronous or self._synchronous)
 
-    def take(self, level: str) -> sqlite3.Connection:
+    def borrow(self, level: str) -> sqlite3.Connection:
         """Lock the connection for this thread, set this level, and return it; the caller must call `give_back`."""
         if not (self._lock.acquire(blocking=False) or self._lock.acquire(timeout=self._call)):
             raise LedgerUnavailable(
@@ -376,7 +376,7 @@ class LedgerFile:
         return self._unfit(message) if code in _FINAL else LedgerUnavailable(message, id=_IDS.get(code, ""))
 
 
-class _Held(AbstractContextManager[sqlite3.Connection]):
+class _Borrowed(AbstractContextManager[sqlite3.Connection]):
     """The context in which one thread has the connection; it is a class, because a generator would be slower."""
 
     __slots__ = ("_file", "_level")
@@ -387,7 +387,7 @@ class _Held(AbstractContextManager[sqlite3.Connection]):
 
     @override
     def __enter__(self) -> sqlite3.Connection:
-        return self._file.take(self._level)
+        return self._file.borrow(self._level)
 
     @override
     def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:

@@ -20,12 +20,11 @@ from typing_extensions import override
 from steadyworker.clock import Clock, Times
 from steadyworker.errors import ConfigError, Finding, NoLedger, OlderLedger
 from steadyworker.ledger import owners as proof
-from steadyworker.ledger import retention
 from steadyworker.ledger.base import (
     EVERY_ROW,
     REPLAYED,
     Claimed,
-    Hindrance,
+    JobFilter,
     JobId,
     KeptMessage,
     Ledger,
@@ -36,28 +35,34 @@ from steadyworker.ledger.base import (
     Row,
     State,
     Token,
-    Values,
     Verdict,
-    Wanted,
-    counters_values,
-    mine_values,
-    missing,
-    permit,
-    pk_values,
-    seen_values,
-    wanted_values,
 )
 from steadyworker.ledger.lease import registered_name
+from steadyworker.ledger.shared import (
+    KEEP,
+    PAGE_ROWS,
+    Values,
+    claim_values,
+    counters_values,
+    filter_values,
+    mine_values,
+    never_dead,
+    no_ledger_finding,
+    orphan,
+    permit,
+    pk_values,
+    progress_values,
+    purged,
+    seen_values,
+    unusable_finding,
+)
 from steadyworker.ledger.sqlite import schema as sql
 from steadyworker.ledger.sqlite.file import LedgerFile
 from steadyworker.ledger.sqlite.place import creation_findings, place_findings
-from steadyworker.ledger.sqlite.rows import kept_values, new_row, progress_of, row_of, storable, verdict_values
-from steadyworker.ledger.sqlite.trust import Trust
+from steadyworker.ledger.sqlite.rows import kept_values, new_row, row_of, settlement_values, storable
+from steadyworker.ledger.sqlite.trust import SqliteTrust
 from steadyworker.outcome import Counters
 from steadyworker.system.private import access_findings
-
-_PAGE_ROWS = 200
-_PURGE_ROWS = 500
 
 
 class SqliteLedger(Ledger):
@@ -104,7 +109,7 @@ class SqliteLedger(Ledger):
         self._boot = proof.boot_id()
         self._offset = clock.wall() - clock.boottime()
         self._is_dead = is_dead or self._lock_is_free
-        self._trust = Trust(self._file, self.owners_dir, clock)
+        self._trust = SqliteTrust(self._file, self.owners_dir, clock)
 
     @property
     @override
@@ -118,8 +123,8 @@ class SqliteLedger(Ledger):
 
     @override
     def ledger_id(self) -> str:
-        with self._file.connection() as db:
-            return str(db.execute(sql.LEDGER_ID).fetchone()[0])
+        ((ledger_id,),) = self._fetch(sql.LEDGER_ID)
+        return str(ledger_id)
 
     @override
     def findings(self) -> Sequence[Finding]:
@@ -127,18 +132,11 @@ class SqliteLedger(Ledger):
         try:
             self.ledger_id()
         except OlderLedger as error:
-            found += [missing(error), *access_findings("the ledger", self._path)]
+            found += [no_ledger_finding(error), *access_findings("the ledger", self._path)]
         except NoLedger as error:
-            found += [missing(error), *creation_findings(self._path)]
+            found += [no_ledger_finding(error), *creation_findings(self._path)]
         except ConfigError as error:
-            found.append(
-                Finding(
-                    "error",
-                    str(error),
-                    "do what the message asks, then run `steadyworker check` again.",
-                    id=error.id or "ledger.unusable",
-                )
-            )
+            found.append(unusable_finding(error))
         else:
             found += access_findings("the ledger", self._path)
         return [*found, *place_findings(self._path.resolve())]
@@ -152,13 +150,11 @@ class SqliteLedger(Ledger):
 
     @override
     def queues(self, namespace: str) -> Sequence[str]:
-        with self._file.connection() as db:
-            return [str(queue) for (queue,) in db.execute(sql.QUEUES, {"namespace": namespace})]
+        return [str(queue) for (queue,) in self._fetch(sql.QUEUES, {"namespace": namespace})]
 
     @override
     def bindings(self) -> Sequence[tuple[str, str]]:
-        with self._file.connection() as db:
-            return db.execute(sql.BINDINGS).fetchall()
+        return self._fetch(sql.BINDINGS)
 
     @override
     def register(self, owner: str, host: str, queues: Sequence[str]) -> bool:
@@ -173,26 +169,22 @@ class SqliteLedger(Ledger):
     @override
     def owners(self) -> Sequence[OwnerSeen]:
         now = self._clock.wall()
-        with self._file.connection() as db:
-            seen = db.execute(sql.OWNERS, {"now": now, "keep_owners": retention.OWNERS}).fetchall()
         return [
             OwnerSeen(owner, host, tuple(json.loads(queues)), max(0.0, now - at), self._is_dead(owner))
-            for owner, host, queues, at in seen
+            for owner, host, queues, at in self._fetch(sql.OWNERS, KEEP | {"now": now})
         ]
 
     @override
     def read(self, id: JobId) -> Row | None:
         if self._file.owes("key", id.key):
             self._file.catch_up()
-        with self._file.connection() as db:
-            found = db.execute(sql.READ, pk_values(id)).fetchone()
-        return None if found is None else self._row(found)
+        found = self._fetch(sql.READ, pk_values(id))
+        return self._row(found[0]) if found else None
 
     @override
     def message(self, id: JobId) -> KeptMessage | None:
-        with self._file.connection() as db:
-            found = db.execute(sql.MESSAGE, pk_values(id)).fetchone()
-        return None if found is None else KeptMessage(*found)
+        found = self._fetch(sql.MESSAGE, pk_values(id))
+        return KeptMessage(*found[0]) if found else None
 
     @override
     def orphans(
@@ -207,15 +199,11 @@ class SqliteLedger(Ledger):
             trusted = db.execute(sql.TRUSTED_FROM, {"name": registered_name(namespace, queue)}).fetchone()
             values |= {"margin": self._times.margin, "trusted_from": trusted[0] if trusted else sys.maxsize}
             found = db.execute(sql.ORPHANS, values).fetchall()
-        return [
-            Orphan(self._row(row), unseen_for, None if hindrance is None else Hindrance(hindrance))
-            for *row, unseen_for, hindrance in found
-        ]
+        return [orphan(self._row(row), unseen_for, hindrance) for *row, unseen_for, hindrance in found]
 
     @override
     def distrust(self) -> None:
-        with self._file.connection() as db:
-            db.execute(sql.DISTRUST)
+        self._change(sql.DISTRUST, {})
 
     @override
     def deferred(self, id: JobId, delay: float) -> None:
@@ -225,7 +213,7 @@ class SqliteLedger(Ledger):
     @override
     def replay(self, id: JobId, message: KeptMessage, body_sha256: bytes) -> bool:
         values = pk_values(id) | self._drawn("") | {"uid": secrets.token_hex(16), "body_sha256": body_sha256}
-        values |= {"now": self._clock.wall(), "keep_moved": retention.MOVED, "reason": REPLAYED}
+        values |= KEEP | {"now": self._clock.wall(), "reason": REPLAYED}
         with self._file.transaction() as db:
             inserted = db.execute(sql.REPLAY, values)
             if inserted.rowcount == 1:
@@ -235,8 +223,7 @@ class SqliteLedger(Ledger):
     @override
     def claim(self, claim: Claimed) -> Row | None:
         now = self._started_now()
-        said = {"hop": claim.hop, "body_sha256": claim.body_sha256, "now": now, "worker": self._worker}
-        values = counters_values(claim.counters) | said
+        values = claim_values(claim, self._worker) | {"now": now}
         if claim.seen is not None:
             return self._own(sql.CLAIM_SEEN, seen_values(claim.seen) | values, claim.owner, claim.message)
         uid = secrets.token_hex(16)
@@ -252,8 +239,8 @@ class SqliteLedger(Ledger):
         return new_row(claim, uid, inserted.lastrowid or 0, checkpoint, now, self._worker)
 
     @override
-    def take(self, seen: Row, owner: str) -> Row | None:
-        return self._own(sql.TAKE, seen_values(seen), owner)
+    def take_over(self, seen: Row, owner: str) -> Row | None:
+        return self._own(sql.TAKE_OVER, seen_values(seen), owner)
 
     @override
     def lose(self, seen: Row, owner: str, verdict: Verdict) -> Row | None:
@@ -287,8 +274,7 @@ class SqliteLedger(Ledger):
 
     @override
     def done(self, token: Token) -> bool:
-        values = {"now": self._clock.wall(), "step": self._step(), "keep_done": retention.DONE}
-        return self._write(sql.DONE, token, values)
+        return self._write(sql.DONE, token, KEEP | {"now": self._clock.wall(), "step": self._step()})
 
     @override
     def interrupted(self, token: Token, counters: Counters) -> bool:
@@ -300,19 +286,18 @@ class SqliteLedger(Ledger):
 
     @override
     def moved(self, token: Token, wake_in: float = 0.0) -> bool:
-        keep = {"keep_dead": retention.DEAD, "keep_moved": retention.MOVED, "wake_in": wake_in}
-        return self._write(sql.MOVED, token, keep | {"now": self._clock.wall(), "step": self._step()})
+        values = {"wake_in": wake_in, "now": self._clock.wall(), "step": self._step()}
+        return self._write(sql.MOVED, token, KEEP | values)
 
     @override
     def settled(self, token: Token, known: bool) -> None:
         # Deferred to the claim of the next job, which the runner makes now: this saves one commit in three.
-        keep = {"now": self._clock.wall(), "keep_confirmed": retention.DONE_AND_KNOWN}
-        self._file.later(sql.SETTLED_CONFIRMED if known else sql.SETTLED_SENT, mine_values(token) | keep)
+        values = mine_values(token) | KEEP | {"now": self._clock.wall()}
+        self._file.later(sql.SETTLED_CONFIRMED if known else sql.SETTLED_SENT, values)
 
     @override
     def cancel(self, id: JobId, reason: str) -> State | None:
-        values = pk_values(id) | {"reason": storable(reason)}
-        values |= {"now": self._clock.wall(), "keep_mark": retention.CANCEL_MARK}
+        values = pk_values(id) | KEEP | {"reason": storable(reason), "now": self._clock.wall()}
         with self._file.transaction() as db:
             found = db.execute(sql.STATE_OF, values).fetchone()
             if found is not None:
@@ -325,64 +310,50 @@ class SqliteLedger(Ledger):
 
     @override
     def conflict(self, id: JobId) -> None:
-        with self._file.connection() as db:
-            db.execute(sql.CONFLICT, pk_values(id))
+        self._change(sql.CONFLICT, pk_values(id))
 
     @override
     def cancel_marks(self, uids: Sequence[str]) -> Mapping[str, str]:
-        with self._file.connection() as db:
-            return dict(db.execute(sql.CANCEL_MARKS, {"uids": json.dumps(list(uids))}).fetchall())
+        return dict(self._fetch(sql.CANCEL_MARKS, {"uids": json.dumps(list(uids))}))
 
     @override
     def clear_checkpoint(self, id: JobId) -> None:
-        with self._file.connection() as db:
-            db.execute(sql.CLEAR_CHECKPOINT, pk_values(id))
+        self._change(sql.CLEAR_CHECKPOINT, pk_values(id))
 
     @override
     def progress(self, token: Token, progress: Progress) -> None:
-        values = {"done": progress.done, "total": progress.total, "note": storable(progress.note), "at": progress.at}
-        self._write(sql.PROGRESS, token, values, synchronous="normal")
+        self._write(sql.PROGRESS, token, progress_values(progress, storable), synchronous="normal")
 
     @override
     def last_round(self, namespace: str, queue: str, key: str) -> int | None:
-        with self._file.connection() as db:
-            found = db.execute(sql.LAST_ROUND, {"namespace": namespace, "queue": queue, "key": key}).fetchone()[0]
+        ((found,),) = self._fetch(sql.LAST_ROUND, {"namespace": namespace, "queue": queue, "key": key})
         return None if found is None else int(found)
 
     @override
-    def jobs(self, wanted: Wanted = EVERY_ROW) -> Iterable[tuple[Row, Progress | None]]:
-        values = wanted_values(wanted) | {"boot": self._boot, "boottime": self._clock.boottime()}
-        values["states"] = None if wanted.states is None else json.dumps([state.value for state in wanted.states])
-        return self._pages(values | {"now": self._clock.wall(), "rows": _PAGE_ROWS})
+    def jobs(self, which: JobFilter = EVERY_ROW) -> Iterable[tuple[Row, Progress | None]]:
+        values = filter_values(which) | {"boot": self._boot, "boottime": self._clock.boottime()}
+        values["states"] = None if which.states is None else json.dumps([state.value for state in which.states])
+        return self._pages(values | {"now": self._clock.wall(), "rows": PAGE_ROWS})
 
     @override
     def ended(self, uids: Sequence[str]) -> frozenset[str]:
-        with self._file.connection() as db:
-            found = db.execute(sql.ENDED, {"uids": json.dumps(list(uids))}).fetchall()
-        return frozenset(uid for (uid,) in found)
+        return frozenset(uid for (uid,) in self._fetch(sql.ENDED, {"uids": json.dumps(list(uids))}))
 
     @override
     def last_progress(self, id: JobId) -> Progress | None:
-        with self._file.connection() as db:
-            return progress_of(db.execute(sql.LAST_PROGRESS, pk_values(id)).fetchone())
+        found = self._fetch(sql.LAST_PROGRESS, pk_values(id))
+        return Progress(*found[0]) if found else None
 
     @override
     def forget(self, id: JobId) -> None:
-        with self._file.connection() as db:
-            db.execute(sql.FORGET, pk_values(id))
+        self._change(sql.FORGET, pk_values(id))
 
     @override
     def purge(self) -> int:
         self._file.catch_up()
-        now, removed = self._clock.wall(), 0
-        while True:  # in small batches, so that no claim waits long
-            with self._file.connection() as db:
-                batch = db.execute(sql.PURGE, {"now": now, "rows": _PURGE_ROWS}).rowcount
-            removed += batch
-            if batch < _PURGE_ROWS:
-                break
-        with self._file.connection() as db:
-            db.execute(sql.PURGE_OWNERS, {"now": now, "keep_owners": retention.OWNERS})
+        now = {"now": self._clock.wall()}
+        removed = purged(lambda rows: self._change(sql.PURGE, now | {"rows": rows}))
+        self._change(sql.PURGE_OWNERS, KEEP | now)
         self._file.shrink()
         proof.sweep(self.owners_dir, self._holding)
         return removed
@@ -393,8 +364,17 @@ class SqliteLedger(Ledger):
 
     def _holding(self, owners: Sequence[str]) -> frozenset[str]:
         """Return the owners among these that rows still name."""
+        return frozenset(owner for (owner,) in self._fetch(sql.HOLDING, {"owners": json.dumps(list(owners))}))
+
+    def _fetch(self, statement: str, values: Values | None = None) -> list[Any]:
+        """Run one statement, and return its rows."""
         with self._file.connection() as db:
-            return frozenset(owner for (owner,) in db.execute(sql.HOLDING, {"owners": json.dumps(list(owners))}))
+            return db.execute(statement, values or {}).fetchall()
+
+    def _change(self, statement: str, values: Values) -> int:
+        """Run one statement, and return the number of changed rows."""
+        with self._file.connection() as db:
+            return db.execute(statement, values).rowcount
 
     def _write(self, statement: str, token: Token, values: Values, synchronous: str | None = None) -> bool:
         """Run one statement on the row of this token; return True, or False if the ledger refused it."""
@@ -407,7 +387,7 @@ class SqliteLedger(Ledger):
             found = db.execute(statement, values | self._lease() | self._drawn(owner)).fetchall()
             if found and message is not None:
                 db.execute(sql.KEEP_FIRST, values | kept_values(message))
-        return row_of(found[0], self._clock, self._times, self._boot, _lives) if found else None
+        return row_of(found[0], self._clock, self._times, self._boot, never_dead) if found else None
 
     def _step(self) -> float:
         """
@@ -428,7 +408,7 @@ class SqliteLedger(Ledger):
         return {"boot": self._boot, "lease_until": self._clock.boottime() + self._times.lease}
 
     def _verdict(self, verdict: Verdict) -> Values:
-        return verdict_values(verdict, self._clock, self._boot)
+        return settlement_values(verdict, self._clock, self._boot)
 
     def _row(self, found: Sequence[Any]) -> Row:
         return row_of(found, self._clock, self._times, self._boot, self._is_dead)
@@ -444,14 +424,9 @@ class SqliteLedger(Ledger):
             with self._file.connection() as db:
                 page = db.execute(statement, values | {"below": below}).fetchall()
                 ids = [pk_values(JobId(*found[:4])) for found in page]
-                reports = [progress_of(db.execute(sql.LAST_PROGRESS, id_).fetchone()) for id_ in ids]
+                reports = [db.execute(sql.LAST_PROGRESS, id_).fetchone() for id_ in ids]
             for found, progress in zip(page, reports, strict=True):
-                yield self._row(found[:-1]), progress
-            if len(page) < _PAGE_ROWS:
+                yield self._row(found[:-1]), progress and Progress(*progress)
+            if len(page) < PAGE_ROWS:
                 return
             below = page[-1][-1]
-
-
-def _lives(_owner: str) -> bool:
-    """Return False: the owner of a row that was just claimed lives."""
-    return False

@@ -7,7 +7,10 @@ import shutil
 from pathlib import Path
 
 from steadyworker.errors import Finding
+from steadyworker.findings import FindingTexts
 from steadyworker.system.mounts import mounted, network_file_system
+
+_finding = FindingTexts("steadyworker.ledger")
 
 _ROOM = 64 << 20
 
@@ -17,8 +20,7 @@ def creation_findings(path: Path) -> list[Finding]:
     folder = next(parent for parent in path.parents if parent.exists())
     if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK):
         return []
-    what = f"Expected to create the ledger {path}, got {folder}, where this user cannot create files."
-    return [Finding("error", what, "make it a writable directory, or name another file.", id="ledger.unusable")]
+    return [_finding("ledger.unusable", "no-folder", path=path, folder=folder)]
 
 
 def place_findings(where: Path) -> list[Finding]:
@@ -26,23 +28,9 @@ def place_findings(where: Path) -> list[Finding]:
     found = []
     kind = network_file_system(where, mounted())
     if kind:
-        found.append(
-            Finding(
-                "error",
-                f"Expected the SQLite ledger {where} on a local disk, got a network file system ({kind}), where its locks do not work.",
-                "put it on a local disk, or use --ledger postgresql://….",
-                id="ledger.network-file-system",
-            )
-        )
+        found.append(_finding("ledger.network-file-system", path=where, kind=kind))
     if where.parent.is_dir():
         free = shutil.disk_usage(where.parent).free
         if free < _ROOM:
-            found.append(
-                Finding(
-                    "warning",
-                    f"Expected at least {_ROOM >> 20} MiB of free space for the ledger {where}, got {free >> 20} MiB.",
-                    "free some space: while the ledger cannot write, no job starts or ends.",
-                    id="ledger.little-space",
-                )
-            )
+            found.append(_finding("ledger.little-space", least=_ROOM >> 20, path=where, free=free >> 20))
     return found

@@ -6,34 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from steadyworker.clock import Clock, Times
-from steadyworker.ledger.base import (
-    Claimed,
-    JobId,
-    KeptMessage,
-    Moving,
-    Progress,
-    Row,
-    State,
-    Values,
-    Verdict,
-    counters_values,
-)
+from steadyworker.ledger.base import Claimed, JobId, KeptMessage, Moving, Row, State, Verdict
+from steadyworker.ledger.shared import Values, verdict_values
 from steadyworker.outcome import Counters
 
 
-def verdict_values(verdict: Verdict, clock: Clock, boot: str) -> Values:
+def settlement_values(verdict: Verdict, clock: Clock, boot: str) -> Values:
     """Return the parameters of a settlement that is decided now."""
-    return counters_values(verdict.counters) | {
-        "target": verdict.target.value,
-        "boot": boot,
-        "due": clock.boottime() + verdict.delay,
-        "not_before": clock.wall() + verdict.delay,
-        "delay": verdict.delay,
-        "reason": storable(verdict.reason),
-        "error_class": storable(verdict.error_class),
-        "error_text": storable(verdict.error_text),
-        "keep_checkpoint": verdict.keep_checkpoint,
-    }
+    due = {"boot": boot, "due": clock.boottime() + verdict.delay, "not_before": clock.wall() + verdict.delay}
+    return verdict_values(verdict, storable) | due
 
 
 def kept_values(message: KeptMessage) -> Values:
@@ -106,11 +87,6 @@ def new_row(claim: Claimed, uid: str, fence: int, checkpoint: bytes | None, now:
         started_at=now,
         worker=worker,
     )
-
-
-def progress_of(found: Sequence[Any] | None) -> Progress | None:
-    """Return the last progress of a job, or None."""
-    return None if found is None else Progress(*found)
 
 
 def storable(text: str) -> str:

@@ -7,7 +7,7 @@ The start of a run is a wall time, too; the owner's renewals move it with each s
 Times that people read, or that decide when a row is removed (`…_at`, `not_before`, `keep_until`) are readings of the wall clock.
 `wake_at`, too, is a wall time: it only finds the jobs whose message may be lost, and `due` decides whether a retry may run.
 
-Processes of the version before work on while a newer one migrates the file, until they open it again.
+Processes of the version before go on while a newer one migrates the file, until they open it again.
 So a migration only adds tables, columns with a default, and triggers that write what the older version does not know.
 No statement inserts into a table without naming its columns, so that a later migration can add some.
 """
@@ -265,7 +265,7 @@ _LAST_OF_ITS_KEY = """NOT EXISTS (
     SELECT 1 FROM jobs AS later
     WHERE later.namespace = jobs.namespace AND later.queue = jobs.queue AND later.key = jobs.key AND later.round > jobs.round
 )"""
-# Such a job needs no message to become `dead`, and nothing of it runs again.
+# Such a job becomes `dead` without a message, and its handler does not run again.
 _DIES = "(state = 'moving' AND target = 'dead')"
 _HINDRANCE = f"""CASE
     WHEN NOT {_LAST_OF_ITS_KEY} THEN NULL
@@ -302,7 +302,7 @@ CLAIM_SEEN = f"""
         settled = 'unknown', keep_until = NULL, started_at = :now, worker = :worker
     WHERE {_SEEN} AND state NOT IN ('done', 'dead') RETURNING {_COLUMNS}
 """
-TAKE = f"UPDATE jobs SET {_OWN} WHERE {_SEEN} AND state = 'moving' RETURNING {_COLUMNS}"
+TAKE_OVER = f"UPDATE jobs SET {_OWN} WHERE {_SEEN} AND state = 'moving' RETURNING {_COLUMNS}"
 LOSE = f"UPDATE jobs SET {_OWN}, {_MOVING} WHERE {_SEEN} AND state = 'running' RETURNING {_COLUMNS}"
 RENEW = f"""
     UPDATE jobs SET lease_boot = :boot, lease_until = :lease_until, started_at = started_at + :step

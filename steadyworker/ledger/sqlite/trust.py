@@ -6,18 +6,18 @@ Two witnesses beside the ledger show that its count is too low:
 
 1. The process remembers the last count that it wrote.
 2. A file in the folder of the owner locks has the last count that any process wrote.
-   So the copy is also noticed if all worker processes stopped before it was put there.
+   So a copy is also found if it was put there while no worker process ran.
 
 A folder that was restored as a whole has its old witness, but its ledger has another inode than the one in its `meta`.
 The inode of a file survives the restart of a container, on a volume and in overlayfs, and a reboot.
 Some file systems of FUSE give their files new numbers at each mount, and so do network file systems, which a ledger refuses.
-There, the ledger counts as a copy after each mount: a job whose message is lost waits for a person, and nothing else changes.
+There, the ledger counts as a copy after each mount: a job whose message is lost waits for an operator; nothing else changes.
 
-If all its files were overwritten in place, no witness is left; after an hour without an owner, its jobs are old records all the same.
+If all files of the ledger were overwritten in place, no witness is left; but after an hour without an owner, its jobs are old records.
 
-No witness sees a copy that was made after the last count.
+No witness shows a copy that was made after the last count.
 After a normal end of the worker processes there is none; after a SIGKILL, it has lost at most the time between two renewals.
-A power failure that takes the last commits is the same as a copy without them.
+A power failure that loses the last commits has the same effect as such a copy.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from pathlib import Path
 
 from steadyworker.clock import Clock
 from steadyworker.ledger import owners as proof
-from steadyworker.ledger import retention
-from steadyworker.ledger.lease import QUIET
+from steadyworker.ledger.lease import attended
+from steadyworker.ledger.shared import KEEP
 from steadyworker.ledger.sqlite import schema as sql
 from steadyworker.ledger.sqlite.file import LedgerFile
 from steadyworker.system.private import FILE
@@ -41,7 +41,7 @@ _NAME = ".registrations"
 """The witness, in the folder of the owner locks; no owner has such a name."""
 
 
-class Trust:
+class SqliteTrust:
     """
     The registrations of one process.
 
@@ -76,8 +76,8 @@ class Trust:
             db.execute(sql.SET_COUNTED, {"count": count, "incarnation": inode})
             if not whole:
                 db.execute(sql.DISTRUST)
-            for name in {queue.removesuffix(QUIET) for queue in queues}:
-                db.execute(sql.ATTEND, {"name": name, "now": now, "absence": retention.ABSENCE})
+            for name in attended(queues):
+                db.execute(sql.ATTEND, KEEP | {"name": name, "now": now})
         self._wrote(count)
         return whole
 
@@ -102,7 +102,7 @@ class Trust:
             return self._count
 
     def _wrote(self, count: int) -> None:
-        """Tell the witnesses of a count that is committed."""
+        """Give the witnesses a count that is committed."""
         self._count = count
         with suppress(OSError):  # the folder is not writable: this process knows the count
             witness = os.open(self._witness, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE)

@@ -127,7 +127,7 @@ class ConsumePromises(AdapterBench):
         assert lost.cause
         assert new.epoch > old.epoch
 
-    def test_what_a_cut_took_comes_again(self, adapter: Adapter) -> None:
+    def test_what_was_lost_in_a_cut_comes_again(self, adapter: Adapter) -> None:
         """The un-acked message comes in the new epoch with the same stable id; the prefetch holds without another call."""
         self._needs_loss(adapter)
         tape = self.started(adapter, 1)
@@ -192,7 +192,9 @@ class ConsumePromises(AdapterBench):
         for adapter in (one, two):
             assert tape.until(lambda adapter=adapter: adapter.consumers() == 1, "1 consumer")  # type: ignore[misc]
 
-    def test_an_adapter_is_at_most_so_many_consumers_as_it_says(self, open_adapter: Open, spec: QueueSpec) -> None:
+    def test_an_adapter_is_at_most_as_many_consumers_as_its_capabilities_name(
+        self, open_adapter: Open, spec: QueueSpec
+    ) -> None:
         """The prefetch grows, shrinks, and goes to 0 and back while deliveries are held; the count is never over `most_consumers`."""
         one, two = open_adapter(), open_adapter()
         self._needs_counts(one)
@@ -253,8 +255,8 @@ class ConsumePromises(AdapterBench):
         never, started = open_adapter(), open_adapter()
         never.stop(self.within)
         never.stop(self.within)
-        heard: list[Signal] = []
-        never.start(heard.append)
+        signals: list[Signal] = []
+        never.start(signals.append)
         with pytest.raises(PublishFailed):
             never.publish(message())
         tape = self.started(started)
@@ -264,9 +266,9 @@ class ConsumePromises(AdapterBench):
         assert not stopper.is_alive()
         started.stop(self.within)
         tape.stays(deliveries=0)
-        assert heard == []
+        assert signals == []
 
-    def test_the_io_thread_says_when_it_last_turned(self, adapter: Adapter) -> None:
+    def test_the_io_thread_records_its_last_turn(self, adapter: Adapter) -> None:
         """`last_turn` is None before `start` and without a thread; otherwise it increases while the thread is alive."""
         assert adapter.last_turn is None
         tape = self.started(adapter, 1)
@@ -279,7 +281,7 @@ class ConsumePromises(AdapterBench):
     def _needs_counts(adapter: Adapter) -> None:
         if not adapter.capabilities.counts_consumers:
             found = adapter.consumers()
-            assert isinstance(found, Uncounted), "a broker that does not count says why"
+            assert isinstance(found, Uncounted), "a broker that does not count names its reason"
             assert found.why
             assert found.remedy
             pytest.skip("this broker does not count consumers")

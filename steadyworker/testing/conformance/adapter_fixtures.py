@@ -77,7 +77,7 @@ class AdapterBench:
         """Return one client that is not started."""
         return open_adapter()
 
-    def taken(self, adapter: Adapter, tape: Tape, count: int) -> list[Delivery]:
+    def received(self, adapter: Adapter, tape: Tape, count: int) -> list[Delivery]:
         """Wait for this many deliveries, and return them; settle each at once if a consumer cannot hold them all."""
         for number in range(1, count + 1):
             delivery = tape.delivery(number)

@@ -34,7 +34,7 @@ class PublishPromises(AdapterBench):
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(adapter.publish, messages(80)))
         tape = self.started(adapter, self.most)
-        deliveries = self.taken(adapter, tape, 80)
+        deliveries = self.received(adapter, tape, 80)
         tape.stays(deliveries=80)
         assert Counter(delivery.headers[KEY] for delivery in deliveries) == Counter({f"k-{n}": 1 for n in range(1, 81)})
 
@@ -94,7 +94,7 @@ class PublishPromises(AdapterBench):
             assert [letter.headers[KEY] for letter in letters] == ["k-3"]
         assert self._all_dead_keys(two) == ["k-1", "k-2", "k-3"]
 
-    def test_two_readers_at_once_take_no_part_for_the_whole(self, open_adapter: Open) -> None:
+    def test_of_two_readers_at_once_none_mistakes_a_part_for_all(self, open_adapter: Open) -> None:
         """Each of two readers gets all dead letters or LettersHeld; a reader that tries again gets all of them."""
         readers = [open_adapter(), open_adapter()]
         self._needs_dead_letters(readers[0])
@@ -129,11 +129,11 @@ class PublishPromises(AdapterBench):
         assert tape.delivery().headers[KEY] == "k-1"
         tape.stays(deliveries=1)
 
-    def test_the_largest_body_is_taken_whole_and_a_larger_one_is_refused(self, adapter: Adapter) -> None:
+    def test_the_largest_body_is_accepted_whole_and_a_larger_one_is_refused(self, adapter: Adapter) -> None:
         """`max_body` limits the body of a new message (`first`)."""
         largest = adapter.capabilities.max_body
         if largest is None:
-            pytest.skip("this broker takes any body")
+            pytest.skip("this broker accepts any body")
         adapter.publish(replace(message("k-1", b"x" * largest), first=True))
         with pytest.raises(ValueError, match=str(largest)):
             adapter.publish(replace(message("k-2", b"x" * (largest + 1)), first=True))
@@ -143,11 +143,11 @@ class PublishPromises(AdapterBench):
         adapter.settle(delivery, Settle.ACK)
         tape.stays(deliveries=1)
 
-    def test_a_copy_of_a_message_that_was_taken_is_over_no_limit(self, adapter: Adapter) -> None:
+    def test_a_copy_of_an_accepted_message_is_over_no_limit(self, adapter: Adapter) -> None:
         """A larger body from another client is delivered whole, so that its dead letter is whole."""
         largest = adapter.capabilities.max_body
         if largest is None:
-            pytest.skip("this broker takes any body")
+            pytest.skip("this broker accepts any body")
         adapter.publish(message("k-1", b"x" * (largest + 1)))
         tape = self.started(adapter, 5)
         delivery = tape.delivery()
@@ -193,7 +193,9 @@ class PublishPromises(AdapterBench):
         assert one.exists()
         assert two.exists()
 
-    def test_a_healthy_queue_has_no_errors_and_looking_changes_nothing(self, adapter: Adapter, spec: QueueSpec) -> None:
+    def test_a_healthy_queue_has_no_errors_and_the_check_changes_nothing(
+        self, adapter: Adapter, spec: QueueSpec
+    ) -> None:
         """`findings` changes nothing, and a healthy queue has no errors."""
         adapter.publish(message())
         assert [finding for finding in adapter.findings(spec) if finding.level == "error"] == []

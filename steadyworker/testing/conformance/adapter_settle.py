@@ -21,7 +21,7 @@ class SettlePromises(AdapterBench):
     """Tests of acknowledging and releasing deliveries."""
 
     @pytest.mark.parametrize("how", list(Settle))
-    def test_settling_says_how_much_is_known(self, adapter: Adapter, how: Settle) -> None:
+    def test_settling_returns_how_much_is_known(self, adapter: Adapter, how: Settle) -> None:
         """`settle` returns CONFIRMED or SENT."""
         tape = self.started(adapter, 1)
         adapter.publish(message())
@@ -96,7 +96,7 @@ class SettlePromises(AdapterBench):
         adapter.settle(second, Settle.RELEASE)
         tape.stays(deliveries=2)
 
-    def test_settling_takes_one_delivery_and_no_other(self, adapter: Adapter) -> None:
+    def test_settling_affects_one_delivery_and_no_other(self, adapter: Adapter) -> None:
         """An acknowledgement does not include earlier deliveries."""
         self._needs_loss(adapter)
         tape = self.started(adapter, 3)
@@ -147,7 +147,7 @@ class SettlePromises(AdapterBench):
         one.stop(self.within)
         self.started(two, count).stays(deliveries=0)
 
-    def test_settling_soon_answers_each_settlement_once(self, adapter: Adapter) -> None:
+    def test_settling_async_reports_each_settlement_once(self, adapter: Adapter) -> None:
         """If an adapter has `settle_async`, each caller gets the result or error of `settle` once."""
         if not isinstance(adapter, SettlesAsync):
             pytest.skip("this adapter settles in the call")
@@ -163,9 +163,9 @@ class SettlePromises(AdapterBench):
         first, second = tape.deliveries
         settle(first, Settle.ACK, "acknowledged")
         settle(second, Settle.RELEASE, "released")
-        told = dict(answers.get(timeout=self.within) for _ in range(2))
-        assert told.keys() == {"acknowledged", "released"}
-        assert all(isinstance(answer, Settled) for answer in told.values())
+        results = dict(answers.get(timeout=self.within) for _ in range(2))
+        assert results.keys() == {"acknowledged", "released"}
+        assert all(isinstance(answer, Settled) for answer in results.values())
         again = tape.delivery(3)
         assert again.headers[KEY] == second.headers[KEY]
         if adapter.capabilities.loses_unacked:

@@ -57,7 +57,7 @@ class ClaimPromises(LedgerBench):
         )
         assert row.started_at is not None
 
-    def test_jobs_are_told_apart_by_namespace_queue_key_and_round(self, ledger: Ledger) -> None:
+    def test_jobs_differ_by_namespace_queue_key_and_round(self, ledger: Ledger) -> None:
         """Namespace, queue, key and round are the primary key."""
         ids = [
             JOB,
@@ -137,7 +137,7 @@ class ClaimPromises(LedgerBench):
         assert ledger.claim(Claimed(JOB, row, OTHER, 0, BODY, Counters())) is None
         assert timeless(seen(ledger)) == timeless(row)
 
-    def test_a_row_made_by_a_cancel_takes_the_body_of_its_first_claim(self, ledger: Ledger) -> None:
+    def test_a_row_made_by_a_cancel_gets_the_body_of_its_first_claim(self, ledger: Ledger) -> None:
         """The row of a job that was cancelled in advance matches any body, and keeps the first one."""
         ledger.cancel(JOB, "not needed")
         row = claimed(ledger, seen=seen(ledger))
@@ -172,10 +172,10 @@ class ClaimPromises(LedgerBench):
         clock.step_wall(-3600)
         lost = ledger.lose(seen(ledger), OTHER, DEAD_END)
         assert lost is not None
-        taken = ledger.take(lost, ME)
-        assert taken is not None
-        fences += [lost.fence, taken.fence]
-        assert ledger.moved(taken.token)
+        other = ledger.take_over(lost, ME)
+        assert other is not None
+        fences += [lost.fence, other.fence]
+        assert ledger.moved(other.token)
         ledger.forget(JOB)
         fences.append(claimed(ledger).fence)
         assert fences == sorted(set(fences))
@@ -257,7 +257,9 @@ class ClaimPromises(LedgerBench):
         ]
         assert list(ledger.renew([])) == []
 
-    def test_a_lease_that_ran_out_and_was_not_taken_is_renewed(self, ledger: Ledger, clock: FakeClock) -> None:
+    def test_a_lease_that_ended_is_renewed_if_no_other_owner_has_the_job(
+        self, ledger: Ledger, clock: FakeClock
+    ) -> None:
         """The fence, not the clock, decides which run has the job."""
         token = claimed(ledger).token
         self.lease_ends(clock)
@@ -265,29 +267,29 @@ class ClaimPromises(LedgerBench):
         assert ledger.renew([token])[0].granted
         assert not seen(ledger).lease_over
 
-    def test_a_hand_over_is_taken_as_it_is(self, ledger: Ledger) -> None:
-        """`take` changes fence, owner and lease, and nothing else."""
+    def test_a_take_over_changes_nothing_of_the_settlement(self, ledger: Ledger) -> None:
+        """`take_over` changes fence, owner and lease, and nothing else."""
         before, token = in_state(ledger, State.MOVING)
-        taken = ledger.take(before, OTHER)
-        assert taken is not None
-        assert taken.fence > before.fence
-        assert timeless(replace(taken, fence=before.fence, owner=before.owner)) == timeless(before)
-        assert timeless(taken) == timeless(seen(ledger))
+        other = ledger.take_over(before, OTHER)
+        assert other is not None
+        assert other.fence > before.fence
+        assert timeless(replace(other, fence=before.fence, owner=before.owner)) == timeless(before)
+        assert timeless(other) == timeless(seen(ledger))
         assert not ledger.moved(token)
-        assert ledger.moved(taken.token)
+        assert ledger.moved(other.token)
 
     @pytest.mark.parametrize("state", [state for state in State if state is not State.MOVING])
-    def test_only_a_hand_over_is_taken(self, ledger: Ledger, state: State) -> None:
-        """`take` is refused unless the row is `moving`."""
+    def test_only_a_settlement_is_taken_over(self, ledger: Ledger, state: State) -> None:
+        """`take_over` is refused unless the row is `moving`."""
         row, _ = in_state(ledger, state)
-        assert ledger.take(row, OTHER) is None
+        assert ledger.take_over(row, OTHER) is None
         assert timeless(seen(ledger)) == timeless(row)
 
-    def test_of_two_that_take_one_hand_over_one_wins(self, ledger: Ledger) -> None:
-        """`take` succeeds only if the row has not changed since it was read."""
+    def test_of_two_take_overs_of_one_settlement_one_wins(self, ledger: Ledger) -> None:
+        """`take_over` succeeds only if the row has not changed since it was read."""
         before, _ = in_state(ledger, State.MOVING)
-        assert ledger.take(before, OTHER) is not None
-        assert ledger.take(before, ME) is None
+        assert ledger.take_over(before, OTHER) is not None
+        assert ledger.take_over(before, ME) is None
 
     def test_a_run_that_was_lost_too_often_goes_to_moving(self, ledger: Ledger) -> None:
         """`lose` draws a fence, sets the owner and writes the verdict; writes of the old owner are refused."""

@@ -118,8 +118,8 @@ class MessagePromises(LedgerBench):
         kept(ledger, message=None, seen=row, hop=1)
         assert ledger.message(JOB) == MESSAGE
 
-    def test_a_row_without_a_message_takes_that_of_the_next_claim(self, ledger: Ledger) -> None:
-        """So a row of a cancel mark, and of a worker that kept none, gets the message when one is claimed."""
+    def test_a_row_without_a_message_gets_that_of_the_next_claim(self, ledger: Ledger) -> None:
+        """The row of a cancel mark, or of a worker that kept no message, gets the message of the next claim."""
         ledger.cancel(JOB, "not needed")
         row = kept(ledger, message=None, seen=seen(ledger))
         assert ledger.message(JOB) is None
@@ -163,7 +163,7 @@ class MessagePromises(LedgerBench):
     def test_a_job_that_is_held_is_an_orphan_when_lease_and_margin_are_over(
         self, ledger: Ledger, clock: FakeClock, state: State
     ) -> None:
-        """Each renewal moves this moment; then no message came for as long as lease and margin are over."""
+        """Each renewal moves this time; the message is late from the end of lease and margin on."""
         ledger.register(ME, "host", [NAME])
         token = brought(ledger, state)
         self.let_pass(clock, self.times.lease)
@@ -185,7 +185,7 @@ class MessagePromises(LedgerBench):
         assert self.found(ledger, self.times.lease * 0.5) == [JOB.key]
         assert self.found(ledger, self.times.lease * 2) == []
 
-    def test_a_retry_is_an_orphan_after_the_time_that_moved_said(self, ledger: Ledger, clock: FakeClock) -> None:
+    def test_a_retry_is_an_orphan_after_the_time_that_moved_recorded(self, ledger: Ledger, clock: FakeClock) -> None:
         """The retry's own delay does not matter, because the broker can deliver later."""
         ledger.register(ME, "host", [NAME])
         token = brought(ledger, State.MOVING)
@@ -213,7 +213,7 @@ class MessagePromises(LedgerBench):
 
     @pytest.mark.parametrize("state", UNFINISHED)
     def test_a_deferred_message_gives_its_job_time(self, ledger: Ledger, clock: FakeClock, state: State) -> None:
-        """The job is no orphan before the deferred message is to come; an earlier message changes nothing."""
+        """The job is no orphan before the time of the deferred message; an earlier message changes nothing."""
         ledger.register(ME, "host", [NAME])
         brought(ledger, state)
         delay = (self.times.lease + self.times.margin) * 2
@@ -227,18 +227,18 @@ class MessagePromises(LedgerBench):
         assert 0 < orphan.unseen_for < delay * 0.3
         assert ledger.read(replace(JOB, key="unknown")) is None
 
-    @pytest.mark.parametrize("how", ["claim", "take", "lose"])
+    @pytest.mark.parametrize("how", ["claim", "take_over", "lose"])
     def test_a_new_owner_ends_the_time_of_a_deferred_message(self, ledger: Ledger, clock: FakeClock, how: str) -> None:
-        """A row that got a new owner waits for lease and margin alone."""
+        """A row that got a new owner waits only for the end of lease and margin."""
         ledger.register(ME, "host", [NAME])
-        brought(ledger, State.MOVING if how == "take" else State.RUNNING)
+        brought(ledger, State.MOVING if how == "take_over" else State.RUNNING)
         ledger.deferred(JOB, 100 * self.times.lease)
         before = seen(ledger)
         match how:
             case "claim":
                 kept(ledger, seen=before)
-            case "take":
-                assert ledger.take(before, OTHER)
+            case "take_over":
+                assert ledger.take_over(before, OTHER)
             case "lose":
                 assert ledger.lose(before, OTHER, DEAD_END)
         assert self.found(ledger) == []
@@ -268,7 +268,7 @@ class MessagePromises(LedgerBench):
 
     @pytest.mark.parametrize("state", UNFINISHED)
     def test_a_job_without_a_message_is_stranded(self, ledger: Ledger, clock: FakeClock, state: State) -> None:
-        """No worker process can take it, so only `stranded` lists it."""
+        """No worker process can run it, so only `stranded` lists it."""
         ledger.register(ME, "host", [NAME])
         brought(ledger, state, message=None)
         self.wait(clock, state)
@@ -277,7 +277,7 @@ class MessagePromises(LedgerBench):
         assert self.hindrance(ledger) is Hindrance.NO_MESSAGE
 
     def test_a_limit_counts_only_the_orphans_that_are_asked_for(self, ledger: Ledger, clock: FakeClock) -> None:
-        """Stranded jobs, which can be many, do not hide an orphan that a worker process can take."""
+        """Stranded jobs, which can be many, do not hide an orphan that a worker process can run."""
         ledger.register(ME, "host", [NAME])
         for number in range(3):
             brought(ledger, State.INTERRUPTED, replace(JOB, key=f"stranded-{number}"), None)
@@ -296,7 +296,7 @@ class MessagePromises(LedgerBench):
 
     @pytest.mark.parametrize("state", UNFINISHED)
     def test_a_job_that_was_sent_again_has_no_hindrance(self, ledger: Ledger, clock: FakeClock, state: State) -> None:
-        """Its next round has taken its place, so it only has to end, with or without a message; another key is unaffected."""
+        """Its next round has replaced it, so it only has to end, with or without a message; another key is unaffected."""
         ledger.register(ME, "host", [NAME])
         for id in (JOB, replace(JOB, key="other")):
             brought(ledger, state, id)
@@ -322,7 +322,7 @@ class MessagePromises(LedgerBench):
         assert self.found(ledger) == [JOB.key]
 
     def test_an_earlier_round_that_moves_to_a_dead_letter_is_an_orphan(self, ledger: Ledger, clock: FakeClock) -> None:
-        """Nothing of it runs again, and no message of it comes: its letter may be what was replayed as the next round."""
+        """Its handler does not run again, and no message of it comes: its letter can be the one that the next round replays."""
         ledger.register(ME, "host", [NAME])
         assert ledger.moving(kept(ledger).token, DEAD_END)
         brought(ledger, State.DONE, ROUND_1)
@@ -330,7 +330,7 @@ class MessagePromises(LedgerBench):
         assert self.found(ledger) == [JOB.key]
 
     def test_a_mark_of_a_cancel_is_no_orphan(self, ledger: Ledger, clock: FakeClock) -> None:
-        """A row that was never claimed waits for no message; an orphan with a mark is one, and its row has the mark."""
+        """A row that was never claimed waits for no message; a claimed job with a mark can be an orphan, and its row has the mark."""
         ledger.register(ME, "host", [NAME])
         ledger.cancel(JOB, "in advance")
         came = replace(JOB, key="came")
@@ -344,7 +344,7 @@ class MessagePromises(LedgerBench):
     # --- Trust ------------------------------------------------------------------------------------------------------------
 
     def test_a_ledger_that_goes_on_is_trusted(self, ledger: Ledger) -> None:
-        """`register` returns True, for the first time and again, for each owner, and after `unregister`."""
+        """`register` returns True at the first call and at each later one, for each owner, and after `unregister`."""
         assert ledger.register(ME, "host", [NAME])
         assert ledger.register(OTHER, "host", [NAME, NAME])
         assert ledger.register(ME, "host", [f"{NAME}{QUIET}"])
@@ -418,7 +418,7 @@ class MessagePromises(LedgerBench):
     def test_a_ledger_that_went_back_in_time_is_not_trusted(
         self, ledger: Ledger, tmp_path: Path, clock: FakeClock
     ) -> None:
-        """`register` reports it once; until then there are no orphans, and after it, no older row is one that runs by itself."""
+        """`register` reports it once; until then there are no orphans, and afterwards no orphan of an older row runs by itself."""
         other = replace(JOB, queue="refunds")
         names = [NAME, registered_name(other.namespace, other.queue)]
         assert ledger.register(ME, "host", names)

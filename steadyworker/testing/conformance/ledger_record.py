@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from steadyworker.ledger.base import Claimed, JobId, KeptMessage, Ledger, Progress, State, Wanted
+from steadyworker.ledger.base import Claimed, JobFilter, JobId, KeptMessage, Ledger, Progress, State
 from steadyworker.ledger.retention import DAY
 from steadyworker.outcome import Counters
 from steadyworker.testing.clock import FakeClock
@@ -61,7 +61,7 @@ class RecordPromises(LedgerBench):
         """`findings` of a healthy ledger has no errors."""
         assert [finding for finding in ledger.findings() if finding.level == "error"] == []
 
-    def test_its_url_says_which_kind_it_is(self, ledger: Ledger) -> None:
+    def test_its_url_has_a_scheme(self, ledger: Ledger) -> None:
         """The url has a scheme and no password."""
         assert ":" in ledger.url
         assert "secret" not in ledger.url
@@ -168,9 +168,9 @@ class RecordPromises(LedgerBench):
         listed = list(ledger.jobs())
         assert [row for row, _ in listed] == [elsewhere, *reversed(rows)]
         assert [progress for _, progress in listed if progress] == [Progress(1, 2, "x", 3.5)]
-        assert [row for row, _ in ledger.jobs(Wanted(namespace="other"))] == [elsewhere]
-        assert [row for row, _ in ledger.jobs(Wanted(queue="refunds"))] == [elsewhere]
-        assert list(ledger.jobs(Wanted("shop", "refunds"))) == []
+        assert [row for row, _ in ledger.jobs(JobFilter(namespace="other"))] == [elsewhere]
+        assert [row for row, _ in ledger.jobs(JobFilter(queue="refunds"))] == [elsewhere]
+        assert list(ledger.jobs(JobFilter("shop", "refunds"))) == []
 
     def test_jobs_of_some_states_and_late_jobs_are_listed_alone(self, ledger: Ledger, clock: FakeClock) -> None:
         """`jobs` can list only the rows in some states, or only the rows that are late by more than `late_by` seconds."""
@@ -180,20 +180,20 @@ class RecordPromises(LedgerBench):
         assert ledger.moving(scheduled, replace(AGAIN, delay=100 * self.times.lease))
         assert ledger.moved(scheduled)
 
-        def keys(wanted: Wanted) -> list[str]:
+        def keys(wanted: JobFilter) -> list[str]:
             return sorted(row.id.key for row, _ in ledger.jobs(wanted))
 
-        assert keys(Wanted(states=(State.DONE, State.DEAD))) == ["dead", "done"]
-        assert keys(Wanted(states=(State.MOVED,))) == ["moved", "scheduled"]
-        assert keys(Wanted(states=())) == []
+        assert keys(JobFilter(states=(State.DONE, State.DEAD))) == ["dead", "done"]
+        assert keys(JobFilter(states=(State.MOVED,))) == ["moved", "scheduled"]
+        assert keys(JobFilter(states=())) == []
         self.let_pass(clock, self.times.lease + AGAIN.delay)
         kept = claimed(ledger, replace(JOB, key="held now")).token
         assert ledger.renew([kept])[0].granted
         late = {row.id.key: row.late_by for row, _ in ledger.jobs() if row.late_by > 0}
         assert sorted(late) == ["moved", "moving", "running"]
-        assert keys(Wanted(late_by=0.0)) == sorted(late)
-        assert keys(Wanted(late_by=max(late.values()) + 60)) == []
-        assert keys(Wanted(states=(State.RUNNING,), late_by=0.0)) == ["running"]
+        assert keys(JobFilter(late_by=0.0)) == sorted(late)
+        assert keys(JobFilter(late_by=max(late.values()) + 60)) == []
+        assert keys(JobFilter(states=(State.RUNNING,), late_by=0.0)) == ["running"]
 
     def test_a_late_job_that_a_later_round_replaces_is_not_listed_as_late(
         self, ledger: Ledger, clock: FakeClock
@@ -204,7 +204,7 @@ class RecordPromises(LedgerBench):
         self.let_pass(clock, self.times.lease + AGAIN.delay)
 
         def late() -> set[JobId]:
-            return {row.id for row, _ in ledger.jobs(Wanted(late_by=0.0))}
+            return {row.id for row, _ in ledger.jobs(JobFilter(late_by=0.0))}
 
         assert late() == {replaced, waiting}
         again = in_state(ledger, State.DONE, id=replace(replaced, round=1))[0].id
@@ -220,9 +220,9 @@ class RecordPromises(LedgerBench):
             assert key == "done" or ledger.moved(row.token)
         in_state(ledger, State.DEAD, id=replace(JOB, key="without"))
         in_state(ledger, State.RUNNING, id=replace(JOB, key="replaced", round=1))
-        listed = list(ledger.jobs(Wanted("shop", "exports", (State.DEAD,), kept=True)))
+        listed = list(ledger.jobs(JobFilter("shop", "exports", (State.DEAD,), kept=True)))
         assert [row.id.key for row, _ in listed] == ["waits"]
-        assert list(ledger.jobs(Wanted(states=(State.DONE,), kept=True))) == []
+        assert list(ledger.jobs(JobFilter(states=(State.DONE,), kept=True))) == []
 
     @pytest.mark.parametrize("state", State)
     def test_only_a_dead_job_is_forgotten(self, ledger: Ledger, state: State) -> None:
@@ -295,7 +295,7 @@ class RecordPromises(LedgerBench):
         assert ledger.purge() == 1200
         assert [row.id for row, _ in ledger.jobs()] == [kept.id]
 
-    def test_only_the_last_run_says_what_is_known_of_its_message(self, ledger: Ledger) -> None:
+    def test_only_the_last_run_records_what_is_known_of_its_message(self, ledger: Ledger) -> None:
         """`settled` of an earlier run is ignored; `confirmed` never becomes `sent` again."""
         row, stale = in_state(ledger, State.MOVED)
         token = claimed(ledger, seen=row, hop=1).token
@@ -367,10 +367,10 @@ class RecordPromises(LedgerBench):
         assert second.ledger_id() == ledger.ledger_id()
         row = claimed(ledger)
         assert second.read(JOB) == row
-        taken = claimed(second, owner=OTHER, seen=row)
-        assert taken.fence > row.fence
+        other = claimed(second, owner=OTHER, seen=row)
+        assert other.fence > row.fence
         assert not ledger.done(row.token)
-        assert second.done(taken.token)
+        assert second.done(other.token)
         assert seen(ledger).state is State.DONE
         second.close()
 

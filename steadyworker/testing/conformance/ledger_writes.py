@@ -187,7 +187,7 @@ class WritePromises(LedgerBench):
         assert ledger.moved(token)
         assert seen(ledger).state is State.DEAD
 
-    def test_moved_goes_where_the_verdict_said(self, ledger: Ledger) -> None:
+    def test_moved_follows_the_verdict(self, ledger: Ledger) -> None:
         """A retry becomes `moved`, and a dead letter becomes `dead`, with the reason."""
         assert in_state(ledger, State.MOVED)[0].state is State.MOVED
         again = claimed(ledger, seen=seen(ledger), hop=1).token

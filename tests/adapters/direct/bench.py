@@ -16,11 +16,6 @@ from tests.brokers.rocketmq import RocketMQ4, RocketMQ5, RocketMQNode
 from tests.support.stage import eventually
 
 
-def _knows_brokers(node: RocketMQNode) -> bool:
-    with node.remoting() as remoting:
-        return bool(remoting.brokers())
-
-
 class DirectBench(AdapterBench):
     """Each test has topics and a group of its own, which are removed after it."""
 
@@ -33,7 +28,7 @@ class DirectBench(AdapterBench):
     def _broker(self, line: RocketMQNode) -> Iterator[None]:
         self.node = line
         # A name server that was restarted knows no broker for up to 10 s.
-        eventually(lambda: _knows_brokers(line), "a broker that the name server knows", self.within)
+        eventually(line.witness.brokers, "a broker that the name server knows", self.within)
         self.queue = f"q-{secrets.token_hex(4)}"
         with Through(line) as self.way:
             yield

@@ -1,4 +1,4 @@
-"""How the driver for RocketMQ's brokers takes, holds and settles messages; at a broker in this process."""
+"""How the driver for RocketMQ's brokers receives, holds and settles messages; at a broker in this process."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def test_a_failing_message_does_not_disturb_the_others(broker: FakeRocketMQ) -> 
 def test_a_sink_that_raises_acknowledges_nothing(broker: FakeRocketMQ) -> None:
     """The message stays where it is, and the next adapter gets it."""
 
-    def fail(told: Signal) -> None:
-        if isinstance(told, Delivered):
+    def fail(signal: Signal) -> None:
+        if isinstance(signal, Delivered):
             raise ValueError("a defect in the runner")  # noqa: TRY004
 
     with Worker(broker.url, then=fail) as worker:
@@ -144,7 +144,7 @@ adapter.stop(5.0)
 
 
 def test_a_frozen_worker_s_message_is_another_s_and_settled_once(broker: FakeRocketMQ) -> None:
-    """After the thaw, its worker is told, and its late acknowledgement is refused."""
+    """After the thaw, its worker gets `Lost`, and its late acknowledgement is refused."""
     broker.locked_for = 3.0
     command = [sys.executable, "-c", HOLDER, broker.url, QUEUE]
     with Worker(broker.url, prefetch=0) as worker:
@@ -279,7 +279,7 @@ def test_windows_that_change_all_the_time_are_never_exceeded(broker: FakeRocketM
 
 
 def test_delay_levels_are_the_brokers_in_any_order(broker: FakeRocketMQ) -> None:
-    """The URL repeats nothing, and what it says is for brokers that do not tell theirs."""
+    """The URL repeats nothing; its levels are for brokers that do not show theirs."""
     broker.levels = "30s 2s 1h"
     with Worker(f"{broker.url}?delay_levels=1s,1m") as worker:
         worker.wait(Connected)
@@ -311,7 +311,7 @@ def test_brokers_that_disagree_on_delay_levels_are_refused(
 
 
 def test_a_message_that_the_user_may_not_send_was_not_sent(broker: FakeRocketMQ) -> None:
-    """4.9.7 refuses with the code of an unknown result (1), and says the right in its text."""
+    """4.9.7 refuses with the code of an unknown result (1), and names the right in its text."""
     with Worker(broker.url) as worker:
         worker.adapter.publish(work())
         broker.refuse[10] = (1, "No default permission for topic: exports")

@@ -172,7 +172,7 @@ def test_bytes_that_come_one_by_one(broker: FakeRocketMQ, proxy: Proxy) -> None:
 
 
 def test_a_blackhole_that_is_shorter_than_a_lock_loses_nothing(broker: FakeRocketMQ, proxy: Proxy) -> None:
-    """Nothing arrives for 12 s, and nobody is told; then the same handle settles."""
+    """Nothing arrives for 12 s, and nothing is reported; then the same handle settles."""
     with Worker(proxy.url, prefetch=2) as worker:
         worker.adapter.publish(work())
         held = worker.delivery()
@@ -185,7 +185,7 @@ def test_a_blackhole_that_is_shorter_than_a_lock_loses_nothing(broker: FakeRocke
         assert not worker.all(Lost)
 
 
-def test_stop_is_in_time_although_the_broker_says_nothing(broker: FakeRocketMQ, proxy: Proxy) -> None:
+def test_stop_is_in_time_although_the_broker_sends_nothing(broker: FakeRocketMQ, proxy: Proxy) -> None:
     """Also while a call is under way; every caller gets an answer."""
     with Worker(proxy.url, prefetch=2) as worker:
         worker.adapter.publish(work())

@@ -1,5 +1,5 @@
 """
-An offset tells no message from another: what the driver for RocketMQ's brokers does when offsets begin at 0 again.
+An offset does not distinguish two messages: what the driver for RocketMQ's brokers does when offsets begin at 0 again.
 
 So they do when a topic is deleted and made again, when an operator destroys an expired queue, and when a broker loses its newest messages.
 4.9.7 keeps the places of groups then.
@@ -66,7 +66,7 @@ def test_a_topic_with_as_many_messages_as_were_consumed_is_consumed_from_its_fir
         run(worker, "old-0", "old-1", "old-2")
         eventually(lambda: not broker.locks, "an idle worker", WITHIN)
         broker.asked.clear()
-        eventually(lambda: broker.asked.count(208) >= 2, "a look at the places", WITHIN)
+        eventually(lambda: broker.asked.count(208) >= 2, "a question for the places", WITHIN)
         wanted = [f"new-{n}" for n in range(count)]
         with broker._lock:
             broker.remake(QUEUE)
@@ -76,7 +76,7 @@ def test_a_topic_with_as_many_messages_as_were_consumed_is_consumed_from_its_fir
 
 
 def test_a_topic_that_the_worker_makes_again_has_no_consumed_messages(consumed_topic: FakeRocketMQ) -> None:
-    """However many messages there are before a worker takes the first."""
+    """However many messages there are before a worker receives the first."""
     del consumed_topic.topics[QUEUE]
     with Worker(consumed_topic.url, prefetch=0) as worker:
         worker.adapter._preparation.prepared()

@@ -22,7 +22,7 @@ from tests.adapters.test_rocketmq_readme import PAGE
 pytestmark = pytest.mark.slow
 
 LINGER = 2.0
-"""Seconds of a job: the acknowledgement of a shorter one takes the queue for the one of a moment ago."""
+"""Seconds of a job: the acknowledgement of a shorter one assumes that the queue is the one of a moment ago."""
 
 
 class MadeAgain(DirectBench):
@@ -53,15 +53,14 @@ class MadeAgain(DirectBench):
 
     def remake(self) -> None:
         """As an operator does."""
-        said = self.node.mqadmin(f"mqadmin deleteTopic -n {self.servers} -c DefaultCluster -t {self.queue}")
-        assert self.queue not in self.node.topics(self.queue), said
+        printed = self.node.mqadmin(f"mqadmin deleteTopic -n {self.servers} -c DefaultCluster -t {self.queue}")
+        assert self.queue not in self.node.topics(self.queue), printed
         self.node.mqadmin(f"mqadmin updateTopic -n {self.servers} -c DefaultCluster -t {self.queue} -r 1 -w 1")
         assert self.node.count(self.queue) == 0
 
     def consumed(self) -> int | None:
-        with self.node.remoting() as remoting:
-            (queue,) = remoting.route(self.queue) or []
-            return remoting.consumed(queue, self.queue, self.queue)
+        (queue,) = self.node.witness.route(self.queue) or []
+        return self.node.witness.consumed(queue, self.queue, self.queue)
 
     def run_all(self, adapter: Adapter, tape: Tape, *wanted: str, after: int = 0) -> None:
         """Acknowledge the deliveries after so many, which must be these."""
@@ -70,12 +69,12 @@ class MadeAgain(DirectBench):
             assert adapter.settle(tape.delivery(number), Settle.ACK) is Settled.SENT
 
     @pytest.mark.parametrize("count", [2, 3, 5])
-    def test_by_an_operator_while_a_worker_takes_no_messages(self, adapter: DirectAdapter, count: int) -> None:
+    def test_by_an_operator_while_a_worker_receives_no_messages(self, adapter: DirectAdapter, count: int) -> None:
         """Fewer, as many, and more messages than the worker has consumed before: its place is behind the end, at it, and before it."""
         tape = self.started(adapter, 1)
         self.send("old-0", "old-1", "old-2")
         self.run_all(adapter, tape, "old-0", "old-1", "old-2")
-        self.let_pass(3)  # the worker looks for messages
+        self.let_pass(3)  # the worker asks for messages
         adapter.prefetch(0)
         self.let_pass(1)
         self.remake()
@@ -117,7 +116,7 @@ class MadeAgain(DirectBench):
             again.stop(self.within)
 
     def test_by_the_driver(self, adapter: DirectAdapter, spec: QueueSpec) -> None:
-        """The group begins at the first message of the new topic, however many there are before a worker looks."""
+        """The group begins at the first message of the new topic, however many there are before a worker asks."""
         tape = self.started(adapter, 1)
         self.send("old-0")
         self.run_all(adapter, tape, "old-0")
@@ -139,8 +138,7 @@ class MadeAgain(DirectBench):
             with pytest.raises(TargetMissing):
                 adapter.publish(message("k-2"))
             adapter.publish(message("k-3"))
-            with self.node.remoting() as remoting:
-                assert len(remoting.route(self.queue) or []) == 16
+            assert len(self.node.witness.route(self.queue) or []) == 16
         finally:
             adapter.stop(self.within)
 

@@ -1,4 +1,4 @@
-"""How the driver for RocketMQ's brokers behaves when a broker moves, or takes no messages; at brokers in this process."""
+"""How the driver for RocketMQ's brokers behaves when a broker moves, or accepts no messages; at brokers in this process."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_one_of_two_brokers_that_is_restarted_gives_nothing_to_another_member_fi
 def test_an_acknowledgement_at_a_broker_that_stays_away_ends_with_the_lock(
     broker: FakeRocketMQ, second: FakeRocketMQ, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise a worker with one slot takes no message of the other broker; the message comes again when its broker does."""
+    """Otherwise a worker with one slot receives no message of the other broker; the message comes again when its broker does."""
     monkeypatch.setattr(held_module, "LOCKED_FOR", 3.0)
     monkeypatch.setattr(held_module, "_MARGIN", 1.0)
     monkeypatch.setattr(consumer, "_BEAT_EVERY", 0.5)
@@ -181,7 +181,7 @@ def stored(broker: FakeRocketMQ) -> int:
 def held_at(worker: Worker, broker: FakeRocketMQ) -> set[str]:
     """Return the ids of the deliveries that a worker holds at this broker."""
     items = worker.adapter._consumer._held._items
-    return {id_ for id_, item in items.items() if item.taken.queue.broker.name == broker.name}
+    return {id_ for id_, item in items.items() if item.locked.queue.broker.name == broker.name}
 
 
 def failed(worker: Worker) -> bool:

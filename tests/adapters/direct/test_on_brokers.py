@@ -163,7 +163,7 @@ class Faults(DirectBench):
         gone = tape.until(lambda: [signal for signal in tape.signals if isinstance(signal, Unreachable)], "Unreachable")
         assert not gone[0].final
         self.node.name_server.start()
-        tape.connected()  # once the broker has told the name server of itself, after up to 10 s
+        tape.connected()  # once the broker has registered at the name server, after up to 10 s
         adapter.publish(message())
         held = tape.delivery()
         self.node.name_server.kill()

@@ -1,5 +1,5 @@
 """
-A broker and its proxies in this process, in the place of `grpc/client.py`, whose `Session` and `Sender` it offers.
+A broker and its proxies in this process, in the place of `grpc/client.py`, whose `GrpcSession` and `Sender` it offers.
 
 It does what 5.4.0 and the client library do with handles, invisibilities, delays, limits and restarts.
 A test can restart it, let a call fail, and set the broker's clock.
@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 
 from steadyworker_rocketmq.errors import BAD_REQUEST, ProxyError
 from steadyworker_rocketmq.grpc.client import Received
-from steadyworker_rocketmq.messages import Wire
+from steadyworker_rocketmq.messages import WireMessage
 from steadyworker_rocketmq.names import is_system_property
-from steadyworker_rocketmq.url import BrokerUrl
+from steadyworker_rocketmq.url import RocketmqUrl
 
 LONGEST_POLL = 0.1
 """Seconds for which a poll waits; 5 s at a real proxy."""
@@ -30,7 +30,7 @@ class Message:
     """A message of a topic, and what its consumer group knows of it."""
 
     id: str
-    wire: Wire
+    wire: WireMessage
     born_at: float
     visible_at: float
     handle: str = ""
@@ -78,7 +78,7 @@ class FakeProxy:
         """Return how often this was called for this topic."""
         return self.calls.count((name, topic))
 
-    def put(self, topic: str, wire: Wire, visible_at: float = 0.0) -> None:
+    def put(self, topic: str, wire: WireMessage, visible_at: float = 0.0) -> None:
         """Store a message, as another application's client does: without a proxy's limits."""
         with self.lock:
             self.count += 1
@@ -102,12 +102,12 @@ class FakeProxy:
 
     # --- in the place of the classes of `grpc/client.py` --------------------------------------------------------------
 
-    def session(self, _url: BrokerUrl, group: str, topic: str) -> FakeSession:
+    def session(self, _url: RocketmqUrl, group: str, topic: str) -> FakeSession:
         made = FakeSession(self, group, topic)
         self.sessions.append(made)
         return made
 
-    def sender(self, _url: BrokerUrl) -> FakeSender:
+    def sender(self, _url: RocketmqUrl) -> FakeSender:
         self.senders += 1
         return FakeSender(self)
 
@@ -143,10 +143,10 @@ class FakeSession:
 
     def _received(self, message: Message, visible_at: float) -> Received:
         message.attempts += 1
-        self._take(message, visible_at)
+        self._hide(message, visible_at)
         return Received(message.wire, message.id, message.attempts, message.born_at, message.handle, message)
 
-    def _take(self, message: Message, visible_at: float) -> None:
+    def _hide(self, message: Message, visible_at: float) -> None:
         self._proxy.count += 1
         message.handle, message.visible_at = f"handle-{self._proxy.count}", visible_at
 
@@ -163,7 +163,7 @@ class FakeSession:
     def renew(self, received: Received, invisible: int) -> None:
         assert 10 <= invisible <= 43_200
         with self._held("renew", received) as message:
-            self._take(message, time.time() + self._proxy.skew + invisible)
+            self._hide(message, time.time() + self._proxy.skew + invisible)
             received.handle = message.handle
 
     def forward(self, received: Received) -> None:
@@ -192,7 +192,7 @@ class FakeSender:
         self._proxy.called_by("route", topic)
         return frozenset()
 
-    def send(self, topic: str, wire: Wire, due: float = 0.0) -> None:
+    def send(self, topic: str, wire: WireMessage, due: float = 0.0) -> None:
         self._proxy.called_by("send", topic)
         check(wire)
         now = time.time() + self._proxy.skew
@@ -205,7 +205,7 @@ class FakeSender:
             self._proxy.fail("close", "")
 
 
-def check(wire: Wire) -> None:
+def check(wire: WireMessage) -> None:
     """Refuse what the client library or a proxy refuses."""
     texts = [*wire.properties, *wire.properties.values(), *wire.keys, *([] if wire.tag is None else [wire.tag])]
     if not wire.body or not all(text.strip() for text in texts):

@@ -141,9 +141,9 @@ class TestMover:
     def test_a_message_whose_copy_is_refused_for_good_becomes_a_dead_letter(self, proxy: FakeProxy) -> None:
         with Worker(prefetch=0) as worker:
             self.two_due(worker, proxy, [("send", QUEUE, ProxyError("a limit of this proxy", TOO_LARGE))])
-            told = worker.wait(Undelivered)
-            assert (told.key, told.error.id) == ("k-1", "rocketmq.properties-too-long")
-            assert f"'%DLQ%{DELAYED}'" in told.fate
+            undelivered = worker.wait(Undelivered)
+            assert (undelivered.key, undelivered.error.id) == ("k-1", "rocketmq.properties-too-long")
+            assert f"'%DLQ%{DELAYED}'" in undelivered.fate
             assert worker.delivery().headers["sw-job-key"] == "k-2"
             (letter,) = proxy.waiting(f"%DLQ%{DELAYED}")
             assert letter.wire.properties["sw-job-key"] == "k-1"

@@ -11,18 +11,18 @@ from steadyworker.adapter import OutgoingMessage, Settings, Settle, Settled, Sys
 from steadyworker.errors import MessageRefused, NotPublished, PublishFailed
 from steadyworker_rocketmq.errors import ProxyError
 from steadyworker_rocketmq.grpc.publisher import LONGEST_DELAY
-from steadyworker_rocketmq.messages import Wire
+from steadyworker_rocketmq.messages import WireMessage
 from tests.adapters.proxies.fake import TOO_LARGE, FakeProxy, check
 from tests.adapters.proxies.kit import DELAYED, QUEUE, WITHIN, Worker, work
 from tests.support.stage import eventually
 
 MANY = {f"p{number}": "x" for number in range(128)}
 FOREIGN = {
-    "128 properties": Wire(b"{}", MANY),
-    "blank": Wire(b"{}", {"shop": " ", "empty": ""}),
-    "empty key": Wire(b"{}", {}, None, ("", "a", "b")),
-    "tag": Wire(b"{}", {}, "a||b"),
-    "control": Wire(b"{}", {"shop": "a\nb"}),
+    "128 properties": WireMessage(b"{}", MANY),
+    "blank": WireMessage(b"{}", {"shop": " ", "empty": ""}),
+    "empty key": WireMessage(b"{}", {}, None, ("", "a", "b")),
+    "tag": WireMessage(b"{}", {}, "a||b"),
+    "control": WireMessage(b"{}", {"shop": "a\nb"}),
 }
 
 
@@ -30,9 +30,9 @@ class TestRelease:
     """A release of what another application has sent."""
 
     @pytest.mark.parametrize(
-        "wire", [*FOREIGN.values(), Wire(b"{}", {"shop": "a" * 20_000})], ids=[*FOREIGN, "too long"]
+        "wire", [*FOREIGN.values(), WireMessage(b"{}", {"shop": "a" * 20_000})], ids=[*FOREIGN, "too long"]
     )
-    def test_of_what_a_proxy_does_not_accept_as_it_is(self, proxy: FakeProxy, wire: Wire) -> None:
+    def test_of_what_a_proxy_does_not_accept_as_it_is(self, proxy: FakeProxy, wire: WireMessage) -> None:
         proxy.put(QUEUE, wire)
         with Worker() as worker:
             first = worker.delivery()
@@ -43,7 +43,7 @@ class TestRelease:
 
     def test_of_what_cannot_be_copied_ends_its_invisibility(self, proxy: FakeProxy) -> None:
         """The connection stays, and with it the other deliveries."""
-        proxy.put(QUEUE, Wire(b"{}", {"shop": "a"}))
+        proxy.put(QUEUE, WireMessage(b"{}", {"shop": "a"}))
         with Worker() as worker:
             delivery = worker.delivery()
             proxy.fail = lambda name, _topic: full() if name == "send" else None
@@ -64,7 +64,7 @@ class TestLimits:
     @pytest.mark.parametrize("headers", [{"KEYS": "k" * 17_000}, {"KEYS": "a " * 8_400 + "a"}, {"TAGS": "t" * 17_000}])
     @pytest.mark.parametrize("to", Target)
     def test_of_long_keys_and_tags(self, proxy: FakeProxy, headers: dict[str, str], to: Target) -> None:
-        """A broker takes 32 KB of them from its own clients, a proxy 16 KiB together with the properties."""
+        """A broker accepts 32 KB of them from its own clients, a proxy 16 KiB together with the properties."""
         with Worker(prefetch=0) as worker:
             worker.adapter.publish(OutgoingMessage(to, b"{}", headers, 60.0 if to is Target.LATER else 0.0))
         (stored,) = [message for messages in proxy.topics.values() for message in messages]
@@ -137,7 +137,7 @@ class TestLimits:
         assert isinstance(raised.value, NotPublished) is unsent
 
     @pytest.mark.parametrize(
-        ("ended", "told"),
+        ("ended", "cause"),
         [
             (ProxyError("CancelledError"), "no reply in time"),
             (
@@ -146,10 +146,10 @@ class TestLimits:
             ),
         ],
     )
-    def test_a_call_that_was_ended_by_another_call_tells_why_and_any_other_its_own_cause(
-        self, proxy: FakeProxy, ended: ProxyError, told: str
+    def test_a_call_that_was_ended_by_another_call_reports_that_cause_and_any_other_its_own(
+        self, proxy: FakeProxy, ended: ProxyError, cause: str
     ) -> None:
-        if told == "no reply in time":
+        if cause == "no reply in time":
             ended.__cause__ = CancelledError()
         with Worker(prefetch=0) as worker:
             worker.adapter.publish(work())
@@ -161,7 +161,7 @@ class TestLimits:
                     raise ended
 
             proxy.fail = fail
-            with pytest.raises(PublishFailed, match=told):
+            with pytest.raises(PublishFailed, match=cause):
                 worker.adapter.publish(work())
 
 

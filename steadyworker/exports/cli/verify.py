@@ -26,7 +26,7 @@ from steadyworker.units import count_text
 _REFUSED = re.compile(
     r"authentication failed|no password supplied|no pg_hba\.conf entry|does not exist|permission denied"
 )
-"""What libpq says at a connect that no later try can mend."""
+"""The errors of libpq at a connect that no later attempt can avoid."""
 
 
 @click.command(
@@ -94,12 +94,12 @@ def command(
                     f"{printable(str(folder))}: removed the staging folders of {count_text(len(removed), 'job')}.",
                     err=True,
                 )
-    said = _asked(source, query) if source is not None and query is not None else None
-    true = [_told(file, said, as_json=as_json) for file in files]
-    ctx.exit(0 if all(true) else 1)
+    rows = _source_rows(source, query) if source is not None and query is not None else None
+    matches = [_verified(file, rows, as_json=as_json) for file in files]
+    ctx.exit(0 if all(matches) else 1)
 
 
-def _asked(source: str, query: str) -> Sequence[Sequence[Any]]:
+def _source_rows(source: str, query: str) -> Sequence[Sequence[Any]]:
     """
     Run the query on the source, and return its rows.
 
@@ -124,10 +124,10 @@ def _asked(source: str, query: str) -> Sequence[Sequence[Any]]:
             "Expected psycopg for a PostgreSQL source, got no such module: run pip install 'steadyworker[postgres]'."
         ) from error
     except Exception as error:  # each client library has its own errors
-        said = f"Expected rows from the source, got an error ({redact(str(error))})"
+        text = f"Expected rows from the source, got an error ({redact(str(error))})"
         if _is_away(error):
-            raise SourceUnavailable(f"{said}: check that the source runs, and can be reached.") from error
-        raise ConfigError(f"{said}: correct --source or --query.") from error
+            raise SourceUnavailable(f"{text}: check that the source runs, and can be reached.") from error
+        raise ConfigError(f"{text}: correct --source or --query.") from error
     raise click.UsageError("Expected sqlite:PATH or postgresql://user@host/database as --source.")
 
 
@@ -144,7 +144,7 @@ def _rows(cursor: Iterable[Sequence[Any]]) -> Sequence[Sequence[Any]]:
     return list(cursor)
 
 
-def _told(file: Path, source: Sequence[Sequence[Any]] | None, *, as_json: bool) -> bool:
+def _verified(file: Path, source: Sequence[Sequence[Any]] | None, *, as_json: bool) -> bool:
     try:
         manifest = verify(file, source=source)
     except ExportError as error:

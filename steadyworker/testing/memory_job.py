@@ -4,80 +4,51 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection
+from dataclasses import dataclass, field
+from functools import partial
 
 from steadyworker.ledger import retention
-from steadyworker.ledger.base import JobId, KeptMessage, Moving, Progress, Row, State, Token, Verdict, Wanted
+from steadyworker.ledger.base import JobFilter, JobId, KeptMessage, Moving, Progress, Row, State, Token, Verdict
 from steadyworker.outcome import Counters
 
 HELD = (State.RUNNING, State.MOVING)
 """The states in which a job has an owner."""
+_NONE = Counters()
 
 
+@dataclass(slots=True, eq=False)
 class MemoryJob:
     """One row, changed in place under the ledger's lock; `lease_until`, `due` and `wake_at` are readings of the boot clock."""
 
-    __slots__ = (
-        "body_sha256",
-        "cancel_reason",
-        "checkpoint",
-        "checkpoint_fence",
-        "conflicts",
-        "counters",
-        "created_at",
-        "delay",
-        "due",
-        "ended_at",
-        "error_class",
-        "error_text",
-        "export_state",
-        "fence",
-        "hop",
-        "id",
-        "keep_until",
-        "lease_until",
-        "message",
-        "owner",
-        "progress",
-        "reason",
-        "settled",
-        "started_at",
-        "state",
-        "target",
-        "uid",
-        "wake_at",
-        "worker",
-    )
-
-    def __init__(self, job_id: JobId, created_at: float) -> None:
-        self.id = job_id
-        self.uid = secrets.token_hex(16)
-        self.state = State.INTERRUPTED
-        self.body_sha256: bytes | None = None
-        self.hop = 0
-        self.fence = 0
-        self.owner: str | None = None
-        self.lease_until = 0.0
-        self.counters = Counters()
-        self.target: Moving | None = None
-        self.due = 0.0
-        self.delay = 0.0
-        self.reason = ""
-        self.error_class = ""
-        self.error_text = ""
-        self.checkpoint: bytes | None = None
-        self.checkpoint_fence: int | None = None
-        self.export_state: bytes | None = None
-        self.cancel_reason: str | None = None
-        self.settled = "unknown"
-        self.conflicts = 0
-        self.keep_until: float | None = None
-        self.created_at = created_at
-        self.started_at: float | None = None
-        self.ended_at: float | None = None
-        self.worker = ""
-        self.progress: Progress | None = None
-        self.message: KeptMessage | None = None
-        self.wake_at: float | None = None
+    id: JobId
+    created_at: float
+    uid: str = field(default_factory=partial(secrets.token_hex, 16))
+    state: State = State.INTERRUPTED
+    body_sha256: bytes | None = None
+    hop: int = 0
+    fence: int = 0
+    owner: str | None = None
+    lease_until: float = 0.0
+    counters: Counters = _NONE
+    target: Moving | None = None
+    due: float = 0.0
+    delay: float = 0.0
+    reason: str = ""
+    error_class: str = ""
+    error_text: str = ""
+    checkpoint: bytes | None = None
+    checkpoint_fence: int | None = None
+    export_state: bytes | None = None
+    cancel_reason: str | None = None
+    settled: str = "unknown"
+    conflicts: int = 0
+    keep_until: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    worker: str = ""
+    progress: Progress | None = None
+    message: KeptMessage | None = None
+    wake_at: float | None = None
 
     def held_by(self, token: Token, states: Collection[State]) -> bool:
         """Return whether this token still holds the job, in one of these states; otherwise the ledger refuses the write."""
@@ -173,12 +144,12 @@ class MemoryJob:
         )
 
 
-def fits(row: Row, wanted: Wanted, last_round: int) -> bool:
+def fits(row: Row, which: JobFilter, last_round: int) -> bool:
     """Return whether a row fits the conditions of a listing, apart from its message; `last_round` is the last round of its key."""
     return (
-        wanted.namespace in (None, row.id.namespace)
-        and wanted.queue in (None, row.id.queue)
-        and (wanted.states is None or row.state in wanted.states)
-        and (wanted.late_by is None or row.late_by > wanted.late_by)
-        and (row.id.round == last_round or (wanted.late_by is None and not wanted.kept))
+        which.namespace in (None, row.id.namespace)
+        and which.queue in (None, row.id.queue)
+        and (which.states is None or row.state in which.states)
+        and (which.late_by is None or row.late_by > which.late_by)
+        and (row.id.round == last_round or (which.late_by is None and not which.kept))
     )

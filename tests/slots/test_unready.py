@@ -1,4 +1,4 @@
-"""What happens between two looks: a slot that was warm when it was chosen, and is gone when its run begins."""
+"""A slot that has ended: a run that comes too late, and a thread that cannot be started."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tests.support.limits import no_further_thread
 def test_a_run_for_a_slot_that_has_just_been_given_up_is_interrupted(
     rig: MakeRig, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """A claim lies between the look and the run, and takes up to ten seconds; the runner's thread must survive it."""
+    """The runner finds the slot warm, claims the job in up to ten seconds, and then begins the run; its thread must survive."""
     monkeypatch.setenv("STEADYWORKER_TEST", "raise")
     slot = rig("Broken", kind)
-    slot.slot.start(slot.said.put)
+    slot.slot.start(slot.events.put)
     slot.next(Unready)
 
     fence = slot.begin()
@@ -31,8 +31,8 @@ def test_a_slot_that_can_start_no_thread_is_unready_and_can_be_started_again(rig
     """The runner's thread starts it again after each pause, and every job depends on that thread."""
     slot = rig("Modes", kind)
     with no_further_thread():
-        slot.slot.start(slot.said.put)
+        slot.slot.start(slot.events.put)
     unready = slot.next(Unready)
-    assert (unready.reason, unready.stood) == ("a thread could not be started: can't start new thread", False)
+    assert (unready.reason, unready.after_setup) == ("a thread could not be started: can't start new thread", False)
     assert not slot.slot.broken
     assert slot.start().ended().outcome == Done()

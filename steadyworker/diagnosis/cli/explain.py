@@ -31,7 +31,7 @@ from steadyworker.units import count_text
 
 _STDIN = 0
 _MANY = 3  # findings
-_POLL = 0.25  # seconds between two looks at a file that grows
+_POLL = 0.25  # seconds between two reads of a file that grows
 
 
 @click.command(
@@ -138,7 +138,7 @@ def _explain(entries: dict[str, Entry], files: Sequence[Path], *, follow: bool, 
 
 
 def _whole(file: Path, scanner: Scanner, failures: list[str]) -> Iterator[Sighting]:
-    """Yield what a file says; if it cannot be read to its end, note that and go on with the others."""
+    """Yield what a file contains; if it cannot be read to its end, record the failure and let the other files be read."""
     try:
         yield from scanner.whole(blocks(Path("/dev/stdin") if file == Path("-") else file))
     except (OSError, Unreadable) as error:
@@ -185,7 +185,7 @@ def _follow(
 
 @contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
-    """Let SIGTERM end what is followed as Ctrl-C does, with what was found until then: `timeout` sends it."""
+    """Let SIGTERM, which `timeout` sends, end the command as Ctrl-C does: with what was found until then."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -205,7 +205,7 @@ def _is_stream(descriptor: int) -> bool:
 
 
 class _Output(ABC):
-    """What was shown already; the incidents of one entry have one number."""
+    """The output of a command, and the findings that it has shown; all incidents of one entry have one number."""
 
     def __init__(self, timelines: Timelines) -> None:
         self.timelines = timelines
@@ -268,8 +268,8 @@ class _Text(_Output):
     @override
     def end(self, search: Search, lines: int) -> None:
         found = len(self.timelines.findings)
-        said = count_text(found, "finding") if found else "Nothing found"
-        self._console.print(f"{said} in {count_text(lines, 'line')}.", style="bold", highlight=False)
+        result = count_text(found, "finding") if found else "Nothing found"
+        self._console.print(f"{result} in {count_text(lines, 'line')}.", style="bold", highlight=False)
         self._report.unknown(search.unknown)
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from steadyworker.clock import Times
 from steadyworker.ledger.base import Claimed, JobId, Ledger
-from steadyworker.ledger.memory import MemoryLedger
 from steadyworker.outcome import Counters
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.conformance import LedgerSuite
+from steadyworker.testing.memory_ledger import MemoryLedger
 
 
 class TestMemoryLedger(LedgerSuite):

@@ -111,9 +111,9 @@ def command(
     **live: Any,
 ) -> None:
     """
-    Show what a client and a broker say to each other, and flag what ends their connections.
+    Show what a client and a broker send to each other, and flag what ends their connections.
 
-    It flags, each with its evidence and a remedy: a second protocol header, frames of two threads mixed,
+    The trace flags, each with its evidence and a remedy: a second protocol header, frames of two threads mixed,
     late heartbeats, acknowledgements that come twice or on a closed channel, consumers without a prefetch,
     frames that were cut, sides that no longer read, and retries that a RocketMQ broker can never store.
     """
@@ -150,7 +150,7 @@ def _relay(
         try:
             with _stop_signals() as stopped, Tracing(listener, target, conversations, clock) as tracing:
                 _follow(tracing, stopped, clock, clock.monotonic() + seconds if seconds else None, outputs)
-        finally:  # also what led to a failure of the relay is on the page
+        finally:  # the page also shows what led to a failure of the relay
             wire.end(clock.monotonic())
             outputs.finish()
     return _code(wire, outputs)
@@ -168,7 +168,7 @@ def _follow(tracing: Tracing, stopped: Callable[[], bool], clock: Clock, until: 
 
 
 def _check_files(*paths: Path | None) -> None:
-    """Refuse to write one file twice, or to write over the capture that is read."""
+    """Raise UsageError if two options name one file, because that file would be overwritten."""
     known = [path.resolve() for path in paths if path is not None and path != Path(os.devnull)]
     if len(set(known)) < len(known):
         raise click.UsageError("Expected different files with --pcap, --jsonl and --html, got one of them twice.")
@@ -232,7 +232,7 @@ def _code(wire: Wire, outputs: Outputs) -> int:
 
 @contextmanager
 def _stop_signals() -> Iterator[Callable[[], bool]]:
-    """Note SIGINT and SIGTERM instead of ending by them; yields the function that tells whether one came."""
+    """Record SIGINT and SIGTERM instead of ending by them; yield a function that returns whether one came."""
     came: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in numbers}

@@ -1,19 +1,21 @@
 """
-Two small Protocols between a job and its exports: `Export` and `Services`.
+The contract between a job and an export: two small Protocols, `Export` and `Services`.
 
+The exports themselves are in `steadyworker.exports`, which the rest of the package never imports.
 The export runs in the job's own process (the child).
 That process writes the file to a stage, computes its hash, requests permission to commit, and links the file to the target.
-To reach the ledger and the Spark host, the export calls `Services`, which `job.py` implements over the pipe.
+To reach the ledger and the services of the worker process, the export calls `Services`, which `job.py` implements over the pipe.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from steadyworker.exports.manifest import Manifest  # only exports need it
+from typing_extensions import TypeVar
+
+ManifestT_co = TypeVar("ManifestT_co", covariant=True, default=Any)
 
 
 class Services(Protocol):
@@ -92,12 +94,12 @@ class Services(Protocol):
         ...
 
 
-class Export(Protocol):
-    """An export into one file: `SparkExport`, `RowExport`, or a user's own class."""
+class Export(Protocol[ManifestT_co]):
+    """An export into one file: `SparkExport`, `RowExport`, or a user's own class, which can have a manifest of its own type."""
 
     def write(
         self, services: Services, to: Path, *, format: Any, totals: Mapping[str, str], by: Sequence[str]
-    ) -> Manifest:
+    ) -> ManifestT_co:
         """
         Make the file, whole or not at all, and return its manifest.
 

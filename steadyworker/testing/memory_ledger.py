@@ -22,6 +22,7 @@ from steadyworker.ledger.base import (
     REPLAYED,
     Claimed,
     Hindrance,
+    JobFilter,
     JobId,
     KeptMessage,
     Ledger,
@@ -34,11 +35,10 @@ from steadyworker.ledger.base import (
     State,
     Token,
     Verdict,
-    Wanted,
 )
-from steadyworker.ledger.lease import QUIET, registered_name
-from steadyworker.ledger.memory_job import HELD, MemoryJob, fits
+from steadyworker.ledger.lease import attended, registered_name
 from steadyworker.outcome import Counters
+from steadyworker.testing.memory_job import HELD, MemoryJob, fits
 
 _ENDED = (State.DONE, State.DEAD)
 
@@ -107,7 +107,7 @@ class MemoryLedger(Ledger):
             now = self._clock.wall()
             if not whole:
                 self._distrust()
-            for name in {queue.removesuffix(QUIET) for queue in queues}:
+            for name in attended(queues):
                 if now - self._seen.get(name, -math.inf) > retention.ABSENCE:
                     self._trusted_from[name] = self._next_fence()
                 self._seen[name] = now
@@ -225,7 +225,7 @@ class MemoryLedger(Ledger):
             return self._own(job, claim.owner)
 
     @override
-    def take(self, seen: Row, owner: str) -> Row | None:
+    def take_over(self, seen: Row, owner: str) -> Row | None:
         with self._lock:
             job = self._jobs.get(seen.id)
             if job is None or not job.unchanged(seen) or job.state is not State.MOVING:
@@ -372,19 +372,19 @@ class MemoryLedger(Ledger):
             return max((job.round for job in self._jobs if (job.namespace, job.queue, job.key) == wanted), default=None)
 
     @override
-    def jobs(self, wanted: Wanted = EVERY_ROW) -> Iterable[tuple[Row, Progress | None]]:
+    def jobs(self, which: JobFilter = EVERY_ROW) -> Iterable[tuple[Row, Progress | None]]:
         with self._lock:
             listed = [
                 (self._row(job), job.progress)
                 for job in reversed(self._jobs.values())
-                if job.message is not None or not wanted.kept
+                if job.message is not None or not which.kept
             ]
             every = sorted(self._jobs, key=lambda id: id.round)
         last = {(id.namespace, id.queue, id.key): id.round for id in every}
         return [
             (row, progress)
             for row, progress in listed
-            if fits(row, wanted, last[row.id.namespace, row.id.queue, row.id.key])
+            if fits(row, which, last[row.id.namespace, row.id.queue, row.id.key])
         ]
 
     @override

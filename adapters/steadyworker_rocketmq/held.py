@@ -1,0 +1,118 @@
+"""
+What both drivers do with the deliveries that they hold: each is settled once, or `Lost`.
+
+A delivery outlives its connection, so an adapter has one epoch for its whole life (`EPOCH`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from steadyworker.adapter import Delivered, Delivery, Lost, QueueSpec, Redelivered, Settle, Settled, Sink
+from steadyworker.network.settlement import Settlement, stale, unsettled
+from steadyworker_rocketmq.messages import WireMessage, delivery_of
+
+EPOCH = 1
+
+_REMEMBERED = 1000
+"""The number of lost deliveries that are remembered, so that a late settlement is refused as late, and not mistaken for a repeated one."""
+
+
+@dataclass(slots=True, eq=False)
+class HeldDelivery:
+    """
+    One delivery that is held.
+
+    Attributes:
+        delivery: The delivery.
+        until: The time (monotonic clock) at which the broker gives its message to others, unless it is renewed.
+        busy: A blocking call for it is under way.
+        settlements: The settlements that wait for the broker; all of them end with the first one.
+    """
+
+    delivery: Delivery
+    until: float
+    busy: bool = False
+    settlements: list[Settlement] = field(default_factory=list)
+
+
+Item = TypeVar("Item", bound=HeldDelivery)
+
+
+class HeldDeliveries(ABC, Generic[Item]):
+    """
+    The deliveries of one adapter; only the I/O thread may call its methods.
+
+    Args:
+        spec: The queue.
+        sink: Receives `Delivered` and `Lost`.
+        freed: Called when a delivery is no longer held.
+    """
+
+    def __init__(self, spec: QueueSpec, sink: Sink, freed: Callable[[], None]) -> None:
+        self._spec = spec
+        self._sink = sink
+        self._freed = freed
+        self._items: dict[str, Item] = {}
+        self._lost: deque[str] = deque(maxlen=_REMEMBERED)
+        self._count = 0
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @abstractmethod
+    def _turn(self, item: Item) -> None:
+        """Do the next step for one delivery, if one is possible now."""
+
+    def settle(self, settlement: Settlement) -> None:
+        """Settle a delivery, if this was not done before."""
+        id_ = settlement.delivery.id
+        if (item := self._items.get(id_)) is not None:
+            item.settlements.append(settlement)
+            self._turn(item)
+        elif id_ in self._lost:
+            settlement.on_settled(stale(settlement.delivery))
+        else:
+            settlement.on_settled(Settled.SENT)  # it was settled before
+
+    def abandon(self) -> None:
+        """Forget what is still held, because the adapter has no more time."""
+        for item in [*self._items.values()]:
+            self._lose(item, "the adapter was stopped before the broker replied")
+
+    def _delivery(self, wire: WireMessage, id_: str, redelivered: Redelivered, born_at: float | None) -> Delivery:
+        self._count += 1
+        return delivery_of(EPOCH, str(self._count), self._spec.queue, wire, id_, redelivered, born_at)
+
+    def _hold(self, item: Item) -> None:
+        self._items[item.delivery.id] = item
+        self._sink(Delivered(item.delivery))
+
+    def _to_release(self) -> list[Item]:
+        """Return all that is held; what is not being settled is to be released."""
+        for item in self._items.values():
+            if not item.settlements:
+                item.settlements.append(Settlement(item.delivery, Settle.RELEASE, lambda _: None))
+        return [*self._items.values()]
+
+    def _is_settled(self, item: Item) -> None:
+        """Forget a delivery that the broker has settled."""
+        self._forget(item)
+        for settlement in item.settlements:
+            settlement.on_settled(Settled.SENT)
+
+    def _lose(self, item: Item, cause: str, explain: str = "") -> None:
+        self._forget(item)
+        self._lost.append(item.delivery.id)
+        text = f"Expected to hold a message until its job ends, but lost it: {cause}."
+        self._sink(Lost(EPOCH, text, item.delivery.id, explain))
+        for settlement in item.settlements:
+            settlement.on_settled(unsettled(cause))
+        self._freed()
+
+    def _forget(self, item: Item) -> None:
+        del self._items[item.delivery.id]

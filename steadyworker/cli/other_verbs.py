@@ -1,0 +1,77 @@
+"""
+The verbs of other packages, found by the entry-point group `steadyworker.commands`.
+
+An entry point of this group has the verb's name, and names a `Verb`.
+`steadyworker --help` imports the module that has the `Verb`, so this module imports little; the command is in another one.
+The verbs of `steadyworker` itself have precedence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import EntryPoint
+
+import click
+
+from steadyworker.errors import ConfigError
+from steadyworker.system.entry_points import broken, installed, load
+
+GROUP = "steadyworker.commands"
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """
+    One verb.
+
+    Attributes:
+        help: The verb's line in `steadyworker --help`.
+        module: The module whose `command` is the verb, a `click.Command`; it is imported when the verb is called.
+    """
+
+    help: str
+    module: str
+
+
+def names() -> list[str]:
+    """Return the names of the verbs of other packages, sorted, and import none of these packages."""
+    return list(installed(GROUP))
+
+
+def lines_of_help() -> dict[str, str]:
+    """Return the line of help of each verb; the line of a broken one is its error, so that the other lines can be read."""
+    lines: dict[str, str] = {}
+    for name, entry in installed(GROUP).items():
+        try:
+            lines[name] = _verb(entry).help
+        except ConfigError as error:
+            lines[name] = str(error)
+    return lines
+
+
+def command_of(name: str) -> click.Command | None:
+    """
+    Import a verb's command; return None if no package has this verb.
+
+    Raises:
+        ConfigError: The entry point is broken.
+    """
+    entry = installed(GROUP).get(name)
+    if entry is None:
+        return None
+    verb = _verb(entry)
+    try:
+        command = import_module(verb.module).command
+    except (ImportError, AttributeError) as error:
+        raise broken(entry, f"{type(error).__name__}: {error}") from error
+    if not isinstance(command, click.Command):
+        raise broken(entry, f"no click.Command as {verb.module}.command")
+    return command
+
+
+def _verb(entry: EntryPoint) -> Verb:
+    verb = load(entry)
+    if not isinstance(verb, Verb):
+        raise broken(entry, f"{type(verb).__name__} instead of a steadyworker.cli.other_verbs.Verb")
+    return verb

@@ -1,0 +1,7 @@
+"""The verb `verify`, as the entry-point group `steadyworker.commands` finds it."""
+
+from __future__ import annotations
+
+from steadyworker.cli.other_verbs import Verb
+
+VERIFY = Verb("Re-read exported files, and compare them with their manifests.", "steadyworker.exports.cli.verify")

@@ -1,0 +1,139 @@
+"""
+What the two SQL ledgers share: parameters of their statements, values made of results, and findings.
+
+The statements themselves differ, because each database has its own SQL, clocks and locks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from steadyworker.errors import ConfigError, Finding, NoLedger, OlderLedger
+from steadyworker.findings import FindingTexts
+from steadyworker.ledger import retention
+from steadyworker.ledger.base import (
+    Claimed,
+    Hindrance,
+    JobFilter,
+    JobId,
+    Orphan,
+    Progress,
+    Renewal,
+    Row,
+    Token,
+    Verdict,
+)
+from steadyworker.outcome import Counters
+
+_finding = FindingTexts("steadyworker.ledger")
+
+PAGE_ROWS = 200
+"""The number of rows that a listing reads at a time, so that a long listing delays no other call."""
+
+_PURGED_ROWS = 500
+"""The number of rows that one statement of a purge deletes at most, so that no claim waits long."""
+
+Values = dict[str, Any]
+"""Named parameters of a statement; a statement may use only some of them."""
+
+KEEP: Values = {
+    "keep_moved": retention.MOVED,
+    "keep_done": retention.DONE,
+    "keep_confirmed": retention.DONE_AND_KNOWN,
+    "keep_dead": retention.DEAD,
+    "keep_mark": retention.CANCEL_MARK,
+    "keep_owners": retention.OWNERS,
+    "absence": retention.ABSENCE,
+}
+"""The times of `steadyworker.ledger.retention`, in seconds."""
+
+
+def pk_values(id: JobId) -> Values:
+    """Return the primary key of a job's row."""
+    return {"namespace": id.namespace, "queue": id.queue, "key": id.key, "round": id.round}
+
+
+def mine_values(token: Token) -> Values:
+    """Return the parameters that identify the row of a token; they match no row once the token's claim has ended."""
+    return pk_values(token.id) | {"uid": token.uid, "fence": token.fence, "owner": token.owner}
+
+
+def seen_values(row: Row) -> Values:
+    """Return the parameters that identify the row that was read; they match no row after a later claim or change of state."""
+    return pk_values(row.id) | {"uid": row.uid, "fence": row.fence, "state": row.state.value}
+
+
+def claim_values(claim: Claimed, worker: str) -> Values:
+    """Return what a claim writes, besides its fence, its lease and its message; `worker` is the claiming process's name."""
+    values = {"owner": claim.owner, "hop": claim.hop, "body_sha256": claim.body_sha256, "worker": worker}
+    return counters_values(claim.counters) | values
+
+
+def verdict_values(verdict: Verdict, storable: Callable[[str], str]) -> Values:
+    """Return what a decided settlement writes, besides the time of its retry; `storable` escapes what the database refuses."""
+    return counters_values(verdict.counters) | {
+        "target": verdict.target.value,
+        "delay": verdict.delay,
+        "reason": storable(verdict.reason),
+        "error_class": storable(verdict.error_class),
+        "error_text": storable(verdict.error_text),
+        "keep_checkpoint": verdict.keep_checkpoint,
+    }
+
+
+def counters_values(counters: Counters) -> Values:
+    """Return the four counters and the time of the first failure."""
+    return {
+        "attempts": counters.attempts,
+        "crashes": counters.crashes,
+        "losses": counters.losses,
+        "interruptions": counters.interruptions,
+        "first_failed_at": counters.first_failed_at,
+    }
+
+
+def progress_values(progress: Progress, storable: Callable[[str], str]) -> Values:
+    """Return what a report of progress writes; `storable` escapes what the database refuses."""
+    return {"done": progress.done, "total": progress.total, "note": storable(progress.note), "at": progress.at}
+
+
+def filter_values(which: JobFilter) -> Values:
+    """Return the conditions of a listing, without the states, for which each database needs another form."""
+    return {"namespace": which.namespace, "queue": which.queue, "late_by": which.late_by, "kept": which.kept}
+
+
+def permit(found: Sequence[Sequence[Any]]) -> Renewal:
+    """Return the reply to `may_commit`; `found` has one row with only the job's cancel mark, or no row after a refusal."""
+    reason = found[0][0] if found else None
+    return Renewal(bool(found) and reason is None, reason)
+
+
+def orphan(row: Row, unseen_for: float, hindrance: str | None) -> Orphan:
+    """Return an orphan; `hindrance` is the value of a Hindrance, or None."""
+    return Orphan(row, unseen_for, None if hindrance is None else Hindrance(hindrance))
+
+
+def never_dead(_owner: str) -> bool:
+    """Return False, in place of a proof of death: the owner of a row that was just claimed lives."""
+    return False
+
+
+def purged(delete: Callable[[int], int]) -> int:
+    """Call `delete` with the largest number of rows, until it deletes fewer; return the number of deleted rows."""
+    total = 0
+    while True:
+        batch = delete(_PURGED_ROWS)
+        total += batch
+        if batch < _PURGED_ROWS:
+            return total
+
+
+def no_ledger_finding(error: NoLedger) -> Finding:
+    """Return the note of `check` on a ledger that the first worker process will create or migrate."""
+    return _finding("ledger.older" if isinstance(error, OlderLedger) else "ledger.missing", error=error)
+
+
+def unusable_finding(error: ConfigError) -> Finding:
+    """Return the finding for a ledger that cannot be opened."""
+    return _finding("ledger.unusable", error=error)

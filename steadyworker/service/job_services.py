@@ -1,0 +1,172 @@
+"""
+The services that jobs can call in the worker process, found by the entry-point group `steadyworker.services`.
+
+An entry point has the service's name, and names a module that implements `ServiceModule`.
+This file has no service of its own: `steadyworker.exports` registers `spark` and `stages`, and other packages can add more.
+A service keeps its files in the folder of its name in the state directory.
+
+The import of a service takes time and memory, so a worker process imports a service only in three cases:
+a job calls it, one of its settings is given, or its folder contains something that it may have to remove.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from steadyworker.clock import Clock
+from steadyworker.config.options import Option
+from steadyworker.config.resolve import Options
+from steadyworker.config.services import GROUP, ServiceSettings, options_of
+from steadyworker.errors import ConfigError, Finding
+from steadyworker.slots.base import EndedJobs, JobService, ServiceCall
+from steadyworker.system.entry_points import broken, installed, load
+from steadyworker.telemetry.logs import explained, get_logger
+
+_STAGES = "stages"
+
+
+class ServiceModule(Protocol):
+    """The module that an entry point of the group `steadyworker.services` names."""
+
+    @property
+    def OPTIONS(self) -> tuple[Option, ...]:  # noqa: N802 - a constant of the module
+        """The service's settings; the name of each begins with the service's name and `_`."""
+        ...
+
+    def findings(self, settings: ServiceSettings) -> Iterable[Finding]:
+        """
+        Return the problems with these settings; called by `check` and `run` if one of the settings is given.
+
+        Raises ConfigError for a value that the service cannot use.
+        """
+        ...
+
+    def open_service(self, settings: ServiceSettings) -> JobService:
+        """Return the service, without waiting for anything; raise ConfigError if it cannot be used."""
+        ...
+
+
+def service_findings(options: Options, clock: Clock) -> Iterator[Finding]:
+    """
+    Yield the findings of each service of which a setting is given.
+
+    Raises:
+        ConfigError: A service cannot use its settings, or its entry point is broken.
+    """
+    for name, entry in installed(GROUP).items() if options.of_services else ():
+        if any(given.startswith(f"{name}_") for given in options.of_services):
+            yield from _module(entry).findings(_settings(name, entry, options, clock))
+
+
+def job_services(options: Options, clock: Clock) -> Mapping[str, JobService]:
+    """
+    Return the services of this process that jobs can call, by name.
+
+    A service whose folder contains something is opened now, because it may have to remove what a dead process has left.
+    """
+    services = {name: _LateService(name, entry, options, clock) for name, entry in installed(GROUP).items()}
+    for service in services.values():
+        service.open_if_used()
+    return services
+
+
+def remember_folder(services: Mapping[str, JobService], folder: bytes) -> None:
+    """
+    Let the service `stages` record a folder in which a job will make a stage.
+
+    If there is no such service, or if it is broken, log a warning: an export can go on without it.
+    """
+    service = services.get(_STAGES)
+    if service is None:
+        text = f"Expected the service {_STAGES!r} in the group {GROUP}, got none: install steadyworker again."
+        _log_unusable(_STAGES, ConfigError(text, id="config.entry-point"))
+        return
+    try:
+        service.open({"folder": folder}, "", 0, lambda _event: None)
+    except ConfigError as error:
+        _log_unusable(_STAGES, error)
+
+
+class _LateService:
+    """A `JobService` that imports and opens the real one when it is needed."""
+
+    def __init__(self, name: str, entry: EntryPoint, options: Options, clock: Clock) -> None:
+        self._name, self._entry, self._options, self._clock = name, entry, options, clock
+        self._folder = _folder(name, options)
+        self._lock = threading.Lock()
+        self._real: JobService | None = None
+        self._stopped = False
+
+    def open(
+        self, request: Mapping[str, Any], uid: str, fence: int, emit: Callable[[Mapping[str, Any]], None]
+    ) -> ServiceCall:
+        """Begin a call of the real service; raise ConfigError if its entry point is broken."""
+        return self._opened().open(request, uid, fence, emit)
+
+    def purge(self, ended: EndedJobs) -> None:
+        """Let the real service remove what jobs have left, if its folder contains something."""
+        self.open_if_used()
+        if (real := self._real) is not None:
+            real.purge(ended)
+
+    def stop(self, within: float) -> None:
+        """Stop the real service, if it was opened."""
+        with self._lock:
+            self._stopped, real = True, self._real
+        if real is not None:
+            real.stop(within)
+
+    def open_if_used(self) -> None:
+        """Open the real service if its folder contains something; log a warning if its entry point is broken."""
+        if self._real is None and _has_entry(self._folder):
+            try:
+                self._opened()
+            except ConfigError as error:
+                _log_unusable(self._name, error)
+
+    def _opened(self) -> JobService:
+        with self._lock:
+            if self._real is None:
+                settings = _settings(self._name, self._entry, self._options, self._clock)
+                try:
+                    self._real = _module(self._entry).open_service(settings)
+                except ConfigError:
+                    raise
+                except Exception as error:  # any code can run there
+                    raise broken(self._entry, f"{type(error).__name__}: {error}") from error
+                if self._stopped:
+                    self._real.stop(0.0)  # so that it refuses the call in its own way
+            return self._real
+
+
+def _log_unusable(name: str, error: ConfigError) -> None:
+    get_logger("steadyworker.service").warning(
+        "service_unusable", service=name, error=str(error), **explained(error.id)
+    )
+
+
+def _module(entry: EntryPoint) -> ServiceModule:
+    module = load(entry)
+    if missing := [name for name in ("findings", "open_service") if not callable(getattr(module, name, None))]:
+        raise broken(entry, f"no {missing[0]}")
+    return cast(ServiceModule, module)
+
+
+def _settings(name: str, entry: EntryPoint, options: Options, clock: Clock) -> ServiceSettings:
+    values = {option.name: options.value(option) for option in options_of(entry)}
+    return ServiceSettings(_folder(name, options), values, clock)
+
+
+def _folder(name: str, options: Options) -> Path:
+    return options.state_dir / name
+
+
+def _has_entry(folder: Path) -> bool:
+    with suppress(OSError):
+        return next(folder.iterdir(), None) is not None
+    return False

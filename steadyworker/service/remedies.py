@@ -1,0 +1,62 @@
+"""
+The remedies for the log of a worker process, found by the entry-point group `steadyworker.remedies`.
+
+An entry point of this group names a function without arguments that returns a `RemedyOf`.
+That function receives each line of the log that names its cause (`explain`), and returns what to do, or an empty text.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint
+from typing import Any
+
+from steadyworker.errors import ConfigError
+from steadyworker.system.entry_points import broken, installed, load
+from steadyworker.telemetry.logs import RemedyOf
+
+GROUP = "steadyworker.remedies"
+
+
+class InstalledRemedies:
+    """
+    Returns the first remedy that an installed package has for a line; for `steadyworker.telemetry.logs.configure`.
+
+    The packages are imported at the first line that has a cause, so a start without an error imports none of them.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._remedies: list[RemedyOf] | None = None
+
+    def __call__(self, line: Mapping[str, Any]) -> str:
+        """Return the remedy for a line, or an empty text; once, the error that names a broken entry point."""
+        with self._lock:
+            if self._remedies is None:
+                self._remedies = []  # an import can log a line, too
+                self._remedies = _installed()
+        return next(filter(None, (each(line) for each in self._remedies)), "")
+
+
+def _installed() -> list[RemedyOf]:
+    try:
+        return [_made(entry) for entry in installed(GROUP).values()]
+    except ConfigError as error:
+        return [_once(str(error))]
+
+
+def _made(entry: EntryPoint) -> RemedyOf:
+    try:
+        remedy_of: RemedyOf = load(entry)()
+    except ConfigError as error:
+        return _once(str(error))
+    except Exception as error:  # noqa: BLE001 - any code can run here, and no line may be lost for its remedy
+        return _once(str(broken(entry, f"{type(error).__name__}: {error}")))
+    return remedy_of
+
+
+def _once(text: str) -> RemedyOf:
+    """Return a function that returns this text for the first line."""
+    left = [text]
+    return lambda _line: left.pop() if left else ""
