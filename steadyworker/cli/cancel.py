@@ -38,7 +38,7 @@ def command(ctx: click.Context, options: Options, *, target: str, key: str, reas
     A job that waits does not run when its message arrives.
     A key that the ledger does not know can be cancelled too, for messages that arrive within 14 days.
     Every cancelled job becomes a dead letter.
-    This is how a job is stopped; a purge of its queue does not stop it, because the ledger keeps the message of a job that has begun.
+    To stop a job, cancel it; a purge of its queue does not stop it, because the ledger keeps its message.
     Exit code 1 means that the job had already ended, or that there is no such queue.
     Exit code 78 means that the queue's workers use another ledger, so that nothing was cancelled.
     """

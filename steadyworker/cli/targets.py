@@ -63,7 +63,7 @@ def worker_or_queue(target: str) -> type[Worker[Any, Any]] | str:
     Return the Worker that "module:Class" names, or the target itself if it is the name of a queue.
 
     The name of a queue can also have a colon.
-    A target counts as a Worker if the part after the colon begins with a capital letter, or if there is a module of that name.
+    A target is a Worker if the part after the colon begins with a capital letter, or if such a module exists.
     Raises ConfigError as `find_worker` does.
     """
     module, colon, _ = target.partition(":")

@@ -79,10 +79,10 @@ def _size(value: Any) -> int:
 
 def _delay_levels(value: Any) -> tuple[float, ...]:
     steps = value.replace(",", " ").split() if isinstance(value, str) else value
-    ladder = tuple(parse_seconds(step) for step in msgspec.convert(steps, list[Any]))
-    if not ladder or ladder[0] <= 0 or list(ladder) != sorted(set(ladder)):
+    levels = tuple(parse_seconds(step) for step in msgspec.convert(steps, list[Any]))
+    if not levels or levels[0] <= 0 or list(levels) != sorted(set(levels)):
         raise ValueError("not ascending")
-    return ladder
+    return levels
 
 
 def _address(value: Any) -> str:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from steadyworker.config.options import OPTIONS, PREFIX, Option
+from steadyworker.config.options import OPTIONS, PREFIX, Option, as_variable
 from steadyworker.config.services import all_options
 from steadyworker.errors import ConfigError, Finding
 from steadyworker.findings import FindingTexts
@@ -171,9 +171,7 @@ def handed_on(options: Options, cwd: Path, config: Path | None = None) -> dict[s
         if name in options.files:
             found |= {value: None, file: str(options.files[name].absolute())}
         else:
-            shown = getattr(options, name)
-            text = ",".join(map(repr, shown)) if isinstance(shown, tuple) else str(shown or "")
-            found |= {value: text, file: None}
+            found |= {value: as_variable(getattr(options, name) or ""), file: None}
     return found
 
 

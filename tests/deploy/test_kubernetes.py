@@ -352,7 +352,7 @@ def test_the_folders_of_jobs_are_writable_and_no_other_one_is() -> None:
 
 @pytest.mark.parametrize("file", sorted(SHIPPED.rglob("kustomization.yaml")), ids=lambda path: path.parent.name)
 def test_every_file_that_a_kustomization_names_is_there(file: Path) -> None:
-    """A cheap look; the tests of the judges build the folders."""
+    """A cheap check; the tests of the judges build the folders."""
     found = yaml.safe_load(file.read_text())
     named = [*found.get("resources", []), *found.get("components", [])]
     assert named
