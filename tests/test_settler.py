@@ -42,7 +42,7 @@ from steadyworker.outcome import Counters
 from steadyworker.runner import planning
 from steadyworker.runner.envelope import Envelope
 from steadyworker.runner.settlement_plan import Incoming, SettlementPlan, Step
-from steadyworker.runner.settler import WriteRefused, Settler
+from steadyworker.runner.settler import Settler, WriteRefused
 
 ID = JobId("n", "q", "k", 2)
 TOKEN = Token(ID, "uid", 100, "owner")
