@@ -250,6 +250,7 @@ class RunnerState:
 
     def bind(self, incoming: Incoming, delivery: Delivery) -> None:
         """Let a redelivery replace the lost delivery of this record; the run and the plan that share the record then settle it."""
+        assert incoming.delivery is None, "only a lost delivery is replaced"
         if self.is_valid(delivery):
             incoming.delivery = delivery
             self.valid[delivery.epoch, delivery.id] = incoming
