@@ -17,9 +17,9 @@ from steadyworker.deadletters import DeadLetterQueue
 from steadyworker.delivery import REASON, WORKER
 from steadyworker.errors import LedgerUnavailable, PublishFailed, SteadyWorkerError, Unsettled
 from steadyworker.ledger.base import REPLAYED, Claimed, JobId, Ledger, Moving, State, Verdict
-from steadyworker.ledger.kept import delivery_of
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Counters
+from steadyworker.runner.envelope import delivery_of
 from steadyworker.runner.planning import message_for
 from steadyworker.testing.clock import FakeClock
 from tests.test_deadletters import BODY, SPEC, Bench, Wrapped, enveloped

@@ -126,7 +126,7 @@ class KeptMessage(Struct, frozen=True):
     """
     A job's message, as the ledger keeps it until the job is done: the body, and all other facts of the delivery as JSON.
 
-    `steadyworker.ledger.kept` converts a delivery to it, and back.
+    `steadyworker.runner.envelope` converts a delivery to it, and back.
     """
 
     body: bytes

@@ -10,7 +10,7 @@ from contextlib import suppress
 from steadyworker.delivery import Delivery, OutgoingMessage
 from steadyworker.errors import LedgerUnavailable
 from steadyworker.ledger.base import JobFilter, JobId, Ledger, Moving, Row, State
-from steadyworker.ledger.kept import kept
+from steadyworker.runner.envelope import kept
 from steadyworker.runner.letters import DeadLetter, kept_letter
 
 _BEFORE_THE_FIRST = -1

@@ -2,6 +2,7 @@
 The envelope of a delivery: its job, its hop, and the counters in its headers.
 
 The runner reads the envelope before it reads the ledger.
+`kept` makes the message that the ledger keeps of a delivery, and `delivery_of` makes a delivery of it.
 A message with invalid headers is never lost: it goes to the dead-letter queue with the reason.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 
+import msgspec
 from msgspec import Struct
 
 from steadyworker.delivery import (
@@ -28,9 +30,9 @@ from steadyworker.delivery import (
     WORKER,
     Delivery,
     Headers,
+    Redelivered,
 )
 from steadyworker.ledger.base import JobId, KeptMessage, Row, State
-from steadyworker.ledger.kept import OF_THE_LEDGER, delivery_of
 from steadyworker.names import PLAIN_KEY, normal_key
 from steadyworker.outcome import Counters
 from steadyworker.text.plain_text import as_unicode, surrogate_in
@@ -53,6 +55,9 @@ KEY_CONFLICT = "key-conflict"
 
 BAD_PAYLOAD = "bad-payload"
 """The beginning of the reason of a dead letter whose body cannot be read."""
+
+OF_THE_LEDGER = -1
+"""The epoch of a delivery that is made of a kept message; no connection has this epoch."""
 
 UNSHOWN = "unshown"
 """The beginning of the reason of a message whose content only the broker has."""
@@ -106,6 +111,22 @@ class Unreadable:
     reason: str
 
 
+class _KeptFacts(Struct, frozen=True, omit_defaults=True):
+    """The facts of a delivery besides its body; facts that only a later version knows are ignored."""
+
+    headers: dict[str, str] = {}
+    message_id: str | None = None
+    sent_at: float | None = None
+    size: int = -1
+    brokers_own: tuple[str, ...] = ()
+    origin: str | None = None
+    encoding: str | None = None
+
+
+_FACTS_ENCODER = msgspec.json.Encoder()
+_FACTS_DECODER = msgspec.json.Decoder(_KeptFacts)
+
+
 def identify(delivery: Delivery, namespace: str, key_header: str | None) -> Envelope | Unkeyed | Unreadable:
     """
     Read key, round, hop and counters from the headers.
@@ -156,6 +177,43 @@ def envelope_of(row: Row, message: KeptMessage) -> Envelope:
         delivery = replace(delivery, headers=without_facts(delivery.headers) | ours)
     digest = row.body_sha256 or hashlib.sha256(message.body).digest()
     return Envelope(delivery, row.id, hop, digest, row.counters, row.uid)
+
+
+def kept(delivery: Delivery) -> KeptMessage:
+    """
+    Return what the ledger keeps of this delivery, so that the job does not depend on the broker's copy.
+
+    It is the whole delivery, except what belongs to one delivery only: its epoch, its id, and the mark of a redelivery.
+    """
+    facts = _KeptFacts(
+        headers=dict(delivery.headers),
+        message_id=delivery.message_id,
+        sent_at=delivery.sent_at,
+        size=-1 if delivery.size == len(delivery.body) else delivery.size,
+        brokers_own=tuple(sorted(delivery.brokers_own)),
+        origin=delivery.origin,
+        encoding=delivery.encoding,
+    )
+    return KeptMessage(delivery.body, _FACTS_ENCODER.encode(facts))
+
+
+def delivery_of(message: KeptMessage, queue: str) -> Delivery:
+    """Return the kept message as a delivery that no broker has made, so nothing can settle it."""
+    facts = _FACTS_DECODER.decode(message.facts)
+    return Delivery(
+        epoch=OF_THE_LEDGER,
+        id="",
+        queue=queue,
+        body=message.body,
+        headers=facts.headers,
+        message_id=facts.message_id,
+        redelivered=Redelivered.UNKNOWN,
+        sent_at=facts.sent_at,
+        size=facts.size,
+        brokers_own=frozenset(facts.brokers_own),
+        origin=facts.origin,
+        encoding=facts.encoding,
+    )
 
 
 def names_of(id: JobId, hop: int, uid: str) -> dict[str, str]:

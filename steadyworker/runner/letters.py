@@ -24,9 +24,8 @@ from steadyworker.delivery import (
     Headers,
 )
 from steadyworker.ledger.base import KeptMessage, Row
-from steadyworker.ledger.kept import delivery_of
 from steadyworker.names import normal_key
-from steadyworker.runner.envelope import KEY_CONFLICT, key_of, moment_of, number_of, of_queue
+from steadyworker.runner.envelope import KEY_CONFLICT, delivery_of, key_of, moment_of, number_of, of_queue
 from steadyworker.system.spool import Spool
 from steadyworker.text.plain_text import as_unicode
 

@@ -23,11 +23,10 @@ from steadyworker.delivery import Delivery
 from steadyworker.errors import NotPublished, PublishFailed
 from steadyworker.events import Listener
 from steadyworker.ledger.base import JobId, KeptMessage, Ledger, Progress, Renewal, Row, Token
-from steadyworker.ledger.kept import kept
 from steadyworker.lifecycle import Stage
 from steadyworker.outcome import Outcome
 from steadyworker.runner.causes import BROKER, HOST, LEDGER, Cause
-from steadyworker.runner.envelope import Envelope
+from steadyworker.runner.envelope import Envelope, kept
 from steadyworker.runner.settlement_plan import Incoming, SettlementPlan
 from steadyworker.slots.base import Asked, JobService, ServiceCall, Slot
 from steadyworker.spec import WorkerSpec

@@ -16,8 +16,7 @@ MOST_FILES = 25
 """
 On the runner's thread, from the delivery to the settlement: as many as one can read in an afternoon.
 
-Three came late: `telemetry/line_writer.py`, through which each log line of this thread passes, so that no line waits for its reader;
-`ledger/kept.py`, which makes the copy of the message that a claim keeps;
+Two came late: `telemetry/line_writer.py`, through which each log line of this thread passes, so that no line waits for its reader;
 and `runner/orphans.py`, for which each delivery shows that messages wait in the queue.
 """
 

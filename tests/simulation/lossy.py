@@ -20,10 +20,9 @@ from steadyworker.clock import Times
 from steadyworker.delivery import HOP, KEY, ROUND, WORKER, Delivery, OutgoingMessage, Target
 from steadyworker.events import Event, MessageLost
 from steadyworker.ledger.base import JobId, Orphan, Row, State
-from steadyworker.ledger.kept import kept
 from steadyworker.link import Task
 from steadyworker.outcome import Done, Failed, Outcome, Snoozed
-from steadyworker.runner.envelope import envelope_of, in_round, names_of
+from steadyworker.runner.envelope import envelope_of, in_round, kept, names_of
 from steadyworker.runner.orphans import orphan_after
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.memory_ledger import MemoryLedger
