@@ -89,8 +89,7 @@ class Capabilities:
             If it refuses to count them for this client, `consumers()` still returns Uncounted.
         counts_holders: The broker counts an adapter that holds a delivery as a consumer, even if its prefetch is 0.
         most_consumers: The largest number of consumers that the broker counts for one adapter.
-            It is above 1 if the broker still counts a consumer of an earlier prefetch while it holds deliveries.
-            It is at most the queue's `concurrency`, if the prefetch never was above that.
+            Some brokers still count a replaced consumer while its deliveries are open; then this is up to the queue's `concurrency`.
         forgets_consumers_within: Seconds after which the broker no longer counts a dead or frozen consumer
             (three heartbeats).
         redelivers_within: Seconds after which the broker delivers an un-acked message again, if it does so by time alone.

@@ -2,7 +2,7 @@
 The check of a Worker's attributes: only `spec_of` reads them, and it returns them as one value, the `WorkerSpec`.
 
 A rule converts the value in the class or file to the value in the `WorkerSpec`, or raises ValueError.
-`Check` adds the attribute's name to that error.
+`AttributeCheck` adds the attribute's name to that error.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def spec_of(cls: type[Worker[Any, Any]], overrides: Mapping[str, object] = _NOTH
         hint = f"rename {written['handle']!r} to 'handle'" if "handle" in written else "write `def handle(self, job)`"
         raise ConfigError(f"{cls.__qualname__} has no handle: {hint}.", id="config.worker")
     _check_methods(cls)
-    check = Check(cls.__qualname__)
+    check = AttributeCheck(cls.__qualname__)
     queue = check("queue", given("queue"), queue_name)
     concurrency = check("concurrency", given("concurrency"), at_least_one)
     isolation = check("isolation", given("isolation"), one_of("process", "thread"))
@@ -276,7 +276,7 @@ def _being_imported(module: str) -> bool:
 # --- The rules ---------------------------------------------------------------------------------------------------------
 
 
-class Check:
+class AttributeCheck:
     """
     The check of one Worker's attributes by rules; its errors name the Worker and the attribute.
 
@@ -341,7 +341,7 @@ def queue_name(value: Any) -> str:
 def true_or_false(value: object) -> bool:
     """Return True or False; raise ValueError for any other value."""
     if not isinstance(value, bool):
-        raise ValueError("Expected True or False.")  # noqa: TRY004 - `Check` catches ValueError
+        raise ValueError("Expected True or False.")  # noqa: TRY004 - `AttributeCheck` catches ValueError
     return value
 
 

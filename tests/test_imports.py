@@ -36,11 +36,6 @@ _JVM = {"pyspark", "py4j", "pyarrow"}
 @pytest.mark.parametrize(
     ("imported", "without"),
     [
-        # The first child is started here, before the rest is imported.
-        (
-            "steadyworker.cli.run",
-            {"structlog", "asyncio", "rich", "tenacity", "sqlite3", "tomllib", "steadyworker.service.launch", *_JVM},
-        ),
         (
             "steadyworker.service.launch",
             {

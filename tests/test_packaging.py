@@ -195,12 +195,15 @@ def test_every_entry_point_loads_from_the_wheel_alone(
 from importlib.metadata import distributions
 (ours,) = (d for d in distributions(path=[{str(installed)!r}]))
 for point in ours.entry_points:
-    point.load()
-    print(point.name)
+    if point.group != "steadyworker.findings":  # it names packages, of which `explain` reads a file
+        point.load()
+        print(point.name)
 """,
     )
 
-    groups = pyproject["project"]["entry-points"].values()
+    groups = [
+        points for group, points in pyproject["project"]["entry-points"].items() if group != "steadyworker.findings"
+    ]
     assert sorted(loaded.split()) == sorted(["steadyworker", *(name for group in groups for name in group)])
 
 

@@ -41,8 +41,8 @@ from steadyworker.ledger.base import JobId, Ledger, Moving, Token, Verdict
 from steadyworker.outcome import Counters
 from steadyworker.runner import planning
 from steadyworker.runner.envelope import Envelope
-from steadyworker.runner.settlement_plan import SettlementPlan, Step
-from steadyworker.runner.settler import Refused, Settler
+from steadyworker.runner.settlement_plan import Incoming, SettlementPlan, Step
+from steadyworker.runner.settler import Settler, WriteRefused
 
 ID = JobId("n", "q", "k", 2)
 TOKEN = Token(ID, "uid", 100, "owner")
@@ -87,19 +87,19 @@ def table(**answers: Any) -> Table:
 def plans() -> dict[str, tuple[SettlementPlan, list[str]]]:
     """Every kind of plan, and all the calls that it makes, in order."""
     return {
-        "done": (planning.done(TOKEN, DELIVERY), ["done", "settle"]),
-        "interrupted": (planning.interrupted(TOKEN, DELIVERY, Counters()), ["interrupted", "settle"]),
+        "done": (planning.done(TOKEN, Incoming(DELIVERY)), ["done", "settle"]),
+        "interrupted": (planning.interrupted(TOKEN, Incoming(DELIVERY), Counters()), ["interrupted", "settle"]),
         "retry": (
-            planning.moving(TOKEN, DELIVERY, LATER, COPY),
+            planning.moving(TOKEN, Incoming(DELIVERY), LATER, COPY),
             ["moving", "publish", "moved", "settle"],
         ),
         "dead letter": (
-            planning.moving(TOKEN, DELIVERY, DYING, COPY),
+            planning.moving(TOKEN, Incoming(DELIVERY), DYING, COPY),
             ["moving", "publish", "moved", "settle"],
         ),
-        "finish": (planning.finish(TOKEN, DELIVERY, COPY), ["publish", "moved", "settle"]),
-        "pass on": (planning.pass_on(DELIVERY, COPY), ["publish", "settle"]),
-        "answer": (planning.settle_only(DELIVERY), ["settle"]),
+        "finish": (planning.finish(TOKEN, Incoming(DELIVERY), COPY), ["publish", "moved", "settle"]),
+        "pass on": (planning.pass_on(Incoming(DELIVERY), COPY), ["publish", "settle"]),
+        "answer": (planning.settle_only(Incoming(DELIVERY)), ["settle"]),
     }
 
 
@@ -121,7 +121,7 @@ def test_the_order_is_always_the_same(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_detached_run_settles_nothing_and_writes_everything(kind: str) -> None:
     plan, order = plans()[kind]
-    plan.delivery = None
+    plan.incoming.delivery = None
     asked = table()
 
     asked.advance(plan)
@@ -159,8 +159,8 @@ def test_a_copy_that_an_adapter_cannot_encode_is_refused_for_good() -> None:
     assert again.calls == order[1:]
 
 
-class Leaving(SettlementPlan):
-    """Its delivery is taken away by another thread as soon as it was looked at."""
+class Leaving(Incoming):
+    """A record whose delivery another thread loses as soon as it was read."""
 
     _left: Delivery | None
 
@@ -183,7 +183,7 @@ def test_a_delivery_that_is_lost_at_that_moment_is_settled_as_what_it_was() -> N
             given.append(delivery)
             on_settled(StaleDelivery("over"))
 
-    plan = Leaving((Step.SETTLE,), DELIVERY)
+    plan = SettlementPlan((Step.SETTLE,), Leaving(DELIVERY))
     answered: list[bool] = []
     settler = Settler(cast(Ledger, table()), cast(Adapter, Soon()), lambda _work: None, lambda _result: None)
     assert not settler.advance(plan, lambda: answered.append(True))
@@ -197,7 +197,7 @@ def test_what_the_ledger_refuses_is_never_settled(kind: str, call: str) -> None:
         return  # nobody refuses these
 
     asked = table(**{call: False})
-    with pytest.raises(Refused):
+    with pytest.raises(WriteRefused):
         asked.advance(plan)
 
     assert asked.calls == order[: order.index(call) + 1]
@@ -220,12 +220,12 @@ def test_a_failed_settlement_never_fails_a_job(kind: str, error: Exception) -> N
 
 def test_an_adopted_redelivery_is_what_is_settled() -> None:
     """It may come while the plan waits to publish."""
-    plan = planning.moving(TOKEN, None, LATER, COPY)
+    plan = planning.moving(TOKEN, Incoming(), LATER, COPY)
     with pytest.raises(PublishFailed):
         table(publish=PublishFailed("no confirm")).advance(plan)
 
     home = Delivery(2, "d-9", "q", b"{}")
-    plan.delivery = home
+    plan.incoming.delivery = home
     asked = table()
     asked.advance(plan)
 
@@ -240,7 +240,7 @@ def test_only_an_interrupted_run_gives_its_message_back() -> None:
 
 
 def test_a_plan_that_was_stopped_knows_its_next_step() -> None:
-    plan = planning.moving(TOKEN, DELIVERY, LATER, COPY)
+    plan = planning.moving(TOKEN, Incoming(DELIVERY), LATER, COPY)
     with pytest.raises(PublishFailed):
         table(publish=PublishFailed("no confirm")).advance(plan)
 

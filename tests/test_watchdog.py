@@ -39,7 +39,7 @@ class House:
             self.clock.advance(1)
             for part in turning:
                 part.turn()
-            self.watchdog.look()
+            self.watchdog.check()
             said.append(self.watchdog.stuck)
         return said
 
@@ -70,7 +70,7 @@ def test_a_process_that_stood_still_does_not_blame_its_parts(caplog: pytest.LogC
     house = House()
     house.clock.advance(300)
     with caplog.at_level(logging.INFO, "steadyworker.service.watchdog"):
-        house.watchdog.look()
+        house.watchdog.check()
         assert house.watchdog.stuck == ()
     assert [(record.message, vars(record)["late_s"]) for record in caplog.records] == [("watchdog_late", 299)]
     assert house.seconds(10, house.child)[-1] == ()

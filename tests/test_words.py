@@ -28,9 +28,6 @@ REPLACED = {
 }
 """Each pattern of words that were replaced, and what stands in their place."""
 
-OF_THEIR_OWN = ("steadyworker/exports/spark/", "steadyworker/exports/")
-"""Rooms whose insides will be rebuilt; what others see of them is read by a person."""
-
 
 @cache
 def texts() -> list[tuple[str, str]]:
@@ -42,10 +39,9 @@ def _texts() -> Iterator[tuple[str, str]]:
     for folder in ("steadyworker", "adapters"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             place = path.relative_to(ROOT).as_posix()
-            if not place.startswith(OF_THEIR_OWN):
-                for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                        yield f"{place}:{node.lineno}", node.value
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    yield f"{place}:{node.lineno}", node.value
     for page in PAGES:
         for path in [page] if page.is_file() else sorted(page.rglob("*.md")):
             yield path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")

@@ -70,7 +70,7 @@ _GATHER = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class _HeldDelivery:
+class _OpenDelivery:
     consumer: str
     since: float
 
@@ -114,7 +114,7 @@ class RabbitmqEpoch(Epoch):
         self._began = settings.clock.monotonic()
         self._settled_any = False
         self._over = False
-        self._held: dict[int, _HeldDelivery] = {}
+        self._held: dict[int, _OpenDelivery] = {}
         self._tags = 0
         self._tag = self._new_tag()
         self._consuming = False
@@ -228,7 +228,7 @@ class RabbitmqEpoch(Epoch):
                 self._cancel()  # first: otherwise the broker could deliver the message here again at once
             self._channel.basic_nack(tag, requeue=True)
             return
-        self._held[tag] = _HeldDelivery(method.consumer_tag, self._settings.clock.monotonic())
+        self._held[tag] = _OpenDelivery(method.consumer_tag, self._settings.clock.monotonic())
         delivery = delivery_of(self.number, self._spec.queue, method, properties, body)
         self._sink(Delivered(delivery))
         self.adjust()

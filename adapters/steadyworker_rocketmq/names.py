@@ -38,7 +38,6 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _DIGEST = 8
 _SHOWN = 300
 
-
 _LONGEST_TOPIC, _LONGEST_GROUP, _LONGEST_PRODUCERS = 127, 120, 255
 """
 The largest numbers of characters of a topic, a consumer group and a group of producers.
@@ -228,7 +227,7 @@ def problem_of_topic(name: str) -> str | None:
 
 def problem_of_producer_group(name: str) -> str | None:
     """Return the problem with a group of producers, which has no topics of its own, as a sentence; None for a valid one."""
-    return _problem("producer group", name, _LONGEST_PRODUCERS, "RocketMQ's limit for it is 255", "change it")
+    return _problem("producer group", name, _LONGEST_PRODUCERS, "RocketMQ's limit is 255", "change it")
 
 
 def problem_of_tag(tag: str) -> str | None:

@@ -62,14 +62,15 @@ def command(
     For secrets, add -file to an option (--broker-file), and name a file that holds the value.
     """
     config = arguments.pop("config", None)
-    watch = Reload(Path.cwd()) if reload else None
+    here = Path.cwd()  # before the import of the Worker, whose error would hide that this folder was deleted
+    watch = Reload(here) if reload else None
     try:
         workers = [find_worker(target) for target in targets]
         code = launch(workers, arguments, config, inline=inline, reload=watch)
     except ConfigError as error:
         if watch is None:
             raise
-        click.echo(f"error: {error}\nWaiting for a change below {Path.cwd()}.", err=True)
+        click.echo(f"error: {error}\nWaiting for a change below {here}.", err=True)
         watch.wait()
         code = EX_OK
     if watch is not None and code == EX_CONFIG:

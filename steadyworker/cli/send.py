@@ -28,7 +28,7 @@ _FIELDS = "a JSON object with a payload, and if needed key, delay, headers and a
 To = type[Worker[Any, Any]] | str
 
 
-class _Line(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class _JobToSend(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """One line of a jobs file."""
 
     payload: msgspec.Raw
@@ -105,7 +105,7 @@ def command(
     queue = job_queue(to, options)
     if file is None:
         body = sys.stdin.buffer.read() if payload == "-" else os.fsencode(payload or "")
-        wish = _Line(payload=msgspec.Raw(body), key=key, delay=delay, headers=_headers(headers), again=again)
+        wish = _JobToSend(payload=msgspec.Raw(body), key=key, delay=delay, headers=_headers(headers), again=again)
         jobs = [(0, _checked(wish, body, queue), wish)]
     elif key is not None or delay or headers or again:
         raise click.UsageError(
@@ -124,7 +124,7 @@ def command(
                 click.echo(sent)
 
 
-def _send(client: Client, to: To, value: object, wish: _Line, where: str) -> str:
+def _send(client: Client, to: To, value: object, wish: _JobToSend, where: str) -> str:
     try:
         return client.send(to, value, key=wish.key, delay=wish.delay, headers=wish.headers, again=wish.again)
     except (SendError, ValueError, TypeError) as error:
@@ -133,7 +133,7 @@ def _send(client: Client, to: To, value: object, wish: _Line, where: str) -> str
         raise kind(f"{where}{error} {rest}".rstrip()) from error
 
 
-def _read(file: Path, queue: JobQueue) -> Iterator[tuple[int, object, _Line]]:
+def _read(file: Path, queue: JobQueue) -> Iterator[tuple[int, object, _JobToSend]]:
     """
     Yield each line's number, payload and job.
 
@@ -145,7 +145,7 @@ def _read(file: Path, queue: JobQueue) -> Iterator[tuple[int, object, _Line]]:
             if not text.strip():
                 continue
             try:
-                wish = msgspec.json.decode(text.removeprefix(codecs.BOM_UTF8), type=_Line)
+                wish = msgspec.json.decode(text.removeprefix(codecs.BOM_UTF8), type=_JobToSend)
                 value = _checked(wish, bytes(wish.payload), queue)
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 raise BadPayload(f"{file}:{number}: Expected {_FIELDS}, got: {error}. Nothing was sent.") from error
@@ -160,7 +160,7 @@ def _read(file: Path, queue: JobQueue) -> Iterator[tuple[int, object, _Line]]:
             yield number, value, wish
 
 
-def _checked(wish: _Line, body: bytes, queue: JobQueue) -> object:
+def _checked(wish: _JobToSend, body: bytes, queue: JobQueue) -> object:
     """Check every value of the job, and return the payload for the client."""
     try:
         value: object = body if queue.payload_type is bytes else payloads.decoder(Any)(body)

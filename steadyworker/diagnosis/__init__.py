@@ -12,14 +12,15 @@ Neither needs a broker, a ledger or a worker of SteadyWorker.
 | `formats.py`, `records.py` | the formats of logs; a log, cut into records: a line with the lines that belong to it |
 | `matching.py` | the entries that explain a record |
 | `timeline.py` | related records, joined to one finding with its time line |
-| `reading.py`, `following.py` | logs in blocks; logs that grow |
+| `reading.py`, `decoding.py`, `following.py` | logs in blocks; their bytes as text; logs that grow |
 | `scan.py` | from blocks of a log to what the catalogue explains, and a count of the rest |
 | `own_lines.py`, `remedies.py` | the fields of SteadyWorker's own lines; the remedies that its log adds |
 | `report.py` | a finding, for people and as JSON |
-| `relay.py` | passes bytes between clients and the broker: `links.py` are its connections, `ends.py` its sockets |
+| `relay.py`, `links.py`, `ends.py` | passes bytes between clients and the broker; its connections; its sockets |
 | `tap.py`, `tracing.py` | the copy of these bytes for the reader, which is another process; the start and end of both |
-| `conversation.py` | a connection as a trace sees it: protocol, silences (`silence.py`), closes |
-| `amqp_conversation.py` | what AMQP means: `amqp_channel.py`, `tags.py`, and `amqp_flaws.py` for bytes that break it |
+| `conversation.py`, `silence.py` | a connection as a trace sees it: protocol, silences, closes |
+| `amqp_conversation.py`, `amqp_channel.py`, `tags.py` | what AMQP means: a connection, a channel of it, its delivery tags |
+| `amqp_flaws.py` | the flags of bytes that break AMQP |
 | `stomp_conversation.py` | what STOMP means |
 | `rocketmq_conversation.py` | what RocketMQ's remoting protocol means |
 | `wire.py`, `line.py` | the events and flags of a trace, and of one connection of it |
@@ -38,5 +39,5 @@ Neither needs a broker, a ledger or a worker of SteadyWorker.
 A reader is fed with the bytes of one direction, as they arrive, and returns the things that are complete.
 It never waits, never holds more than one incomplete frame, and never trusts a length before it has checked it.
 The bytes of a message's body are counted, and not kept.
-What breaks the protocol becomes a `Flaw`, which says what stands where something else was expected.
+What breaks the protocol becomes a `Flaw`, which names what stands where something else was expected.
 """

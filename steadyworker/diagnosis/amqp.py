@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, cast
 from steadyworker.diagnosis.fields import Fields, Misfit, Octets
 from steadyworker.diagnosis.frames import (
     LONGEST_RAW,
-    Body,
+    BodyFrame,
     ContentHeader,
     Flaw,
     Heartbeat,
@@ -69,7 +69,7 @@ class AmqpReader:
     """
     Reads one direction of an AMQP connection.
 
-    `opening` says that this direction starts with a protocol header, as that of a client does.
+    `opening` means that this direction starts with a protocol header, as that of a client does.
     `frame_max` is what both ends agreed on, and may be set at any time; 0 means that they agreed on no limit.
 
     Raises:
@@ -90,7 +90,7 @@ class AmqpReader:
         self._flaws: Counter[str] = Counter()
 
     def feed(self, data: bytes | memoryview) -> list[Item]:
-        """Take the next bytes of this direction, and return what they complete; a view is not used any more then."""
+        """Read the next bytes of this direction, and return the items that they complete; a view is not used after the return."""
         items: list[Item] = []
         at, end = 0, len(data)
         while at < end and not self.blind:
@@ -113,7 +113,7 @@ class AmqpReader:
         return items
 
     def end(self) -> list[Item]:
-        """Take note that the stream ended: return a flaw if it ended inside a frame."""
+        """Return a flaw if the stream, which has ended, ended inside a frame."""
         items: list[Item] = []
         if not self.blind and self._body is not None:
             offset, channel, length = self._body
@@ -217,7 +217,7 @@ class AmqpReader:
             expected = "no body" if left is None else "a content header" if left == _AWAITED else f"{left} bytes"
             what = f"a body frame of {length} bytes, where {expected} was expected"
             self._mixed(items, offset, channel, length, what)
-        items.append(Body(offset, length + _AROUND, channel, length))
+        items.append(BodyFrame(offset, length + _AROUND, channel, length))
         return at + 1
 
     def _method(self, data: Octets, start: int, channel: int, size: int, items: list[Item]) -> None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
-from steadyworker.diagnosis.tags import Settled, Tags
+from steadyworker.diagnosis.tags import AckResult, Tags
 from steadyworker.diagnosis.tap import Side
 
 PILE = 300
@@ -34,7 +34,7 @@ _MOST_TIMES = 1_000
 _TIMEOUT = "x-consumer-timeout"
 
 
-class State(Enum):
+class ChannelState(Enum):
     """The life of a channel."""
 
     OPEN = auto()
@@ -43,8 +43,8 @@ class State(Enum):
 
 
 @dataclass(slots=True)
-class Consumer:
-    """A consumer."""
+class ChannelConsumer:
+    """A consumer of a channel."""
 
     queue: str
     no_ack: bool
@@ -53,7 +53,7 @@ class Consumer:
 
 
 @dataclass(slots=True)
-class Message:
+class PartialMessage:
     """A message on its way: the bytes and the frames of its body, as far as they have come."""
 
     left: int
@@ -64,7 +64,7 @@ class Message:
 @dataclass(slots=True)
 class Channel:
     """
-    What is known of a channel.
+    A channel, as far as its frames were read.
 
     Attributes:
         sure: Whether all of its frames were read, so that tags can be judged.
@@ -73,23 +73,23 @@ class Channel:
     """
 
     number: int
-    state: State = State.OPEN
+    state: ChannelState = ChannelState.OPEN
     sure: bool = True
     closed_by: Side | None = None
     closed_at: float = 0.0
     prefetch: int = 0
     prefetch_of_all: int = 0
     tags: Tags = field(default_factory=Tags)
-    consumers: dict[str, Consumer] = field(default_factory=dict)
-    asked: deque[Consumer] = field(default_factory=deque)
+    consumers: dict[str, ChannelConsumer] = field(default_factory=dict)
+    asked: deque[ChannelConsumer] = field(default_factory=deque)
     gets: deque[bool] = field(default_factory=deque)
-    messages: dict[Side, Message] = field(default_factory=dict)
+    messages: dict[Side, PartialMessage] = field(default_factory=dict)
     times: dict[int, float] = field(default_factory=dict)
     flagged: set[str] = field(default_factory=set)
 
     def consume(self, fields: Mapping[str, Any]) -> None:
         """Note a consumer that the client asks for."""
-        consumer = Consumer(fields.get("queue", ""), bool(fields.get("no_ack")), self.prefetch)
+        consumer = ChannelConsumer(fields.get("queue", ""), bool(fields.get("no_ack")), self.prefetch)
         timeout = (fields.get("arguments") or {}).get(_TIMEOUT)
         if isinstance(timeout, int):
             consumer.timeout = timeout / 1000
@@ -111,7 +111,7 @@ class Channel:
         if needs_ack and len(self.times) < _MOST_TIMES:
             self.times[tag] = t
 
-    def settle(self, tag: int, *, multiple: bool) -> Settled:
+    def settle(self, tag: int, *, multiple: bool) -> AckResult:
         """Note an acknowledgement."""
         if multiple:
             self.times = {each: t for each, t in self.times.items() if tag and each > tag}
@@ -125,7 +125,7 @@ class Channel:
 
     def end(self) -> None:
         """Note that the channel is closed: all that waits goes back to the queues."""
-        self.state = State.CLOSED
+        self.state = ChannelState.CLOSED
         self.messages.clear()
         self.consumers.clear()
         self.requeued()
@@ -140,7 +140,7 @@ class Channel:
         no_ack = self.gets.popleft() if self.gets else False
         self.tags.delivered(tag, needs_ack=not no_ack)
 
-    def pile(self) -> tuple[str, Consumer] | None:
+    def pile(self) -> tuple[str, ChannelConsumer] | None:
         """Return a consumer without a prefetch, if many deliveries wait and none has been reported."""
         if self.tags.waiting < PILE or self.prefetch_of_all or "pile" in self.flagged:
             return None

@@ -1,4 +1,4 @@
-"""What both sides of an AMQP 0-9-1 connection say to each other: the events of its frames, and the flags."""
+"""The conversation of an AMQP 0-9-1 connection: the events of the frames of both sides, and the flags."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from steadyworker.diagnosis.amqp import AmqpReader
-from steadyworker.diagnosis.amqp_channel import Channel, Message, State
+from steadyworker.diagnosis.amqp_channel import Channel, ChannelState, PartialMessage
 from steadyworker.diagnosis.amqp_flaws import ends_with_channel, judge
-from steadyworker.diagnosis.frames import Body, ContentHeader, Flaw, Heartbeat, Item, Method, ProtocolHeader
+from steadyworker.diagnosis.frames import BodyFrame, ContentHeader, Flaw, Heartbeat, Item, Method, ProtocolHeader
 from steadyworker.diagnosis.line import Line, spelled
 from steadyworker.diagnosis.protocols import spell
-from steadyworker.diagnosis.tags import Settled
+from steadyworker.diagnosis.tags import AckResult
 from steadyworker.diagnosis.tap import Side
 from steadyworker.diagnosis.wire import text
 
@@ -90,7 +90,7 @@ class AmqpConversation:
         }
 
     def missed(self, side: Side) -> AmqpReader:
-        """Take note that bytes of a side were not read, and return the reader with which it goes on."""
+        """Note that bytes of a side were not read, and return the reader with which it goes on."""
         self._sure = False
         self._missed.add(side)
         for channel in self._channels.values():
@@ -99,12 +99,12 @@ class AmqpConversation:
         reader = self.readers[side] = AmqpReader(frame_max=self.readers[side].frame_max, opening=False)
         return reader
 
-    def take(self, t: float, side: Side, item: Item, recent: Callable[[int], bytes]) -> None:
-        """Take the next thing that was read of a side; `recent` returns its last bytes, from an offset on."""
+    def receive(self, t: float, side: Side, item: Item, recent: Callable[[int], bytes]) -> None:
+        """Receive the next item that was read of a side; `recent` returns its last bytes, from an offset on."""
         match item:
             case Method():
                 self._method(t, side, item)
-            case Body():
+            case BodyFrame():
                 self._body(t, side, item)
             case ContentHeader():
                 self._content(t, side, item)
@@ -157,9 +157,9 @@ class AmqpConversation:
             properties=properties or None,
         )
         if channel := self._channels.get(item.channel):
-            channel.messages[side] = Message(item.body_size)
+            channel.messages[side] = PartialMessage(item.body_size)
 
-    def _body(self, t: float, side: Side, item: Body) -> None:
+    def _body(self, t: float, side: Side, item: BodyFrame) -> None:
         channel = self._channels.get(item.channel)
         message = channel and channel.messages.get(side)
         if not channel or not message:
@@ -226,9 +226,9 @@ class AmqpConversation:
 
     def _broker_closes(self, t: float, _: Channel, fields: Mapping[str, Any]) -> None:
         self._closing = Side.BROKER
-        code, said = fields.get("reply_code", 0), text(fields.get("reply_text", ""))
+        code, reason = fields.get("reply_code", 0), text(fields.get("reply_text", ""))
         flag, evidence = _CODES.get(code, "amqp.connection-error"), []
-        if code == _FRAME_ERROR_CODE and (found := _FRAME_ERROR.search(said)):
+        if code == _FRAME_ERROR_CODE and (found := _FRAME_ERROR.search(reason)):
             numbers = {"type": int(found["type"])}
             if found["why"] == "frame_too_large":
                 numbers["size"] = int(found["size"])
@@ -237,7 +237,7 @@ class AmqpConversation:
             too_large = "amqp.second-header" if bytes_ and bytes_.kind == "amqp" else "amqp.frame-too-large"
             flag = too_large if found["why"] == "frame_too_large" else "amqp.invalid-frame-end"
         if code != 200:  # noqa: PLR2004 - success
-            what = f"The broker closed the connection: {code} {said}"
+            what = f"The broker closed the connection: {code} {reason}"
             self._line.flag(t, flag, what, evidence, unless_flagged=True)
 
     def _is_blocked(self, _: float, __: Channel, fields: Mapping[str, Any]) -> None:
@@ -253,7 +253,7 @@ class AmqpConversation:
         if self._closing is not None:
             return True
         if item.name == "Channel.Open":
-            if channel is not None and channel.sure and channel.state is State.OPEN:
+            if channel is not None and channel.sure and channel.state is ChannelState.OPEN:
                 what = f"The client opened channel {item.channel}, which is open already."
                 self._line.flag(t, "amqp.channel-opened-twice", what, [{"channel": item.channel}])
             return True
@@ -278,7 +278,7 @@ class AmqpConversation:
             if item.name in _SETTLES
             else "the frame has no effect"
         )
-        if channel.state is State.CLOSED:
+        if channel.state is ChannelState.CLOSED:
             effect = "the broker closes the connection for it"
         tag = item.fields.get("delivery_tag")
         sent = f"{item.name} of delivery {tag}" if tag else item.name
@@ -294,21 +294,21 @@ class AmqpConversation:
 
     def _broker_closes_channel(self, t: float, channel: Channel, fields: Mapping[str, Any]) -> None:
         self._closes(t, channel, Side.BROKER)
-        code, said = fields.get("reply_code", 0), text(fields.get("reply_text", ""))
+        code, reason = fields.get("reply_code", 0), text(fields.get("reply_text", ""))
         flag = "amqp.channel-error"
-        if "delivery acknowledgement on channel" in said:
+        if "delivery acknowledgement on channel" in reason:
             flag = "amqp.delivery-timeout"
-        elif "unknown delivery tag" in said:
+        elif "unknown delivery tag" in reason:
             if channel.flagged & {"tag", "ack"}:
                 return
             flag = "amqp.unknown-delivery-tag"
-        what = f"The broker closed channel {channel.number}: {code} {said}"
+        what = f"The broker closed channel {channel.number}: {code} {reason}"
         rows: list[dict[str, object]] = [{"channel": channel.number, "waiting deliveries": channel.tags.waiting}]
         self._line.flag(t, flag, what, rows)
 
     def _closes(self, t: float, channel: Channel, side: Side) -> None:
-        if channel.state is State.OPEN:
-            channel.state, channel.closed_by, channel.closed_at = State.CLOSING, side, t
+        if channel.state is ChannelState.OPEN:
+            channel.state, channel.closed_by, channel.closed_at = ChannelState.CLOSING, side, t
 
     # --- Deliveries ------------------------------------------------------------------------------------------------------
 
@@ -320,7 +320,7 @@ class AmqpConversation:
             channel.prefetch = count
 
     def _broker_cancels(self, t: float, channel: Channel, fields: Mapping[str, Any]) -> None:
-        """RabbitMQ 4.3 cancels a consumer whose delivery timed out, without a reason; it also does so if the queue is gone."""
+        """Flag a delivery that timed out: RabbitMQ 4.3 then cancels its consumer without a reason, as it does if the queue is gone."""
         tag = fields.get("consumer_tag", "")
         consumer, oldest = channel.consumers.pop(tag, None), channel.oldest()
         if consumer is None or oldest is None or t - oldest[1] < consumer.timeout * _NEARLY - _SLACK:
@@ -352,13 +352,13 @@ class AmqpConversation:
         tag = fields.get("delivery_tag", 0)
         highest = channel.tags.highest
         settled = channel.settle(tag, multiple=bool(fields.get("multiple")))
-        if settled is Settled.NOW or not channel.sure:
+        if settled is AckResult.NOW or not channel.sure:
             return
         channel.flagged.add("tag")
         rows: list[dict[str, object]] = [
             {"channel": channel.number, "delivery": tag, "last delivery": highest, "waiting": channel.tags.waiting}
         ]
-        if settled is Settled.UNKNOWN:
+        if settled is AckResult.UNKNOWN:
             last = f"the last one was {highest}" if highest else "none was delivered"
             what = f"The client acknowledged delivery {tag} on channel {channel.number}, which had no such delivery: {last}."
             self._line.flag(t, "amqp.unknown-delivery-tag", what, rows)

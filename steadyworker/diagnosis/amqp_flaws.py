@@ -1,4 +1,4 @@
-"""Bytes that break AMQP: which id of the catalogue they have, and what is said of them."""
+"""Bytes that break AMQP: the catalogue's id of each, and its text."""
 
 from __future__ import annotations
 

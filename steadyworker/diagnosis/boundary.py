@@ -40,7 +40,7 @@ def next_amqp(data: bytes, frame_max: int) -> tuple[int | None, int]:
     Find the first method frame of a row of AMQP frames.
 
     Returns:
-        Where it begins, or None if more bytes are needed to see it; and from where on the bytes are still needed then.
+        The place where it begins, or None if more bytes are needed to find it; and the place from which the bytes are needed then.
     """
     needed = max(0, len(data) - _SHORTEST + 1)
     for found in _METHOD_START.finditer(data):

@@ -23,7 +23,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from steadyworker.diagnosis.tap import Record, Side, What
+from steadyworker.diagnosis.tap import Side, TapRecord, What
 from steadyworker.errors import ConfigError
 
 MOST_HELD = 4_194_304
@@ -42,7 +42,7 @@ _OVERHEAD = 100  # what a segment in the heap takes beside its bytes
 _End = tuple[str, int]
 
 
-def read_capture(path: str | os.PathLike[str], port: int) -> Iterator[Record]:
+def read_capture(path: str | os.PathLike[str], port: int) -> Iterator[TapRecord]:
     """
     Return what happened on the connections to this port, in the order of the packets.
 
@@ -63,10 +63,10 @@ def read_capture(path: str | os.PathLike[str], port: int) -> Iterator[Record]:
                 f"Expected the packets of Ethernet, loopback or IP in {path}, got the link type {link}: "
                 "capture with tcpdump -i any."
             )
-        connections = _Connections(port)
+        connections = _CapturedConnections(port)
         for at, packet, whole in _packets(reader, path, pcapy.PcapError):
             if (segment := _segment(packet, whole, _LINKS[link])) is not None:
-                yield from connections.take(at, segment)
+                yield from connections.receive(at, segment)
         yield from connections.end()
 
 
@@ -109,7 +109,7 @@ def _ethernet(packet: bytes) -> tuple[int, int]:
 
 
 def _ip(start: int) -> Callable[[bytes], tuple[int, int]]:
-    """IP behind so many bytes; its first half-byte is its version."""
+    """Return the place and the kind of IP behind so many bytes; its first half-byte is its version."""
     return lambda packet: (start, {4: _IPV4, 6: _IPV6}.get(packet[start] >> 4 if len(packet) > start else 0, 0))
 
 
@@ -191,7 +191,7 @@ class _Direction:
         """Whether bytes wait for earlier ones."""
         return bool(self._held)
 
-    def take(self, at: float, segment: _Segment) -> Iterator[Record]:
+    def receive(self, at: float, segment: _Segment) -> Iterator[TapRecord]:
         """Return the bytes of this segment if it is their turn, with what waited for them; else hold them."""
         size = len(segment.data) + segment.missing
         if not size and not segment.flags & (_SYN | _FIN):
@@ -209,7 +209,7 @@ class _Direction:
         if segment.flags & _FIN:
             self._end = place + size
 
-    def skip_holes(self, at: float, acknowledged: int | None = None) -> Iterator[Record]:
+    def skip_holes(self, at: float, acknowledged: int | None = None) -> Iterator[TapRecord]:
         """Go on behind bytes that were never captured: those before this acknowledgement, or all of them."""
         while self._held:
             place = self._held[0][0]
@@ -218,36 +218,36 @@ class _Direction:
             yield from self._miss(at, place - self._next)
             yield from self._drain(at)
 
-    def close(self, at: float) -> Iterator[Record]:
-        """Return that this end closed, if it did and if its last byte has been returned."""
+    def close(self, at: float) -> Iterator[TapRecord]:
+        """Return the record of this end's close, as soon as its last byte has been returned."""
         if self._end is not None and self._next >= self._end and not self.closed:
             self.closed = True
-            yield Record(What.ENDED, self._connection, self._side, at)
+            yield TapRecord(What.ENDED, self._connection, self._side, at)
 
     def _position(self, seq: int) -> int:
         """Return the position of a sequence number; these begin again behind the largest."""
         expected = (self._first or 0) + self._next
         return self._next + (seq - expected + _HALF) % _WHOLE - _HALF
 
-    def _drain(self, at: float) -> Iterator[Record]:
-        """Return what it is the turn of now."""
+    def _drain(self, at: float) -> Iterator[TapRecord]:
+        """Return the bytes whose turn it is now."""
         while self._held and self._held[0][0] <= self._next:
             place, data, missing = heapq.heappop(self._held)
             self._waiting -= len(data) + _OVERHEAD
             if fresh := data[self._next - place :]:
                 self._next += len(fresh)
-                yield Record(What.DATA, self._connection, self._side, at, fresh)
+                yield TapRecord(What.DATA, self._connection, self._side, at, fresh)
             yield from self._miss(at, place + len(data) + missing - self._next)
 
-    def _miss(self, at: float, size: int) -> Iterator[Record]:
+    def _miss(self, at: float, size: int) -> Iterator[TapRecord]:
         if size > 0:
             self._next += size
             facts = {"why": "bytes that the capture lacks"}
-            yield Record(What.SKIPPED, self._connection, self._side, at, size=size, facts=facts)
+            yield TapRecord(What.SKIPPED, self._connection, self._side, at, size=size, facts=facts)
 
 
-class _Connection:
-    """The two directions of a connection; `first` is the number by which it is told from a later one of its ports."""
+class _CapturedConnection:
+    """The two directions of a connection; `first` is the number by which it differs from a later one of its ports."""
 
     def __init__(self, number: int, first: int) -> None:
         self.number = number
@@ -255,15 +255,15 @@ class _Connection:
         self.over = False
         self._directions = {side: _Direction(number, side) for side in Side}
 
-    def take(self, at: float, segment: _Segment, side: Side) -> Iterator[Record]:
-        """Take the next segment."""
+    def receive(self, at: float, segment: _Segment, side: Side) -> Iterator[TapRecord]:
+        """Receive the next segment."""
         own, other = self._directions[side], self._directions[side.other]
         if segment.ack is not None and other.has_hole:
             yield from other.skip_holes(at, segment.ack)
-        yield from own.take(at, segment)
+        yield from own.receive(at, segment)
         if segment.flags & _RST:
             yield from self._rest(at)
-            yield Record(What.RESET, self.number, side, at)
+            yield TapRecord(What.RESET, self.number, side, at)
         else:
             for direction in (other, own):
                 yield from direction.close(at)
@@ -271,33 +271,33 @@ class _Connection:
         if self.over:
             yield self._closed(at)
 
-    def end(self, at: float) -> Iterator[Record]:
+    def end(self, at: float) -> Iterator[TapRecord]:
         """End the connection, if it is not over yet: earlier bytes will not come any more."""
         if not self.over:
             yield from self._rest(at)
             yield self._closed(at)
 
-    def _rest(self, at: float) -> Iterator[Record]:
+    def _rest(self, at: float) -> Iterator[TapRecord]:
         self.over = True
         for direction in self._directions.values():
             yield from direction.skip_holes(at)
             yield from direction.close(at)
 
-    def _closed(self, at: float) -> Record:
-        return Record(What.CLOSED, self.number, Side.CLIENT, at, facts={"by_trace": False})
+    def _closed(self, at: float) -> TapRecord:
+        return TapRecord(What.CLOSED, self.number, Side.CLIENT, at, facts={"by_trace": False})
 
 
-class _Connections:
+class _CapturedConnections:
     """The connections to one port."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._count = 0
-        self._known: dict[tuple[_End, _End], _Connection] = {}
+        self._known: dict[tuple[_End, _End], _CapturedConnection] = {}
         self._last = 0.0
 
-    def take(self, at: float, segment: _Segment) -> Iterator[Record]:
-        """Take the next segment."""
+    def receive(self, at: float, segment: _Segment) -> Iterator[TapRecord]:
+        """Receive the next segment."""
         self._last = at
         opens = segment.flags & _SYN and segment.ack is None
         from_client = segment.target[1] == self._port
@@ -313,15 +313,15 @@ class _Connections:
             if connection is not None:
                 yield from connection.end(at)
             self._count += 1
-            connection = self._known[ends] = _Connection(self._count, segment.seq)
+            connection = self._known[ends] = _CapturedConnection(self._count, segment.seq)
             client, broker = map(_text, ends)
-            yield Record(What.OPENED, self._count, Side.CLIENT, at, facts={"client": client, "tls": False})
+            yield TapRecord(What.OPENED, self._count, Side.CLIENT, at, facts={"client": client, "tls": False})
             facts = {"broker": broker, "joined": not segment.flags & _SYN}
-            yield Record(What.CONNECTED, self._count, Side.BROKER, at, facts=facts)
+            yield TapRecord(What.CONNECTED, self._count, Side.BROKER, at, facts=facts)
         if not connection.over:
-            yield from connection.take(at, segment, Side.CLIENT if from_client else Side.BROKER)
+            yield from connection.receive(at, segment, Side.CLIENT if from_client else Side.BROKER)
 
-    def end(self) -> Iterator[Record]:
+    def end(self) -> Iterator[TapRecord]:
         """End all connections: the capture ends here."""
         for connection in self._known.values():
             yield from connection.end(self._last)

@@ -2,7 +2,7 @@
 Reads the catalogue: what brokers and clients write when something fails, with its cause and its remedies.
 
 The catalogue is data: the files `entries/*.toml`, a list of `[[entry]]` each.
-`Entry`, `Pattern`, `Sample` and `FindingText` are the schema; a file that does not keep it is refused with the place and the reason.
+`Entry`, `Pattern` and `FindingText` are the schema; a file that does not keep it is refused with the place and the reason.
 The expressions of the patterns are compiled when they are first needed, because a log needs few of them.
 
 What SteadyWorker's own checks and errors report is a `[[finding]]`: `steadyworker.findings` describes its table, which lies beside the checks.
@@ -54,7 +54,7 @@ Text = Annotated[str, Meta(min_length=1)]
 
 class Pattern(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     r"""
-    One way in which a record says what an entry explains.
+    One form of the records that an entry explains.
 
     Attributes:
         hint: A text on one line of each record that matches; the regular expression is only tried where it occurs.
@@ -63,23 +63,6 @@ class Pattern(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     hint: Annotated[str, Meta(min_length=4)]
     regex: Text
-
-
-class Sample(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """
-    Lines that were really seen.
-
-    Attributes:
-        origin: What wrote them (`from` in the file): "RabbitMQ 3.10.8".
-        how: "provoked" by a test of this repository, from the "source" code of what wrote them, or "reported" by others.
-        test: The test that makes a broker or client write it, if it was provoked.
-        text: The lines, with all that stands before and behind them in a log.
-    """
-
-    origin: Text = msgspec.field(name="from")
-    how: Literal["provoked", "source", "reported"]
-    text: Text
-    test: str = ""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
@@ -92,22 +75,22 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         what: What happened, in the reader's words.
         why: The cause.
         remedies: What to do, the most likely first.
-        worker: What to do if SteadyWorker's own log names the entry, if that is not the first remedy, because SteadyWorker
-            does it by itself; empty if the text of such a line always has the remedy.
+        worker: What to do if SteadyWorker's own log names the entry, if that is not the first remedy.
+            It is empty if the text of such a line always has the remedy.
         verify: How to make sure: commands.
         read: Where to read on: URLs.
         sources: How this is known: versions, issues, documents.
         severity: "error", or "warning" if nothing has failed yet.
-        spelled: How bytes are the clue (`bytes` in the file): the groups type, channel and size of a "frame",
-            the group size as the 32-bit "length" of a frame, or as a "length-plus-4", to which Netty has added the size of
-            the length itself, or the group bytes as "raw" bytes (`<<65,77>>` or `'AM'`).
+        spelled: The groups that are bytes of the wire (`bytes` in the file):
+            "frame" (type, channel and size), "length" (size, the 32-bit length of a frame),
+            "length-plus-4" (size, to which Netty has added the size of the length itself),
+            or "raw" (bytes, as `<<65,77>>` or `'AM'`).
         opens: Kinds of protocols (`protocols.OPENINGS`): the entry explains only bytes that open one of them.
         keys: Named groups by which related records join into one time line.
         follows: The ids whose consequence this is: with one of them in its time line, this is no finding of its own.
         general: Whether it only explains a record that no other entry explains.
         speaks_for_itself: Whether the line of the log itself has what happened and what to do (`entry_of`).
         patterns: How it is recognized (`[[entry.pattern]]`); without a pattern, only by its id in our own log or trace.
-        samples: Lines that were seen (`[[entry.sample]]`).
     """
 
     id: Id
@@ -127,7 +110,6 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     general: bool = False
     speaks_for_itself: bool = False
     patterns: tuple[Pattern, ...] = msgspec.field(default=(), name="pattern")
-    samples: Annotated[tuple[Sample, ...], Meta(min_length=1)] = msgspec.field(name="sample")
 
     @property
     def family(self) -> str:
@@ -154,8 +136,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 _VALUE = re.compile(r"(\{\w+\})?")
 """A template that is only a value, or empty."""
 
-_SAYS = "The line of the log, or of `steadyworker check`, has what happened."
-_REMEDY = "Do as the line says: it has the remedy, with the names and numbers of your case."
+_WHAT = "The line of the log, or of `steadyworker check`, has what happened."
+_REMEDY = "Do what the line asks for: it has the remedy, with the names and numbers of your case."
 
 
 def entry_of(texts: Sequence[FindingText]) -> Entry:
@@ -166,7 +148,7 @@ def entry_of(texts: Sequence[FindingText]) -> Entry:
     return Entry(
         id=first.id,
         title=first.title or whats[0].partition(": ")[0].rstrip("."),
-        what=f"{{what|{' Or: '.join(dict.fromkeys(whats)) or _SAYS}}}",
+        what=f"{{what|{' Or: '.join(dict.fromkeys(whats)) or _WHAT}}}",
         why=first.why,
         remedies=(f"{{remedy|{' Or: '.join(dict.fromkeys(remedies)) or _REMEDY}}}",),
         read=first.read,
@@ -174,7 +156,6 @@ def entry_of(texts: Sequence[FindingText]) -> Entry:
         severity="warning",
         keys=("queue", "message"),
         speaks_for_itself=True,
-        samples=(),
     )
 
 
@@ -246,17 +227,17 @@ def read(text: str, name: str) -> tuple[Entry, ...]:
     return (*file.entries, *map(entry_of, by_id.values()))
 
 
-def _with_id(said: str, data: Mapping[str, object]) -> str:
+def _with_id(complaint: str, data: Mapping[str, object]) -> str:
     """Return msgspec's message with the id of the entry that its path (`$.entry[3].title`) points to."""
-    place = re.search(r"\$\.(entry|finding)\[(\d+)\]", said)
+    place = re.search(r"\$\.(entry|finding)\[(\d+)\]", complaint)
     entries = data.get(place[1]) if place else None
     if place and isinstance(entries, list) and isinstance(found := entries[int(place[2])], dict) and "id" in found:
-        return f"{found['id']}: {said}"
-    return said
+        return f"{found['id']}: {complaint}"
+    return complaint
 
 
 def _complaints(entry: Entry) -> Iterable[str]:
-    """Yield what the types cannot say."""
+    """Yield what the types cannot express."""
     needed = {
         "frame": {"type", "channel", "size"},
         "length": {"size"},
@@ -272,9 +253,6 @@ def _complaints(entry: Entry) -> Iterable[str]:
     if unknown := set(entry.opens) - {opening.kind for opening in OPENINGS}:
         yield f"expected kinds of protocols.OPENINGS in `opens`, got {sorted(unknown)}: correct them."
     if entry.opens and entry.spelled is None:
-        yield "expected `bytes` beside `opens`, got none: say how the bytes are spelled."
+        yield "expected `bytes` beside `opens`, got none: add how the bytes are spelled."
     if unknown := set(entry.keys) - entry.groups - GROUPS:
         yield f"expected each of `keys` to be a named group of a pattern, got {sorted(unknown)}: add the group (?P<…>…)."
-    for sample in entry.samples:
-        if (sample.how == "provoked") != bool(sample.test):
-            yield f"expected `test` for a provoked sample and only there, got how = {sample.how!r}, test = {sample.test!r}."

@@ -46,7 +46,7 @@ _REFUSALS = {
     ("rocketmq", "amqp"): "rocketmq.foreign-bytes",
     ("rocketmq", "stomp"): "rocketmq.foreign-bytes",
 }
-"""What is flagged if a broker of one protocol closes a connection of another one without a word."""
+"""What is flagged if a broker of one protocol closes a connection of another one without an answer."""
 
 
 class _Recent:
@@ -58,11 +58,11 @@ class _Recent:
         self._offset = 0  # of the present ones
 
     def begin(self, data: bytes | memoryview) -> None:
-        """Take bytes, which are there until `keep`."""
+        """Receive bytes, which are there until `keep`."""
         self._data = data
 
     def keep(self) -> None:
-        """Copy what may be asked for later."""
+        """Copy the bytes that `since` may return later."""
         data = self._data
         self._offset += len(data)
         self._before = (self._before + data if len(data) < _RECENT else bytes(data[-_RECENT:]))[-_RECENT:]
@@ -76,7 +76,7 @@ class _Recent:
 
 @dataclass(slots=True)
 class Known:
-    """What the connections of a trace know of each other: the broker's protocol, and who holds which client id."""
+    """The facts that the connections of a trace share: the broker's protocol, and the connection that holds each client id."""
 
     family: str = "amqp"
     sure: bool = False
@@ -84,7 +84,7 @@ class Known:
 
     @classmethod
     def at(cls, port: int) -> Known:
-        """Return what the broker's port says."""
+        """Return what follows from the broker's port."""
         if port in _STOMP_PORTS:
             return cls("stomp", sure=True)
         if port in _ROCKETMQ_PORTS:
@@ -108,13 +108,13 @@ class Conversation:
         self._unknown = False
         self._ended: set[Side] = set()
         self._stuck: set[Side] = set()
-        self._heard_of_broker = False
-        self._said_open = False
+        self._broker_sent = False
+        self._open_reported = False
 
     # --- What happens to the connection ----------------------------------------------------------------------------------
 
     def opened(self, t: float, facts: Mapping[str, Any]) -> None:
-        """A client connected to the trace."""
+        """Note that a client connected to the trace."""
         self._wire.connections += 1
         self._facts = dict(facts)
         self.line.client_address = str(facts.get("client", ""))
@@ -122,27 +122,27 @@ class Conversation:
             silence.last = t
 
     def connected(self, t: float, facts: Mapping[str, Any]) -> None:
-        """The broker is reached, too; `seen_as` is the address that its log has."""
-        self._say_open(t, facts)
+        """Note that the broker is reached, too; `seen_as` is the address that its log has."""
+        self._report_open(t, facts)
         if facts.get("joined"):
             self._spoken = self._speaker(self._known.family)
             self._searching = dict.fromkeys(Side, b"")
 
     def failed(self, t: float, side: Side, error: str) -> None:
-        """The broker could not be reached, or TLS failed with one of the sides."""
+        """Note that the broker could not be reached, or that TLS failed with one of the sides."""
         self._wire.unreachable += side is Side.BROKER
-        self._say_open(t)
+        self._report_open(t)
         self.line.event(t, side, "close", who=side.label, how="refused", error=error)
 
-    def _say_open(self, t: float, facts: Mapping[str, Any] | None = None) -> None:
+    def _report_open(self, t: float, facts: Mapping[str, Any] | None = None) -> None:
         """Write that a client connected, once; also if it left before the broker was reached."""
-        if not self._said_open:
-            self._said_open = True
+        if not self._open_reported:
+            self._open_reported = True
             self.line.event(t, None, "open", **self._facts, **(facts or {}))
 
     def data(self, t: float, side: Side, data: bytes | memoryview) -> None:
-        """Bytes of a side passed; none of them is kept without a copy."""
-        self._hear(t, side, len(data))
+        """Read bytes of a side that passed; none of them is kept without a copy."""
+        self._note_bytes(t, side, len(data))
         if side in self._searching:
             data = self._search(side, bytes(data))
             if not data:
@@ -155,8 +155,8 @@ class Conversation:
             self._read(t, side, data)
 
     def missed(self, t: float, side: Side, size: int, why: str = NOT_READ) -> None:
-        """Bytes of a side passed that nothing has read."""
-        self._hear(t, side, size)
+        """Note that bytes of a side passed that nothing has read."""
+        self._note_bytes(t, side, size)
         self._wire.skipped += size
         self.line.event(t, side, "skipped", bytes=size, what=why)
         if self._spoken is not None:
@@ -165,9 +165,9 @@ class Conversation:
             self._begin_unknown(t)
 
     def ended(self, t: float, side: Side, how: str, error: str | None = None) -> None:
-        """A side closed its direction (`fin`) or the connection (`reset`)."""
+        """Note that a side closed its direction (`fin`) or the connection (`reset`)."""
         line = self.line
-        self._say_open(t)
+        self._report_open(t)
         self.tick(t)
         first = line.closed_by is None
         if first:
@@ -184,7 +184,7 @@ class Conversation:
             self._spoken.closed(t)
 
     def queue(self, t: float, side: Side, *, waiting: int, since: float, stuck: bool) -> None:
-        """Bytes wait for a side that does not read, or wait no longer."""
+        """Note that bytes wait for a side that does not read, or wait no longer."""
         self.line.event(t, None, "queue", side=side.label, bytes=waiting, since=round(since, 3))
         if not stuck:
             self._stuck.discard(side)
@@ -193,16 +193,16 @@ class Conversation:
             family = self._spoken.family if self._spoken else self._known.family
             what = f"The {side.label} has read nothing for {since:.1f} s, and {size_text(waiting)} wait for it: the {side.other.label} can write no more to this connection."
             if side is Side.BROKER and isinstance(self._spoken, AmqpConversation) and self._spoken.blocked:
-                what += f" It had said Connection.Blocked: {self._spoken.blocked}."
+                what += f" It had sent Connection.Blocked: {self._spoken.blocked}."
             rows: list[dict[str, object]] = [
                 {"queue": f"to the {side.label} (SIOCOUTQ)", "bytes": waiting, "since": f"{since:.1f} s"}
             ]
             self.line.flag(t, f"{family}.peer-not-reading", what, rows)
 
     def closed(self, t: float, *, by_trace: bool = False) -> None:
-        """Both sockets are closed; by the trace itself if it ended first."""
+        """Note that both sockets are closed; by the trace itself if it ended first."""
         if by_trace:
-            self._say_open(t)
+            self._report_open(t)
             self.line.event(t, None, "close", who="trace", how="fin")
         for side in Side:
             self._judge_no_more(t, side)
@@ -222,9 +222,9 @@ class Conversation:
                 self._late(t, side, t - silence.last, level="warning")
 
     def _judge_refusal(self, t: float) -> None:
-        """Flag a client to whom the broker said nothing, because it expects another protocol."""
+        """Flag a client that got no byte from the broker, because the broker expects another protocol."""
         known, spoken = self._known, self._spoken
-        if spoken is None or self._heard_of_broker or not known.sure or known.family == spoken.family:
+        if spoken is None or self._broker_sent or not known.sure or known.family == spoken.family:
             return
         what = f"The client speaks {_NAMES[spoken.family]}, and the broker, which expects {_NAMES[known.family]} on this port, gave no answer."
         flag = _REFUSALS.get((known.family, spoken.family), "trace.unparsable")
@@ -232,12 +232,12 @@ class Conversation:
 
     # --- Silence ---------------------------------------------------------------------------------------------------------
 
-    def _hear(self, t: float, side: Side, size: int) -> None:
+    def _note_bytes(self, t: float, side: Side, size: int) -> None:
         self._wire.bytes[side.label] += size
-        self._heard_of_broker |= side is Side.BROKER
+        self._broker_sent |= side is Side.BROKER
         silence = self.line.silences[side]
         was_late = silence.late
-        length = silence.heard(t)
+        length = silence.received(t)
         if length:
             if not was_late:
                 self._late(t, side, length, level="warning")
@@ -300,7 +300,7 @@ class Conversation:
             kind = "rocketmq"
         sure = kind in _NAMES and len(opened) >= _JUDGED
         if side is Side.CLIENT and not (sure or last or len(first) > _MOST_HELD):
-            return b""  # the broker's answer tells which protocol it expects
+            return b""  # the broker's answer shows which protocol it expects
         broker = recognize(data) if side is Side.BROKER else None
         if kind == "tls" and broker is not None and broker.kind == "tls":
             self._encrypted = True
@@ -333,7 +333,7 @@ class Conversation:
         reader = spoken.readers[side]
         blind = reader.blind
         for item in reader.feed(data) if isinstance(reader, AmqpReader) else reader.feed(bytes(data)):
-            spoken.take(t, side, item, recent.since)
+            spoken.receive(t, side, item, recent.since)
             if side is Side.BROKER and isinstance(item, (Method, StompFrame, RemotingFrame)):
                 self._known.family, self._known.sure = spoken.family, True
         recent.keep()
@@ -375,7 +375,7 @@ class Conversation:
         return RocketmqConversation(self.line) if family == "rocketmq" else AmqpConversation(self.line)
 
     def _end_of(self, t: float, side: Side) -> bool:
-        """Take note of the end of a direction; returns whether it ended inside a frame."""
+        """Note the end of a direction; returns whether it ended inside a frame."""
         self._judge_no_more(t, side)
         if side in self._ended:
             return False
@@ -384,5 +384,5 @@ class Conversation:
             return False
         items = self._spoken.readers[side].end()
         for item in items:
-            self._spoken.take(t, side, item, self._recent[side].since)
+            self._spoken.receive(t, side, item, self._recent[side].since)
         return bool(items)

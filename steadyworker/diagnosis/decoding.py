@@ -1,7 +1,7 @@
 """
 Turns what a source contains into the bytes of text: it decompresses, and converts UTF-16 to UTF-8.
 
-The first bytes tell what a source is, so that a compressed log can also come through a pipe.
+The first bytes show what a source is, so that a compressed log can also come through a pipe.
 
 | first bytes | what is done |
 |---|---|
@@ -11,7 +11,7 @@ The first bytes tell what a source is, so that a compressed log can also come th
 | the byte order mark of UTF-8 | removed, so that the first line begins with its time |
 | anything else | passes |
 
-Many NULs are never part of what a log says, and are removed; a single one can be.
+Many NULs are never part of a log's text, and are removed; a single one can be.
 A program that goes on to write to a file that was truncated leaves NULs before its next line.
 They also are every second byte of UTF-16 without its mark.
 """
@@ -40,7 +40,7 @@ _MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be", co
 _ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError)
 
 
-class Unreadable(Exception):
+class UndecodableSource(Exception):
     """The content of a source cannot be decompressed."""
 
 
@@ -52,19 +52,19 @@ class Decoding:
         self._begun = False
         self._new: Callable[[], Any] | None = None
         self._unpacker: Any = None
-        self._text = _Text()
+        self._text = _CleanText()
 
     def feed(self, block: bytes) -> Iterator[bytes]:
         """
         Yield the text in this block.
 
         Raises:
-            Unreadable: The compressed content is damaged, or of a kind that cannot be decompressed here.
+            UndecodableSource: The compressed content is damaged, or of a kind that cannot be decompressed here.
         """
         if not self._begun:
             self._head += block
             if any(len(self._head) < len(magic) and magic.startswith(self._head) for magic in _ALL):
-                return  # too few bytes to tell
+                return  # too few bytes to decide
             block = self._begin()
         if self._new is None:
             yield self._text.feed(block)
@@ -76,19 +76,19 @@ class Decoding:
         Yield the rest of the text.
 
         Raises:
-            Unreadable: The compressed content ended too early.
+            UndecodableSource: The compressed content ended too early.
         """
         if not self._begun and self._head:
             yield self._text.feed(self._begin())
         yield self._text.end()
         if self._unpacker is not None:
-            raise Unreadable("Compressed file ended before the end-of-stream marker was reached")
+            raise UndecodableSource("Compressed file ended before the end-of-stream marker was reached")
 
     def _begin(self) -> bytes:
         head, self._head, self._begun = self._head, b"", True
         for magic, (name, command) in _REFUSED.items():
             if head.startswith(magic):
-                raise Unreadable(f"data compressed by {name}: decompress it with `{command}`, and pipe it here")
+                raise UndecodableSource(f"data compressed by {name}: decompress it with `{command}`, and pipe it here")
         self._new = next((new for magic, new in _PACKED.items() if head.startswith(magic)), None)
         return head
 
@@ -108,10 +108,10 @@ class Decoding:
                     yield piece
         except _ERRORS as error:
             self._unpacker = None
-            raise Unreadable(f"damaged compressed data ({error})") from error
+            raise UndecodableSource(f"damaged compressed data ({error})") from error
 
 
-class _Gzip:
+class _GzipReader:
     """The decompressor of gzip with the methods that those of bzip2 and xz have."""
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class _Gzip:
         return self._inner.unused_data
 
 
-class _Text:
+class _CleanText:
     """Bytes of text without a byte order mark and without NULs, as UTF-8 where they were UTF-16."""
 
     def __init__(self) -> None:
@@ -162,13 +162,13 @@ class _Text:
         return _HOLE.sub(b"", block)
 
     def end(self) -> bytes:
-        """Return the first bytes, if there were too few to tell whether they are a mark."""
+        """Return the first bytes, if there were too few to decide whether they are a mark."""
         head, self._head = self._head, b""
         return head
 
 
 _PACKED: dict[bytes, Callable[[], Any]] = {
-    b"\x1f\x8b": _Gzip,
+    b"\x1f\x8b": _GzipReader,
     b"BZh": bz2.BZ2Decompressor,
     b"\xfd7zXZ\0": lzma.LZMADecompressor,
 }

@@ -30,7 +30,7 @@ class End:
     Attributes:
         socket: The socket.
         receive: Receives bytes into a buffer, and returns how many; 0 when the other side has closed its direction.
-        sent: The bytes that the socket has taken.
+        sent: The number of bytes that the socket has accepted.
         mask: What epoll watches for this end; None if it does not.
         hung: Whether both directions had ended before all bytes were received; then epoll has nothing to watch.
         ready: Whether bytes can be sent: it is connected, and the handshake of TLS is done.
@@ -49,7 +49,7 @@ class End:
         self.ready = connected
 
     def advance(self) -> None:
-        """Return when the socket is connected, or raise the error of the connect."""
+        """Note that the socket is connected, or raise the error of the connect."""
         error = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if error:
             raise OSError(error, f"connect: {error}")
@@ -66,11 +66,11 @@ class End:
 
     @property
     def owes(self) -> bool:
-        """Whether bytes that were taken wait for room in the socket; never without TLS."""
+        """Whether accepted bytes wait for room in the socket; never without TLS."""
         return False
 
     def send(self, data: memoryview | bytes) -> int:
-        """Return how many of the bytes were taken."""
+        """Send bytes, and return how many the socket has accepted."""
         sent = self.socket.send(data)
         self.sent += sent
         return sent
@@ -149,9 +149,9 @@ class TlsEnd(End):
     def send(self, data: memoryview | bytes) -> int:
         if not self.ready or self._unsent:
             raise BlockingIOError
-        taken = self._tls.write(data)
+        written = self._tls.write(data)
         self._push()
-        return taken
+        return written
 
     @override
     def push(self) -> None:
@@ -211,6 +211,6 @@ def text_of(error: OSError) -> str:
     return str(error) if error.errno is None else os.strerror(error.errno)
 
 
-def said_of(error: OSError) -> dict[str, str]:
-    """Return the text of an error that says more than that the connection was reset."""
+def facts_of(error: OSError) -> dict[str, str]:
+    """Return an error's text as the fact `error`, if it has more than that the connection was reset."""
     return {"error": text_of(error)} if isinstance(error, ssl.SSLError) or error.errno != errno.ECONNRESET else {}

@@ -37,7 +37,7 @@ MOST_PROBLEMS = 8
 """The largest number of problems of one frame that are kept."""
 
 LEFT_OUT = "…"
-"""The name, in a table, of a text that says how much of the table was left out."""
+"""The name, in a table, of a text with how much of the table was left out."""
 
 _LAST_SECOND = 253_402_300_799  # of the year 9999
 _OCTET = 8  # bits
@@ -107,7 +107,7 @@ class Fields:
             for name, kind in types:
                 if kind == "bit":
                     if bit == _OCTET:
-                        octet, bit = self._take(1, self._end)[0], 0
+                        octet, bit = self._next(1, self._end)[0], 0
                     found[name] = bool(octet >> bit & 1)
                     bit += 1
                     continue
@@ -125,7 +125,7 @@ class Fields:
 
     def flags(self) -> list[int]:
         """
-        Return the 16-bit words of property flags: bit 0 of a word says that another word follows.
+        Return the 16-bit words of property flags: bit 0 of a word means that another word follows.
 
         Raises:
             Misfit: The words do not end.
@@ -138,7 +138,7 @@ class Fields:
         return words
 
     def _flags(self) -> int:
-        return int.from_bytes(self._take(2, self._end), "big")
+        return int.from_bytes(self._next(2, self._end), "big")
 
     def _argument(self, kind: str) -> object:
         if kind == "longstr":
@@ -151,7 +151,7 @@ class Fields:
         table: dict[str, object] = {}
         try:
             self._table(table, end, 1)
-        except Misfit as error:  # the next argument stands where the table's length says
+        except Misfit as error:  # the next argument stands where the table ends by its length
             self._problem("bad-table", str(error), max(began, self.at - LONGEST_RAW // 4))
         self.at = end
         return table
@@ -173,21 +173,21 @@ class Fields:
 
     def _value(self, name: str, end: int, depth: int) -> object:  # noqa: PLR0911 - one for each type
         self._left -= 1
-        kind = self._take(1, end)
+        kind = self._next(1, end)
         if (number := _NUMBERS.get(kind)) is not None:
             return self._number(number, end)
         match kind:
             case b"S":
                 return self._text(end)
             case b"t":
-                return self._take(1, end) != b"\0"
+                return self._next(1, end) != b"\0"
             case b"T":
                 return self._time(end)
             case b"D":
-                scale, digits = _DECIMAL.unpack(self._take(_DECIMAL.size, end))
+                scale, digits = _DECIMAL.unpack(self._next(_DECIMAL.size, end))
                 return Decimal(digits).scaleb(-scale)
             case b"x":
-                return self._take(self._size(end), end)
+                return self._next(self._size(end), end)
             case b"V" | b"\0":  # pamqp has seen the second one in the wild
                 return None
             case b"F" | b"A":
@@ -234,18 +234,18 @@ class Fields:
             return raw.decode(errors="backslashreplace")
 
     def _text(self, end: int) -> str | bytes:
-        raw = self._take(self._size(end), end)
+        raw = self._next(self._size(end), end)
         try:
             return raw.decode()
         except UnicodeDecodeError:
             return raw
 
     def _time(self, end: int) -> datetime | int:
-        seconds = int.from_bytes(self._take(_TIME, end), "big")
+        seconds = int.from_bytes(self._next(_TIME, end), "big")
         return datetime.fromtimestamp(seconds, UTC) if seconds <= _LAST_SECOND else seconds
 
     def _size(self, end: int) -> int:
-        return int.from_bytes(self._take(_LENGTH, end), "big")
+        return int.from_bytes(self._next(_LENGTH, end), "big")
 
     def _number(self, number: struct.Struct, end: int) -> object:
         at = self.at
@@ -254,7 +254,7 @@ class Fields:
         self.at = stop
         return number.unpack_from(self._data, at)[0]
 
-    def _take(self, size: int, end: int) -> bytes:
+    def _next(self, size: int, end: int) -> bytes:
         at = self.at
         if (stop := at + size) > end:
             raise Misfit(f"{size} bytes are expected, and {end - at} are left")

@@ -2,7 +2,7 @@
 Explains logs while they are written.
 
 An incident is shown when nothing was added to it for `SETTLE` seconds, so that its consequences are in its time line.
-A source that says nothing for `QUIET` seconds has ended its last record.
+A source without new bytes for `QUIET` seconds has ended its last record.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ SETTLE = 4.0
 QUIET = 0.5
 
 
-class Source(Protocol):
-    """What can be read without waiting."""
+class GrowingSource(Protocol):
+    """A source that can be read without waiting."""
 
     @property
     def ended(self) -> bool:
-        """True if there will never be more."""
+        """True if the source will never have more bytes."""
         ...
 
     def read(self) -> bytes:
-        """Return what there is now; nothing if there is nothing."""
+        """Return the bytes that are there now, or none."""
         ...
 
 
@@ -36,7 +36,7 @@ class Following:
 
     def __init__(
         self,
-        sources: Sequence[tuple[Scanner, Source]],
+        sources: Sequence[tuple[Scanner, GrowingSource]],
         timelines: Timelines,
         show: Callable[[Incident], None],
         clock: Clock,

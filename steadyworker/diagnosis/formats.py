@@ -164,13 +164,13 @@ def as_line(text: str) -> str:
         return text
     time = _first(fields, *_TIMES)
     level = _first(fields, *_LEVELS)
-    said = [_time(time), f"[{_level(level)}]" if level is not None else ""]
-    said.append(str(pid) if str(pid := fields.get("pid", "")).startswith("<") else "")  # RabbitMQ's process
+    front = [_time(time), f"[{_level(level)}]" if level is not None else ""]
+    front.append(str(pid) if str(pid := fields.get("pid", "")).startswith("<") else "")  # RabbitMQ's process
     used = {"msg", "message", "event", "time", "timestamp", "datetime", "level", "level_name", "severity", "stack"}
     rest = [
         f"{name}={_text(value)}" for name, value in fields.items() if name not in used and value not in ({}, [], "")
     ]
-    line = " ".join(part for part in (*said, str(message), *rest) if part)
+    line = " ".join(part for part in (*front, str(message), *rest) if part)
     traces = [str(value) for name in _TRACES if isinstance(value := fields.get(name), str)]
     if isinstance(cause := fields.get("err") or fields.get("error"), dict) and "stack" in cause:
         traces.append(str(cause["stack"]))
@@ -202,7 +202,7 @@ def _text(value: Any) -> str:
 
 
 def is_error(text: str) -> bool:
-    """Return whether a record says by its level, or by being a stack trace, that something failed."""
+    """Return whether a record reports a failure: by its level, or because it is a stack trace."""
     if _FAILED.search(text):
         return True
     head = text[:_HEAD].partition("\n")[0]

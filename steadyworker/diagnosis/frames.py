@@ -72,7 +72,7 @@ class ContentHeader(Item):
 
 
 @dataclass(frozen=True, slots=True)
-class Body(Item):
+class BodyFrame(Item):
     """A part of a message's body, which is not kept."""
 
     channel: int

@@ -36,12 +36,12 @@ class Flow:
         "target",
     )
 
-    def __init__(self, link: Link, side: Side, source: End, target: End) -> None:
+    def __init__(self, link: RelayLink, side: Side, source: End, target: End) -> None:
         self.link, self.side, self.source, self.target = link, side, source, target
         self.pending: bytes | memoryview = b""
         self.ended = self.broken = self.done = False
         self.skipped = 0
-        self.acked = 0  # what the target's kernel had confirmed at the last look
+        self.acked = 0  # what the target's kernel had confirmed at the last check
         self.progress = 0.0  # when that was more than before
         self.reported = 0.0  # when the queue was last reported
 
@@ -51,7 +51,7 @@ class Flow:
         return not (self.ended or self.pending) and self.source.ready and self.target.ready and not self.target.owes
 
 
-class Link:
+class RelayLink:
     """One connection of a client, and that to the broker."""
 
     __slots__ = ("_tried", "broker", "client", "down", "number", "reset", "up")

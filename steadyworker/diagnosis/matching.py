@@ -7,7 +7,7 @@ An entry that is `general` explains only a record that no other entry explains.
 
 `Sieve` finds the few lines of a log that contain a hint, faster than any search for hundreds of texts.
 It deletes the digits, the letters a to f and u, and the quotes from the lines and from the hints.
-If a line contains a hint, then what is left of the line contains what is left of the hint, so that no line is lost.
+So no line is lost: if a line contains a hint, then what is left of the line contains what is left of the hint.
 What is left of the lines of an ordinary log is often the same, because lines mostly differ in numbers and identifiers;
 a set of known lines answers for those, and one expression for the others.
 The deleted characters are also those that JSON escapes, so that a hint is found in a line of JSON, too.
@@ -177,7 +177,7 @@ def _alternation(texts: Iterable[bytes]) -> bytes:
         node = tree
         for at in range(len(text)):
             node = node.setdefault(text[at : at + 1], {})
-        node[b""] = {}  # here a text ends, and longer ones need not be told apart
+        node[b""] = {}  # here a text ends, and longer ones need not be distinguished
 
     def expression(node: Mapping[bytes, Any]) -> bytes:
         if b"" in node:

@@ -38,7 +38,7 @@ class Page:
         self._trace = Trace()
 
     def add(self, event: Mapping[str, object]) -> None:
-        """Take the next event."""
+        """Add the next event."""
         self._trace.add(event)
 
     def write(self, out: TextIO) -> None:

@@ -41,7 +41,7 @@ class Opening:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SpelledRow:
     """One number, and the bytes that it was read from."""
 
     field: str
@@ -55,10 +55,10 @@ class Spelled:
     """
     Numbers written as bytes: a row for each number, and their bytes without a gap.
 
-    `protocol` is what the bytes open, and `kind` its short name; both are None if the bytes are too few to say so.
+    `protocol` is what the bytes open, and `kind` its short name; both are None if the bytes are too few to decide.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[SpelledRow, ...]
     raw: bytes
     protocol: str | None
     kind: str | None
@@ -81,7 +81,7 @@ OPENINGS = (
     Opening("proxy", "PROXY protocol header", (b"PROXY ", b"\r\n\r\n\x00\r\nQUIT\n"), least=4),
     Opening("ssh", "SSH banner", (b"SSH-",), least=4),
 )
-"""The openings that are told apart; where two fit, the first counts."""
+"""The openings that are distinguished; where two fit, the first counts."""
 
 
 def recognize(raw: bytes, *, at: int = 0) -> Opening | None:
@@ -90,7 +90,7 @@ def recognize(raw: bytes, *, at: int = 0) -> Opening | None:
 
 
 def _fits(opening: Opening, raw: bytes, at: int) -> bool:
-    """Whether the bytes are a part of the opening, with enough of them in common."""
+    """Return whether the bytes are a part of the opening, with enough of them in common."""
     first = raw[:1]
     for begins in opening.begins:
         if begins[at : at + 1] == first:  # most openings end here, and a log can have millions of numbers
@@ -106,7 +106,7 @@ def spell(numbers: Mapping[str, int]) -> Spelled | None:
 
     Returns None if no number is given, or if one does not fit into its bytes.
     """
-    rows: list[Row] = []
+    rows: list[SpelledRow] = []
     raw, start, at = b"", 0, 0
     for field, size in FRAME_HEAD:
         number = numbers.get(field)
@@ -192,10 +192,10 @@ def characters(octets: bytes) -> str:
     )
 
 
-def _row(field: str, number: int, octets: bytes) -> Row:
-    return Row(field, number, octets.hex(" ").upper(), characters(octets))
+def _row(field: str, number: int, octets: bytes) -> SpelledRow:
+    return SpelledRow(field, number, octets.hex(" ").upper(), characters(octets))
 
 
-def _spelled(rows: list[Row], raw: bytes, at: int) -> Spelled:
+def _spelled(rows: list[SpelledRow], raw: bytes, at: int) -> Spelled:
     opening = recognize(raw, at=at)
     return Spelled(tuple(rows), raw, opening.name if opening else None, opening.kind if opening else None)

@@ -46,7 +46,7 @@ Skip = Callable[[bytes], bool]
 @dataclass(frozen=True, slots=True)
 class Record:
     """
-    One thing that a log says.
+    One message of a log.
 
     Attributes:
         source: The name of the file, or "-".
@@ -89,7 +89,7 @@ class Cutter:
         end = data.rfind(b"\n") + 1
         self._rest = _shortened(data[end:])
         begin = 0
-        while begin < end:  # in pieces, because a line of interest has all of its piece looked at
+        while begin < end:  # in pieces, because a line of interest has all of its piece searched
             piece = data.rfind(b"\n", begin, begin + _PIECE) + 1 or data.find(b"\n", begin) + 1
             yield from self._cut(data[begin:piece])
             begin = piece
@@ -113,17 +113,17 @@ class Cutter:
         head, tail = _edges(block)
         middle = block.rfind(b"\n", 0, len(block) // 2) + 1
         if self._skip is None or head >= tail or not middle:
-            yield from self._take(block)
+            yield from self._lines(block)
         elif self._skip(block):
-            yield from self._take(block[:head])
+            yield from self._lines(block[:head])
             yield from self.flush()
             self.lines += block.count(b"\n", head, tail)
-            yield from self._take(block[tail:])
+            yield from self._lines(block[tail:])
         else:
             yield from self._cut(block[:middle])
             yield from self._cut(block[middle:])
 
-    def _take(self, block: bytes) -> Iterator[Record]:
+    def _lines(self, block: bytes) -> Iterator[Record]:
         for raw in block.split(b"\n")[:-1]:
             self.lines += 1
             line = _shortened(raw.removesuffix(b"\r")).decode("utf-8", "replace")

@@ -19,9 +19,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from steadyworker.diagnosis.ends import End, TlsEnd, abort, said_of, text_of, text_of_address, unconfirmed
-from steadyworker.diagnosis.links import Flow, Link
-from steadyworker.diagnosis.tap import CHUNK, Side, What, Writer
+from steadyworker.diagnosis.ends import End, TlsEnd, abort, facts_of, text_of, text_of_address, unconfirmed
+from steadyworker.diagnosis.links import Flow, RelayLink
+from steadyworker.diagnosis.tap import CHUNK, Side, TapWriter, What
 
 STUCK = 1.0
 """Seconds without progress after which a send queue is reported, and between two looks at it."""
@@ -30,7 +30,7 @@ _FAILED_EVENTS = select.EPOLLERR | select.EPOLLHUP
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class BrokerTarget:
     """The broker's addresses, and TLS towards it and towards the clients, if it is wanted."""
 
     addresses: Sequence[tuple[socket.AddressFamily, tuple[str, int]]]
@@ -43,7 +43,7 @@ class Relay:
     """The loop; it ends when `control` can be read, or is closed."""
 
     def __init__(
-        self, listener: socket.socket, target: Target, tap: Writer, control: int, clock: Callable[[], float]
+        self, listener: socket.socket, target: BrokerTarget, tap: TapWriter, control: int, clock: Callable[[], float]
     ) -> None:
         self._listener: socket.socket | None = listener
         self._target = target
@@ -51,12 +51,12 @@ class Relay:
         self._control = control
         self._clock = clock
         self._epoll = select.epoll()
-        self._links: dict[int, Link] = {}
-        self._ends: dict[int, tuple[Link, End]] = {}
+        self._links: dict[int, RelayLink] = {}
+        self._ends: dict[int, tuple[RelayLink, End]] = {}
         self._fresh: set[int] = set()
         self._unconfirmed: set[Flow] = set()
         self._scratch = memoryview(bytearray(CHUNK))
-        self._next_look = 0.0
+        self._next_check = 0.0
         self._count = 0
         listener.setblocking(False)  # noqa: FBT003 - the method's only parameter
         self._listening = listener.fileno()
@@ -80,7 +80,7 @@ class Relay:
             self._tap.finish()
 
     def _turn(self) -> bool:
-        wait = max(0.0, self._next_look - self._clock()) if self._unconfirmed else -1
+        wait = max(0.0, self._next_check - self._clock()) if self._unconfirmed else -1
         self._fresh.clear()
         for fd, events in self._epoll.poll(wait):
             if fd in self._fresh:
@@ -92,12 +92,12 @@ class Relay:
                 self._accept()
             elif fd == self._control:
                 return False
-        if self._unconfirmed and (now := self._clock()) >= self._next_look:
-            self._look(now)
-        self._hand_over()
+        if self._unconfirmed and (now := self._clock()) >= self._next_check:
+            self._check_queues(now)
+        self._write_records()
         return True
 
-    def _hand_over(self) -> None:
+    def _write_records(self) -> None:
         """Write the records of this turn; watch the pipe if it has no room."""
         if self._tap.flush():
             if self._piping:
@@ -132,7 +132,7 @@ class Relay:
             client = TlsEnd(connection, target.towards_clients, connected=True, server_name=None)
         else:
             client = End(connection, connected=True)
-        link = Link(self._count, client, self._dial(0))
+        link = RelayLink(self._count, client, self._dial(0))
         self._links[link.number] = link
         self._tap.note(
             What.OPENED,
@@ -156,7 +156,7 @@ class Relay:
             return TlsEnd(connection, target.towards_broker, connected=False, server_name=target.server_name)
         return End(connection, connected=False)
 
-    def _serve(self, link: Link, end: End, events: int) -> None:
+    def _serve(self, link: RelayLink, end: End, events: int) -> None:
         if not end.ready:
             self._advance(link, end)
         else:
@@ -171,7 +171,7 @@ class Relay:
         if link.number in self._links:
             self._watch(link)
 
-    def _advance(self, link: Link, end: End) -> None:
+    def _advance(self, link: RelayLink, end: End) -> None:
         try:
             end.advance()
         except OSError as error:
@@ -194,7 +194,7 @@ class Relay:
                 if link.number in self._links and flow.reads and flow.source.buffered:
                     self._read(flow)
 
-    def _not_reached(self, link: Link, end: End, error: OSError) -> None:
+    def _not_reached(self, link: RelayLink, end: End, error: OSError) -> None:
         """Try the broker's next address; without one, reset the client, whose own connect could not succeed either."""
         connecting = end is link.broker and not isinstance(error, ssl.SSLError)
         index = link.next_address(len(self._target.addresses)) if connecting else None
@@ -212,7 +212,7 @@ class Relay:
         else:
             self._abort(link)
 
-    def _watch(self, link: Link) -> None:
+    def _watch(self, link: RelayLink) -> None:
         """Ask epoll for what the ends can do now."""
         for end in (link.client, link.broker):
             out, back = link.of(end)
@@ -263,12 +263,12 @@ class Relay:
         return flow.source.buffered and flow.reads
 
     def _copied(self, flow: Flow, now: float, size: int, *, whole: bool) -> None:
-        """Tell the reader of bytes that passed, or count them, if there was no room for a copy."""
+        """Report to the reader bytes that passed, or count them, if there was no room for a copy."""
         if not whole:
             flow.skipped += size
         else:
             if flow.skipped:
-                self._say_skipped(flow, now)
+                self._report_skipped(flow, now)
             self._tap.data(flow.link.number, flow.side, now, size)
         if flow not in self._unconfirmed:
             self._expect_progress(flow, now)
@@ -289,7 +289,7 @@ class Relay:
         elif flow.reads and flow.source.buffered:
             self._read(flow)
 
-    def _say_skipped(self, flow: Flow, now: float) -> None:
+    def _report_skipped(self, flow: Flow, now: float) -> None:
         if flow.skipped:
             self._tap.skipped(flow.link.number, flow.side, now, flow.skipped)
             flow.skipped = 0
@@ -298,7 +298,7 @@ class Relay:
 
     def _ended(self, flow: Flow, now: float) -> None:
         flow.ended = True
-        self._say_skipped(flow, now)
+        self._report_skipped(flow, now)
         if not flow.link.reset:
             self._tap.note(What.ENDED, flow.link.number, flow.side, now)
         self._finish(flow)
@@ -327,7 +327,7 @@ class Relay:
         flow.pending = b""
         if not link.reset:
             link.reset = True
-            self._say_skipped(flow, now)
+            self._report_skipped(flow, now)
             self._tap.note(What.RESET, link.number, flow.side.other, now)
         if back.ended and not back.pending:
             self._abort(link)
@@ -337,16 +337,16 @@ class Relay:
     def _was_reset(self, flow: Flow, error: OSError) -> None:
         """Pass a reset on, behind the bytes that still find room."""
         link, now = flow.link, self._clock()
-        self._say_skipped(flow, now)
+        self._report_skipped(flow, now)
         if not link.reset:
             link.reset = True
-            self._tap.note(What.RESET, link.number, flow.side, now, **said_of(error))
+            self._tap.note(What.RESET, link.number, flow.side, now, **facts_of(error))
         if flow.pending and not flow.broken:
             with suppress(OSError):
                 flow.target.send(flow.pending)
         self._abort(link)
 
-    def _failed(self, link: Link, end: End) -> None:
+    def _failed(self, link: RelayLink, end: End) -> None:
         """React to an event of an end that is not read now: a reset, or no more than the end of both directions."""
         out, _ = link.of(end)
         number = end.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -358,28 +358,28 @@ class Relay:
             self._epoll.unregister(end.socket)
             end.mask = None
 
-    def _abort(self, link: Link) -> None:
+    def _abort(self, link: RelayLink) -> None:
         for end in (link.client, link.broker):
             self._forget(end)
             abort(end)
         self._gone(link, self._clock(), by_trace=False)
 
-    def _close(self, link: Link, now: float, *, by_trace: bool = False) -> None:
+    def _close(self, link: RelayLink, now: float, *, by_trace: bool = False) -> None:
         for end in (link.client, link.broker):
             self._forget(end)
             end.socket.close()
         self._gone(link, now, by_trace=by_trace)
 
-    def _gone(self, link: Link, now: float, *, by_trace: bool) -> None:
+    def _gone(self, link: RelayLink, now: float, *, by_trace: bool) -> None:
         del self._links[link.number]
         for flow in (link.up, link.down):
-            self._say_skipped(flow, now)
+            self._report_skipped(flow, now)
             self._unconfirmed.discard(flow)
         self._tap.note(What.CLOSED, link.number, Side.CLIENT, now, by_trace=by_trace)
         if self._listener:
             self._epoll.modify(self._listening, select.EPOLLIN)
 
-    def _know(self, link: Link, end: End) -> None:
+    def _know(self, link: RelayLink, end: End) -> None:
         number = end.socket.fileno()
         self._ends[number] = (link, end)
         self._fresh.add(number)
@@ -394,13 +394,13 @@ class Relay:
 
     def _expect_progress(self, flow: Flow, now: float) -> None:
         if not self._unconfirmed:
-            self._next_look = now + STUCK
+            self._next_check = now + STUCK
         self._unconfirmed.add(flow)
         flow.progress = now
 
-    def _look(self, now: float) -> None:
+    def _check_queues(self, now: float) -> None:
         """Report the send queues that the other side does not empty: its program reads no more, or its host has gone."""
-        self._next_look = now + STUCK
+        self._next_check = now + STUCK
         for flow in tuple(self._unconfirmed):
             queue = unconfirmed(flow.target)
             waiting = queue + len(flow.pending)
@@ -409,7 +409,7 @@ class Relay:
                 flow.acked = acked
                 if flow.reported:
                     flow.reported = 0.0
-                    self._say_queue(flow, now, waiting, stuck=False)
+                    self._report_queue(flow, now, waiting, stuck=False)
                 flow.progress = now
                 if not waiting:
                     self._unconfirmed.discard(flow)
@@ -418,8 +418,8 @@ class Relay:
             # At 1, 2, 4, 8 … seconds.
             if since >= STUCK and (not flow.reported or since >= 2 * (flow.reported - flow.progress)):
                 flow.reported = now
-                self._say_queue(flow, now, waiting, stuck=True)
+                self._report_queue(flow, now, waiting, stuck=True)
 
-    def _say_queue(self, flow: Flow, now: float, waiting: int, *, stuck: bool) -> None:
+    def _report_queue(self, flow: Flow, now: float, waiting: int, *, stuck: bool) -> None:
         since = now - flow.progress
         self._tap.note(What.QUEUE, flow.link.number, flow.side.other, now, bytes=waiting, since=since, stuck=stuck)

@@ -124,7 +124,7 @@ class RemotingReader:
         self._size = 0
 
     def feed(self, data: bytes) -> list[Item]:
-        """Take the next bytes of this direction, and return what they complete."""
+        """Read the next bytes of this direction, and return the items that they complete."""
         items: list[Item] = []
         at = 0
         while at < len(data) and not self.blind:
@@ -146,7 +146,7 @@ class RemotingReader:
         return items
 
     def end(self) -> list[Item]:
-        """Take note that the stream ended: return a flaw if it ended inside a frame."""
+        """Return a flaw if the stream, which has ended, ended inside a frame."""
         items: list[Item] = []
         if not self.blind and (self._head or self._left):
             came = self._size - self._left if self._left else len(self._head)

@@ -38,7 +38,7 @@ from steadyworker.diagnosis.matching import spelled
 from steadyworker.diagnosis.protocols import Spelled, characters
 from steadyworker.diagnosis.records import LONGEST
 from steadyworker.diagnosis.scan import Unknown
-from steadyworker.diagnosis.timeline import Finding, Sighting, Step
+from steadyworker.diagnosis.timeline import LogFinding, Sighting, TimelineStep
 from steadyworker.text.plain_text import printable
 from steadyworker.text.redaction import redact
 
@@ -72,7 +72,7 @@ class Report:
         short = {source: source.rpartition("/")[2] for source in sources}
         self._names = {source: name if names[name] == 1 else source for source, name in short.items()}
 
-    def finding(self, number: int, finding: Finding) -> None:
+    def finding(self, number: int, finding: LogFinding) -> None:
         """Show a whole finding."""
         entry, groups = finding.entry, _safe_groups(finding.root.groups)
         self._title(number, finding)
@@ -89,7 +89,7 @@ class Report:
         self._part("Read on", ([Text(link, "blue")] for link in entry.read))
         self._line()
 
-    def overview(self, findings: Sequence[Finding]) -> None:
+    def overview(self, findings: Sequence[LogFinding]) -> None:
         """Show the conclusions of many findings, before each of them."""
         widest = max(len(f"{finding.times:,}") for finding in findings)
         for number, finding in enumerate(findings, 1):
@@ -101,7 +101,7 @@ class Report:
             )
         self._line()
 
-    def again(self, number: int, finding: Finding, steps: Iterable[Step]) -> None:
+    def again(self, number: int, finding: LogFinding, steps: Iterable[TimelineStep]) -> None:
         """Show in a few lines what came after a finding was shown, or the same finding again."""
         self._title(number, finding, again=True)
         self._part("Seen", (line for step in steps for line in self._step(step, _ROWS)))
@@ -112,11 +112,11 @@ class Report:
         if not unknown.count:
             return
         if unknown.count == 1:
-            said = "1 line with the level of an error is not in the catalogue:"
+            note = "1 line with the level of an error is not in the catalogue:"
         else:
             frequent = "" if len(unknown.shapes) <= most else "; the most frequent of them"
-            said = f"{unknown.count:,} lines with the level of an error are not in the catalogue{frequent}:"
-        self._line(Text(said, "yellow"))
+            note = f"{unknown.count:,} lines with the level of an error are not in the catalogue{frequent}:"
+        self._line(Text(note, "yellow"))
         for times, record in unknown.most_frequent(most):
             self._line("   ", Text(f"{self._place(record.source, record.line)}{_times(times)}", "dim"))
             for row in self._quoted(_head(record.text), 4, self._width - 5):
@@ -134,21 +134,19 @@ class Report:
         self._part("Read on", ([Text(link, "blue")] for link in entry.read))
         self._part("Follows", ([Text(each)] for each in entry.follows))
         self._part("Known from", (line for source in entry.sources for line in self._wrapped(source)))
-        for sample in entry.samples:
-            self._part("Seen in", [[Text(f"{sample.origin} ({sample.how})", "dim")]])
-            self._part("", ([Text(printable(line))] for line in sample.text.strip("\n").splitlines()))
+        self._part("Lines with", ([Text(hint, "dim")] for hint in _hints(entry)))
 
     # --- Parts ---
 
-    def _title(self, number: int, finding: Finding, *, again: bool = False) -> None:
+    def _title(self, number: int, finding: LogFinding, *, again: bool = False) -> None:
         self._line(Text(f"{number}. {'Again: ' if again else ''}{title(finding)}", _STYLES[finding.entry.severity]))
         first, last = finding.first, finding.last
-        said = [finding.entry.id, self._place(first.record.source, first.line)]
+        facts = [finding.entry.id, self._place(first.record.source, first.line)]
         if finding.times > 1:
-            said.append(f"{finding.times:,} lines")
+            facts.append(f"{finding.times:,} lines")
         if first.record.stamp:
-            said.append(_between(first.record.stamp, last.record.stamp))
-        self._line("   ", Text(", ".join(said), "dim"))
+            facts.append(_between(first.record.stamp, last.record.stamp))
+        self._line("   ", Text(", ".join(facts), "dim"))
         if not again:
             self._line()
 
@@ -189,23 +187,23 @@ class Report:
             else:
                 yield from self._wrapped(line)
 
-    def _steps(self, finding: Finding) -> Iterator[list[Text]]:
+    def _steps(self, finding: LogFinding) -> Iterator[list[Text]]:
         rows = _ROWS
         for step in finding.example.in_order():
             if step.seen.entry.id == finding.entry.id:
                 yield from self._step(step, rows)
-                rows = 1  # a second one says nearly the same
+                rows = 1  # a second one has nearly the same text
             else:
                 yield from self._step(step, 1, step.seen.entry.title)
         if finding.example.left_out:
             yield [Text(f"… and {finding.example.left_out:,} more", "dim")]
 
-    def _step(self, step: Step, rows: int, title: str = "") -> Iterator[list[Text]]:
+    def _step(self, step: TimelineStep, rows: int, title: str = "") -> Iterator[list[Text]]:
         seen = step.seen
         at = f"{clock(seen.record.stamp)}  " if seen.record.stamp else ""
         place = f"{at}{self._place(seen.record.source, seen.line)}{_times(step.times)}  "
         yield [Text(place, "dim"), Text(seen.entry.filled(title, _safe_groups(seen.groups)))]
-        for row in self._quoted(_said(seen, rows), rows, self._room - 2):
+        for row in self._quoted(_excerpt(seen, rows), rows, self._room - 2):
             yield [Text("  "), row]
 
     def _quoted(self, text: str, rows: int, width: int) -> Iterator[Text]:
@@ -216,7 +214,7 @@ class Report:
             wrapped[rows - 1 :] = [f"{wrapped[rows - 1][: width - 2].rstrip()} …"]
         return (Text(row, "italic") for row in wrapped)
 
-    def _values(self, finding: Finding) -> Iterator[list[Text]]:
+    def _values(self, finding: LogFinding) -> Iterator[list[Text]]:
         for name, counter in finding.values.items():
             if name not in _SHOWN or len(counter) < 2:  # noqa: PLR2004 - one value stands in the quoted line
                 continue
@@ -240,7 +238,7 @@ class Report:
         self._console.print(line, soft_wrap=True)
 
 
-def title(finding: Finding) -> str:
+def title(finding: LogFinding) -> str:
     """Return the conclusion."""
     return finding.entry.filled(finding.entry.title, _safe_groups(finding.root.groups))
 
@@ -273,7 +271,7 @@ def _head(text: str) -> str:
     return _TIME_HEAD.sub("", text, count=1)
 
 
-def _said(seen: Sighting, rows: int) -> str:
+def _excerpt(seen: Sighting, rows: int) -> str:
     """Return the beginning of the record, and the line of the match if that is further down, or if there is one row only."""
     lines = _head(seen.record.text).split("\n")
     at = max(0, seen.line - seen.record.line)
@@ -306,7 +304,7 @@ def _beginning(protocol: str) -> str:
 # --- JSON -------------------------------------------------------------------------------------------------------------
 
 
-def as_data(number: int, finding: Finding) -> dict[str, Any]:
+def as_data(number: int, finding: LogFinding) -> dict[str, Any]:
     """Return a finding as `--json` prints it; the module's docstring has the fields."""
     entry, groups = finding.entry, _safe_groups(finding.root.groups)
     bytes_ = spelled(entry, finding.root.groups)
@@ -367,8 +365,13 @@ def entry_data(entry: Entry) -> dict[str, Any]:
         **{name: _unfilled(entry, getattr(entry, name)) for name in ("title", "what", "why")},
         **{name: [_unfilled(entry, text) for text in getattr(entry, name)] for name in ("remedies", "verify")},
         **{name: list(getattr(entry, name)) for name in ("read", "sources", "follows")},
-        "samples": [{"from": sample.origin, "how": sample.how, "text": sample.text} for sample in entry.samples],
+        "hints": _hints(entry),
     }
+
+
+def _hints(entry: Entry) -> list[str]:
+    """Return the hints of an entry: each line that it explains has at least one of them."""
+    return list(dict.fromkeys(pattern.hint for pattern in entry.patterns))
 
 
 def _unfilled(entry: Entry, text: str) -> str:

@@ -1,4 +1,4 @@
-"""What both sides of a RocketMQ connection say to each other: the events of its frames, and the flags."""
+"""The conversation of a RocketMQ connection: the events of the frames of both sides, and the flags."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ _SEND, _SEND_BACK, _MEMBERS, _ROUTE = {10, 310, 320, 324, 325}, 36, 38, 105
 _SHORT_NAMES = {310, 320, 325}  # of fields, in `SendMessageRequestHeaderV2`
 _NAMES = {"a": "producerGroup", "b": "topic", "e": "queueId", "i": "properties", "j": "reconsumeTimes"}
 _WAITING = {11, 361, 200050, 200054, 200055}  # a server replies when there is a message
-_ORDINARY = {0, 19, 20, 22, 24, 25, 209, 210}  # 24 and 25: a member pulls before its heartbeat has said what it wants
+_ORDINARY = {0, 19, 20, 22, 24, 25, 209, 210}  # 24 and 25: a member pulls before its heartbeat has named what it wants
 _ILLEGAL, _NO_TOPIC = 13, 17
 _REPLY, _ONE_WAY = 1, 2
 _FLAGS: Mapping[int, str] = {
@@ -158,13 +158,13 @@ class RocketmqConversation:
         self._software = dict.fromkeys(Side, "")
 
     def missed(self, side: Side) -> RemotingReader:
-        """Take note that bytes of a side were not read, and return the reader with which it goes on."""
+        """Note that bytes of a side were not read, and return the reader with which it goes on."""
         self._sure = False
         reader = self.readers[side] = RemotingReader()
         return reader
 
-    def take(self, t: float, side: Side, item: Item, _: Callable[[int], bytes]) -> None:
-        """Take the next thing that was read of a side."""
+    def receive(self, t: float, side: Side, item: Item, _: Callable[[int], bytes]) -> None:
+        """Receive the next item that was read of a side."""
         match item:
             case RemotingFrame() if item.flag & _REPLY:
                 self._reply(t, side, item)
@@ -233,7 +233,7 @@ class RocketmqConversation:
         name = RESULTS.get(frame.code, f"result {frame.code}")
         login = next((flag for remark, flag in _LOGINS if remark.search(frame.remark)), None)
         key = request.access_key if request else ""
-        said = "" if login else text(frame.remark.replace(key, "***") if key else frame.remark)
+        remark = "" if login else text(frame.remark.replace(key, "***") if key else frame.remark)
         shown = {each: text(frame.fields[each]) for each in _SHOWN if frame.fields.get(each)}
         self._line.frame(
             t,
@@ -244,13 +244,13 @@ class RocketmqConversation:
             body_size=frame.body_size or None,
             to=request.name if request else None,
             code=frame.code or None,
-            text=said or None,
+            text=remark or None,
             headers=shown or None,
             **self._introduced(side, frame),
             opaque=frame.opaque,
         )
         if frame.code not in _ORDINARY:
-            self._refusal(t, side, request, f"{name} (code {frame.code})", frame.code, said, login)
+            self._refusal(t, side, request, f"{name} (code {frame.code})", frame.code, remark, login)
 
     def _introduced(self, side: Side, frame: RemotingFrame) -> dict[str, object]:
         """Return the program of a side, with its first frame."""
@@ -263,7 +263,7 @@ class RocketmqConversation:
     # --- Flags -----------------------------------------------------------------------------------------------------------
 
     def _refusal(
-        self, t: float, side: Side, request: Request | None, name: str, code: int, said: str, login: str | None
+        self, t: float, side: Side, request: Request | None, name: str, code: int, remark: str, login: str | None
     ) -> None:
         """Flag a reply that is no success."""
         if request is None:
@@ -277,16 +277,16 @@ class RocketmqConversation:
         is_long = retry.startswith(RETRY) and len(retry) > LONGEST_TOPIC
         if login:
             self._line.flag(t, login, f"The {side.label} refused the login of {asked} with {name}.", rows)
-        elif is_long and (code == _ILLEGAL or _TOO_LONG.search(said)):
-            self._too_long(t, side, request, retry, "MESSAGE_ILLEGAL" if "MESSAGE_ILLEGAL" in said else name)
+        elif is_long and (code == _ILLEGAL or _TOO_LONG.search(remark)):
+            self._too_long(t, side, request, retry, "MESSAGE_ILLEGAL" if "MESSAGE_ILLEGAL" in remark else name)
         elif code == _NO_TOPIC and request.code == _ROUTE:
             if not request.topic.startswith(RETRY):  # a retry topic is made by the broker, for the group's first member
                 what = f"The {side.label} knows no route to the topic {_short(request.topic)}."
                 self._line.flag(t, "rocketmq.no-route", what, rows, groups=groups)
-        elif request.code == _MEMBERS and "no consumer for this group" in said:
-            pass  # the first member asks before it has said that it is there
+        elif request.code == _MEMBERS and "no consumer for this group" in remark:
+            pass  # the first member asks before it has reported itself
         else:
-            what = f"The {side.label} replied {name} to {asked}{f': {said}' if said else '.'}"
+            what = f"The {side.label} replied {name} to {asked}{f': {remark}' if remark else '.'}"
             self._line.flag(t, _FLAGS.get(code, "rocketmq.error-reply"), what, rows, groups=groups)
 
     def _too_long(self, t: float, side: Side, request: Request, retry: str, name: str) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from steadyworker.diagnosis.catalogue import Entry
-from steadyworker.diagnosis.decoding import Decoding, Unreadable
+from steadyworker.diagnosis.decoding import Decoding, UndecodableSource
 from steadyworker.diagnosis.formats import instant, is_error, lacks_year
 from steadyworker.diagnosis.matching import Matcher
 from steadyworker.diagnosis.records import Cutter, Record
@@ -94,7 +94,7 @@ class Scanner:
         Yield what the catalogue explains in the records that end within this block.
 
         Raises:
-            Unreadable: The block is compressed, and cannot be decompressed.
+            UndecodableSource: The block is compressed, and cannot be decompressed.
         """
         for text in self._decoding.feed(block):
             yield from self._found(self.cutter.feed(text))
@@ -108,13 +108,13 @@ class Scanner:
         Yield what it explains in the rest.
 
         Raises:
-            Unreadable: The source is compressed, and its end is missing; it is raised after what was read.
+            UndecodableSource: The source is compressed, and its end is missing; it is raised after what was read.
         """
-        unreadable: Unreadable | None = None
+        unreadable: UndecodableSource | None = None
         try:
             for text in self._decoding.end():
                 yield from self._found(self.cutter.feed(text))
-        except Unreadable as error:
+        except UndecodableSource as error:
             unreadable = error
         yield from self._found(self.cutter.end())
         if unreadable:
@@ -126,13 +126,13 @@ class Scanner:
 
         Raises:
             OSError: The source cannot be read further.
-            Unreadable: It is compressed, and cannot be decompressed further.
+            UndecodableSource: It is compressed, and cannot be decompressed further.
                 Both are raised after what was read.
         """
         try:
             for block in blocks:
                 yield from self.feed(block)
-        except (OSError, Unreadable):
+        except (OSError, UndecodableSource):
             yield from self._found(self.cutter.end())
             raise
         yield from self.end()

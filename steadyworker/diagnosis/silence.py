@@ -42,7 +42,7 @@ class Silence:
             return float("inf")
         return self.last + self.allowed + max(_SLACK, self.allowed / 10)
 
-    def heard(self, t: float) -> float:
+    def received(self, t: float) -> float:
         """Note a byte, and return the length of the silence before it if it was too long; else 0."""
         length, late = t - self.last, self.late or t > self.limit
         self.last, self.late = t, False

@@ -72,7 +72,7 @@ class StompReader:
         self._flaws: Counter[str] = Counter()
 
     def feed(self, data: bytes) -> list[Item]:
-        """Take the next bytes of this direction, and return what they complete."""
+        """Read the next bytes of this direction, and return the items that they complete."""
         items: list[Item] = []
         at, end = 0, len(data)
         while at < end and not self.blind:
@@ -89,7 +89,7 @@ class StompReader:
         return items
 
     def end(self) -> list[Item]:
-        """Take note that the stream ended: return a flaw if it ended inside a frame."""
+        """Return a flaw if the stream, which has ended, ended inside a frame."""
         items: list[Item] = []
         if not self.blind and (frame := self._frame) is not None:
             came = self._offset - frame.offset

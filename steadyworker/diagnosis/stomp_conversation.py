@@ -1,4 +1,4 @@
-"""What both sides of a STOMP connection say to each other: the events of its frames, and the flags."""
+"""The conversation of a STOMP connection: the events of the frames of both sides, and the flags."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _FLAWS = {
     "bad-escape": "stomp.undefined-escape",
 }
 _SPELLED = {"http", "tls", "amqp", "amqp-1.0"}
-_TAKEN = re.compile(r"[Cc]lient:? (?P<id>.*?) already connected from (?P<where>\S+)|InvalidClientID")
+_ID_IN_USE = re.compile(r"[Cc]lient:? (?P<id>.*?) already connected from (?P<where>\S+)|InvalidClientID")
 _CONNECTS = {"CONNECT", "STOMP"}
 _MOST_MESSAGES = 20_000
 
 
 @dataclass(slots=True)
-class Subscription:
+class TracedSubscription:
     """A subscription, and the messages of it that wait for an ACK: by the id that an ACK names."""
 
     destination: str
@@ -57,13 +57,13 @@ class StompConversation:
         self._asked = (0.0, 0.0)  # the client's header heart-beat, in seconds
         self._ends = {Side.CLIENT: -1, Side.BROKER: -1}  # of the last frame, which an end of line may follow
         self._beat: dict[Side, float | None] = dict.fromkeys(Side)  # the last heartbeat with nothing behind it
-        self._subscriptions: dict[str, Subscription] = {}
+        self._subscriptions: dict[str, TracedSubscription] = {}
         self._settled: OrderedDict[str, None] = OrderedDict()
         self._begun = False
         self._connected = False
 
     def missed(self, side: Side) -> StompReader:
-        """Take note that bytes of a side were not read, and return the reader with which it goes on."""
+        """Note that bytes of a side were not read, and return the reader with which it goes on."""
         self._sure = False
         version = self.readers[side].version
         reader = self.readers[side] = StompReader()
@@ -71,12 +71,12 @@ class StompConversation:
         return reader
 
     def forget(self) -> None:
-        """Take note that the connection is closed: its client id is free."""
+        """Note that the connection is closed: its client id is free."""
         for client_id in [each for each, line in self._client_ids.items() if line is self._line]:
             del self._client_ids[client_id]
 
-    def take(self, t: float, side: Side, item: Item, _: Callable[[int], bytes]) -> None:
-        """Take the next thing that was read of a side."""
+    def receive(self, t: float, side: Side, item: Item, _: Callable[[int], bytes]) -> None:
+        """Receive the next item that was read of a side."""
         match item:
             case StompFrame():
                 self._beat[side] = None
@@ -178,7 +178,7 @@ class StompConversation:
         if self._sure and name in self._subscriptions:
             what = f"The client subscribed to {text(destination)} with the id {text(name)!r}, which another subscription of this connection has."
             self._line.flag(t, "stomp.duplicate-subscription", what, [{"subscription": text(name)}])
-        self._subscriptions[name] = Subscription(destination, frame.headers.get("ack", "auto"))
+        self._subscriptions[name] = TracedSubscription(destination, frame.headers.get("ack", "auto"))
 
     def _unsubscribe(self, t: float, frame: StompFrame) -> None:
         name = frame.headers.get("id", frame.headers.get("destination", ""))
@@ -215,7 +215,7 @@ class StompConversation:
             what = f"The client sent {frame.command} for the message {text(name)} a second time."
             self._line.flag(t, "stomp.double-ack", what, [{"frame": frame.command, "message": text(name)}])
 
-    def _settle(self, subscription: Subscription, name: str) -> None:
+    def _settle(self, subscription: TracedSubscription, name: str) -> None:
         del subscription.waiting[name]
         self._settled[name] = None
         if len(self._settled) > _MOST_MESSAGES:
@@ -232,10 +232,10 @@ class StompConversation:
     # --- Errors ----------------------------------------------------------------------------------------------------------
 
     def _error(self, t: float, frame: StompFrame) -> None:
-        said = text(frame.headers.get("message", "without a message"))
-        found = _TAKEN.search(said)
+        reason = text(frame.headers.get("message", "without a message"))
+        found = _ID_IN_USE.search(reason)
         if not found:
-            self._line.flag(t, "stomp.error-frame", f"The broker sent ERROR: {said}", unless_flagged=True)
+            self._line.flag(t, "stomp.error-frame", f"The broker sent ERROR: {reason}", unless_flagged=True)
             return
         client_id = found["id"] or ""
         holder = self._client_ids.get(client_id)

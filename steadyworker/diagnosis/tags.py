@@ -9,8 +9,8 @@ MOST_RUNS = 4_096
 """The largest number of runs of waiting tags; beyond it, the oldest two become one."""
 
 
-class Settled(Enum):
-    """What an acknowledgement did."""
+class AckResult(Enum):
+    """The effect of an acknowledgement."""
 
     NOW = auto()
     BEFORE = auto()
@@ -52,15 +52,15 @@ class Tags:
             self.waiting += self._starts[1] - self._ends[0]
             del self._ends[0], self._starts[1]
 
-    def settle(self, tag: int, *, multiple: bool = False) -> Settled:
+    def settle(self, tag: int, *, multiple: bool = False) -> AckResult:
         """Note an acknowledgement; with `multiple` of all tags up to this one, and of all tags if it is 0."""
         if multiple:
-            return self._settle_all(tag or self.highest) if tag or self.waiting else Settled.NOW
+            return self._settle_all(tag or self.highest) if tag or self.waiting else AckResult.NOW
         if not 0 < tag <= self.highest:
-            return Settled.UNKNOWN
+            return AckResult.UNKNOWN
         run = bisect_left(self._ends, tag + 1)
         if run == len(self._starts) or self._starts[run] > tag:
-            return Settled.BEFORE
+            return AckResult.BEFORE
         start, end = self._starts[run], self._ends[run]
         self.waiting -= 1
         if start == tag:
@@ -72,11 +72,11 @@ class Tags:
             self._ends.insert(run, tag)
         if self._starts[run] == self._ends[run]:
             del self._starts[run], self._ends[run]
-        return Settled.NOW
+        return AckResult.NOW
 
-    def _settle_all(self, tag: int) -> Settled:
+    def _settle_all(self, tag: int) -> AckResult:
         if tag > self.highest:
-            return Settled.UNKNOWN
+            return AckResult.UNKNOWN
         settled = False
         while self._starts and self._starts[0] <= tag:
             settled = True
@@ -87,7 +87,7 @@ class Tags:
             else:
                 self._starts[0] = until
                 break
-        return Settled.NOW if settled else Settled.BEFORE
+        return AckResult.NOW if settled else AckResult.BEFORE
 
     def requeued(self) -> None:
         """Note that all waiting messages went back to their queues: each comes again with a new tag."""

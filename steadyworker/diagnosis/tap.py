@@ -3,13 +3,13 @@ The way of copied bytes from the relay to the reader, which is another process.
 
 The relay receives bytes into a ring of shared memory and sends them on from there, so that the copy costs it nothing.
 Then it writes a record of 28 bytes into a pipe: which connection, which side, when, and where in the ring.
-The reader reads the record, looks at the bytes, and frees their place.
+The reader reads the record, reads the bytes, and frees their place.
 
     relay    recv into the ring -> send on -> record into the pipe
     reader   record from the pipe -> bytes in the ring -> place freed
 
 The relay never waits for the reader.
-If the ring or the pipe is full, bytes pass without being read, and a later record says how many.
+If the ring or the pipe is full, bytes pass without being read, and a later record has their number.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class What(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class TapRecord:
     """
     One record: bytes that passed (`data`), how many were not copied (`size`), or what else happened (`facts`).
 
@@ -102,7 +102,7 @@ class Record:
 
 
 class Ring:
-    """Shared memory, with a counter of the bytes that the reader has freed, ever."""
+    """Shared memory, with a counter of all bytes that the reader has freed."""
 
     def __init__(self, size: int = RING) -> None:
         self.size = size
@@ -116,7 +116,7 @@ class Ring:
             self._memory.madvise(_MADV_POPULATE_WRITE)
 
 
-class Writer:
+class TapWriter:
     """The relay's end of the tap."""
 
     def __init__(self, ring: Ring, pipe: int) -> None:
@@ -148,16 +148,16 @@ class Writer:
         return ring.view[at : at + CHUNK]
 
     def data(self, link: int, side: int, t: float, size: int) -> None:
-        """Tell the reader that bytes were received at the place that `room` returned."""
+        """Report to the reader that bytes were received at the place that `room` returned."""
         self._owed += _HEAD.pack(What.DATA, side, 0, link, t, self._head, size)
         self._head += size
 
     def skipped(self, link: int, side: int, t: float, size: int) -> None:
-        """Tell the reader how many bytes passed without being copied."""
+        """Report to the reader how many bytes passed without being copied."""
         self._owed += _HEAD.pack(What.SKIPPED, side, 0, link, t, size, 0)
 
     def note(self, what: What, link: int, side: int, t: float, **facts: Any) -> None:
-        """Tell the reader anything else."""
+        """Report anything else to the reader."""
         payload = msgspec.json.encode(facts)
         self._owed += _HEAD.pack(what, side, 0, link, t, 0, len(payload)) + payload
 
@@ -177,7 +177,7 @@ class Writer:
         self.flush()
 
 
-class Reader:
+class TapReader:
     """
     The reader's end of the tap; `at_end` when the relay has ended.
 
@@ -190,7 +190,7 @@ class Reader:
         self._unread = bytearray()
         self.at_end = False
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Iterator[TapRecord]:
         """Wait for records, and yield those that are there; the bytes of one are there until the next is asked for."""
         got = os.read(self._pipe, _PIPE)
         if not got:
@@ -204,7 +204,7 @@ class Reader:
             if what == What.DATA:
                 at += _HEAD.size
                 start = place % self._ring.size
-                yield Record(What.DATA, link, _SIDES[side], t, self._ring.view[start : start + size])
+                yield TapRecord(What.DATA, link, _SIDES[side], t, self._ring.view[start : start + size])
                 self._ring.freed[0] = place + size
                 continue
             if len(unread) - at < _HEAD.size + size:
@@ -212,7 +212,7 @@ class Reader:
             payload = bytes(unread[at + _HEAD.size : at + _HEAD.size + size])
             at += _HEAD.size + size
             facts = msgspec.json.decode(payload) if payload else {}
-            yield Record(What(what), link, _SIDES[side], t, size=place, facts=facts)
+            yield TapRecord(What(what), link, _SIDES[side], t, size=place, facts=facts)
         del unread[:at]
 
 

@@ -49,7 +49,7 @@ class Terminal:
             live = f": connect the client to {event['listen']}; Ctrl-C ends the trace."
             self._write(f"{event['listen']} → {event['to']}{'' if event.get('capture') else live}")
         elif kind == "end":
-            self._say_left_out()
+            self._report_left_out()
             for line in totals(event):
                 self._write(line)
         elif kind == "flag":
@@ -57,7 +57,7 @@ class Terminal:
         elif self._frames or kind in _FEW:
             second = int(event["t"])
             if second != self._second:
-                self._say_left_out()
+                self._report_left_out()
                 self._second, self._lines = second, 0
             self._lines += 1
             if self._lines > MOST_LINES and kind not in _FEW:
@@ -65,7 +65,7 @@ class Terminal:
             else:
                 self._write(f"{_start(event)} {_title(event):<{_NAME}} {_details(event)}".rstrip())
 
-    def _say_left_out(self) -> None:
+    def _report_left_out(self) -> None:
         if self._left_out:
             self._write(
                 click.style(

@@ -54,7 +54,7 @@ class Sighting:
 
 
 @dataclass(slots=True)
-class Step:
+class TimelineStep:
     """
     A line of a time line: a sighting, the number of times that it was seen, and the last of them.
 
@@ -98,14 +98,14 @@ class Incident:
         shown: The number of steps that a reader has been shown.
     """
 
-    steps: list[Step] = field(default_factory=list)
+    steps: list[TimelineStep] = field(default_factory=list)
     ids: set[str] = field(default_factory=set)
     keys: dict[str, set[str]] = field(default_factory=dict)
     left_out: int = 0
     touched: float = 0.0
     shown: int = 0
 
-    def in_order(self) -> list[Step]:
+    def in_order(self) -> list[TimelineStep]:
         """Return the steps by their time; a step without a time stays behind the one that was read before it."""
         times: list[float] = []
         for step in self.steps:
@@ -114,7 +114,7 @@ class Incident:
 
 
 @dataclass(slots=True)
-class Finding:
+class LogFinding:
     """
     All incidents with the same root entry.
 
@@ -141,7 +141,7 @@ class Timelines:
     """The open incidents, and the findings that came of all incidents."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
-        self.findings: dict[str, Finding] = {}
+        self.findings: dict[str, LogFinding] = {}
         self._causes = _closure({entry.id: entry.follows for entry in entries})
         self._related = {identity: {identity, *causes} for identity, causes in self._causes.items()}
         for identity, causes in self._causes.items():
@@ -174,13 +174,13 @@ class Timelines:
         """Close and return all open incidents, the oldest first."""
         return [self._close(incident) for incident in self._open.copy()]
 
-    def root(self, incident: Incident) -> Step:
+    def root(self, incident: Incident) -> TimelineStep:
         """Return the step that follows from no other step: the first one that is an error, else the first one."""
         roots = [step for step in incident.in_order() if not self._causes[step.seen.entry.id] & incident.ids]
         candidates = roots or incident.in_order()
         return next((step for step in candidates if step.seen.entry.severity == "error"), candidates[0])
 
-    def of(self, incident: Incident) -> Finding:
+    def of(self, incident: Incident) -> LogFinding:
         """Return the finding of this incident as it would be if nothing else had happened."""
         return _counted(None, incident, self.root(incident))
 
@@ -230,7 +230,7 @@ def _join(incident: Incident, seen: Sighting) -> None:
             break
     else:
         if len(incident.steps) < _MOST_STEPS:
-            incident.steps.append(Step(seen, seen))
+            incident.steps.append(TimelineStep(seen, seen))
             incident.ids.add(seen.entry.id)
         else:
             incident.left_out += 1
@@ -240,10 +240,10 @@ def _join(incident: Incident, seen: Sighting) -> None:
             values.add(value)
 
 
-def _counted(finding: Finding | None, incident: Incident, root: Step) -> Finding:
+def _counted(finding: LogFinding | None, incident: Incident, root: TimelineStep) -> LogFinding:
     """Return the finding with one more incident."""
     if finding is None:
-        finding = Finding(root.seen.entry, incident, root.seen, root.seen, root.last)
+        finding = LogFinding(root.seen.entry, incident, root.seen, root.seen, root.last)
     elif len(incident.steps) > len(finding.example.steps):
         finding.example, finding.root = incident, root.seen
     finding.first = min(finding.first, root.seen, key=_order)

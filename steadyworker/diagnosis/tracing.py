@@ -5,7 +5,7 @@ A trace: the relay in a process of its own, and what this process reads of it.
         while tracing.step():
             ...
 
-`step` returns after some records, or after a short time without any, so that the caller can look at its own limits.
+`step` returns after some records, or after a short time without any, so that the caller can check its own limits.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from typing import Self
 from steadyworker.clock import Clock
 from steadyworker.diagnosis.amqp import AmqpReader
 from steadyworker.diagnosis.conversation import NOT_READ, Conversation, Known
-from steadyworker.diagnosis.relay import Relay, Target
-from steadyworker.diagnosis.tap import Reader, Record, Ring, What, Writer, pipe
+from steadyworker.diagnosis.relay import BrokerTarget, Relay
+from steadyworker.diagnosis.tap import Ring, TapReader, TapRecord, TapWriter, What, pipe
 from steadyworker.diagnosis.wire import Wire
 
 TICK = 0.25
@@ -34,7 +34,7 @@ TICK = 0.25
 
 _NICE = 10
 _FAILED = 70
-_ACTIONS: Mapping[What, Callable[[Conversation, Record], None]] = {
+_ACTIONS: Mapping[What, Callable[[Conversation, TapRecord], None]] = {
     What.DATA: lambda it, record: it.data(record.t, record.side, record.data),
     What.SKIPPED: lambda it, record: it.missed(record.t, record.side, record.size, record.facts.get("why", NOT_READ)),
     What.CONNECTED: lambda it, record: it.connected(record.t, record.facts),
@@ -49,7 +49,7 @@ _ACTIONS: Mapping[What, Callable[[Conversation, Record], None]] = {
 
 
 class Conversations:
-    """All connections of a trace, by number; it takes records in the order of their time."""
+    """All connections of a trace, by number; it receives records in the order of their time."""
 
     def __init__(self, wire: Wire, known: Known) -> None:
         self._wire = wire
@@ -57,8 +57,8 @@ class Conversations:
         self._open: dict[int, Conversation] = {}
         self._next_tick = 0.0
 
-    def take(self, record: Record) -> None:
-        """Take the next record."""
+    def receive(self, record: TapRecord) -> None:
+        """Receive the next record."""
         if record.t >= self._next_tick:
             self.tick(record.t)
         if record.what is What.OPENED:
@@ -72,7 +72,7 @@ class Conversations:
                 del self._open[record.link]
 
     def tick(self, t: float) -> None:
-        """Look at the silences of all connections."""
+        """Check the silences of all connections."""
         self._next_tick = t + TICK
         for conversation in self._open.values():
             if conversation.due() <= t:
@@ -97,7 +97,9 @@ class Tracing:
         RelayFailed: The relay's process ended by an error of its own.
     """
 
-    def __init__(self, listener: socket.socket, target: Target, conversations: Conversations, clock: Clock) -> None:
+    def __init__(
+        self, listener: socket.socket, target: BrokerTarget, conversations: Conversations, clock: Clock
+    ) -> None:
         self._conversations = conversations
         self._clock = clock
         ring = Ring()
@@ -109,14 +111,14 @@ class Tracing:
         if not self._pid:
             ring.populate()
             _be_relay(
-                lambda: Relay(listener, target, Writer(ring, writes), control, clock.monotonic).run(),
+                lambda: Relay(listener, target, TapWriter(ring, writes), control, clock.monotonic).run(),
                 (reads, self._control),
             )
         for end in (writes, control):
             os.close(end)
         listener.close()
         self._pipe = reads
-        self._reader = Reader(ring, reads)
+        self._reader = TapReader(ring, reads)
         with suppress(OSError):
             os.nice(_NICE)  # where cores are scarce, the relay, the client and the broker come first
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # it interrupts none of them when it wakes
@@ -134,7 +136,7 @@ class Tracing:
         ready, _, _ = select.select([self._pipe], [], [], TICK)
         if ready:
             for record in self._reader.records():
-                self._conversations.take(record)
+                self._conversations.receive(record)
         else:
             self._conversations.tick(self._clock.monotonic())
         return not self._reader.at_end
@@ -175,7 +177,7 @@ def _be_relay(run: Callable[[], None], not_mine: tuple[int, ...]) -> None:
         code = 0
     except BrokenPipeError:
         code = 0  # the other process was killed
-    except BaseException:  # noqa: BLE001 - the process ends here, and says why
+    except BaseException:  # noqa: BLE001 - the process ends here, and reports why
         traceback.print_exc()
     finally:
         os._exit(code)

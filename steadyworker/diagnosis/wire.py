@@ -7,7 +7,7 @@ Each event is one JSON object; the first line of a trace has the kind `trace`.
 
 `t` is in seconds since the trace began; `from` is `client`, `broker`, or `trace` for what the trace itself noticed.
 
-| kind | what it tells |
+| kind | what it reports |
 |---|---|
 | `open` | a client connected: the addresses of both ends, TLS |
 | `header` | a protocol header of AMQP |
@@ -119,7 +119,7 @@ FLAGS: Mapping[str, Level] = {
     "stomp.unknown-subscription": "error",
     "trace.unparsable": "warning",
 }
-"""Every id that a flag can have, with its level if nothing else is said; each is an entry of the catalogue."""
+"""Every id that a flag can have, with its usual level; each is an entry of the catalogue."""
 
 
 class Wire:
@@ -183,7 +183,7 @@ class Wire:
         )
 
     def forget(self, conn: int) -> None:
-        """Forget what was counted of a connection that has ended; say how many of its flags were not listed."""
+        """Forget what was counted of a connection that has ended; report how many of its flags were not listed."""
         for shown in [key for key in self._shown if key[0] == conn]:
             left_out = self._shown.pop(shown) - MOST_FLAGS
             if left_out > 0:

@@ -11,7 +11,7 @@ from steadyworker.exports.sources import Row
 from steadyworker.exports.values import text
 
 
-class LineWriter:
+class RowLineWriter:
     """
     Writes each row as one line (`formats.Writer`).
 

@@ -39,8 +39,8 @@ from steadyworker.errors import ExportError, ExportRejected, Interrupt, TargetEx
 from steadyworker.export import Services
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.stage import (
+    ExportTarget,
     StagingDir,
-    Target,
     drop_incomplete,
     make_folder,
     new_stage,
@@ -59,7 +59,7 @@ _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUP
 def publish(
     services: Services,
     to: str | os.PathLike[str],
-    write: Callable[[Target, StagingDir], Manifest],
+    write: Callable[[ExportTarget, StagingDir], Manifest],
     *,
     if_exists: str = "fail",
 ) -> Manifest:
@@ -84,7 +84,7 @@ def publish(
         Interrupt: The run must end; the file is published only if the interrupt came after the link.
             If the job is cancelled, its staging folders are removed.
     """
-    target = Target.of(to)
+    target = ExportTarget.of(to)
     if if_exists not in _IF_EXISTS:
         raise ExportRejected(f"Expected if_exists out of {', '.join(_IF_EXISTS)}, got {if_exists!r}: correct it.")
     replace = if_exists == "replace-own"
@@ -98,7 +98,7 @@ def publish(
         ) from error
     reap(target.folder, services.ended)
     try:
-        return look(target, services, replace=replace) or _make(target, services, write, replace=replace)
+        return publish_completed(target, services, replace=replace) or _make(target, services, write, replace=replace)
     except Interrupt as interrupt:
         if interrupt.reason == "cancelled":
             # An interrupt can come between the two links; without its manifest, the file would belong to no job.
@@ -109,7 +109,7 @@ def publish(
 
 
 def _make(
-    target: Target, services: Services, write: Callable[[Target, StagingDir], Manifest], *, replace: bool
+    target: ExportTarget, services: Services, write: Callable[[ExportTarget, StagingDir], Manifest], *, replace: bool
 ) -> Manifest:
     """Write a stage of this run, and publish it."""
     services.staged(target.folder)
@@ -132,7 +132,7 @@ def _make(
     return commit(target, services, stage, replace=replace)
 
 
-def look(target: Target, services: Services, *, replace: bool = False) -> Manifest | None:
+def publish_completed(target: ExportTarget, services: Services, *, replace: bool = False) -> Manifest | None:
     """
     Publish the file that an earlier run of this job completed, and return its manifest.
 
@@ -156,7 +156,7 @@ def look(target: Target, services: Services, *, replace: bool = False) -> Manife
     return None
 
 
-def commit(target: Target, services: Services, stage: StagingDir, *, replace: bool = False) -> Manifest:
+def commit(target: ExportTarget, services: Services, stage: StagingDir, *, replace: bool = False) -> Manifest:
     """
     Publish a complete stage, and return the manifest of the file at the target.
 
@@ -186,13 +186,13 @@ def commit(target: Target, services: Services, stage: StagingDir, *, replace: bo
             f"export to another folder. The finished file is at {stage.data}."
         ) from error
     manifest = _finish(target, services, replace=replace)
-    # `look` must not save this state: by then the export state can hold the position of the job's next file.
+    # `publish_completed` must not save this state: by then the export state can hold the position of the job's next file.
     services.save_export_state(msgspec.json.encode({"committed": target.path.name, "sha256": manifest.sha256}))
     remove_stages(target, services.uid)
     return manifest
 
 
-def _finish(target: Target, services: Services, *, replace: bool) -> Manifest:
+def _finish(target: ExportTarget, services: Services, *, replace: bool) -> Manifest:
     """
     Return the manifest of this job's file at the target; link the manifest first if it is missing.
 
@@ -220,7 +220,7 @@ def _finish(target: Target, services: Services, *, replace: bool) -> Manifest:
     return manifest
 
 
-def _finish_own(target: Target, services: Services, *, replace: bool) -> Manifest | None:
+def _finish_own(target: ExportTarget, services: Services, *, replace: bool) -> Manifest | None:
     """Link the manifest of the file that one of this job's stages has linked to the target; None without such a file."""
     for stage in stages(target, services.uid):
         manifest = stage.read()
@@ -231,7 +231,7 @@ def _finish_own(target: Target, services: Services, *, replace: bool) -> Manifes
     return None
 
 
-def _is_earlier(target: Target, services: Services) -> bool:
+def _is_earlier(target: ExportTarget, services: Services) -> bool:
     """Return whether the target has the file of an earlier job with this job's queue and key, as that job has made it."""
     manifest = _manifest_at(target.manifest)
     if manifest is None or manifest.uid == services.uid or not _same_key(manifest, services):
@@ -253,7 +253,7 @@ def _link_over(stage: StagingDir, source: Path, to: Path) -> None:
     again.replace(to)
 
 
-def _link_manifest(stage: StagingDir, target: Target, services: Services, *, replace: bool) -> None:
+def _link_manifest(stage: StagingDir, target: ExportTarget, services: Services, *, replace: bool) -> None:
     """Link the manifest next to the target; replace a manifest of this job, or of one whose file this job may replace."""
     try:
         os.link(stage.manifest, target.manifest)

@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
 from steadyworker.errors import ExportRejected
-from steadyworker.exports.cells import Cells, LineWriter
+from steadyworker.exports.cells import Cells, RowLineWriter
 from steadyworker.exports.jsonl import JsonLines, check_compression
 from steadyworker.exports.packed import Gzip
 from steadyworker.exports.parquet import Out, Parquet
 from steadyworker.exports.patterns import DATE, MOMENT, UTC, check_pattern, check_zone, date_texts, moment_texts
 from steadyworker.exports.sources import Row
-from steadyworker.exports.stage import Target
+from steadyworker.exports.stage import ExportTarget
 from steadyworker.exports.values import TEXTS
 
 __all__ = ["Csv", "Format", "JsonLines", "Parquet", "Writer", "format_of", "packed"]
@@ -194,7 +194,7 @@ class Csv:
         if len(columns) == 1 and not self.null:
             cells[type(None)] = lambda _: '""'
         delimiter = self.delimiter
-        return LineWriter(
+        return RowLineWriter(
             out, columns, lambda row: delimiter.join([cells[type(value)](value) for value in row]), self.text
         )
 
@@ -242,7 +242,7 @@ def packed(out: Out, form: Format) -> Iterator[Out]:
         body.close()
 
 
-def format_of(target: Target, wanted: object | None) -> Format:
+def format_of(target: ExportTarget, wanted: object | None) -> Format:
     """
     Return the `wanted` format, or else the format of the file name's ending; `.gz` at the end adds compression.
 

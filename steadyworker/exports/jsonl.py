@@ -16,7 +16,7 @@ from json.encoder import encode_basestring
 from typing import Any, ClassVar, Literal
 
 from steadyworker.errors import ExportRejected
-from steadyworker.exports.cells import Cells, LineWriter
+from steadyworker.exports.cells import Cells, RowLineWriter
 from steadyworker.exports.parquet import Out
 from steadyworker.exports.sources import Row
 from steadyworker.exports.values import TEXTS, text
@@ -60,7 +60,7 @@ class JsonLines:
         """Return the text of a value."""
         return text(value)
 
-    def writer(self, out: Out, columns: Sequence[str], schema: Callable[[], Any]) -> LineWriter:  # noqa: ARG002 - for Parquet
+    def writer(self, out: Out, columns: Sequence[str], schema: Callable[[], Any]) -> RowLineWriter:  # noqa: ARG002 - for Parquet
         """Return a writer of rows."""
         names = [name + ":" for name in map(escaped, columns)]
         cells = Cells(
@@ -78,7 +78,7 @@ class JsonLines:
                 "{" + ",".join([name + cells[type(value)](value) for name, value in zip(names, row, strict=True)]) + "}"
             )
 
-        return LineWriter(out, columns, line)
+        return RowLineWriter(out, columns, line)
 
 
 def check_compression(compression: object) -> None:

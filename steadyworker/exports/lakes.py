@@ -1,5 +1,5 @@
 """
-Tables of Delta, Iceberg and Hudi: folders of data files, with a log that says which rows are valid.
+Tables of Delta, Iceberg and Hudi: folders of data files, with a log that lists the valid files.
 
 An export that reads only the data files contains rows that were deleted or replaced.
 So an export refuses each path to a folder or file of such a table.

@@ -128,8 +128,8 @@ def plain(parameters: Mapping[str, Any]) -> dict[str, Any]:
         ExportRejected: A text has a lone surrogate.
     """
     with valid_unicode():
-        told: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(parameters, enc_hook=str))
-    return told
+        values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(parameters, enc_hook=str))
+    return values
 
 
 @contextmanager

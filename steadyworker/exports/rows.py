@@ -29,7 +29,7 @@ from steadyworker.exports.formats import Format, Writer, format_of, packed
 from steadyworker.exports.hashed import HashedFile
 from steadyworker.exports.manifest import Manifest, Total, plain, timestamp, valid_unicode, versions
 from steadyworker.exports.sources import Row, Source, check_columns, columns_of
-from steadyworker.exports.stage import StagingDir, Target, drop_incomplete, stage_of, sync_folder
+from steadyworker.exports.stage import ExportTarget, StagingDir, drop_incomplete, stage_of, sync_folder
 from steadyworker.exports.totals import Totals
 
 _CHUNK_ROWS = 1_000
@@ -42,7 +42,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True, tag="rows"):
     The saved position of a `RowExport`, stored in the export state.
 
     Attributes:
-        target: `Target.digest` of the current file; a job can export several files, but has one export state.
+        target: `ExportTarget.digest` of the current file; a job can export several files, but has one export state.
         asked: The hash of the request; an export with a changed request starts from the first row.
         fence: The fence of the run that wrote the bytes; it is part of the stage's path.
         rows: The number of rows that are saved.
@@ -114,7 +114,7 @@ class RowExport:
             ExportError: The export is not possible now.
             Interrupt: The run must end; the position is saved.
         """
-        chosen = format_of(Target.of(to), format)
+        chosen = format_of(ExportTarget.of(to), format)
         sums = partial(Totals, totals=totals, by=by, text=chosen.text)
         if self.columns is not None:
             sums(self.columns)  # raises before the first row if `totals` or `by` is invalid
@@ -125,7 +125,7 @@ class RowExport:
             )
         digest = hashlib.sha256(asked).hexdigest()[:16]
         run = partial(
-            _Run, export=self, services=services, chosen=chosen, totals=sums, asked=digest, clock=SystemClock()
+            _RowRun, export=self, services=services, chosen=chosen, totals=sums, asked=digest, clock=SystemClock()
         )
         return publish(services, to, lambda target, stage: run(target, stage).write(), if_exists=if_exists)
 
@@ -134,12 +134,12 @@ class RowExport:
         return self.rows(start) if callable(self.rows) else self.rows
 
 
-class _Run:
+class _RowRun:
     """One run of one export, in its stage."""
 
     def __init__(
         self,
-        target: Target,
+        target: ExportTarget,
         stage: StagingDir,
         *,
         export: RowExport,

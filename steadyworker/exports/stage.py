@@ -39,13 +39,13 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ExportTarget:
     """The file that an export makes: an absolute path with a name that is valid in any file system and log line."""
 
     path: Path
 
     @classmethod
-    def of(cls, to: str | os.PathLike[str]) -> Target:
+    def of(cls, to: str | os.PathLike[str]) -> ExportTarget:
         """
         Check a user's path and return it as a target; a relative path starts at the working directory.
 
@@ -138,12 +138,12 @@ class StagingDir:
         remove_empty(self.path)
 
 
-def stage_of(target: Target, uid: str, fence: int) -> StagingDir:
+def stage_of(target: ExportTarget, uid: str, fence: int) -> StagingDir:
     """Return this run's stage for this target; it may not exist yet."""
     return StagingDir(target.folder / STAGES / uid / str(fence) / target.digest, fence)
 
 
-def new_stage(target: Target, uid: str, fence: int) -> StagingDir:
+def new_stage(target: ExportTarget, uid: str, fence: int) -> StagingDir:
     """Create this run's stage, empty and durable; an earlier stage of the same run is removed."""
     stage = stage_of(target, uid, fence)
     stage.remove()
@@ -168,20 +168,20 @@ def remove_empty(path: Path) -> None:
                 return
 
 
-def stages(target: Target, uid: str) -> list[StagingDir]:
+def stages(target: ExportTarget, uid: str) -> list[StagingDir]:
     """Return the stages that runs of this job have left for this target, newest fence first."""
     paths = (target.folder / STAGES / uid).glob(f"*/{target.digest}")
     found = [StagingDir(path, int(path.parent.name)) for path in paths if path.parent.name.isdecimal()]
     return sorted(found, key=lambda stage: stage.fence, reverse=True)
 
 
-def remove_stages(target: Target, uid: str) -> None:
+def remove_stages(target: ExportTarget, uid: str) -> None:
     """Remove the stages of all runs of this job for this target."""
     for stage in stages(target, uid):
         stage.remove()
 
 
-def drop_incomplete(target: Target, uid: str, before: int) -> None:
+def drop_incomplete(target: ExportTarget, uid: str, before: int) -> None:
     """Remove the incomplete stages of this job's runs with a fence below `before`."""
     for stage in stages(target, uid):
         if stage.fence < before and stage.read() is None:

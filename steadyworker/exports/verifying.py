@@ -25,7 +25,7 @@ from steadyworker.exports.values import text
 
 Groups = dict[tuple[str | None, ...], list[Decimal]]
 _EXACT = Context(prec=200, traps=[Inexact, InvalidOperation])
-_TOLD = 5  # the most differences that an error lists
+_LISTED = 5  # the most differences that an error lists
 
 
 def verify(path: str | os.PathLike[str], *, source: Iterable[Sequence[object]] | None = None) -> Manifest:
@@ -48,9 +48,9 @@ def verify(path: str | os.PathLike[str], *, source: Iterable[Sequence[object]] |
     manifest = Manifest.load(manifest_path(file))
     try:
         wrong = _bytes_differ(file, manifest) or _rows_differ(file, manifest)
-        says = "manifest"
+        other = "manifest"
         if source is not None and not wrong:
-            wrong, says = _source_differs(manifest, source), "source"
+            wrong, other = _source_differs(manifest, source), "source"
     except FileNotFoundError as error:
         raise ExportError(
             f"Expected {file}, which has a manifest, got no such file: move it back next to its manifest."
@@ -63,8 +63,8 @@ def verify(path: str | os.PathLike[str], *, source: Iterable[Sequence[object]] |
             f"Expected {file} to be {kind}, as in its manifest, got: {error!s:.500}: export it again."
         ) from error
     if wrong:
-        more = [f"and {len(wrong) - _TOLD} more"] if len(wrong) > _TOLD else []
-        raise ExportError(f"{file} differs from its {says}: {'; '.join(wrong[:_TOLD] + more)}. Export it again.")
+        more = [f"and {len(wrong) - _LISTED} more"] if len(wrong) > _LISTED else []
+        raise ExportError(f"{file} differs from its {other}: {'; '.join(wrong[:_LISTED] + more)}. Export it again.")
     return manifest
 
 
@@ -97,7 +97,7 @@ def _rows_differ(file: Path, manifest: Manifest) -> list[str]:
                     _number(cell) if cell not in (None, "", nothing) else Decimal(0) for cell in cells[len(by) :]
                 ]
                 _add(found, [_shown(cell, nothing) for cell in cells[: len(by)]], [Decimal(1), *numbers])
-        expected = _told(manifest)
+        expected = _totals(manifest)
     wrong = [] if rows == manifest.rows else [f"expected {manifest.rows} rows, got {rows}"]
     return wrong + list(_differences(["rows", *summed], expected, found))
 
@@ -119,18 +119,18 @@ def _source_differs(manifest: Manifest, source: Iterable[Sequence[object]]) -> l
             numbers = [Decimal(0) if number is None else Decimal(str(number)) for number in row[by:]]
             _add(found, [_shown(cell, nothing) for cell in row[:by]], numbers)
         whole: Groups = {(): [Decimal(manifest.rows)]}
-        expected = _told(manifest) if manifest.totals else whole
+        expected = _totals(manifest) if manifest.totals else whole
         return list(_differences(names, found, expected))
 
 
-def _told(manifest: Manifest) -> Groups:
+def _totals(manifest: Manifest) -> Groups:
     """Return the manifest's totals by group."""
     nothing = manifest.format.get("null", "")
-    told: Groups = {}
+    totals: Groups = {}
     for total in manifest.totals:
         group = [_shown(cell, nothing) for cell in total.by.values()]
-        _add(told, group, [Decimal(total.rows), *map(Decimal, total.sums.values())])
-    return told
+        _add(totals, group, [Decimal(total.rows), *map(Decimal, total.sums.values())])
+    return totals
 
 
 def _shown(cell: object, nothing: str) -> str | None:

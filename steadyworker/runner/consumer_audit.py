@@ -28,7 +28,7 @@ So the audit ignores a surplus until it has lasted for that time and one minute 
 
 A worker process that becomes not ready stops consuming the queue, and the ledger records this.
 All worker processes see the same surplus at about the same time, so all of them stop consuming.
-If the audit still counted them, the foreign consumer would look like one of them, and all would consume again.
+If the audit still counted them, it would take the foreign consumer for one of them, and all would consume again.
 For the same reason, a worker process registers as quiet if it is quiet, drains, or has no slot whose `setup` succeeded.
 
 Some brokers count a worker process until it has settled its last delivery (`Capabilities.counts_holders`).
@@ -41,7 +41,6 @@ The audit allows that number, although the broker often counts fewer: a foreign 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -52,7 +51,7 @@ from steadyworker.ledger.base import Ledger
 from steadyworker.telemetry.logs import get_logger
 from steadyworker.text.redaction import redact
 
-LOOK_EVERY = 60.0
+AUDIT_EVERY = 60.0
 _SPARE = 60.0
 _SEEN_WITHIN = 90.0
 """
@@ -102,7 +101,7 @@ class ConsumerAudit:
         adapter: Counts the consumers of the queue; each worker process is at most `most_consumers` of them.
         ledger: Lists the living owners.
         clock: Measures the duration of a surplus.
-        tell_left: A function that gets the name, and True when this process stops consuming, False when it consumes again.
+        report_left: A function that gets the name, and True when this process stops consuming, False when it consumes again.
         holds: Returns whether the broker counts this process for a delivery that it holds, even with prefetch 0.
         local_ledger: True if the ledger serves this host only, so that only the broker's count shows consumers elsewhere.
     """
@@ -114,14 +113,14 @@ class ConsumerAudit:
         adapter: Adapter,
         ledger: Ledger,
         clock: Clock,
-        tell_left: Callable[[str, bool], None],
+        report_left: Callable[[str, bool], None],
         holds: Callable[[], bool] = lambda: False,
         *,
         local_ledger: bool = False,
     ) -> None:
         self._name = name
         self._owner = owner
-        self._tell_left = tell_left
+        self._report_left = report_left
         self._adapter = adapter
         self._ledger = ledger
         self._clock = clock
@@ -131,9 +130,9 @@ class ConsumerAudit:
         self._held = False
         self._since: float | None = None
         self._uncounted = False
-        self._said = AuditResult()
+        self._result = AuditResult()
 
-    def look(self) -> AuditResult:
+    def check(self) -> AuditResult:
         """Count once, and return the result; if the broker or the ledger does not respond, return the previous result."""
         held = {self._held, self._holds()}
         try:
@@ -142,7 +141,7 @@ class ConsumerAudit:
         except (BrokerUnavailable, LedgerUnavailable):
             self._since = None  # right after an outage the broker still counts consumers that are gone
             self._uncounted = False
-            return self._said
+            return self._result
         self._held = self._holds()
         if not isinstance(consumers, Uncounted):
             self._uncounted = False
@@ -151,19 +150,19 @@ class ConsumerAudit:
             self._since = None
             if self._local_ledger:
                 self._miss_count(consumers)
-        return self._said
+        return self._result
 
     def _compare(self, consumers: int, peers: int, held: set[bool]) -> None:
-        """Compare the consumers with the owners; `held` are the answers of `holds` since the previous look."""
+        """Compare the consumers with the owners; `held` are the results of `holds` since the previous check."""
         most = self._adapter.capabilities.most_consumers
-        if self._said.after_jobs:
-            self._say(AuditResult())  # the broker counts again; a surplus is tolerated as after the start
-        elif self._said.cause is not None:
+        if self._result.after_jobs:
+            self._conclude(AuditResult())  # the broker counts again; a surplus is tolerated as after the start
+        elif self._result.cause is not None:
             # This process does not consume now, so it counts neither as a consumer nor as an owner, unless it holds a delivery.
-            # If it has just settled its last delivery, the broker may count it or not: the next look decides.
+            # If it has just settled its last delivery, the broker may count it or not: the next check decides.
             if len(held) == 1:
                 known = peers + most * sum(held)
-                self._say(replace(self._said, lasting=True) if consumers > known else AuditResult())
+                self._conclude(replace(self._result, lasting=True) if consumers > known else AuditResult())
         elif consumers <= (known := peers + most):
             self._since = None
         elif self._lasts(consumers, known):
@@ -173,12 +172,12 @@ class ConsumerAudit:
                 "or state that all of them are on this host (--ledger-reach host)"
             )
             self._since = None
-            self._say(AuditResult(cause))
+            self._conclude(AuditResult(cause))
 
     def _miss_count(self, found: Uncounted) -> None:
         """Note that the broker did not report a number, although only this number shows consumers on other hosts."""
-        if self._said.after_jobs:
-            self._say(replace(self._said, lasting=True))
+        if self._result.after_jobs:
+            self._conclude(replace(self._result, lasting=True))
         elif self._uncounted:
             cause = (
                 f"it is unknown how many consumers the queue has ({redact(found.why)}), and the ledger serves this host only: "
@@ -186,7 +185,7 @@ class ConsumerAudit:
                 "give all workers the same ledger (--ledger postgresql://…), "
                 "or state that all of them are on this host (--ledger-reach host)"
             )
-            self._say(AuditResult(cause, after_jobs=True))
+            self._conclude(AuditResult(cause, after_jobs=True))
         else:
             self._uncounted = True
             entry = "ledger.uncounted-consumers"
@@ -194,41 +193,24 @@ class ConsumerAudit:
                 "consumers_uncounted", queue=self._name, why=redact(found.why), explain=entry
             )
 
-    def _say(self, said: AuditResult) -> None:
-        self._said = said
-        self._tell_left(self._name, said.cause is not None)
+    def _conclude(self, result: AuditResult) -> None:
+        self._result = result
+        self._report_left(self._name, result.cause is not None)
 
     def _lasts(self, consumers: int, known: int) -> bool:
         """Return whether the surplus lasts longer than the audit tolerates."""
         now = self._clock.monotonic()
         if self._since is None:
             self._since = now
-            said = {"queue": self._name, "consumers": consumers, "known": known}
+            counts = {"queue": self._name, "consumers": consumers, "known": known}
             get_logger("steadyworker.runner").warning(
-                "surplus_consumers", **said, explain="steadyworker.foreign-consumers"
+                "surplus_consumers", **counts, explain="steadyworker.foreign-consumers"
             )
         return now - self._since > self._tolerated
 
 
-class AuditThread:
-    """
-    The thread that audits every queue once a minute; brokers and ledgers can respond slowly, so no other thread waits for them.
-
-    The thread passes each result to the callable of the audit.
-    """
-
-    def __init__(self, audits: Mapping[ConsumerAudit, Callable[[AuditResult], None]]) -> None:
-        self._audits = audits
-        self._ended = threading.Event()
-
-    def run(self) -> None:
-        """Audit at once, and then every minute, until `end`."""
-        while self._audits:
-            for audit, tell in self._audits.items():
-                tell(audit.look())
-            if self._ended.wait(LOOK_EVERY):
-                return
-
-    def end(self) -> None:
-        """Make `run` return; this call does not wait for an audit under way."""
-        self._ended.set()
+def audit_all(audits: Mapping[ConsumerAudit, Callable[[AuditResult], None]]) -> float:
+    """Audit every queue, pass each result to the callable of its audit, and return the seconds until the next audit."""
+    for audit, post in audits.items():
+        post(audit.check())
+    return AUDIT_EVERY

@@ -85,8 +85,8 @@ class DeadJobs:
             return row.state is State.DEAD
         if letter.body and hashlib.sha256(letter.body).digest() != row.body_sha256:
             return False  # a message of another sender with the same key; this job's message is still in the work queue
-        if row.lease_over and (taken := self._ledger.take_over(row, f"dead-letters-{uuid.uuid4().hex}")) is not None:
-            self._ledger.moved(taken.token)
+        if row.lease_over and (owned := self._ledger.take_over(row, f"dead-letters-{uuid.uuid4().hex}")) is not None:
+            self._ledger.moved(owned.token)
         return True
 
     def clear_checkpoint(self, letter: DeadLetter) -> None:

@@ -8,7 +8,7 @@ The front half of the runner: from a delivery to the action on it.
                    └── no key: `unkeyed.py`   └── ledger away, slot not warm, earlier run still in a slot: held
 
 A delivery is *valid* until its epoch ends, the broker takes it back, or the runner settles it.
-After each change for which a held delivery could wait, the runner takes all held deliveries through the decision table again.
+After each change for which a held delivery could wait, the runner decides again on all held deliveries.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from steadyworker.runner.envelope import (
 from steadyworker.runner.redeliveries import RELEASED, Redeliveries, cause_of
 from steadyworker.runner.runs import Runs
 from steadyworker.runner.settlement_plan import SettlementPlan
-from steadyworker.runner.state import Deps, Phase, PlanResult, RunnerState, Timers
+from steadyworker.runner.state import Deps, PlanResult, RunnerState, Timers
 from steadyworker.runner.unkeyed import UnkeyedMessages
 from steadyworker.slots.base import Slot
 from steadyworker.telemetry.logs import get_logger
@@ -70,8 +70,8 @@ class Deliveries:
     The deliveries of one Worker in this process.
 
     1. `connected`, `arrived`, `lost` and `plan_returned` keep the set of valid deliveries.
-    2. `consider` takes a delivery through the decision table, and acts.
-    3. `reconsider` does the same with every held delivery.
+    2. `consider` decides on a delivery by the decision table, and acts.
+    3. `reconsider` decides again on every held delivery.
     """
 
     def __init__(self, deps: Deps, state: RunnerState, runs: Runs, timers: Timers) -> None:
@@ -92,20 +92,20 @@ class Deliveries:
     def connected(self, epoch: int) -> None:
         """Begin a new epoch: every delivery of an older epoch is lost."""
         gone = Lost(self._epoch, "a new connection replaced the old one")
-        self._lose([key for key in self._state.valid if key[0] != epoch], gone)
+        self._lose([each for each in self._valid() if each.epoch != epoch], gone)
         self._epoch = epoch
 
     def lost(self, signal: Lost) -> None:
         """Forget one delivery, or every delivery of an epoch."""
-        keys = [key for key in self._state.valid if key[0] == signal.epoch and signal.id in (None, key[1])]
-        self._lose(keys, signal)
+        lost = [each for each in self._valid() if each.epoch == signal.epoch and signal.id in (None, each.id)]
+        self._lose(lost, signal)
 
     def arrived(self, delivery: Delivery) -> None:
         """Receive a delivery from the broker."""
         if delivery.epoch != self._epoch:
             return
         delivery = of_queue(delivery, self._deps.spec.queue)
-        self._state.valid[delivery.epoch, delivery.id] = delivery
+        self._state.receive(delivery)
         self.consider(delivery)
 
     def plan_returned(self, result: PlanResult) -> None:
@@ -118,9 +118,7 @@ class Deliveries:
         self._runs.plan_returned(result)
         if result.error is not None:
             return
-        settled = result.plan.settled_with
-        if settled is not None and self._state.is_valid(settled):  # settled now, or no longer possible to settle
-            del self._state.valid[settled.epoch, settled.id]
+        self._state.settled(result.plan.settled_with)
         if unkeyed:
             self._unkeyed.over(result.plan)
 
@@ -140,31 +138,30 @@ class Deliveries:
         def decide_again() -> None:
             del self._state.parked[plan]
             self._state.passing.remove(plan)
-            if self._state.is_valid(plan.delivery):
-                self._state.reconsider(plan.delivery)
+            self._state.reconsider(plan.delivery)
 
         self._timers.after(self._deps.times.defer_delay, decide_again)
         return True
 
-    def _lose(self, keys: list[tuple[int, str]], signal: Lost) -> None:
-        for key in keys:
-            delivery = self._state.valid.pop(key)
+    def _valid(self) -> list[Delivery]:
+        return [each.delivery for each in self._state.valid.values() if each.delivery is not None]
+
+    def _lose(self, lost: list[Delivery], signal: Lost) -> None:
+        for delivery in lost:
             self._redeliveries.ended(delivery, cause_of(signal))
             self._runs.detached(delivery, signal)
-        self._state.held = [delivery for delivery in self._state.held if self._state.is_valid(delivery)]
         self._state.adopt_until = self._deps.clock.monotonic() + self._deps.times.adopt_window
         self._timers.after(self._deps.times.adopt_window, _turn)
 
     # --- the decision ----------------------------------------------------------------------------------------------
 
     def reconsider(self) -> None:
-        """Take every held delivery through the decision table again."""
-        held, self._state.held = self._state.held, []
-        for delivery in held:
+        """Decide again on every held delivery."""
+        for delivery in self._state.pop_held():
             self.consider(delivery)
 
     def consider(self, delivery: Delivery) -> None:
-        """Take one delivery through the decision table, and act."""
+        """Decide on a delivery by the decision table, and act."""
         if not self._state.is_valid(delivery):
             return
         if self._state.ledger_away:
@@ -179,7 +176,7 @@ class Deliveries:
                 self._decide(envelope)
 
     def _decide(self, envelope: Envelope) -> None:
-        retry, unseen = self._deps.spec.retry, self._looks_new(envelope)
+        retry, unseen = self._deps.spec.retry, self._seems_new(envelope)
         for attempt in range(_TRIES):
             try:
                 # Most messages are new, so the first claim expects no row; if there is a row, the ledger refuses the claim.
@@ -200,7 +197,7 @@ class Deliveries:
                 return
         self._hold(envelope.delivery, self._deps.times.defer_delay)
 
-    def _looks_new(self, envelope: Envelope) -> bool:
+    def _seems_new(self, envelope: Envelope) -> bool:
         """Return whether nothing indicates an earlier delivery, and a claim could begin at once."""
         return (
             envelope.delivery.redelivered is Redelivered.NO
@@ -215,7 +212,7 @@ class Deliveries:
         """Return whether a new job could begin at once."""
         return (
             self._state.stage is Stage.RUNNING
-            and self._state.unfit is None
+            and not self._state.unfit
             and not self._state.ledger_away
             and not self._deps.quota.spent
             and self._state.free_slot() is not None
@@ -228,7 +225,7 @@ class Deliveries:
         if row.owner != self._deps.owner:
             return HeldBy.GONE if row.lease_over else HeldBy.ALIVE
         run = self._state.by_fence.get(row.fence)
-        if run is None or run.phase is Phase.DROPPED:
+        if run is None or run.dropped:
             return HeldBy.LOST
         return HeldBy.DETACHED if run.delivery is None and self._deps.adoption else HeldBy.MINE
 
@@ -250,7 +247,7 @@ class Deliveries:
                 if row is not None:
                     about, because = report.about(row.token, self._deps.clock), self._why_again(envelope, row)
                     self._deps.emit(DuplicateAcked(**about, state=state.value, redelivered_because=because))
-                self._runs.carry_out(planning.settle_only(envelope.delivery))
+                self._settle(envelope.delivery, Settle.ACK)
             case KeyConflict():
                 assert row is not None, "a key without a row has no conflict"
                 self._deps.ledger.conflict(row.id)
@@ -259,21 +256,16 @@ class Deliveries:
                 self._reject(envelope.delivery, KEY_CONFLICT, row, explain)
             case Replay():
                 self._replay(envelope)
-            case Finish():
-                assert row is not None, "an unfinished settlement has a row"
-                began = self._deps.clock.boottime()
-                return self._finish(envelope, self._deps.ledger.take_over(row, self._deps.owner), began)
-            case LostTooOften(counters=counters, reason=reason):
-                assert row is not None, "a lost run has a row"
-                began, verdict = self._deps.clock.boottime(), Verdict(Moving.DEAD, reason, counters)
-                return self._finish(envelope, self._deps.ledger.lose(row, self._deps.owner, verdict), began)
+            case Finish() | LostTooOften():
+                assert row is not None, "an unfinished settlement and a lost run have a row"
+                return self.finish(envelope, row, action) is not None
         return True
 
     # --- the actions -----------------------------------------------------------------------------------------------
 
     def _claim(self, envelope: Envelope, row: Row | None, claim: Claim) -> bool:
         delivery = envelope.delivery
-        if self._state.stage is not Stage.RUNNING or self._state.unfit is not None:
+        if self._state.stage is not Stage.RUNNING or self._state.unfit:
             self._give_back(delivery)
             return True
         if self._state.unreaped(envelope.id):
@@ -286,22 +278,15 @@ class Deliveries:
             else:
                 self._decline(delivery)
             return True
-        if not self._deps.quota.take():
+        if not self._deps.quota.spend():
             self._give_back(delivery)
             return True
         return self._begin(envelope, row, claim, slot)
 
     def _begin(self, envelope: Envelope, row: Row | None, claim: Claim, slot: Slot) -> bool:
         """Claim a job that the quota has counted, and begin its run; return False when the ledger refused the claim."""
-        began, owner, message = self._deps.clock.boottime(), self._deps.owner, self._deps.to_keep(envelope.delivery)
-        claimed = None
-        try:
-            claimed = self._deps.ledger.claim(
-                Claimed(envelope.id, row, owner, envelope.hop, envelope.body_sha256, claim.counters, message)
-            )
-        finally:
-            if claimed is None:
-                self._deps.quota.give_back()
+        began = self._deps.clock.boottime()
+        claimed = self.claim(envelope, row, claim)
         if claimed is None:
             return False
         if row is not None and envelope.hop > row.hop + 1:
@@ -314,6 +299,19 @@ class Deliveries:
         self._runs.start(claimed, envelope, slot, began, lost=claim.lost, before=row, because=because)
         return True
 
+    def claim(self, envelope: Envelope, row: Row | None, claim: Claim) -> Row | None:
+        """Claim a job that the quota has counted; when the ledger refuses the claim, return None, and count the job no more."""
+        owner, message = self._deps.owner, self._deps.to_keep(envelope)
+        claimed = None
+        try:
+            claimed = self._deps.ledger.claim(
+                Claimed(envelope.id, row, owner, envelope.hop, envelope.body_sha256, claim.counters, message)
+            )
+        finally:
+            if claimed is None:
+                self._deps.quota.give_back()
+        return claimed
+
     def _why_again(self, envelope: Envelope, row: Row | None) -> str:
         if row is None and envelope.id.round == 0 and envelope.delivery.redelivered is Redelivered.NO:
             return ""  # the usual case, a message that comes for the first time
@@ -323,10 +321,10 @@ class Deliveries:
         """
         Claim a job whose message comes later, for a run that begins without a delivery; do nothing if no slot is free, or if the quota is used up.
 
-        Set the prefetch to 0 first: otherwise the broker could deliver a message for the slot that this run takes.
+        Set the prefetch to 0 first: otherwise the broker could deliver a message for the slot of this run.
         """
         slot = self._state.free_slot()
-        if slot is None or not self._deps.quota.take():
+        if slot is None or not self._deps.quota.spend():
             return
         self.pause()
         try:
@@ -340,31 +338,44 @@ class Deliveries:
         self._give_back(delivery)
 
     def pause(self) -> None:
-        """Set the prefetch to 0 until the end of this turn, so that the broker delivers no message for a slot that a run takes."""
+        """Set the prefetch to 0 until the end of this turn, so that the broker delivers no message for a slot that a run needs."""
         self._state.paused = True
         self._deps.adapter.prefetch(0)
 
     def _give_back(self, delivery: Delivery) -> None:
         """Release a delivery; set the prefetch to 0 first, so that the broker does not return it to this process at once."""
         self.pause()
-        self._redeliveries.ended(delivery, RELEASED)
-        self._runs.carry_out(planning.settle_only(delivery, Settle.RELEASE))
+        self._release(delivery)
 
-    def _finish(self, envelope: Envelope, row: Row | None, began: float) -> bool:
-        if row is None:
-            return False
-        self._runs.finish(row, envelope, began)
-        return True
+    def _release(self, delivery: Delivery) -> None:
+        self._redeliveries.ended(delivery, RELEASED)
+        self._settle(delivery, Settle.RELEASE)
+
+    def _settle(self, delivery: Delivery, how: Settle) -> None:
+        self._runs.carry_out(planning.settle_only(self._state.incoming(delivery), how))
+
+    def _pass_on(self, delivery: Delivery, message: OutgoingMessage) -> None:
+        self._runs.carry_out(planning.pass_on(self._state.incoming(delivery), message))
+
+    def finish(self, envelope: Envelope, row: Row, action: Finish | LostTooOften) -> Row | None:
+        """Take the job's settlement over, and finish it; return the job's row, or None when the ledger refused."""
+        began, ledger, owner = self._deps.clock.boottime(), self._deps.ledger, self._deps.owner
+        if isinstance(action, LostTooOften):
+            owned = ledger.lose(row, owner, Verdict(Moving.DEAD, action.reason, action.counters))
+        else:
+            owned = ledger.take_over(row, owner)
+        if owned is not None:
+            self._runs.finish(owned, envelope, began)
+        return owned
 
     def _defer(self, envelope: Envelope, row: Row, delay: float) -> None:
-        delivery = envelope.delivery
         if self._deps.adapter.capabilities.delays is Delays.NONE:
-            self._hold(delivery, self._deps.times.defer_delay)
+            self._hold(envelope.delivery, self._deps.times.defer_delay)
             return
         about, because = report.about(row.token, self._deps.clock), self._why_again(envelope, row)
         self._deps.ledger.deferred(row.id, planning.comes_in(delay, self._deps.adapter.capabilities))
         self._deps.emit(DeliveryDeferred(**about, delay=delay, redelivered_because=because))
-        self._runs.carry_out(planning.pass_on(delivery, planning.deferred(envelope, row.uid, delay)))
+        self._pass_on(envelope.delivery, planning.deferred(envelope, row.uid, delay))
 
     def _level(self, left: float) -> float:
         """
@@ -379,7 +390,7 @@ class Deliveries:
         next_round = structs.replace(envelope.id, round=envelope.id.round + 1)
         self._log.info("dead_letter_replayed", key=next_round.key, queue=next_round.queue, round=next_round.round)
         delivery = replace(envelope.delivery, headers=in_round(envelope.delivery.headers, next_round))
-        self._state.valid[delivery.epoch, delivery.id] = delivery
+        self._state.receive(delivery)
         self.consider(delivery)
 
     def _generate_key(self, delivery: Delivery) -> None:
@@ -388,7 +399,7 @@ class Deliveries:
         elif (reason := too_large(delivery, self._deps.max_body)) is not None:
             self._reject(delivery, reason)
         else:
-            self._unkeyed.take(delivery)
+            self._unkeyed.replace(delivery)
 
     def _reject(self, delivery: Delivery, reason: str, row: Row | None = None, explain: str = "") -> None:
         """
@@ -412,20 +423,20 @@ class Deliveries:
                 )
             )
         if delivery.unshown is not None:
-            self._runs.carry_out(planning.settle_only(delivery, Settle.REJECT))
+            self._settle(delivery, Settle.REJECT)
             return
         theirs = {as_unicode(name): as_unicode(text) for name, text in delivery.headers.items()}
         ours = {QUEUE: delivery.queue, REASON: header_text(reason), WORKER: self._deps.worker}
         if key:  # the broker gives the copy another message id
             ours[KEY] = key
-        self._runs.carry_out(planning.pass_on(delivery, OutgoingMessage(Target.DEAD, delivery.body, theirs | ours)))
+        self._pass_on(delivery, OutgoingMessage(Target.DEAD, delivery.body, theirs | ours))
 
     def _hold(self, delivery: Delivery, ask_again_in: float | None = None) -> None:
         """Keep a delivery for later; after a stop has begun, give it back, because this process begins no more runs."""
         if self._state.stage >= Stage.DRAINING:
             self._give_back(delivery)
             return
-        self._state.held.append(delivery)
+        self._state.hold(delivery)
         if ask_again_in is not None and not self._asks_again:
             self._asks_again = True
             self._timers.after(ask_again_in, self._ask_again)
@@ -435,11 +446,9 @@ class Deliveries:
         self._state.reconsider()
 
     def release_held(self) -> None:
-        """Release every held delivery, because no slot can take a run now."""
-        held, self._state.held = self._state.held, []
-        for delivery in held:
-            self._redeliveries.ended(delivery, RELEASED)
-            self._runs.carry_out(planning.settle_only(delivery, Settle.RELEASE))
+        """Release every held delivery, because no slot can begin a run now."""
+        for delivery in self._state.pop_held():
+            self._release(delivery)
 
 
 def _turn() -> None:

@@ -164,7 +164,7 @@ def names_of(id: JobId, hop: int, uid: str) -> dict[str, str]:
 
 
 def facts_of(id: JobId, hop: int, uid: str, counters: Counters, reason: str) -> dict[str, str]:
-    """Return the headers of a retry or a dead letter that tell of the job."""
+    """Return the headers of a retry or a dead letter that describe the job."""
     facts = {
         **names_of(id, hop, uid),
         ATTEMPTS: str(counters.attempts),

@@ -160,14 +160,14 @@ def folded(
         bare = replace(letter, body=b"")
         first, deliveries, body = found.get(identity) or Copies(bare, [], keep(letter))
         deliveries.append(replace(delivery, body=b"", headers={}, size=delivery.size))
-        told = bare if bare.ours and not first.ours else first  # our letter has more facts than the broker's letter
-        found[identity] = Copies(told, deliveries, body)
+        richest = bare if bare.ours and not first.ours else first  # our letter has more facts than the broker's letter
+        found[identity] = Copies(richest, deliveries, body)
     return [copies._replace(letter=replace(copies.letter, copies=len(copies.deliveries))) for copies in found.values()]
 
 
 def _letter(delivery: Delivery, queue: str, key_header: str | None) -> DeadLetter:
-    told = of_queue(delivery, queue).headers
-    headers = {as_unicode(name): as_unicode(text) for name, text in told.items()}
+    given = of_queue(delivery, queue).headers
+    headers = {as_unicode(name): as_unicode(text) for name, text in given.items()}
     key = key_of(replace(delivery, headers=headers), key_header)
     return DeadLetter(
         key=normal_key(key) if key else f"unkeyed-{_digest(delivery.body)}",

@@ -2,24 +2,25 @@
 The jobs whose message is lost: this runner finds them in the ledger, and runs them with the message that the ledger keeps.
 
 An *orphan* is an unfinished job of which no message has come, although one had to come (`Ledger.orphans`).
-The decision table decides on it as on a message, so it starts no job that a message would not start.
+The decision table treats an orphan as it treats a message, so an orphan starts no job that its message would not start.
 If the message comes after all, it finds the job running or ended, as each second message of a job does.
 
 What makes "no message has come" true
 -------------------------------------
-A message can be late without being lost: no worker process consumes, the queue is long, the ledger or the broker was away.
-So a runner takes an orphan only if all of this holds:
+A message can be late without being lost: no worker process consumed, the queue is long, or the ledger or the broker was away.
+So a runner acts on an orphan only if all of this holds:
 
 1. For `orphan_after`, the runner could consume, the broker was there, and each renewal of its own leases was granted.
-   After an outage or a suspend, each living owner therefore renews its leases before a runner takes a job.
+   After an outage or a suspend, each living owner therefore renews its leases before a runner takes its job over.
 2. The runner has asked for a message, and for a while the broker has had none for it: no message waits in the queue.
 3. A slot is free, and `--max-jobs` counts the job.
 
 In a queue that is never empty, the second condition never holds.
 After an hour, such an orphan therefore gets the next free slot: the runner lowers its prefetch by one, and waits for the slot.
-It does so only if another message came since that of the orphan had to come: in one slot with jobs of hours, that can be the next.
-One orphan gets a slot in this way after each question, so that many orphans do not starve the queue.
-If the queue is empty, the next orphan follows as soon as a slot is free, and the broker has had no message for a while.
+It does so only if another message has come since the orphan's message was due.
+Otherwise the orphan's message can be the next one, if each job in the only slot needs hours.
+After each search, one orphan gets a slot in this way, so that many orphans do not starve the queue.
+If the queue is empty, the next orphan follows as soon as a slot is free, and no message has come for a while.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _MOST = 16
 """The largest number of orphans that one question returns."""
 
 _LEFT_EVERY = 600.0
-"""Seconds between two questions for the orphans that no worker process takes by itself."""
+"""Seconds between two questions for the orphans that no worker process runs by itself."""
 
 _MOST_LEFT = 100
 
@@ -70,7 +71,7 @@ class Orphans:
     The search for orphans of one Worker.
 
     1. `renewed`, `delivered` and `turn` keep the evidence: since when this runner would have got each message.
-    2. A timer asks the ledger, and takes what it finds.
+    2. A timer asks the ledger for orphans, and acts on them.
     3. `reserved` is the number of slots that the prefetch leaves to orphans.
     """
 
@@ -86,12 +87,12 @@ class Orphans:
         self._asking_since: float | None = None
         self._delivered_at = -math.inf
         self._last_renewal = -math.inf
-        self._look_at_left = 0.0
+        self._report_left_at = 0.0
         self._once = report.Once()
 
     def start(self) -> None:
         """Begin to ask the ledger."""
-        self._timers.after(self._deps.times.orphan_poll, self._look)
+        self._timers.after(self._deps.times.orphan_poll, self._search_regularly)
 
     # --- the evidence ----------------------------------------------------------------------------------------------
 
@@ -111,7 +112,7 @@ class Orphans:
         self._delivered_at = self._deps.clock.monotonic()
 
     def turn(self, prefetch: int, *, able: bool) -> None:
-        """Note, at the end of a turn, whether the runner is `able` to take messages, and whether it asks for one."""
+        """Note, at the end of a turn, whether the runner is `able` to accept messages, and whether it asks for one."""
         now = self._deps.clock.monotonic()
         if not able:
             self._steady_since = None
@@ -123,7 +124,7 @@ class Orphans:
             self._asking_since = now
         if self._more and not self._asks_soon and self._state.free_slot() is not None:
             self._asks_soon = True
-            self._timers.after(self._deps.adapter.capabilities.answers_within, self._look_soon)
+            self._timers.after(self._deps.adapter.capabilities.answers_within, self._search_soon)
 
     def _longest_gap(self) -> float:
         return 2 * self._deps.times.renew + self._deps.times.call_timeout
@@ -142,11 +143,11 @@ class Orphans:
 
     # --- the search ------------------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
-        self._timers.after(self._deps.times.orphan_poll, self._look)
+    def _search_regularly(self) -> None:
+        self._timers.after(self._deps.times.orphan_poll, self._search_regularly)
         self._search()
 
-    def _look_soon(self) -> None:
+    def _search_soon(self) -> None:
         self._asks_soon = False
         self._search()
 
@@ -157,14 +158,14 @@ class Orphans:
             self.reserved = 0
             return
         try:
-            self._take_all(after)
+            self._act_on_all(after)
             self._report_left(after)
         except LedgerUnavailable as error:
             self._runs.ledger_lost(str(error))
 
-    def _take_all(self, after: float) -> None:
+    def _act_on_all(self, after: float) -> None:
         """
-        Take the orphans for which the conditions hold; note whether `more` of them wait only for a slot.
+        Act on the orphans for which the conditions hold; note whether `more` of them wait only for a slot.
 
         An orphan that only settles needs no slot, so none is reserved for it.
         """
@@ -177,7 +178,7 @@ class Orphans:
             settles = orphan.row.state is State.MOVING or (
                 waits and long and self._sent_again_as(orphan.row) is not None
             )
-            if (waits and not (long and (reserved or settles))) or not self._take(orphan):
+            if (waits and not (long and (reserved or settles))) or not self._act_on(orphan):
                 self.reserved = int(long)
                 self._more = long or not waits
                 return
@@ -194,8 +195,8 @@ class Orphans:
         deps = self._deps
         return list(deps.ledger.orphans(deps.namespace, deps.spec.queue, after, limit, stranded=stranded))
 
-    def _take(self, orphan: Orphan) -> bool:
-        """Take one orphan, if the decision table says so; return False if it needs a slot and none is free."""
+    def _act_on(self, orphan: Orphan) -> bool:
+        """Act on one orphan by the decision table; return False if it needs a slot and none is free."""
         deps, row = self._deps, orphan.row
         if self._state.unreaped(row.id):
             return True
@@ -203,20 +204,18 @@ class Orphans:
             self._end(orphan, f"no message of it came, and the job was sent again as round {last}")
             return True
         message = deps.ledger.message(row.id)
-        if message is None:  # only a job that moves to a dead letter is no stranded one then
+        if message is None:  # its verdict is a dead letter; the ledger finds no other job without a message here
             self._end(orphan, f"{Hindrance.NO_MESSAGE.value}, so it has no dead letter")
             return True
         envelope = envelope_of(row, message)
         held_by = self._deliveries.held_by(row)
-        began = deps.clock.boottime()
         match action_for(row, envelope.hop, envelope.body_sha256, held_by, row.counters, deps.spec.retry.max_losses):
             case Claim() as claim:
-                return self._run(orphan, envelope, claim, began)
-            case Finish():
-                self._finish(orphan, envelope, deps.ledger.take_over(row, deps.owner), began)
-            case LostTooOften(counters=counters, reason=reason):
-                verdict = Verdict(Moving.DEAD, reason, counters)
-                self._finish(orphan, envelope, deps.ledger.lose(row, deps.owner, verdict), began)
+                return self._run(orphan, envelope, claim)
+            case Finish() | LostTooOften() as action:
+                owned = self._deliveries.finish(envelope, row, action)
+                if owned is not None:
+                    self._report(orphan, "dead" if owned.target is Moving.DEAD else "finished")
         return True
 
     def _sent_again_as(self, row: Row) -> int | None:
@@ -224,57 +223,47 @@ class Orphans:
         last = self._deps.ledger.last_round(row.id.namespace, row.id.queue, row.id.key)
         return last if last is not None and last > row.id.round else None
 
-    def _run(self, orphan: Orphan, envelope: Envelope, claim: Claim, began: float) -> bool:
+    def _run(self, orphan: Orphan, envelope: Envelope, claim: Claim) -> bool:
         deps, row = self._deps, orphan.row
         slot = self._state.free_slot()
-        if slot is None or not self._deliveries.may_begin() or not deps.quota.take():
+        if slot is None or not self._deliveries.may_begin() or not deps.quota.spend():
             return False
         self._deliveries.pause()
-        claimed = None
-        try:
-            claimed = deps.ledger.claim(
-                Claimed(row.id, row, deps.owner, envelope.hop, envelope.body_sha256, claim.counters)
-            )
-        finally:
-            if claimed is None:
-                deps.quota.give_back()
+        began = deps.clock.boottime()
+        claimed = self._deliveries.claim(envelope, row, claim)
         if claimed is not None:
             self._report(orphan, "runs")
             self._runs.start(claimed, envelope, slot, began, lost=claim.lost, before=row, because=MESSAGE_LOST)
         return True
 
-    def _finish(self, orphan: Orphan, envelope: Envelope, taken: Row | None, began: float) -> None:
-        if taken is not None:
-            self._report(orphan, "dead" if taken.target is Moving.DEAD else "finished")
-            self._runs.finish(taken, envelope, began)
-
     def _end(self, orphan: Orphan, why: str) -> None:
         """
-        Record that a job is dead, without a run and without a dead letter; a verdict that it has already stays.
+        Record that a job is dead, without a run and without a dead letter; a verdict that the job already has stays.
 
-        While messages wait in the queue, its own can be among them: the only copy, which a dead job's delivery would lose.
+        Do nothing while messages wait in the queue: the job's own message, its only copy, can be among them.
+        The runner would acknowledge that message as a duplicate of a dead job, and so lose it.
         """
         if not self._nothing_waits():
             return
         ledger, row, owner = self._deps.ledger, orphan.row, self._deps.owner
         if row.state is State.MOVING:
-            taken = ledger.take_over(row, owner)
+            owned = ledger.take_over(row, owner)
         else:
-            taken = ledger.claim(Claimed(row.id, row, owner, row.hop, row.body_sha256 or b"", row.counters))
-        if taken is None:
+            owned = ledger.claim(Claimed(row.id, row, owner, row.hop, row.body_sha256 or b"", row.counters))
+        if owned is None:
             return
         judged = row.state is State.MOVING and row.target is Moving.DEAD
-        if (judged or ledger.moving(taken.token, Verdict(Moving.DEAD, why, row.counters))) and ledger.moved(
-            taken.token
+        if (judged or ledger.moving(owned.token, Verdict(Moving.DEAD, why, row.counters))) and ledger.moved(
+            owned.token
         ):
             self._report(orphan, "dead", why)
 
     def _report_left(self, after: float) -> None:
         """Report once each orphan that only an operator may start; while messages wait in the queue, its own can be among them."""
         now = self._deps.clock.monotonic()
-        if now < self._look_at_left or not self._nothing_waits():
+        if now < self._report_left_at or not self._nothing_waits():
             return
-        self._look_at_left = now + _LEFT_EVERY
+        self._report_left_at = now + _LEFT_EVERY
         for orphan in self._orphans(after, _MOST_LEFT, stranded=True):
             if self._once.is_first((orphan.row.uid, orphan.row.fence)) and orphan.hindrance is not None:
                 self._report(orphan, "left", why=orphan.hindrance.value)

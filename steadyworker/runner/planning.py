@@ -14,7 +14,6 @@ from steadyworker.delivery import (
     ERROR_CLASS,
     ERROR_TEXT,
     WORKER,
-    Delivery,
     OutgoingMessage,
     Redelivered,
     Settle,
@@ -34,7 +33,7 @@ from steadyworker.runner.envelope import (
     names_of,
     without_facts,
 )
-from steadyworker.runner.settlement_plan import RecordDone, RecordInterrupted, SettlementPlan, Step
+from steadyworker.runner.settlement_plan import Incoming, RecordDone, RecordInterrupted, SettlementPlan, Step
 from steadyworker.runner.state import Deps, Run
 from steadyworker.runner.waits import Waits
 from steadyworker.spec import WorkerSpec
@@ -78,9 +77,9 @@ def plan_for(run: Run, outcome: Outcome, deps: Deps, waits: Waits) -> Settlement
     error_class, error_text = report.error(outcome)
     match settlement:
         case Ack():
-            return done(run.token, run.delivery)
+            return done(run.token, run.incoming)
         case Release():
-            return interrupted(run.token, run.delivery, counters)
+            return interrupted(run.token, run.incoming, counters)
         case Later(delay=delay):
             fresh = isinstance(outcome, Failed) and outcome.fresh
             reason = report.reason(outcome)
@@ -88,38 +87,38 @@ def plan_for(run: Run, outcome: Outcome, deps: Deps, waits: Waits) -> Settlement
         case ToDeadLetter(reason=reason):
             verdict = Verdict(Moving.DEAD, reason, counters, 0.0, error_class, error_text)
     message = message_for(run.envelope, run.row.hop, verdict, run.token.uid, deps.worker)
-    return moving(run.token, run.delivery, verdict, message)
+    return moving(run.token, run.incoming, verdict, message)
 
 
-def finishing_plan(row: Row, envelope: Envelope, delivery: Delivery | None, worker: str) -> SettlementPlan:
+def finishing_plan(row: Row, envelope: Envelope, incoming: Incoming, worker: str) -> SettlementPlan:
     """
     Return the remaining steps of a settlement that its former owner left in the state `moving`.
 
-    The plan's fence is the new fence of the take-over; the plan has no delivery if the job's message is lost.
+    The plan's fence is the new fence of the take-over; `incoming` has no delivery if the job's message is lost.
     """
     target = Moving.DEAD if row.target is None else row.target
     verdict = Verdict(target, row.reason, row.counters, row.due_in, row.error_class, row.error_text)
-    return finish(row.token, delivery, message_for(envelope, row.hop, verdict, row.uid, worker))
+    return finish(row.token, incoming, message_for(envelope, row.hop, verdict, row.uid, worker))
 
 
-def done(token: Token, delivery: Delivery | None) -> SettlementPlan:
+def done(token: Token, incoming: Incoming) -> SettlementPlan:
     """Return the plan of a job that is done: record it, then acknowledge the delivery."""
-    return SettlementPlan((Step.RECORD, Step.SETTLE), delivery, token, RecordDone())
+    return SettlementPlan((Step.RECORD, Step.SETTLE), incoming, token, RecordDone())
 
 
-def interrupted(token: Token, delivery: Delivery | None, counters: Counters) -> SettlementPlan:
+def interrupted(token: Token, incoming: Incoming, counters: Counters) -> SettlementPlan:
     """Return the plan of a run that this worker process ended: record it, then release the delivery."""
-    return SettlementPlan((Step.RECORD, Step.SETTLE), delivery, token, RecordInterrupted(counters), how=Settle.RELEASE)
+    return SettlementPlan((Step.RECORD, Step.SETTLE), incoming, token, RecordInterrupted(counters), how=Settle.RELEASE)
 
 
-def moving(token: Token, delivery: Delivery | None, verdict: Verdict, message: OutgoingMessage) -> SettlementPlan:
+def moving(token: Token, incoming: Incoming, verdict: Verdict, message: OutgoingMessage) -> SettlementPlan:
     """Return the plan of a retry or a dead letter: record it, publish it, record the broker's confirm, acknowledge."""
-    return SettlementPlan((Step.RECORD, *_AFTER_RECORD), delivery, token, verdict, message)
+    return SettlementPlan((Step.RECORD, *_AFTER_RECORD), incoming, token, verdict, message)
 
 
-def finish(token: Token, delivery: Delivery | None, message: OutgoingMessage) -> SettlementPlan:
+def finish(token: Token, incoming: Incoming, message: OutgoingMessage) -> SettlementPlan:
     """Return the plan of a settlement that is already recorded: all steps after the record."""
-    return SettlementPlan(_AFTER_RECORD, delivery, token, message=message)
+    return SettlementPlan(_AFTER_RECORD, incoming, token, message=message)
 
 
 def comes_in(delay: float, broker: Capabilities) -> float:
@@ -127,9 +126,9 @@ def comes_in(delay: float, broker: Capabilities) -> float:
     return min((level for level in broker.levels if level >= delay), default=delay)
 
 
-def pass_on(delivery: Delivery, message: OutgoingMessage) -> SettlementPlan:
+def pass_on(incoming: Incoming, message: OutgoingMessage) -> SettlementPlan:
     """Return the plan that publishes a message in place of a delivery, and writes nothing to the ledger."""
-    return SettlementPlan((Step.PUBLISH, Step.SETTLE), delivery, message=message)
+    return SettlementPlan((Step.PUBLISH, Step.SETTLE), incoming, message=message)
 
 
 def refused_verdict(run: Run, plan: SettlementPlan, cause: str) -> Verdict:
@@ -142,14 +141,14 @@ def refused_verdict(run: Run, plan: SettlementPlan, cause: str) -> Verdict:
     return replace(verdict, target=Moving.DEAD, delay=0.0, reason=reason, keep_checkpoint=True)
 
 
-def rejected(token: Token, delivery: Delivery | None, verdict: Verdict) -> SettlementPlan:
+def rejected(token: Token, incoming: Incoming, verdict: Verdict) -> SettlementPlan:
     """Return the plan of a dead letter that the broker itself makes of the delivery: record it, reject, record the move."""
-    return SettlementPlan((Step.RECORD, Step.SETTLE, Step.CONFIRM), delivery, token, verdict, how=Settle.REJECT)
+    return SettlementPlan((Step.RECORD, Step.SETTLE, Step.CONFIRM), incoming, token, verdict, how=Settle.REJECT)
 
 
-def settle_only(delivery: Delivery, how: Settle = Settle.ACK) -> SettlementPlan:
+def settle_only(incoming: Incoming, how: Settle = Settle.ACK) -> SettlementPlan:
     """Return the plan that only acknowledges or releases a delivery."""
-    return SettlementPlan((Step.SETTLE,), delivery, how=how)
+    return SettlementPlan((Step.SETTLE,), incoming, how=how)
 
 
 # --- Messages ------------------------------------------------------------------------------------------------------------

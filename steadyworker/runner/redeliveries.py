@@ -1,7 +1,7 @@
 """
-Tells why the broker delivers a message again, as far as this process knows it: for the log, and for no decision.
+Finds why the broker delivers a message again, as far as this process knows it: for the log, and for no decision.
 
-The row tells of other worker processes, and this process remembers how its own deliveries ended.
+The row shows what other worker processes did, and this process remembers how its own deliveries ended.
 """
 
 from __future__ import annotations

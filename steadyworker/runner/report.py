@@ -101,11 +101,14 @@ def settled(run: Run, plan: SettlementPlan, clock: Clock) -> JobSettled:
 
 def lost_history(run: Run, row: Row | None, write: str, *, held: bool) -> str:
     """
-    Return what the ledger has lost, as its present row shows after it refused this write; empty if a later run has or had the job.
+    Return what the ledger has lost, as the job's row shows after the ledger refused a write; empty if it has lost nothing.
+
+    The ledger has lost nothing if a later run has or had the job.
 
     `held` is false if the run's lease and the margin could be over at the refusal, so that another run could have begun and ended.
     A ledger keeps the row of a job that runs, and a later claim draws a greater fence.
-    So a smaller fence shows that the ledger has gone back in time, and while the lease is held, so does a missing or another row.
+    So a smaller fence shows that the ledger has gone back in time.
+    While the lease is held, a missing or another row shows it, too.
     """
     if row is not None and row.fence < run.token.fence and row.uid == run.token.uid:
         return f"the start of this run; its last run of the job is {row.fence}"
@@ -162,7 +165,7 @@ def row_locked(token: Token) -> None:
     log.warning("lease_not_renewed", **about, remedy=remedy, explain="ledger.row-locked")
 
 
-MOVED = "it becomes a dead letter; if the broker refuses its dead letter, too, the broker is told to move the message itself"
+MOVED = "it becomes a dead letter; if the broker refuses its dead letter, too, this worker process asks the broker to move the message itself"
 PARKED = (
     "it becomes a dead letter; if the broker refuses its dead letter, too, "
     "this worker process keeps the message, goes on with other jobs, and tries again every 10 minutes"

@@ -34,14 +34,14 @@ from steadyworker.link import (
 )
 from steadyworker.runner import report
 from steadyworker.runner.runs import Runs
-from steadyworker.runner.state import Deps, Phase, Run, RunnerState, ServiceSaid
+from steadyworker.runner.state import Deps, Run, RunnerState, ServiceEvent
 from steadyworker.slots.base import Asked
 
 
 class Requests:
     """Serves the requests of running jobs."""
 
-    def __init__(self, deps: Deps, state: RunnerState, runs: Runs, post: Callable[[ServiceSaid], None]) -> None:
+    def __init__(self, deps: Deps, state: RunnerState, runs: Runs, post: Callable[[ServiceEvent], None]) -> None:
         self._deps = deps
         self._state = state
         self._runs = runs
@@ -56,7 +56,7 @@ class Requests:
         run = self._state.by_fence.get(asked.fence)
         if run is None or run.slot is None:
             return
-        if run.phase is Phase.DROPPED:
+        if run.dropped:
             run.slot.reply(asked.fence, asked.id, None, refused="fenced")
             return
         match asked.request:
@@ -117,7 +117,7 @@ class Requests:
         fence = run.token.fence
 
         def emit(event: Mapping[str, Any]) -> None:
-            self._post(ServiceSaid(fence, id, event))
+            self._post(ServiceEvent(fence, id, event))
 
         service = self._deps.services.get(call.service)
         if service is None:
@@ -133,12 +133,12 @@ class Requests:
             text = f"Expected the service {call.service!r} to accept the request, got {type(error).__name__}: {error}"
             run.slot.reply(fence, id, {SERVICE_ERROR: text})
 
-    def relay(self, sent: ServiceSaid) -> None:
+    def relay(self, reported: ServiceEvent) -> None:
         """Relay an event of a service to the job that called the service, if the job's run is still in its slot."""
-        run = self._state.by_fence.get(sent.fence)
-        if run is None or run.slot is None or sent.id not in run.calls:
+        run = self._state.by_fence.get(reported.fence)
+        if run is None or run.slot is None or reported.id not in run.calls:
             return
-        end = bool(sent.event.get("end"))
+        end = bool(reported.event.get("end"))
         if end:
-            del run.calls[sent.id]
-        run.slot.reply(sent.fence, sent.id, dict(sent.event), end=end)
+            del run.calls[reported.id]
+        run.slot.reply(reported.fence, reported.id, dict(reported.event), end=end)

@@ -13,7 +13,7 @@ In production one thread calls both in a loop; the simulation calls them in any 
     keeper ── Renewed, Cancelled, LedgerLost ─────────────────────────┼──→ inbox ──→ handle
     consumer audit ── AuditResult ────────────────────────────────────┤
     settler ── PlanResult ────────────────────────────────────────────┤
-    worker process ── Staged, ServiceSaid ────────────────────────────┘
+    worker process ── Staged, ServiceEvent ───────────────────────────┘
 
 `deliveries.py` is its front half, and `runs.py` its back half; `unkeyed.py` handles messages without a key.
 `orphans.py` runs the jobs whose message is lost.
@@ -33,6 +33,7 @@ from steadyworker.ledger.base import Renewal, Token
 from steadyworker.lifecycle import Stage
 from steadyworker.outcome import Interrupted
 from steadyworker.runner import report
+from steadyworker.runner.causes import ALARM, BROKER, CONSUMERS, HOST, LEDGER, SETUP, STAGE, Cause
 from steadyworker.runner.consumer_audit import AuditResult
 from steadyworker.runner.deliveries import Deliveries
 from steadyworker.runner.orphans import Orphans
@@ -47,7 +48,7 @@ from steadyworker.runner.state import (
     PlanResult,
     Renewed,
     RunnerState,
-    ServiceSaid,
+    ServiceEvent,
     Staged,
     Timers,
 )
@@ -55,19 +56,11 @@ from steadyworker.slots.base import Asked, Ended, Progressed, Ready, SlotEvent, 
 from steadyworker.telemetry.gauges import QueueReading
 from steadyworker.telemetry.loss_reasons import REASONS, reason_of
 
-RunnerEvent = Signal | SlotEvent | Renewed | Cancelled | LedgerLost | PlanResult | Staged | ServiceSaid | AuditResult
+RunnerEvent = Signal | SlotEvent | Renewed | Cancelled | LedgerLost | PlanResult | Staged | ServiceEvent | AuditResult
 
 _PROGRESS_EVERY = 1.0
 _LONGEST_WAIT = 5.0
 """The loop turns at least once in this many seconds, so that the watchdog sees that an idle runner is alive."""
-
-_EXPLAIN = {
-    "ledger": "ledger.unreachable",
-    "host": "steadyworker.host-unfit",
-    "consumers": "steadyworker.foreign-consumers",
-    "setup": "steadyworker.setup-failed",
-}
-"""The entry of the catalogue for each part that has one cause; the adapter names the entry for the broker."""
 
 QUIET_AFTER = 60.0
 """
@@ -84,7 +77,7 @@ class Runner:
     1. `start` opens slots and adapter; `run` drives the machine until `end`.
     2. `post` puts an event into the inbox, from any thread.
     3. The event `Staged` begins a stop; `finished` is True when every run, plan and held delivery has ended.
-    4. `not_ready` returns the reasons why the runner takes no message; any thread may call it.
+    4. `not_ready` returns the reasons why the runner accepts no message; any thread may call it.
     """
 
     def __init__(self, deps: Deps) -> None:
@@ -101,15 +94,12 @@ class Runner:
         self.slot_health = SlotHealth(deps.clock)
         self.last_turn = deps.clock.monotonic()
         self._ended = False
-        self._connection = "connecting"
         self._losses = Counter(dict.fromkeys(REASONS, 0))
         self._was_connected = False
-        self._blocked: str | None = None
-        self._explain = dict(_EXPLAIN)
         self._prefetch = 0
         self._idle_since: float | None = -math.inf
         self._holds = False
-        self._not_ready: Mapping[str, str] = self._causes()
+        self._not_ready: Mapping[str, Cause] = self._causes()
         self._tokens: tuple[Token, ...] = ()
         self._inbox: queue.SimpleQueue[RunnerEvent] = queue.SimpleQueue()
 
@@ -128,9 +118,9 @@ class Runner:
         while not self._ended:
             wait = self.timers.next_in()
             with suppress(queue.Empty):
-                self._take(self._inbox.get(timeout=_LONGEST_WAIT if wait is None else min(wait, _LONGEST_WAIT)))
+                self._receive(self._inbox.get(timeout=_LONGEST_WAIT if wait is None else min(wait, _LONGEST_WAIT)))
                 for _ in range(self._inbox.qsize()):
-                    self._take(self._inbox.get())
+                    self._receive(self._inbox.get())
             self.tick()
 
     def end(self) -> None:
@@ -157,13 +147,14 @@ class Runner:
 
     def handle(self, event: RunnerEvent) -> None:
         """Process one event completely, as one turn."""
-        self._take(event)
+        self._receive(event)
         self._end_turn()
 
-    def _take(self, event: RunnerEvent) -> None:  # noqa: C901, PLR0912, PLR0915 - one case per event
+    def _receive(self, event: RunnerEvent) -> None:  # noqa: C901, PLR0912, PLR0915 - one case per event
+        causes = self.state.causes
         match event:
             case Connected(epoch=epoch):
-                self._connection = ""
+                causes.pop(BROKER, None)
                 self._was_connected = True
                 self.deliveries.connected(epoch)
             case Delivered(delivery=delivery):
@@ -174,14 +165,12 @@ class Runner:
                     self._disconnected(event)
                 self.deliveries.lost(event)
             case Unreachable(cause=cause, final=final):
-                self._connection = cause
-                self._explain["broker"] = event.explain
+                causes[BROKER] = Cause(cause, event.explain)
                 self.final = cause if final and not self._was_connected else self.final
             case Blocked(cause=cause):
-                self._blocked = cause
-                self._explain["broker alarm"] = event.explain
+                causes[ALARM] = Cause(cause, event.explain)
             case Unblocked():
-                self._blocked = None
+                causes.pop(ALARM, None)
             case Undelivered(key=key, error=error, fate=fate):
                 report.refused(self.deps.spec.queue, key, error, fate)
             case AuditResult():
@@ -197,14 +186,14 @@ class Runner:
                     self.runs.remember(run, done, total, note)
             case Asked():
                 self.requests.serve(event)
-            case ServiceSaid():
+            case ServiceEvent():
                 self.requests.relay(event)
             case Ended(fence=fence, outcome=outcome, killed=killed):
                 run = self.state.by_fence.get(fence)
-                ours = run is not None and run.phase is not Phase.DROPPED  # else it is killed in any stage
+                ours = run is not None and not run.dropped  # else it is killed in any stage
                 self.killed = self.killed or (ours and killed and self.state.stage >= Stage.DRAINING)
                 if isinstance(outcome, Interrupted) and outcome.unfit:
-                    self.state.unfit = outcome.unfit
+                    causes[HOST] = Cause(outcome.unfit, "steadyworker.host-unfit")
                 self.runs.slot_ended(fence, outcome)
                 self.state.reconsider()
             case Renewed():
@@ -220,8 +209,7 @@ class Runner:
                 self._staged(stage, kill=kill)
 
     def _disconnected(self, signal: Lost) -> None:
-        self._connection = signal.cause  # kept until the next Connected, even if that connection is lost at once
-        self._explain["broker"] = signal.explain
+        self.state.causes[BROKER] = Cause(signal.cause, signal.explain)
         self._losses[reason_of(signal.cause)] += 1
 
     def _end_turn(self) -> None:
@@ -230,7 +218,7 @@ class Runner:
         while state.recheck:
             state.recheck = False
             self.deliveries.reconsider()
-        self._tokens = tuple(run.token for run in state.by_fence.values() if run.phase is not Phase.DROPPED)
+        self._tokens = tuple(run.token for run in state.by_fence.values() if not run.dropped)
         if state.paused:
             self._prefetch, state.paused = 0, False
         if (wanted := self._wanted_prefetch()) != self._prefetch:
@@ -239,7 +227,7 @@ class Runner:
             self._idle_since = None if wanted > 0 else self.deps.clock.monotonic()
             self._prefetch = wanted
             self.deps.adapter.prefetch(wanted)
-        self.orphans.turn(wanted, able=not (self._closed or self._connection or self._blocked))
+        self.orphans.turn(wanted, able=not (self._closed or BROKER in state.causes or ALARM in state.causes))
         held, self._holds = self._holds, bool(state.valid) and self.deps.adapter.capabilities.counts_holders
         if held and not self._holds and wanted == 0:
             self.deps.hurry()  # so that the ledger soon stops counting this process, as the broker does
@@ -250,7 +238,7 @@ class Runner:
 
     def _wanted_prefetch(self) -> int:
         """
-        Return the allowed number of unsettled deliveries: one for each slot that can take runs, and the parked deliveries.
+        Return the allowed number of unsettled deliveries: one for each slot that can begin runs, and the parked deliveries.
 
         A slot that is reserved for an orphan does not count.
 
@@ -268,7 +256,7 @@ class Runner:
     def _closed(self) -> bool:
         """True while the runner may begin no job, whatever slots are free."""
         state = self.state
-        ends = state.stage is not Stage.RUNNING or state.unfit is not None or self.deps.quota.spent
+        ends = state.stage is not Stage.RUNNING or state.unfit or self.deps.quota.spent
         return ends or state.ledger_away or bool(self.audit_result.cause)
 
     @property
@@ -288,7 +276,7 @@ class Runner:
     # --- slots -----------------------------------------------------------------------------------------------------
 
     def _slot_unready(self, event: Unready) -> None:
-        """Start the slot again after a pause; it takes no job meanwhile, because a failed `setup` is not the fault of a job."""
+        """Start the slot again after a pause; it begins no job meanwhile, because a failed `setup` is not the fault of a job."""
         self.state.ready_slots.discard(event.slot)
         pause = self.slot_health.unready(event)
         if self.state.ready_slots:
@@ -318,7 +306,7 @@ class Runner:
         self.post(LedgerLost(cause))
 
     def _renewed(self, event: Renewed) -> None:
-        self.state.ledger_cause = None
+        self.state.causes.pop(LEDGER, None)
         granted = True
         for token, renewal in event.answers:
             run = self.state.by_fence.get(token.fence)
@@ -329,7 +317,7 @@ class Runner:
                 report.row_locked(token)
                 self.runs.stop_without_lease([run])
             elif renewal.granted:
-                run.trusted_until = max(run.trusted_until, event.began + self.deps.times.trust_for)
+                run.renewed_at = max(run.renewed_at, event.began)
                 if renewal.cancel_reason is not None:
                     self.runs.cancel(run, renewal.cancel_reason)
             elif run.phase in (Phase.RUNNING, Phase.ENDED) or run.stopped:  # else it has just been recorded
@@ -380,7 +368,7 @@ class Runner:
         state = self.state
         if state.stage < Stage.DRAINING or state.held:
             return False
-        return not state.under_way(besides=state.left_to_others(blocked=self._blocked is not None))
+        return not state.under_way(besides=state.left_to_others(blocked=ALARM in state.causes))
 
     @property
     def idle(self) -> bool:
@@ -399,15 +387,9 @@ class Runner:
 
     # --- for people ------------------------------------------------------------------------------------------------
 
-    def not_ready(self) -> Mapping[str, str]:
-        """Return the reasons why the runner takes no message, by part, as of its last turn; any thread may call this."""
+    def not_ready(self) -> Mapping[str, Cause]:
+        """Return the reasons why the runner accepts no message, by part, as of its last turn; any thread may call this."""
         return self._not_ready
-
-    def explain(self, part: str) -> str:
-        """Return the id of the entry of the catalogue that explains why this part is not ready; empty if it is not known."""
-        if part == "setup" and not self.slot_health.causes:
-            return ""  # it is not over yet
-        return self._explain.get(part, "steadyworker.queue-refuses" if part.endswith(" queue") else "")
 
     def reading(self) -> QueueReading:
         """Return the runner's state for `/metrics`; any thread may call this."""
@@ -419,24 +401,24 @@ class Runner:
             running=len(runs),
             slots=len(self.deps.slots),
             slots_ready=len(state.ready_slots),
-            connected="broker" not in not_ready,
-            blocked="broker alarm" in not_ready,
-            ledger_up="ledger" not in not_ready,
+            connected=BROKER not in not_ready,
+            blocked=ALARM in not_ready,
+            ledger_up=LEDGER not in not_ready,
             oldest=max((now - run.started for run in runs), default=0.0),
             time_limit=self.deps.spec.time_limit,
             losses=dict(self._losses),
         )
 
-    def _causes(self) -> Mapping[str, str]:
-        state, health = self.state, self.slot_health.causes
-        causes = {
-            "broker": self._connection or None,
-            "broker alarm": self._blocked,
-            "ledger": state.ledger_cause,
-            "host": state.unfit,
-            "consumers": self.audit_result.cause,
-            "setup": next(iter(health.values()), None if state.ready_slots else "not over yet"),
-            "stage": None if state.stage is Stage.RUNNING else state.stage.name.lower(),
-        }
-        missing = {f"{target} queue": why for target, why in self.runs.missing.items()}
-        return missing | {part: why for part, why in causes.items() if why is not None}
+    def _causes(self) -> Mapping[str, Cause]:
+        state, causes = self.state, dict(self.state.causes)
+        for target, why in self.runs.missing.items():
+            causes[f"{target} queue"] = Cause(why, "steadyworker.queue-refuses")
+        if self.audit_result.cause is not None:
+            causes[CONSUMERS] = Cause(self.audit_result.cause, "steadyworker.foreign-consumers")
+        if failed := list(self.slot_health.causes.values()):
+            causes[SETUP] = Cause(failed[0], "steadyworker.setup-failed")
+        elif not state.ready_slots:
+            causes[SETUP] = Cause("not over yet")
+        if state.stage is not Stage.RUNNING:
+            causes[STAGE] = Cause(state.stage.name.lower())
+        return causes

@@ -25,6 +25,7 @@ from steadyworker.ledger.base import JobId, Progress, Row, Token
 from steadyworker.outcome import CANCELLED, Done, Failed, Interrupted, Outcome, Rejected
 from steadyworker.retry import draw
 from steadyworker.runner import report
+from steadyworker.runner.causes import LEDGER, Cause
 from steadyworker.runner.envelope import BAD_PAYLOAD, Envelope, too_large
 from steadyworker.runner.planning import (
     finishing_plan,
@@ -35,8 +36,8 @@ from steadyworker.runner.planning import (
     rejected,
     task_of,
 )
-from steadyworker.runner.settlement_plan import RecordInterrupted, SettlementPlan, Step
-from steadyworker.runner.settler import NotRejected, Refused, Settler
+from steadyworker.runner.settlement_plan import Incoming, RecordInterrupted, SettlementPlan, Step
+from steadyworker.runner.settler import NotRejected, Settler, WriteRefused
 from steadyworker.runner.state import Deps, Phase, PlanResult, Run, RunnerState, Timers
 from steadyworker.runner.waits import Waits
 from steadyworker.slots.base import Slot
@@ -99,13 +100,12 @@ class Runs:
         Begin the run that was claimed; the run is detached if its delivery is not valid.
 
         A cancelled job, or a job whose body is too large, ends before its handler starts.
-        `because` tells why the message came again, for the log.
+        `because` is the reason why the message came again, for the log.
         """
-        trusted_until = began + self._deps.times.trust_for
-        delivery = envelope.delivery if self._state.is_valid(envelope.delivery) else None
-        run = Run(row.token, row, envelope, delivery, trusted_until, self._deps.clock.monotonic(), slot)
+        incoming, clock = self._state.incoming(envelope.delivery), self._deps.clock
+        run = Run(row.token, row, envelope, incoming, began, clock.monotonic(), slot)
         self._state.by_fence[row.fence] = run
-        about = report.about(row.token, self._deps.clock)
+        about = report.about(row.token, clock)
         if lost:
             self._deps.emit(TakenOver(**about, losses=row.counters.losses))
         if row.cancel_reason is not None:
@@ -128,12 +128,10 @@ class Runs:
 
         `began` is the boot time at which this process asked for the new fence.
         """
-        clock, times = self._deps.clock, self._deps.times
-        delivery = envelope.delivery if self._state.is_valid(envelope.delivery) else None
-        run = Run(row.token, row, envelope, delivery, began + times.trust_for, clock.monotonic())
+        incoming, started = self._state.incoming(envelope.delivery), self._deps.clock.monotonic()
+        run = Run(row.token, row, envelope, incoming, began, started)
         run.outcome = Failed(row.reason, row.error_class)
-        run.phase = Phase.SETTLING
-        run.plan = finishing_plan(row, envelope, delivery, self._deps.worker)
+        run.plan = finishing_plan(row, envelope, run.incoming, self._deps.worker)
         self._state.by_fence[row.fence] = run
         self._settler.carry_out(run.plan, run)
 
@@ -164,7 +162,7 @@ class Runs:
         for call in run.calls.values():
             call.cancel()
         run.calls.clear()
-        if run.phase is Phase.DROPPED:
+        if run.dropped:
             del self._state.by_fence[fence]
         else:
             self.ended(run, outcome)
@@ -175,12 +173,11 @@ class Runs:
             outcome = Rejected(f"{CANCELLED}{run.cancel_reason}")
         encoding = run.envelope.delivery.encoding
         if encoding is not None and isinstance(outcome, Rejected) and outcome.reason.startswith(BAD_PAYLOAD):
-            said = (
+            reason = (
                 f"{outcome.reason}; its sender's content encoding is {encoding[:40]!r}, and SteadyWorker decodes none"
             )
-            outcome = Rejected(said, outcome.error_class)
+            outcome = Rejected(reason, outcome.error_class)
         run.outcome = outcome
-        run.phase = Phase.ENDED
         self.write_progress([run])
         seconds = round(self._deps.clock.monotonic() - run.started, 6)
         self.settle(run)
@@ -199,7 +196,6 @@ class Runs:
         """Plan the settlement and carry it out; a run that is not trusted waits for a renewal."""
         if run.outcome is None or not self._state.trusted(run):
             return
-        run.phase = Phase.SETTLING
         run.plan = plan_for(run, run.outcome, self._deps, self._waits)
         self._settler.carry_out(run.plan, run)
 
@@ -214,7 +210,7 @@ class Runs:
         self._state.failing.pop(plan, None)
         parked = self._state.parked.pop(plan, None)
         match error:
-            case Refused():
+            case WriteRefused():
                 if run is not None:
                     self.drop(run, str(error))
             case LedgerUnavailable():
@@ -222,7 +218,7 @@ class Runs:
                     run.stopped = True
                 self.ledger_lost(str(error))
             case MessageRefused():
-                self._message_refused(plan, run, error, told=parked is not None)
+                self._message_refused(plan, run, error, reported=parked is not None)
             case PublishFailed():
                 self._publish_later(plan, run, error)
             case NotRejected():
@@ -238,7 +234,7 @@ class Runs:
         self._state.failing[plan] = error
         self._timers.after(draw(_BACK_OFF, min(plan.failures, 10)), lambda: self.retry(plan, run))
 
-    def _message_refused(self, plan: SettlementPlan, run: Run | None, error: MessageRefused, *, told: bool) -> None:
+    def _message_refused(self, plan: SettlementPlan, run: Run | None, error: MessageRefused, *, reported: bool) -> None:
         """
         Make a dead letter of a message whose copies the broker never accepts.
 
@@ -254,7 +250,7 @@ class Runs:
         rejects = self._deps.adapter.capabilities.rejects and not lost
         verdict = refused_verdict(run, plan, str(error)) if run is not None else None
         recorded = verdict == plan.record
-        if not told and not (run is not None and recorded):
+        if not reported and not (run is not None and recorded):
             key = run.token.id.key if run is not None else ""
             report.refused(self._deps.spec.queue, key, error, report.MOVED if rejects else report.PARKED)
         if run is None and rejects:
@@ -265,10 +261,10 @@ class Runs:
             self._timers.after(_PARKED_FOR, lambda: self.retry(plan, run))
         else:
             if rejects and plan.message is not None and plan.message.to is Target.DEAD:
-                run.plan = rejected(run.token, run.delivery, verdict)
+                run.plan = rejected(run.token, run.incoming, verdict)
             else:
                 message = message_for(run.envelope, run.row.hop, verdict, run.token.uid, self._deps.worker)
-                run.plan = moving(run.token, run.delivery, verdict, message)
+                run.plan = moving(run.token, run.incoming, verdict, message)
             run.stopped = True  # until the verdict is recorded, which needs a trusted run
             self.retry(run.plan, run)
 
@@ -287,8 +283,7 @@ class Runs:
             else:
                 self._settler.carry_out(plan, None)
             return
-        dropped = self._state.by_fence.get(run.token.fence) is not run or run.phase is not Phase.SETTLING
-        if dropped:
+        if self._state.by_fence.get(run.token.fence) is not run:
             self._forget_failure(plan)
         elif Step.RECORD not in plan.steps[plan.at :] or self._state.trusted(run):
             run.stopped = False
@@ -324,29 +319,22 @@ class Runs:
     # --- what happens to a run -------------------------------------------------------------------------------------
 
     def detached(self, delivery: Delivery, signal: Lost) -> None:
-        """Remove this delivery from its run or plan, because the broker no longer accepts its settlement."""
-        for plan in self._state.passing:
-            if plan.delivery is delivery:
-                plan.delivery = None
-        for run in self._state.by_fence.values():
-            if run.delivery is delivery:
-                run.delivery = None
-                if run.plan is not None:
-                    run.plan.delivery = None
-                about = report.about(run.token, self._deps.clock)
-                self._deps.emit(DeliveryLost(**about, cause=signal.cause, explain=signal.explain))
+        """Lose this delivery, because the broker no longer accepts its settlement; its run goes on without it."""
+        detached = [run for run in self._state.by_fence.values() if run.delivery is delivery]
+        self._state.lose(delivery)
+        for run in detached:
+            about = report.about(run.token, self._deps.clock)
+            self._deps.emit(DeliveryLost(**about, cause=signal.cause, explain=signal.explain))
 
     def adopt(self, run: Run, delivery: Delivery) -> None:
         """Bind a redelivery to the run under way: the run goes on, and settles this delivery."""
-        run.delivery = delivery
-        if run.plan is not None:
-            run.plan.delivery = delivery
+        self._state.bind(run.incoming, delivery)
 
     def drop(self, run: Run, write: str) -> None:
         """End a run whose write the ledger refused; its delivery goes through the decision table again."""
-        delivery, run.delivery = run.delivery, None
-        if run.slot is not None:  # first, because the ledger can take long to say why
-            run.phase = Phase.DROPPED
+        delivery, run.incoming = run.delivery, Incoming()
+        if run.slot is not None:  # first, because the ledger can need long to show why
+            run.dropped = True
             run.slot.kill(run.token.fence, Interrupted())
             waiting, run.waiting = run.waiting, []
             for asked in waiting:
@@ -354,7 +342,7 @@ class Runs:
         else:
             self._state.by_fence.pop(run.token.fence, None)
         times, now = self._deps.times, self._deps.clock.boottime()
-        held = now < run.trusted_until - times.trust_for + times.lease + times.margin
+        held = now < run.renewed_at + times.lease + times.margin
         self._refused.append((run, write, held))
         lost = self.explain_refusals()
         explain = "ledger.unreachable" if self._refused else "ledger.lost-history" if lost else ""
@@ -401,7 +389,7 @@ class Runs:
         """Note that the ledger did not respond, and end the runs that must not go on without a lease."""
         if not self._state.ledger_away:
             self._deps.hurry()
-        self._state.ledger_cause = cause
+        self._state.causes[LEDGER] = Cause(cause, "ledger.unreachable")
         self.stop_without_lease(self._state.by_fence.values())
 
     def stop_without_lease(self, runs: Iterable[Run]) -> None:
@@ -410,7 +398,7 @@ class Runs:
             return
         now, times = self._deps.clock.boottime(), self._deps.times
         for run in runs:
-            lease_over = now > run.trusted_until - times.trust_for + times.lease
+            lease_over = now > run.renewed_at + times.lease
             if lease_over and run.phase is Phase.RUNNING and run.slot is not None:
                 run.slot.kill(run.token.fence, Interrupted())
 

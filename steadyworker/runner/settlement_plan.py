@@ -56,13 +56,29 @@ Record = RecordDone | RecordInterrupted | Verdict
 
 
 @dataclass(slots=True, eq=False)
+class Incoming:
+    """
+    A message that the broker has delivered to this process: the one record of where its delivery is.
+
+    A run and its plan share a record, so a loss or an adoption changes the record and nothing else.
+
+    Attributes:
+        delivery: The delivery to settle; None after its loss, until a redelivery replaces it.
+        held: True while the delivery waits for the ledger, for a slot, or for the end of an earlier run.
+    """
+
+    delivery: Delivery | None = None
+    held: bool = False
+
+
+@dataclass(slots=True, eq=False)
 class SettlementPlan:
     """
     The steps of one message's settlement, and the number of steps that are done.
 
     Attributes:
         steps: The steps, in their order.
-        delivery: The delivery to settle; None if it was lost. An adopted redelivery can replace it at any moment.
+        incoming: The message to settle; its delivery can be lost or replaced at any moment.
         token: The claim under which the plan writes to the ledger; None for a plan without such writes.
         record: The ledger's first entry about the outcome.
         message: The message to publish: a retry, a dead letter, or a deferred copy.
@@ -75,7 +91,7 @@ class SettlementPlan:
     """
 
     steps: tuple[Step, ...]
-    delivery: Delivery | None
+    incoming: Incoming
     token: Token | None = None
     record: Record | None = None
     message: OutgoingMessage | None = None
@@ -85,6 +101,11 @@ class SettlementPlan:
     settled: Settled | None = None
     settled_with: Delivery | None = None
     stale: bool = False
+
+    @property
+    def delivery(self) -> Delivery | None:
+        """The delivery to settle; None if it was lost."""
+        return self.incoming.delivery
 
     @property
     def publishing(self) -> bool:

@@ -25,7 +25,7 @@ from steadyworker.runner.settlement_plan import RecordDone, RecordInterrupted, S
 from steadyworker.runner.state import PlanResult, Run
 
 
-class Refused(SteadyWorkerError):
+class WriteRefused(SteadyWorkerError):
     """The ledger refused a write, because another worker process holds the job; the run must be dropped."""
 
 
@@ -58,19 +58,19 @@ class Settler:
         self._post = post
 
     def carry_out(self, plan: SettlementPlan, run: Run | None) -> None:
-        """Take the steps that are left; `post` receives the result."""
+        """Carry out the steps that are left; `post` receives the result."""
         left = plan.steps[plan.at :]
         if Step.PUBLISH in left or (self._async is None and Step.SETTLE in left):
             self._submit(lambda: self._carry_out(plan, run))
         else:
-            # No step waits for the broker, so the runner's thread takes all steps, without two changes of thread.
+            # No step waits for the broker, so the runner's thread carries out all steps, without two changes of thread.
             self._carry_out(plan, run)
 
     def _carry_out(self, plan: SettlementPlan, run: Run | None) -> None:
         try:
             if self.advance(plan, lambda: self._settled(plan, run)):
                 self._post(PlanResult(plan, run, None))
-        except (Refused, NotRejected, LedgerUnavailable, PublishFailed) as error:
+        except (WriteRefused, NotRejected, LedgerUnavailable, PublishFailed) as error:
             self._post(PlanResult(plan, run, error))
 
     def _settled(self, plan: SettlementPlan, run: Run | None) -> None:
@@ -82,13 +82,13 @@ class Settler:
 
     def advance(self, plan: SettlementPlan, on_settled: Callable[[], None]) -> bool:
         """
-        Take the steps that are left, and return True when all are done.
+        Carry out the steps that are left, and return True when all are done.
 
         Returns False if the broker has not yet confirmed an asynchronous settlement.
         The adapter then calls `on_settled` once, from any thread, when the broker has replied.
         A delivery that can no longer be settled is not an error: at its redelivery, the row shows the outcome.
 
-        Raises Refused, NotRejected, LedgerUnavailable or PublishFailed from the step that failed; `plan.at` stays at that step.
+        Raises WriteRefused, NotRejected, LedgerUnavailable or PublishFailed from the step that failed; `plan.at` stays at that step.
         """
         while plan.at < len(plan.steps):
             match plan.steps[plan.at]:
@@ -102,7 +102,7 @@ class Settler:
                         raise NotRejected("confirm")
                     delay = 0.0 if plan.message is None else plan.message.delay
                     if not self._ledger.moved(_token(plan), comes_in(delay, self._adapter.capabilities)):
-                        raise Refused("confirm")
+                        raise WriteRefused("confirm")
                 case Step.SETTLE:
                     delivery = plan.delivery  # read once: another thread may set it to None at any moment
                     if delivery is not None and self._async is not None:
@@ -125,7 +125,7 @@ class Settler:
             case None:
                 raise AssertionError("a plan with a record step has a record")
         if not granted:
-            raise Refused("record")
+            raise WriteRefused("record")
 
     def _publish(self, message: OutgoingMessage) -> None:
         try:

@@ -1,5 +1,5 @@
 """
-The health of slots: the reasons why a slot cannot take a run, and its pause before it starts again.
+The health of slots: the reasons why a slot cannot begin a run, and its pause before it starts again.
 
 A slot pauses for 1 s, then twice as long after each failure in a row, at most 30 s.
 The pause is 1 s again after the slot was ready for a while.
@@ -21,7 +21,7 @@ class SlotHealth:
     The health of all slots of one runner; the runner's thread writes it, any thread may read `setup_failures`.
 
     Attributes:
-        causes: The reason for each slot that cannot take a run, by the slot's number.
+        causes: The reason for each slot that cannot begin a run, by the slot's number.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -38,7 +38,7 @@ class SlotHealth:
         self._ready_at[number] = self._clock.monotonic()
 
     def unready(self, event: Unready) -> float:
-        """Note that the slot cannot take a run, and return its pause in seconds."""
+        """Note that the slot cannot begin a run, and return its pause in seconds."""
         number, now = event.slot, self._clock.monotonic()
         self.causes[number] = event.reason
         if not event.after_setup:

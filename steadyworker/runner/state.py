@@ -26,8 +26,9 @@ from steadyworker.ledger.base import JobId, KeptMessage, Ledger, Progress, Renew
 from steadyworker.ledger.kept import kept
 from steadyworker.lifecycle import Stage
 from steadyworker.outcome import Outcome
+from steadyworker.runner.causes import BROKER, HOST, LEDGER, Cause
 from steadyworker.runner.envelope import Envelope
-from steadyworker.runner.settlement_plan import SettlementPlan
+from steadyworker.runner.settlement_plan import Incoming, SettlementPlan
 from steadyworker.slots.base import Asked, JobService, ServiceCall, Slot
 from steadyworker.spec import WorkerSpec
 
@@ -39,7 +40,7 @@ class Quota:
         self._lock = threading.Lock()
         self._left = limit
 
-    def take(self) -> bool:
+    def spend(self) -> bool:
         """Count one job, and return True; return False when the limit is reached."""
         with self._lock:
             if self._left is None:
@@ -50,7 +51,7 @@ class Quota:
             return True
 
     def give_back(self) -> None:
-        """Undo one `take`, because its job did not begin."""
+        """Undo one `spend`, because its job did not begin."""
         with self._lock:
             if self._left is not None:
                 self._left += 1
@@ -59,14 +60,6 @@ class Quota:
     def spent(self) -> bool:
         """True when no other job may begin."""
         return self._left == 0
-
-
-def _nothing() -> None:
-    """Ignore the request, because no keeper renews leases here."""
-
-
-def _forget(_folder: bytes) -> None:
-    """Ignore the folder, because nothing removes staging folders here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,22 +87,23 @@ class Deps:
     times: Times
     emit: Listener
     submit: Callable[[Callable[[], None]], object]
-    hurry: Callable[[], None] = _nothing
+    hurry: Callable[[], None] = lambda: None
     quota: Quota = field(default_factory=Quota)
     services: Mapping[str, JobService] = field(default_factory=dict)
-    remember_folder: Callable[[bytes], None] = _forget
+    remember_folder: Callable[[bytes], None] = lambda _folder: None
     max_body: int = 1 << 20
     adoption: bool = True
     stop_on_ledger_loss: bool = False
 
-    def to_keep(self, delivery: Delivery) -> KeptMessage | None:
-        """Return the message that the ledger keeps for this job; None if the Worker keeps none, or if it is over the limit."""
-        return kept(delivery) if self.spec.keep_message and delivery.size <= self.max_body else None
+    def to_keep(self, envelope: Envelope) -> KeptMessage | None:
+        """Return the message for the ledger to keep; None if the Worker keeps none, if it is over the limit, or if it is the ledger's."""
+        delivery, keeps = envelope.delivery, self.spec.keep_message and not envelope.from_ledger
+        return kept(delivery) if keeps and delivery.size <= self.max_body else None
 
 
 class Phase(Enum):
     """
-    The phase of a run.
+    The phase of a run; it follows from the run's outcome, its plan, and whether it was dropped.
 
     ::
 
@@ -130,8 +124,9 @@ class Run:
     One execution of a job, from its claim to its settlement.
 
     Attributes:
-        delivery: The delivery that the run will settle; None while the run is detached, because its delivery was lost.
-        trusted_until: The boot time until which the run may commit, counted from its last claim or granted renewal.
+        incoming: The message that the run will settle; it has no delivery while the run is detached, because the delivery was lost.
+        renewed_at: The boot time at which the last claim or granted renewal of its lease began.
+        dropped: True once the ledger has refused a write; the run then only waits for the end in its slot.
         stopped: True while the settlement waits for the ledger.
         saved: True once the run has saved a checkpoint.
         waiting: Requests of the job that wait for the ledger.
@@ -141,19 +136,33 @@ class Run:
     token: Token
     row: Row
     envelope: Envelope
-    delivery: Delivery | None
-    trusted_until: float
+    incoming: Incoming
+    renewed_at: float
     started: float
     slot: Slot | None = None
-    phase: Phase = Phase.RUNNING
     outcome: Outcome | None = None
     plan: SettlementPlan | None = None
+    dropped: bool = False
     cancel_reason: str | None = None
     progress: Progress | None = None
     stopped: bool = False
     saved: bool = False
     waiting: list[Asked] = field(default_factory=list)
     calls: dict[int, ServiceCall] = field(default_factory=dict)
+
+    @property
+    def phase(self) -> Phase:
+        """The phase of the run."""
+        if self.dropped:
+            return Phase.DROPPED
+        if self.plan is not None:
+            return Phase.SETTLING
+        return Phase.RUNNING if self.outcome is None else Phase.ENDED
+
+    @property
+    def delivery(self) -> Delivery | None:
+        """The delivery that the run will settle; None while the run is detached."""
+        return self.incoming.delivery
 
 
 class RunnerState:
@@ -164,12 +173,10 @@ class RunnerState:
         stage: The stage of the worker process.
         by_fence: The runs, by their fencing token.
         passing: Settlement plans that belong to no run.
-        valid: The deliveries that can still be settled, by epoch and id.
-        held: The valid deliveries that wait for the ledger, for a slot, or for the end of an earlier run.
-        ready_slots: The numbers of the slots that take runs.
-        unfit: The reason why this host cannot run the Worker's jobs, as a run has reported it; None without such a report.
-        ledger_cause: The reason why the last call of the ledger failed; None while the ledger responds.
-        recheck: True if the runner must take `held` through the decision table at the end of this turn.
+        valid: The records of the deliveries that can still be settled, by the epoch and id of the delivery.
+        ready_slots: The numbers of the slots that can begin runs.
+        causes: The reasons why the runner accepts no message, as events have reported them, by part.
+        recheck: True if the runner must decide again on the held deliveries at the end of this turn.
         failing: The plans that could not publish, each with its error; they try again after a while.
         parked: The plans with a message that the broker never accepts, each with the cause; their deliveries stop no other job.
         adopt_until: The monotonic time until which the slots of detached runs count in the prefetch.
@@ -180,11 +187,9 @@ class RunnerState:
         self.stage = Stage.RUNNING
         self.by_fence: dict[int, Run] = {}
         self.passing: list[SettlementPlan] = []
-        self.valid: dict[tuple[int, str], Delivery] = {}
-        self.held: list[Delivery] = []
+        self.valid: dict[tuple[int, str], Incoming] = {}
         self.ready_slots: set[int] = set()
-        self.unfit: str | None = None
-        self.ledger_cause: str | None = None
+        self.causes: dict[str, Cause] = {BROKER: Cause("connecting")}
         self.recheck = False
         self.failing: dict[SettlementPlan, PublishFailed] = {}
         self.parked: dict[SettlementPlan, str] = {}
@@ -192,11 +197,17 @@ class RunnerState:
         self.paused = False
         self._slots = deps.slots
         self._clock = deps.clock
+        self._trust_for = deps.times.trust_for
 
     @property
     def ledger_away(self) -> bool:
         """True when the ledger did not respond to the last call."""
-        return self.ledger_cause is not None
+        return LEDGER in self.causes
+
+    @property
+    def unfit(self) -> bool:
+        """True when a run has reported that this host cannot run the Worker's jobs."""
+        return HOST in self.causes
 
     @property
     def parked_deliveries(self) -> int:
@@ -221,19 +232,66 @@ class RunnerState:
         runs = any(run.plan not in besides for run in tuple(self.by_fence.values()))
         return runs or any(plan not in besides for plan in tuple(self.passing))
 
-    def reconsider(self, delivery: Delivery | None = None) -> None:
-        """Take all held deliveries, and this delivery, through the decision table at the end of this turn."""
-        self.recheck = True
-        if delivery is not None:
-            self.held.append(delivery)
+    # --- the deliveries --------------------------------------------------------------------------------------------
+
+    def receive(self, delivery: Delivery) -> Incoming:
+        """Begin the record of a delivery, and return it."""
+        incoming = self.valid[delivery.epoch, delivery.id] = Incoming(delivery)
+        return incoming
+
+    def incoming(self, delivery: Delivery | None) -> Incoming:
+        """Return the record of a delivery, or an empty record if the delivery can no longer be settled."""
+        found = self.valid.get((delivery.epoch, delivery.id)) if delivery is not None else None
+        return found if found is not None and found.delivery is delivery else Incoming()
 
     def is_valid(self, delivery: Delivery | None) -> bool:
         """Return whether this delivery can still be settled."""
-        return delivery is not None and self.valid.get((delivery.epoch, delivery.id)) is delivery
+        return self.incoming(delivery).delivery is not None
+
+    def bind(self, incoming: Incoming, delivery: Delivery) -> None:
+        """Let a redelivery replace the lost delivery of this record; the run and the plan that share the record then settle it."""
+        assert incoming.delivery is None, "only a lost delivery is replaced"
+        if self.is_valid(delivery):
+            incoming.delivery = delivery
+            self.valid[delivery.epoch, delivery.id] = incoming
+
+    def lose(self, delivery: Delivery) -> None:
+        """Empty the record of a delivery that the broker no longer accepts."""
+        self.valid.pop((delivery.epoch, delivery.id)).delivery = None
+
+    def settled(self, delivery: Delivery | None) -> None:
+        """Forget the record of a delivery that is settled, or that was lost before."""
+        if delivery is not None and self.is_valid(delivery):
+            del self.valid[delivery.epoch, delivery.id]
+
+    def hold(self, delivery: Delivery) -> None:
+        """Let a delivery wait until the next `reconsider`."""
+        self.incoming(delivery).held = True
+
+    @property
+    def held(self) -> list[Delivery]:
+        """The valid deliveries that wait, in the order of their arrival; any thread may read it."""
+        records = tuple(self.valid.values())
+        return [each.delivery for each in records if each.held and each.delivery is not None]
+
+    def pop_held(self) -> list[Delivery]:
+        """Let no delivery wait any more, and return those that waited."""
+        held = self.held
+        for delivery in held:
+            self.incoming(delivery).held = False
+        return held
+
+    def reconsider(self, delivery: Delivery | None = None) -> None:
+        """Decide again on all held deliveries, and on this delivery, at the end of this turn."""
+        self.recheck = True
+        if delivery is not None and self.is_valid(delivery):
+            self.receive(delivery).held = True  # a record of its own, because its run or plan is over
+
+    # --- runs and slots --------------------------------------------------------------------------------------------
 
     def trusted(self, run: Run) -> bool:
         """Return whether the last claim or renewal of this run is recent enough to allow a commit."""
-        return self._clock.boottime() < run.trusted_until
+        return self._clock.boottime() < run.renewed_at + self._trust_for
 
     def free_slot(self) -> Slot | None:
         """Return a slot that can begin a run now."""
@@ -298,7 +356,7 @@ class Staged:
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceSaid:
+class ServiceEvent:
     """A service sent an event to the job that called it."""
 
     fence: int

@@ -26,10 +26,11 @@ A message that comes back to another worker process, or after the death of this 
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from steadyworker.adapter import Delays
 from steadyworker.delivery import KEY, Delivery, OutgoingMessage, Redelivered, Target
@@ -38,7 +39,7 @@ from steadyworker.lifecycle import Stage
 from steadyworker.runner import planning
 from steadyworker.runner.envelope import Envelope, identify
 from steadyworker.runner.runs import Runs
-from steadyworker.runner.settlement_plan import SettlementPlan, Step
+from steadyworker.runner.settlement_plan import Incoming, SettlementPlan, Step
 from steadyworker.runner.state import Deps, PlanResult, RunnerState
 
 _WAITS = 600.0
@@ -58,7 +59,7 @@ class UnkeyedMessages:
     """
     The plans of one Worker that replace a message without a key, from the first publish to the acknowledgement.
 
-    1. `take` receives a delivery without a key.
+    1. `replace` receives a delivery without a key.
     2. `refused` finds another way for a copy that a full queue refused.
     3. `over` receives a plan whose steps are done.
 
@@ -91,14 +92,14 @@ class UnkeyedMessages:
         self._decline = decline
         self.plans: dict[SettlementPlan, _Original] = {}
 
-    def take(self, delivery: Delivery) -> None:
+    def replace(self, delivery: Delivery) -> None:
         """Publish a copy with a generated key, then acknowledge the delivery; publish nothing if a plan waits for this delivery."""
         self._forget_old()
         digest = fingerprint(delivery)
         if delivery.redelivered is not Redelivered.NO and self._bind(delivery, digest):
             return
         keyed = OutgoingMessage(Target.WORK, delivery.body, {**delivery.headers, KEY: uuid.uuid4().hex})
-        plan = planning.pass_on(delivery, keyed)
+        plan = planning.pass_on(self._state.incoming(delivery), keyed)
         self.plans[plan] = _Original(delivery, digest, self._deps.clock.monotonic() + _WAITS)
         self._runs.carry_out(plan)
 
@@ -118,12 +119,12 @@ class UnkeyedMessages:
         if message is None or message.to is not Target.WORK or self._deps.adapter.capabilities.delays is Delays.NONE:
             return False
         if self._may_begin():
-            plan.message = replace(message, to=Target.LATER, delay=self._deps.times.defer_delay)
+            plan.message = dataclasses.replace(message, to=Target.LATER, delay=self._deps.times.defer_delay)
             plan.steps = (Step.PUBLISH,)  # the acknowledgement follows when the job has begun
         elif self._may_begin_soon():
             return False
         else:
-            plan.delivery = None
+            plan.incoming = Incoming()
             self._decline(delivery)
         self._runs.retry(plan, None)
         return True
@@ -139,7 +140,7 @@ class UnkeyedMessages:
             return
         if plan.message is not None and plan.message.to is Target.LATER and Step.PUBLISH in plan.steps:
             self._begin_job(original.delivery, plan.message)
-        plan.steps, plan.at, plan.delivery = (Step.SETTLE,), 0, late
+        plan.steps, plan.at, plan.incoming = (Step.SETTLE,), 0, self._state.incoming(late)
         plan.settled_with, plan.stale = None, False
         if late is not None:
             self._runs.carry_out(plan)
@@ -148,7 +149,7 @@ class UnkeyedMessages:
         """Let a plan that has lost its delivery settle this one; return False if no plan waits for an equal message."""
         for plan, original in self.plans.items():
             if plan.delivery is None and original.fingerprint == digest:
-                plan.delivery = delivery
+                self._state.bind(plan.incoming, delivery)
                 if plan not in self._state.passing:
                     self._runs.carry_out(plan)
                 return True
@@ -162,12 +163,12 @@ class UnkeyedMessages:
 
     def _may_begin_soon(self) -> bool:
         """Return whether a new job only waits for the ledger, or for a slot whose child is being replaced."""
-        takes_jobs = self._state.stage is Stage.RUNNING and not self._deps.quota.spent
-        return takes_jobs and (self._state.ledger_away or self._state.warming())
+        begins_jobs = self._state.stage is Stage.RUNNING and not self._deps.quota.spent
+        return begins_jobs and (self._state.ledger_away or self._state.warming())
 
     def _begin_job(self, delivery: Delivery, message: OutgoingMessage) -> None:
         """Begin the job of a delayed copy now, if that is possible; otherwise the job begins when the copy arrives."""
-        keyed = replace(delivery, headers=message.headers)
+        keyed = dataclasses.replace(delivery, headers=message.headers)
         envelope = identify(keyed, self._deps.namespace, self._deps.spec.key_header)
         if isinstance(envelope, Envelope) and self._may_begin():
             self._begin(envelope)

@@ -13,9 +13,10 @@ The worker process: wires its parts together, starts them, watches them and stop
 | `watchdog.py` | finds the threads that no longer turn |
 | `checks.py` | the checks before the first message |
 | `broker_recheck.py` | repeats the checks of the broker while the process runs |
-| `reload.py` | `run --reload`: starts the process again after a change of a file |
+| `repeating.py` | a thread that repeats one piece of work |
 | `remedies.py` | finds the packages that have remedies for lines of the log |
 | `health.py` | the HTTP server of `/livez`, `/readyz` and `/metrics` |
 | `pool.py` | the threads for settlements that wait for the broker |
+| `reload.py` | starts the process again when a file of its code changes (`run --reload`) |
 | `timed_ledger.py` | measures the calls of the ledger |
 """

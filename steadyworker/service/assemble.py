@@ -25,13 +25,15 @@ from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.lease import Keeper, registered_name
 from steadyworker.ledger.owners import OwnerLock, new_owner_id
 from steadyworker.runner import report
-from steadyworker.runner.consumer_audit import AuditThread, ConsumerAudit
+from steadyworker.runner.consumer_audit import ConsumerAudit, audit_all
 from steadyworker.runner.runner import Runner
 from steadyworker.runner.state import Deps, Quota
+from steadyworker.service import broker_recheck
 from steadyworker.service.broker_recheck import BrokerRecheck
 from steadyworker.service.checks import broker_findings, check
 from steadyworker.service.job_services import job_services, remember_folder, service_findings
 from steadyworker.service.pool import MOST_THREADS, SettlePool
+from steadyworker.service.repeating import Repeating
 from steadyworker.slots.base import JobService, Slot
 from steadyworker.slots.guard import Guard
 from steadyworker.slots.process import ProcessSlot
@@ -52,8 +54,8 @@ class Assembly:
     guard: Guard
     runners: Sequence[Runner]
     keeper: Keeper
-    audit_thread: AuditThread
     recheck: BrokerRecheck
+    repeated: Sequence[Repeating]
     services: Mapping[str, JobService]
     pools: Sequence[SettlePool]
 
@@ -247,9 +249,10 @@ def assemble(
         [partial(broker_findings, spec, adapter) for adapter, spec in zip(plan.adapters, plan.specs, strict=True)],
         known,
     )
-    return Assembly(
-        options, plan.ledger, owner, lock, guard, runners, keeper, AuditThread(audits), recheck, services, pools
-    )
+    repeated = [Repeating("broker recheck", recheck.check, broker_recheck.SOON)]
+    if audits:
+        repeated.append(Repeating("consumer audit", lambda: audit_all(audits)))
+    return Assembly(options, plan.ledger, owner, lock, guard, runners, keeper, recheck, repeated, services, pools)
 
 
 def counted(broker: Capabilities, options: Options) -> bool:

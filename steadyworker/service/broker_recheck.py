@@ -3,9 +3,9 @@ Repeats the broker's checks while the worker process runs, because an operator c
 
 ::
 
-    start ── a minute ──→ look ── no error ──→ a day ──→ look …
-                           │
-                           └── an error ── a minute ──→ look ── the same error ──→ it is lasting: exit 78
+    start ── a minute ──→ check ── no error ──→ a day ──→ check …
+                            │
+                            └── an error ── a minute ──→ check ── the same error ──→ it is lasting: exit 78
 
 The first check is one minute after the start: the broker then has the queues, and reports the policy of each queue.
 An error that would have prevented the start also ends the worker process, if two checks in a row find it.
@@ -14,7 +14,6 @@ One check is not enough, because during a change the broker can report an error 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Sequence
 
 from steadyworker.errors import BrokerUnavailable, Finding
@@ -26,7 +25,10 @@ DAILY = 86400.0
 
 class BrokerRecheck:
     """
-    The checks of all brokers of one worker process, in a separate thread, because a broker can respond slowly.
+    The checks of all brokers of one worker process.
+
+    Attributes:
+        lasting: The errors that the last two checks have found.
 
     Args:
         questions: Each returns the findings of one queue's broker, or raises BrokerUnavailable.
@@ -38,19 +40,8 @@ class BrokerRecheck:
         self._questions = questions
         self._known = set(known)
         self._suspected: frozenset[Finding] = frozenset()
-        self._ended = threading.Event()
 
-    def run(self) -> None:
-        """Check one minute from now, and then daily, until `end`."""
-        wait = SOON
-        while not self._ended.wait(wait):
-            wait = self.look()
-
-    def end(self) -> None:
-        """Make `run` return; this call does not wait for a check under way."""
-        self._ended.set()
-
-    def look(self) -> float:
+    def check(self) -> float:
         """
         Check every broker once, and return the seconds until the next check.
 
@@ -73,8 +64,8 @@ class BrokerRecheck:
         log = get_logger("steadyworker.check")
         for finding in dict.fromkeys(found):
             if finding not in self._known:
-                say = log.error if finding.level == "error" else log.warning
-                say(f"check_{finding.level}", **fields_of(finding))
+                line = log.error if finding.level == "error" else log.warning
+                line(f"check_{finding.level}", **fields_of(finding))
         self._known.update(found)
 
 

@@ -31,7 +31,7 @@ class Deadline:
         self._clock = clock
         self._leave = leave
         # A SimpleQueue, because a signal handler can put into it while the same thread puts into it.
-        self._words: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._reports: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
     def start(self) -> None:
         """Start the thread; without a further thread of the system, the main thread is alone with the budget."""
@@ -40,14 +40,14 @@ class Deadline:
 
     def begin(self) -> None:
         """Begin the stop; a second call does nothing; callable from a signal handler."""
-        self._words.put(False)  # noqa: FBT003 - the stop is not over
+        self._reports.put(False)  # noqa: FBT003 - the stop is not over
 
     def met(self) -> None:
         """Report that the stop is over."""
-        self._words.put(True)  # noqa: FBT003 - the stop is over
+        self._reports.put(True)  # noqa: FBT003 - the stop is over
 
     def _run(self) -> None:
-        if self._words.get():
+        if self._reports.get():
             return
         for within in (self._within, _GRACE):
             if self._over(within):
@@ -58,7 +58,7 @@ class Deadline:
         """Wait these seconds; return whether the stop is over by then."""
         end = self._clock.monotonic() + within
         with suppress(queue.Empty):
-            while not self._words.get(timeout=max(0.0, end - self._clock.monotonic())):
+            while not self._reports.get(timeout=max(0.0, end - self._clock.monotonic())):
                 pass
             return True
         return False

@@ -2,7 +2,7 @@
 Serves `/livez`, `/readyz` and `/metrics` over HTTP.
 
 `/livez` returns 200 while the process is alive; 503 means that the platform should restart the process.
-`/readyz` returns 200 while the process takes messages, else 503.
+`/readyz` returns 200 while the process accepts messages, else 503.
 Each 503 has its reasons in the body: as text, or as JSON if the request accepts JSON and no text.
 `/metrics` returns the page of `steadyworker.telemetry.metrics`, or 404 if the caller passes no page.
 If the page or the snapshot fails, the response is 500 with the error's class.
@@ -47,7 +47,7 @@ class HealthServer:
     HTTP server for the probes, on its own thread.
 
     Args:
-        address: `host:port`; port 0 takes a free port.
+        address: `host:port`; port 0 chooses a free port.
         snapshot: A function that the server calls for each probe, on its thread; it must return at once.
         metrics: The page at `/metrics`; without it that path returns 404.
 
@@ -58,7 +58,7 @@ class HealthServer:
     def __init__(self, address: str, snapshot: Callable[[], Snapshot], metrics: Page | None = None) -> None:
         self.snapshot = snapshot
         self.metrics = metrics
-        self.connections: dict[_Connection, None] = {}
+        self.connections: dict[_ProbeConnection, None] = {}
         host, _, port = address.rpartition(":")
         try:
             self._socket = _listening(host.strip("[]"), int(port))
@@ -77,7 +77,7 @@ class HealthServer:
         """Start to serve probes."""
         self._loop = loop = asyncio.new_event_loop()
         loop.set_exception_handler(lambda _loop, _context: None)  # of clients, or of a process without descriptors
-        loop.run_until_complete(loop.create_server(lambda: _Connection(self, loop), sock=self._socket))
+        loop.run_until_complete(loop.create_server(lambda: _ProbeConnection(self, loop), sock=self._socket))
         self._thread = threading.Thread(target=self._run, args=(loop,), name="health", daemon=True)
         self._thread.start()
 
@@ -111,7 +111,7 @@ def _listening(host: str, port: int) -> socket.socket:
     return listener
 
 
-class _Connection(asyncio.Protocol):
+class _ProbeConnection(asyncio.Protocol):
     """One connection: it collects the head of a request, sends the response, and closes."""
 
     def __init__(self, server: HealthServer, loop: asyncio.AbstractEventLoop) -> None:
@@ -176,15 +176,15 @@ class _Probe(BaseHTTPRequestHandler):
             self._count()
             return
         if path not in ("/livez", "/readyz"):
-            self._say(HTTPStatus.NOT_FOUND, ("expected /livez, /readyz or /metrics",))
+            self._respond(HTTPStatus.NOT_FOUND, ("expected /livez, /readyz or /metrics",))
             return
         try:
             snapshot = self._ours.snapshot()
         except Exception as error:  # noqa: BLE001 - the client gets any error, and the server continues
-            self._say(HTTPStatus.INTERNAL_SERVER_ERROR, (f"no snapshot: {type(error).__name__}",))
+            self._respond(HTTPStatus.INTERNAL_SERVER_ERROR, (f"no snapshot: {type(error).__name__}",))
             return
         reasons = snapshot.unlive if path == "/livez" else (*snapshot.unlive, *snapshot.unready)
-        self._say(HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK, reasons)
+        self._respond(HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK, reasons)
 
     do_HEAD = do_GET  # noqa: N815 - the stdlib's name
 
@@ -193,25 +193,25 @@ class _Probe(BaseHTTPRequestHandler):
         del message, explain
         # The base class responds with 501 to a method that it does not find.
         status = HTTPStatus.METHOD_NOT_ALLOWED if code == HTTPStatus.NOT_IMPLEMENTED else HTTPStatus(code)
-        self._say(status, ("expected GET or HEAD of /livez or /readyz",))
+        self._respond(status, ("expected GET or HEAD of /livez or /readyz",))
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing, because probes arrive every few seconds."""
 
     def _count(self) -> None:
         if self._ours.metrics is None:
-            self._say(
+            self._respond(
                 HTTPStatus.NOT_FOUND, ("no metrics: install prometheus-client (pip install 'steadyworker[metrics]')",)
             )
             return
         try:
             content_type, body = self._ours.metrics(self.headers.get("Accept", ""))
         except Exception as error:  # noqa: BLE001 - the client gets any error, and the server continues
-            self._say(HTTPStatus.INTERNAL_SERVER_ERROR, (f"no metrics: {type(error).__name__}",))
+            self._respond(HTTPStatus.INTERNAL_SERVER_ERROR, (f"no metrics: {type(error).__name__}",))
             return
         self._send(HTTPStatus.OK, content_type, body)
 
-    def _say(self, status: HTTPStatus, reasons: tuple[str, ...]) -> None:
+    def _respond(self, status: HTTPStatus, reasons: tuple[str, ...]) -> None:
         accepts = self.headers.get("Accept", "") if hasattr(self, "headers") else ""
         if "json" in accepts and "text" not in accepts:
             kind, body = "application/json", json.dumps({"ok": status == HTTPStatus.OK, "reasons": reasons})

@@ -135,7 +135,7 @@ def _checked(planned: Plan, listeners: Sequence[Listener], logged: set[Finding])
     """
     Run the checks, log their warnings, and wire the parts if no check found an error.
 
-    `logged` has the findings that were logged before; a warning in it is not logged again.
+    A warning that is in the set `logged` is not logged again.
     """
     log = get_logger("steadyworker.check")
     findings = planned.findings()

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from steadyworker.clock import Clock, Times
 from steadyworker.lifecycle import Stage
+from steadyworker.runner.causes import Cause
 from steadyworker.service.assemble import Assembly
 from steadyworker.service.health import HealthServer, Snapshot
 from steadyworker.service.watchdog import Part, Watchdog
@@ -19,7 +20,7 @@ from steadyworker.telemetry.gauges import QueueReading
 from steadyworker.telemetry.logs import explained, get_logger
 from steadyworker.telemetry.metrics import Page
 
-_LOOK_EVERY = 1.0
+_CHECK_EVERY = 1.0
 _TURN_LIMIT = 30.0
 """
 Seconds without a turn after which a thread counts as stuck.
@@ -48,11 +49,11 @@ class Monitor:
     1. `open` starts the health server and sends READY=1.
        `open` comes before the first contact with a broker, because a systemd unit must start while its broker is down.
     2. `wait` records the reason why the process is not ready; `begin` sets the parts to watch.
-    3. `look` collects the evidence.
-       `look` feeds systemd's watchdog only while every part turns.
-       `look` logs each reason why the process is not ready once, and also the end of that reason.
-       If another cause has taken its place for `_LASTS` seconds, `look` logs the reason again: a person may have to act.
-       `look` sends STOPPING=1 when the stop begins.
+    3. `check` collects the evidence.
+       It feeds systemd's watchdog only while every part turns.
+       It logs each reason why the process is not ready once, and also the end of that reason.
+       If another cause has replaced the logged one for `_LASTS` seconds, it logs the reason again: a person may have to act.
+       It sends STOPPING=1 when the stop begins.
     4. `end` stops the health server.
     """
 
@@ -71,15 +72,15 @@ class Monitor:
         self._server = HealthServer(health, self.snapshot, metrics) if health is not None else None
         self._assembly: Assembly | None = None
         self._watchdog: Watchdog | None = None
-        self._unready: dict[str, str] = {"worker": "starting"}
-        self._told: dict[str, str] = {}
+        self._unready: Mapping[str, Cause] = {"worker": Cause("starting")}
+        self._logged: dict[str, str] = {}
         """The id that explains each reason, as it was logged last."""
         self._changed: dict[str, tuple[str, float]] = {}
         """Another id, which explains the reason since that time."""
         self._started_at = -_STARTS_WITHIN
         self._since_start: set[str] | None = None
         self._stopping = False
-        self._looked_at = self._fed_at = -_EXTEND_BY
+        self._checked_at = self._fed_at = -_EXTEND_BY
         self._turned_at = clock.monotonic()
         self._log = get_logger("steadyworker.service")
 
@@ -93,7 +94,7 @@ class Monitor:
     def wait(self, cause: str) -> None:
         """Report that the process is alive but not ready, and report the cause, if it is known."""
         if cause:
-            self._unready = {"broker": cause}
+            self._unready = {"broker": Cause(cause)}
         self._turned_at = self._clock.monotonic()
         self._notifier.status("starting" + (f"; {cause}" if cause else ""))
         self._feed(self._turned_at)
@@ -112,26 +113,25 @@ class Monitor:
                 Part(f"slot {slot.id} of {queue}", lambda slot=slot: slot.last_turn, _SLOT_TURN_LIMIT)  # type: ignore[misc]
                 for slot in runner.deps.slots
             ]
-        self._watchdog = Watchdog(self._clock, parts, _LOOK_EVERY)
+        self._watchdog = Watchdog(self._clock, parts, _CHECK_EVERY)
         self._assembly = assembly
 
-    def look(self, assembly: Assembly, stage: Stage) -> None:
+    def check(self, assembly: Assembly, stage: Stage) -> None:
         """Collect the evidence, at most once a second, and report it to systemd."""
         now = self._turned_at = self._clock.monotonic()
-        if self._watchdog is None or now - self._looked_at < _LOOK_EVERY:
+        if self._watchdog is None or now - self._checked_at < _CHECK_EVERY:
             return
-        self._looked_at = now
+        self._checked_at = now
         if stage >= Stage.DRAINING:
             self._stops()
-        self._watchdog.look()
-        unready: dict[str, str] = {}
-        explain: dict[str, str] = {}
-        for runner in assembly.runners:
-            for part, why in runner.not_ready().items():
-                unready[name := f"{runner.deps.spec.queue}: {part}"] = why
-                explain[name] = runner.explain(part)
+        self._watchdog.check()
+        unready = {
+            f"{runner.deps.spec.queue}: {part}": cause
+            for runner in assembly.runners
+            for part, cause in runner.not_ready().items()
+        }
         before, self._unready = self._unready, unready
-        self._tell(now, before, unready, explain)
+        self._log_changes(now, before, unready)
         if not self.stuck:
             self._feed(now)
         if self._notifier.listening:
@@ -143,38 +143,37 @@ class Monitor:
     def _feed(self, now: float) -> None:
         """Send WATCHDOG=1 if it is due."""
         every = self._notifier.watchdog_every
-        if every is not None and now - self._fed_at >= min(every, _EXTEND_BY) - _LOOK_EVERY:
+        if every is not None and now - self._fed_at >= min(every, _EXTEND_BY) - _CHECK_EVERY:
             self._fed_at = now
             self._notifier.watchdog()
 
-    def _tell(
-        self, now: float, before: Mapping[str, str], unready: Mapping[str, str], explain: Mapping[str, str]
-    ) -> None:
+    def _log_changes(self, now: float, before: Mapping[str, Cause], unready: Mapping[str, Cause]) -> None:
         """
-        Log a reason why the process is not ready when two looks in a row have found it, and log its end.
+        Log a reason why the process is not ready when two checks in a row have found it, and log its end.
 
-        A reason that only one look has found is not logged, nor one that ends with the start.
+        A reason that only one check has found is not logged, nor one that ends with the start.
         """
         since_start = unready.keys() if self._since_start is None else self._since_start & unready.keys()
         self._since_start = set(since_start)
         starting = self._since_start if now - self._started_at < _STARTS_WITHIN else set()
         for part in (unready.keys() & before.keys()) - starting:
-            if part not in self._told or self._lasts(part, explain[part], now):
-                self._told[part] = explain[part]
-                self._log.warning("not_ready", part=part, why=unready[part], **explained(explain[part]))
-        for part in self._told.keys() - unready.keys():
-            del self._told[part]
+            cause = unready[part]
+            if part not in self._logged or self._lasts(part, cause.explain, now):
+                self._logged[part] = cause.explain
+                self._log.warning("not_ready", part=part, why=cause.why, **explained(cause.explain))
+        for part in self._logged.keys() - unready.keys():
+            del self._logged[part]
             self._changed.pop(part, None)
             self._log.info("ready_again", part=part)
 
-    def _lasts(self, part: str, cause: str, now: float) -> bool:
+    def _lasts(self, part: str, explain: str, now: float) -> bool:
         """Return whether another cause than the logged one has lasted."""
-        if cause == self._told[part]:
+        if explain == self._logged[part]:
             self._changed.pop(part, None)
             return False
         seen, since = self._changed.get(part, ("", now))
-        if seen != cause:
-            self._changed[part] = (cause, now)
+        if seen != explain:
+            self._changed[part] = (explain, now)
             return False
         return now - since >= _LASTS
 
@@ -185,7 +184,7 @@ class Monitor:
 
     @property
     def stuck(self) -> tuple[str, ...]:
-        """The names of the parts that were stuck at the last look."""
+        """The names of the parts that were stuck at the last check."""
         return self._watchdog.stuck if self._watchdog is not None else ()
 
     def snapshot(self) -> Snapshot:
@@ -193,7 +192,7 @@ class Monitor:
         age = self._clock.monotonic() - self._turned_at
         late = (f"main thread, for {age:.0f} s",) if age > _EVIDENCE_LIMIT else ()
         stuck = tuple(f"stuck: {part}" for part in (*late, *self.stuck))
-        unready = tuple(f"{part}: {why}" for part, why in self._unready.items())
+        unready = tuple(f"{part}: {cause.why}" for part, cause in self._unready.items())
         return Snapshot(stuck, unready)
 
     def readings(self) -> Sequence[QueueReading]:
@@ -202,7 +201,7 @@ class Monitor:
         return [runner.reading() for runner in assembly.runners] if assembly is not None else []
 
     def state(self) -> Mapping[str, bool]:
-        """Return whether the process is alive and ready, as the probes say it; callable from any thread."""
+        """Return whether the process is alive and ready, as the probes report it; callable from any thread."""
         now = self.snapshot()
         return {"alive": not now.unlive, "ready": not (now.unlive or now.unready)}
 

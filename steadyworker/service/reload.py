@@ -1,7 +1,7 @@
 """
 `run --reload`: the worker process starts again when a Python file below the working directory changes.
 
-The process first takes no new message, and lets the runs end.
+The process first accepts no new message, and lets the runs end.
 Then it stops as usual, and executes its own command line again: the process id stays.
 """
 
@@ -23,7 +23,7 @@ _SKIPPED = frozenset({"node_modules", "__pycache__", "site-packages"})
 
 
 class Reload:
-    """A thread that looks for changed files; `changed` is the first that it found, or None."""
+    """A thread that finds changed files; `changed` is the first that it found, or None."""
 
     def __init__(self, folder: Path) -> None:
         self.changed: str | None = None

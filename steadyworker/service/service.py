@@ -59,12 +59,12 @@ from steadyworker.system.orphans import OrphanReaper
 from steadyworker.telemetry.logs import explained, get_logger
 from steadyworker.text.redaction import redact
 
-_LOOK_EVERY = 1.0
-_LOOK_SOON = 0.02
+_CHECK_EVERY = 1.0
+_CHECK_SOON = 0.02
 _AGAIN = RetryPolicy(wait=wait_random_exponential(multiplier=1, max=10, min=0.5))
-_FORCE_TAKES = 0.25
+_FORCED_WITHIN = 0.25
 _WIRED = 0
-"""The word, among the signals, by which the wiring thread wakes the main thread."""
+"""The number, in place of a signal, by which the wiring thread wakes the main thread."""
 
 _ATTEMPT_LIMIT = 1800.0
 """
@@ -112,11 +112,11 @@ class Service:
         self._reload = reload
         self._assembly: Assembly | None = None
         self._log = get_logger("steadyworker.service")
-        self._words: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._budget: Budget | None = None
         self._deadline = Deadline(options.stop_within, clock, lambda: os._exit(self._code or EX_TERMINATED))
         self._killing = False
-        self._signals = 0
+        self._stop_signals = 0
         self._code = EX_OK
         self._reasons = StopConditions(options, clock.monotonic())
         self._purge_at = clock.monotonic() + random.uniform(0, _PURGE_FIRST)  # noqa: S311 - spreads load, keeps no secret
@@ -142,10 +142,10 @@ class Service:
                 self._start(self._assembly)
                 self._monitor.begin(self._assembly)
                 while not self._over():
-                    self._hear()
-                    self._look(self._assembly)
-                    self._monitor.look(self._assembly, self.stage)
-                    self._heed(self._monitor.stuck)
+                    self._wait_for_signal()
+                    self._check(self._assembly)
+                    self._monitor.check(self._assembly, self.stage)
+                    self._pause_while_stuck(self._monitor.stuck)
         finally:
             try:
                 if self._assembly is not None:
@@ -179,7 +179,7 @@ class Service:
             again_at = now + _AGAIN.delay(min(tries, 10))
             while self._budget is None and (left := again_at - self._clock.monotonic()) > 0:
                 self._monitor.wait(cause)
-                self._hear(min(left, _LOOK_EVERY))
+                self._wait_for_signal(min(left, _CHECK_EVERY))
         return None
 
     def _attempt(self, cause: str) -> Assembly | None:
@@ -187,7 +187,7 @@ class Service:
         Wire the parts once, or return None if a stop signal comes first.
 
         Another thread does this, because each address of a frozen broker takes up to 20 s.
-        Meanwhile the main thread hears signals and feeds the watchdog, which it stops after `_ATTEMPT_LIMIT`.
+        Meanwhile the main thread handles signals and feeds the watchdog, which it stops after `_ATTEMPT_LIMIT`.
         """
         ended: queue.SimpleQueue[Assembly | BaseException] = queue.SimpleQueue()
 
@@ -196,14 +196,14 @@ class Service:
                 ended.put(self._wire())
             except BaseException as error:  # noqa: BLE001 - the main thread raises it
                 ended.put(error)
-            self._words.put(_WIRED)
+            self._signals.put(_WIRED)
 
         threading.Thread(target=wire, name="wiring", daemon=True).start()
         until = self._clock.monotonic() + _ATTEMPT_LIMIT
         while ended.empty() and self._budget is None:
             if self._clock.monotonic() < until:
                 self._monitor.wait(cause)
-            self._hear(_LOOK_EVERY)
+            self._wait_for_signal(_CHECK_EVERY)
         if ended.empty():
             return None
         result = ended.get()
@@ -225,20 +225,20 @@ class Service:
         self._log.info("worker_started", queues=queues, owner=assembly.owner, broker=broker, ledger=assembly.ledger.url)
         for thread in self._threads:  # only now, so that the log lines of the first job follow the line above
             thread.start()
-        threading.Thread(target=assembly.audit_thread.run, name="consumer audit", daemon=True).start()
-        threading.Thread(target=assembly.recheck.run, name="broker recheck", daemon=True).start()
+        for work in assembly.repeated:
+            work.start()
 
     def _catch_signals(self) -> dict[int, Any]:
         """Install handlers that put each signal into a queue; only the main thread can do this."""
 
-        def heard(number: int, frame: FrameType | None) -> None:
+        def caught(number: int, frame: FrameType | None) -> None:
             del frame
-            self._words.put(number)
+            self._signals.put(number)
             if number in STOP_SIGNALS:
                 self._deadline.begin()
 
-        caught = (*STOP_SIGNALS, *PAUSE_SIGNALS)
-        before: dict[int, Any] = {number: signal.signal(number, heard) for number in caught}
+        signals = (*STOP_SIGNALS, *PAUSE_SIGNALS)
+        before: dict[int, Any] = {number: signal.signal(number, caught) for number in signals}
         if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited; with it, slots cannot wait for children
             before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         return before
@@ -270,8 +270,8 @@ class Service:
         connections = [*(team.stop for team in assembly.pools), *(runner.deps.adapter.stop for runner in runners)]
         self._close(assembly, connections, min(self._left(), CLOSE_BEFORE_END) / 2)
         assembly.keeper.end()
-        assembly.audit_thread.end()
-        assembly.recheck.end()
+        for work in assembly.repeated:
+            work.end()
         for thread in self._threads:
             if thread.ident is not None:  # else the start has failed before it
                 thread.join(min(self._left(), 1.0))
@@ -287,7 +287,7 @@ class Service:
         A third signal ends the wait, and calls the closers again with 0 s.
         """
         within, hurried = (0.0 if self._killing else max(0.0, within)), self._killing
-        end = self._clock.monotonic() + within + _FORCE_TAKES
+        end = self._clock.monotonic() + within + _FORCED_WITHIN
         closing: list[threading.Thread] = []
         for close in closers:
             thread = threading.Thread(target=close, args=(within,), daemon=True)
@@ -296,10 +296,10 @@ class Service:
                 closing.append(thread)
             except RuntimeError:  # the system allows no further thread
                 with suppress(Exception):  # after any error, the next part must still be closed
-                    close(max(0.0, end - _FORCE_TAKES - self._clock.monotonic()))
+                    close(max(0.0, end - _FORCED_WITHIN - self._clock.monotonic()))
         while any(thread.is_alive() for thread in closing) and self._clock.monotonic() < end:
-            self._hear(_LOOK_SOON)
-            self._monitor.look(assembly, self.stage)
+            self._wait_for_signal(_CHECK_SOON)
+            self._monitor.check(assembly, self.stage)
             if self._killing and not hurried:
                 self._close(assembly, closers, 0.0)
                 return
@@ -311,16 +311,16 @@ class Service:
         if any(slot.stuck for runner in runners for slot in runner.deps.slots):
             return EX_SOFTWARE
         killed = any(runner.killed or not runner.finished for runner in runners)
-        return EX_TERMINATED if killed or self._signals > 1 else EX_OK
+        return EX_TERMINATED if killed or self._stop_signals > 1 else EX_OK
 
     # --- signals and evidence --------------------------------------------------------------------------------------
 
-    def _hear(self, patience: float | None = None) -> None:
+    def _wait_for_signal(self, patience: float | None = None) -> None:
         """Wait for a signal and handle it; wait at most `patience`, by default 1 s, or 0.02 s while the process stops."""
         if patience is None:
-            patience = _LOOK_EVERY if self._budget is None else _LOOK_SOON
+            patience = _CHECK_EVERY if self._budget is None else _CHECK_SOON
         try:
-            number = self._words.get(timeout=patience)
+            number = self._signals.get(timeout=patience)
         except queue.Empty:
             return
         if number == _WIRED:
@@ -331,13 +331,13 @@ class Service:
         elif number == signal.SIGUSR2:
             self.enter(Stage.RUNNING, "SIGUSR2")
         else:
-            self._signals += 1
+            self._stop_signals += 1
             name = signal.Signals(number).name
             self.drain(name)
-            if self._signals > 1:
-                self.enter(Stage.INTERRUPTING, name, kill=self._signals > 2)  # noqa: PLR2004 - the third signal
+            if self._stop_signals > 1:
+                self.enter(Stage.INTERRUPTING, name, kill=self._stop_signals > 2)  # noqa: PLR2004 - the third signal
 
-    def _heed(self, stuck: Sequence[str]) -> None:
+    def _pause_while_stuck(self, stuck: Sequence[str]) -> None:
         """Make the process quiet while a part is stuck."""
         if stuck and self.stage is Stage.RUNNING:
             self._quieted = True
@@ -346,10 +346,10 @@ class Service:
             self._quieted = False
             self.enter(Stage.RUNNING, "no thread is stuck any more")
 
-    def _look(self, assembly: Assembly) -> None:
+    def _check(self, assembly: Assembly) -> None:
         now = self._clock.monotonic()
         if now >= self._chores_at:  # a stop makes fifty turns a second
-            self._chores_at = now + _LOOK_EVERY
+            self._chores_at = now + _CHECK_EVERY
             assembly.guard.check()
             threads = any(runner.deps.spec.isolation == "thread" for runner in assembly.runners)
             self._orphans.reap(own_session=not threads)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from steadyworker.config.resolve import Options
 from steadyworker.errors import Finding
 from steadyworker.lifecycle import EX_CONFIG, EX_OK, EX_SOFTWARE, EX_TEMPFAIL, EX_UNAVAILABLE
+from steadyworker.runner.causes import BROKER, HOST, SETUP
 from steadyworker.runner.runner import Runner
 from steadyworker.system.procfs import rss
 
@@ -36,7 +37,7 @@ class StopConditions:
         found = [*_broken(runners), *((str(finding), EX_CONFIG) for finding in lasting)]
         if options.max_rss is not None and (resident := rss(os.getpid())) > options.max_rss:
             found.append((f"--max-rss: the process uses {resident} bytes, the limit is {options.max_rss}", EX_TEMPFAIL))
-        away = any("broker" in runner.not_ready() for runner in runners)
+        away = any(BROKER in runner.not_ready() for runner in runners)
         if self.gives_up(now, away=away):
             found.append(
                 (f"--give-up-after: the broker was unreachable for {options.give_up_after:g} s", EX_UNAVAILABLE)
@@ -62,15 +63,16 @@ def _broken(runners: Sequence[Runner]) -> list[tuple[str, int]]:
     for runner in runners:
         if runner.final is not None:
             found.append((f"refused by the broker: {runner.final}", EX_CONFIG))
-        if runner.state.unfit is not None:
-            found.append((f"{runner.deps.spec.queue}: this host cannot run the jobs: {runner.state.unfit}", EX_CONFIG))
+        not_ready = runner.not_ready()
+        if HOST in not_ready:
+            why = not_ready[HOST].why
+            found.append((f"{runner.deps.spec.queue}: this host cannot run the jobs: {why}", EX_CONFIG))
         audit = runner.audit_result
         if audit.lasting and (not audit.after_jobs or all(each.idle for each in runners)):
             found.append((f"{runner.deps.spec.queue}: {audit.cause}", EX_CONFIG))
         if runner.slot_health.setup_failures >= _SETUP_FAILURES:
-            found.append(
-                (f"setup failed {_SETUP_FAILURES} times in a row: {runner.not_ready().get('setup')}", EX_SOFTWARE)
-            )
+            why = not_ready[SETUP].why if SETUP in not_ready else "the slot is ready again"
+            found.append((f"setup failed {_SETUP_FAILURES} times in a row: {why}", EX_SOFTWARE))
         if any(slot.stuck for slot in runner.deps.slots):
             found.append(("a handler's thread did not end in time", EX_SOFTWARE))
     return found

@@ -2,12 +2,12 @@
 Finds the stuck parts of a worker process by the time of each part's last turn.
 
 The watchdog neither sleeps nor has a thread of its own.
-The main thread calls `look()` again and again, and `/livez`, `/readyz` and systemd's WATCHDOG=1 follow `stuck`.
+The main thread calls `check()` again and again, and `/livez`, `/readyz` and systemd's WATCHDOG=1 follow `stuck`.
 The thread that answers the probes checks how old that result is (`monitor.py`), because the main thread can be stuck, too.
 A busy worker process is not stuck, because its threads turn while a child computes.
 While the broker is down, all parts still turn.
 
-A late call of `look` means that the whole process stood still (SIGSTOP, a suspended machine, no CPU).
+A late call of `check` means that the whole process stood still (SIGSTOP, a suspended machine, no CPU).
 After a late call, an old turn proves nothing about a single part, so each part gets its full limit again.
 """
 
@@ -40,9 +40,9 @@ class Part:
 
 class Watchdog:
     """
-    The check of all parts; one thread must call `look` every `every` seconds.
+    The check of all parts; one thread must call `check` every `every` seconds.
 
-    `stuck` has the names of the parts that were stuck at the last look.
+    `stuck` has the names of the parts that were stuck at the last check.
     The watchdog logs a part once when the part gets stuck, and once when the part turns again.
     """
 
@@ -51,26 +51,26 @@ class Watchdog:
         self._parts = tuple(parts)
         self._every = every
         self._log = logging.getLogger(__name__)
-        self._asked = self._since = clock.monotonic()
+        self._checked_at = self._since = clock.monotonic()
         self.stuck: tuple[str, ...] = ()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check the last turn of every part, set `stuck`, and then log the changes."""
         now = self._clock.monotonic()
-        late = max(0.0, now - self._asked - self._every)
-        self._asked = now
+        late = max(0.0, now - self._checked_at - self._every)
+        self._checked_at = now
         if late > _LATE_AFTER:
             self._since = now
         silent = {part.name: self._silent(part, now) for part in self._parts}
         stuck = [part for part in self._parts if silent[part.name] > part.limit]
         before, self.stuck = self.stuck, tuple(part.name for part in stuck)
         if late > _LATE_AFTER:
-            said = {"late_s": round(late, 1), "explain": "steadyworker.watchdog-late"}
-            self._log.warning("watchdog_late", extra=said)
+            details = {"late_s": round(late, 1), "explain": "steadyworker.watchdog-late"}
+            self._log.warning("watchdog_late", extra=details)
         for part in stuck:
             if part.name not in before:
-                said = {"part": part.name, "silent_s": round(silent[part.name], 1), "limit_s": part.limit}
-                self._log.error("part_stuck", extra={**said, "explain": "steadyworker.part-stuck"})
+                details = {"part": part.name, "silent_s": round(silent[part.name], 1), "limit_s": part.limit}
+                self._log.error("part_stuck", extra={**details, "explain": "steadyworker.part-stuck"})
         for name in sorted(set(before) - set(self.stuck)):
             self._log.warning("part_recovered", extra={"part": name})
 

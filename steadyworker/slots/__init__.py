@@ -12,8 +12,7 @@ The slots in which handlers run: one run at a time in each, in a child process (
 | `guard_process.py` | the program of the guard process |
 | `child.py` | the program of a child process |
 | `dispositions.py` | the signal handlers of a child, restored after each job |
-| `runs.py` | the runs of one slot: a record for each, and one table |
+| `runs.py` | the runs of one slot: a record for each with its limits, and one table |
 | `thread.py` | a slot that is a thread |
 | `execute.py` | the call of a handler |
-| `limits.py` | the arithmetic of the time limit and the stall limit |
 """

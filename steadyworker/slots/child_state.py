@@ -15,8 +15,7 @@ from steadyworker.errors import InterruptReason
 from steadyworker.outcome import Crashed, Failed, Interrupted, Outcome
 from steadyworker.slots.execute import outcome_of_interrupt
 from steadyworker.slots.frames import STACKS_SIGNAL, Begin, Close, Ping, Stop, ToChild
-from steadyworker.slots.limits import Due, Limits
-from steadyworker.slots.runs import SlotRun, SlotRuns
+from steadyworker.slots.runs import Due, Limits, SlotRun, SlotRuns
 from steadyworker.slots.spawn import ChildProcess, Waker, cause_of
 from steadyworker.system.procfs import tree_rss
 from steadyworker.units import size_text

@@ -52,8 +52,7 @@ from steadyworker.slots.frames import (
     outcome_of,
 )
 from steadyworker.slots.guard import Guard
-from steadyworker.slots.limits import Limits
-from steadyworker.slots.runs import SlotRuns
+from steadyworker.slots.runs import Limits, SlotRuns
 from steadyworker.slots.spawn import ChildProcess, Waker, start_child
 from steadyworker.spec import WorkerSpec
 from steadyworker.telemetry.logs import get_logger

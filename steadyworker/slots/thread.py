@@ -28,8 +28,7 @@ from steadyworker.outcome import Crashed, Failed, Interrupted, Outcome
 from steadyworker.slots.base import Asked, Ended, Progressed, Ready, SlotEvent, SlotSink, Unready
 from steadyworker.slots.execute import Executor, error_text
 from steadyworker.slots.guard import Guard
-from steadyworker.slots.limits import Due, Limits
-from steadyworker.slots.runs import SlotRun, SlotRuns
+from steadyworker.slots.runs import Due, Limits, SlotRun, SlotRuns
 from steadyworker.spec import WorkerSpec
 from steadyworker.telemetry.logs import get_logger
 

@@ -249,7 +249,8 @@ class Harness:
     def not_ready(self) -> dict[str, str]:
         """The reasons for which worker processes receive no message, by the name of the part; empty without such a reason."""
         running = (process for process in self.processes if not process.stopped)
-        return {part: why for process in running for each in process.runners for part, why in each.not_ready().items()}
+        runners = (runner for process in running for runner in process.runners)
+        return {part: cause.why for runner in runners for part, cause in runner.not_ready().items()}
 
     # --- the state of a job ---
 

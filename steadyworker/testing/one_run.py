@@ -36,7 +36,7 @@ from steadyworker.outcome import Counters, Failed, Outcome, Settlement
 from steadyworker.payload import encode, plain_encode
 from steadyworker.retry import count, decide, drawn_delay
 from steadyworker.slots.execute import Executor
-from steadyworker.spec import Check, duration, payload_type
+from steadyworker.spec import AttributeCheck, duration, payload_type
 from steadyworker.worker import Worker
 
 P = TypeVar("P")
@@ -112,7 +112,7 @@ def run_one(
         body=payload if isinstance(payload, bytes) else encode(payload, payload_type(cls)),
         headers=dict(headers or {}),
         last_checkpoint=None if checkpoint is None else plain_encode(checkpoint),
-        time_limit=Check(cls.__qualname__)("time_limit", getattr(cls, "time_limit", None), duration),
+        time_limit=AttributeCheck(cls.__qualname__)("time_limit", getattr(cls, "time_limit", None), duration),
     )
     with _captured() as logs:
         try:

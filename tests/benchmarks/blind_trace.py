@@ -9,18 +9,18 @@ from __future__ import annotations
 from unittest import mock
 
 from steadyworker.cli import main
-from steadyworker.diagnosis.tap import Record, What
+from steadyworker.diagnosis.tap import TapRecord, What
 from steadyworker.diagnosis.tracing import Conversations
 
-take = Conversations.take
+receive = Conversations.receive
 
 
-def take_no_bytes(self: Conversations, record: Record) -> None:
-    """Take what happens to connections, and drop what passes."""
+def receive_no_bytes(self: Conversations, record: TapRecord) -> None:
+    """Receive what happens to connections, and drop what passes."""
     if record.what not in {What.DATA, What.SKIPPED}:
-        take(self, record)
+        receive(self, record)
 
 
 if __name__ == "__main__":
-    with mock.patch.object(Conversations, "take", take_no_bytes):
+    with mock.patch.object(Conversations, "receive", receive_no_bytes):
         main()

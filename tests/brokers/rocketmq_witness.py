@@ -27,7 +27,7 @@ from tests.brokers.process import Guard
 TOOLS = "TOOLS_CONSUMER"
 """The consumer group of RocketMQ's own tools, which every broker has."""
 
-NO_TOPIC, NO_OFFSET, NOT_SUPPORTED = 17, 22, 3
+NO_TOPIC, NO_OFFSET = 17, 22
 NO_MESSAGE, RETRY, MOVED = 19, 20, 21
 """Numbers of replies (`ResponseCode`)."""
 
@@ -84,12 +84,17 @@ class StoredMessage:
     born_host: str
 
 
+def witness_folder() -> Path:
+    """Return the folder of the Java program, and make it if need be; raises MissingError."""
+    source = Path(__file__).with_name("RocketmqWitness.java")
+    return java_program("rocketmq-witness", ("org.apache.rocketmq:rocketmq-client:5.4.0",), source)
+
+
 class WitnessProgram:
     """The Java of this process; it ends when its input does, and thus with this process."""
 
     def __init__(self) -> None:
-        source = Path(__file__).with_name("RocketmqWitness.java")
-        program = java_program("rocketmq-witness", ("org.apache.rocketmq:rocketmq-client:5.4.0",), source)
+        program = witness_folder()
         self._guard = Guard("rocketmq-witness")
         folder = self._guard.folder
         options = ("-Xms16m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")

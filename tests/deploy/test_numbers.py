@@ -70,7 +70,7 @@ def test_the_watchdog_of_several_workers_is_that_of_the_slowest_broker() -> None
 
 
 def test_a_healthy_process_feeds_the_watchdog_several_times_in_its_time() -> None:
-    assert numbers().watchdog / 3 > monitor._EXTEND_BY + 2 * monitor._LOOK_EVERY
+    assert numbers().watchdog / 3 > monitor._EXTEND_BY + 2 * monitor._CHECK_EVERY
 
 
 def test_a_part_that_is_stuck_is_known_before_the_watchdog_bites() -> None:

@@ -22,11 +22,11 @@ from tests.support.stage import eventually
 
 @dataclass
 class Scene:
-    """A broker and a virtual host, where one thing goes wrong; `said` is what the client's log has of it."""
+    """A broker and a virtual host, where one thing goes wrong; `texts` is what the client's log has of it."""
 
     node: Node
     vhost: Vhost
-    said: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
 
     # --- Clients ------------------------------------------------------------------------------------------------------
 
@@ -66,7 +66,7 @@ class Scene:
         """Return a context that trusts this node's certificates."""
         return ssl.create_default_context(cafile=str(self.node.ca_file))
 
-    # --- What is said -------------------------------------------------------------------------------------------------
+    # --- What is kept -------------------------------------------------------------------------------------------------
 
     def wait_for_silence(self) -> None:
         """Wait until the broker has closed the connections of this provocation, and until its log has that."""
@@ -78,7 +78,7 @@ class Scene:
         eventually(lambda: mark.encode() in self.node.log.read_bytes(), f"{mark!r} in the broker's log")
 
     @contextmanager
-    def listening(self) -> Iterator[None]:
+    def keeping_warnings(self) -> Iterator[None]:
         """Keep pika's own warnings and errors, too."""
         handler = _Keeper(self)
         logger = logging.getLogger("pika")
@@ -88,16 +88,16 @@ class Scene:
         finally:
             logger.removeHandler(handler)
 
-    def hear(self, *texts: str) -> None:
+    def keep(self, *texts: str) -> None:
         """Keep what a client's log has."""
-        self.said.extend(text for text in texts if text)
+        self.texts.extend(text for text in texts if text)
 
     def fails(self, action: Callable[[], object]) -> Exception:
         """Run what must fail, keep its exception as a log has it, and return it."""
         try:
             action()
         except Exception as error:  # noqa: BLE001  # whatever it is, it is what is looked for
-            self.hear(as_logged(error))
+            self.keep(as_logged(error))
             return error
         raise AssertionError(f"expected {action} to fail, and it did not")
 
@@ -112,7 +112,7 @@ class _Keeper(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         record.exc_info = record.exc_text = None
-        self._scene.hear(self.format(record))
+        self._scene.keep(self.format(record))
 
 
 def as_logged(error: BaseException) -> str:

@@ -20,10 +20,6 @@ severity = "error"
 [[entry.pattern]]
 hint = "{hint}"
 regex = '''{regex}'''
-[[entry.sample]]
-from = "this test"
-how = "source"
-text = "{hint}"
 """
 
 

@@ -18,7 +18,7 @@ from steadyworker.diagnosis.fields import DEEPEST, LEFT_OUT, MOST_VALUES
 from steadyworker.diagnosis.frames import (
     FLAWS,
     LONGEST_RAW,
-    Body,
+    BodyFrame,
     ContentHeader,
     Flaw,
     Heartbeat,
@@ -96,7 +96,7 @@ def test_every_cut_of_a_message_in_two_or_three_gives_the_same() -> None:
     wire = OPENING + publish(properties, b"0123456789") + OPENING + framed(8, 0, b"")
     expected = read([wire])
     assert [type(item) for item in expected] == [
-        *(ProtocolHeader, Method, ContentHeader, Body, ProtocolHeader, Heartbeat),
+        *(ProtocolHeader, Method, ContentHeader, BodyFrame, ProtocolHeader, Heartbeat),
     ]
     for first in range(len(wire) + 1):
         for second in range(first, len(wire) + 1, 7):

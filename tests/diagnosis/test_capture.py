@@ -18,7 +18,7 @@ from pamqp import commands, frame
 
 from steadyworker.diagnosis.capture import MOST_HELD, read_capture
 from steadyworker.diagnosis.conversation import Known
-from steadyworker.diagnosis.tap import Record, Side, What
+from steadyworker.diagnosis.tap import Side, TapRecord, What
 from steadyworker.diagnosis.tracing import Conversations
 from steadyworker.diagnosis.wire import Wire
 from steadyworker.errors import ConfigError
@@ -45,11 +45,11 @@ pytestmark = pytest.mark.long
 BEAT = framed(8, 0, b"")
 
 
-def events(tmp_path: Path, packets: Iterable[bytes], **options: Any) -> list[Record]:
+def events(tmp_path: Path, packets: Iterable[bytes], **options: Any) -> list[TapRecord]:
     return list(read_capture(write_pcap(tmp_path / "a.pcap", timed(packets), **options), PORT))
 
 
-def sent(found: Iterable[Record], *, by_client: bool = True) -> list[bytes | int]:
+def sent(found: Iterable[TapRecord], *, by_client: bool = True) -> list[bytes | int]:
     """The bytes of one direction, and the numbers of those that are missing."""
     side = Side.CLIENT if by_client else Side.BROKER
     return [
@@ -59,7 +59,7 @@ def sent(found: Iterable[Record], *, by_client: bool = True) -> list[bytes | int
     ]
 
 
-def ends(found: Iterable[Record]) -> list[Record]:
+def ends(found: Iterable[TapRecord]) -> list[TapRecord]:
     return [record for record in found if record.what in {What.ENDED, What.RESET}]
 
 
@@ -76,13 +76,13 @@ def test_a_connection_is_read_from_both_formats(write: Callable[..., Path], tmp_
         talk.packet(),
     ]
     assert list(read_capture(write(tmp_path / "a.pcap", timed(packets)), PORT)) == [
-        Record(What.OPENED, 1, Side.CLIENT, 1_700_000_000.0, facts={"client": "10.0.0.1:40000", "tls": False}),
-        Record(What.CONNECTED, 1, Side.BROKER, 1_700_000_000.0, facts={"broker": "10.0.0.2:5672", "joined": False}),
-        Record(What.DATA, 1, Side.CLIENT, 1_700_000_000.75, OPENING),
-        Record(What.DATA, 1, Side.BROKER, 1_700_000_001.25, BEAT),
-        Record(What.ENDED, 1, Side.CLIENT, 1_700_000_001.5),
-        Record(What.ENDED, 1, Side.BROKER, 1_700_000_001.75),
-        Record(What.CLOSED, 1, Side.CLIENT, 1_700_000_001.75, facts={"by_trace": False}),
+        TapRecord(What.OPENED, 1, Side.CLIENT, 1_700_000_000.0, facts={"client": "10.0.0.1:40000", "tls": False}),
+        TapRecord(What.CONNECTED, 1, Side.BROKER, 1_700_000_000.0, facts={"broker": "10.0.0.2:5672", "joined": False}),
+        TapRecord(What.DATA, 1, Side.CLIENT, 1_700_000_000.75, OPENING),
+        TapRecord(What.DATA, 1, Side.BROKER, 1_700_000_001.25, BEAT),
+        TapRecord(What.ENDED, 1, Side.CLIENT, 1_700_000_001.5),
+        TapRecord(What.ENDED, 1, Side.BROKER, 1_700_000_001.75),
+        TapRecord(What.CLOSED, 1, Side.CLIENT, 1_700_000_001.75, facts={"by_trace": False}),
     ]
 
 
@@ -180,7 +180,7 @@ def test_bytes_that_were_never_captured_are_missing_at_the_end(tmp_path: Path) -
     packets += [talk.packet(b"def"), talk.packet(flags=FIN | ACK)]
     found = events(tmp_path, packets)
     assert sent(found) == [b"abc", 4, b"def"]
-    assert ends(found) == [Record(What.ENDED, 1, Side.CLIENT, 1_700_000_000 + 5 / 4)]
+    assert ends(found) == [TapRecord(What.ENDED, 1, Side.CLIENT, 1_700_000_000 + 5 / 4)]
 
     packets.append(talk.packet(flags=RST | ACK, by_client=False))
     found = events(tmp_path, packets)
@@ -208,7 +208,7 @@ def test_a_reset_ends_a_connection_and_the_same_ports_may_open_another(tmp_path:
         *((What.OPENED, 1), (What.CONNECTED, 1), (What.DATA, 1), (What.RESET, 1), (What.CLOSED, 1)),
         *((What.OPENED, 2), (What.CONNECTED, 2), (What.DATA, 2), (What.CLOSED, 2)),
     ]
-    assert ends(found) == [Record(What.RESET, 1, Side.BROKER, 1_700_000_001.0)]
+    assert ends(found) == [TapRecord(What.RESET, 1, Side.BROKER, 1_700_000_001.0)]
     assert sent(found) == [b"abc", b"def"]
 
 
@@ -337,7 +337,7 @@ def read(path: Path, port: int = PORT) -> list[dict[str, Any]]:
     if (first := next(records, None)) is not None:
         conversations = Conversations(Wire(first.t, [found.append]), Known.at(port))
         for record in chain((first,), records):
-            conversations.take(record)
+            conversations.receive(record)
     return found
 
 

@@ -1,4 +1,4 @@
-"""The catalogue: its schema, and each entry of it against its own samples."""
+"""The catalogue: its schema, and each entry of it against its own samples (`samples/*.toml`)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from steadyworker.diagnosis.catalogue import Entry, load, read
@@ -14,11 +15,14 @@ from steadyworker.diagnosis.matching import LEAST_LEFT, left
 from steadyworker.diagnosis.records import Cutter
 from steadyworker.diagnosis.scan import Scanner, Search
 from steadyworker.errors import ConfigError
+from tests.diagnosis import sample_files
 from tests.test_words import REPLACED
 
 CATALOGUE = load()
+SAMPLES = sample_files.load()
 SEARCH = Search(CATALOGUE.values())
 ROOT = Path(__file__).parents[2]
+ENTRIES = ROOT / "steadyworker/diagnosis/entries"
 
 VALID = r"""
 [[entry]]
@@ -34,10 +38,6 @@ keys = ["connection"]
 [[entry.pattern]]
 hint = "frame_too_large"
 regex = '''type (?P<type>\d+).*channel (?P<channel>\d+).*\{frame_too_large,(?P<size>\d+)'''
-[[entry.sample]]
-from = "RabbitMQ 3.10.8"
-how = "source"
-text = "type 65 channel 19793 {frame_too_large,1342177289,131064}"
 """
 
 
@@ -52,7 +52,6 @@ def test_an_entry_is_read_with_all_its_parts() -> None:
     (entry,) = read(VALID, "rabbitmq.toml")
     assert (entry.id, entry.family, entry.spelled, entry.general) == ("amqp.second-header", "amqp", "frame", False)
     assert entry.groups == {"type", "channel", "size"}
-    assert [sample.origin for sample in entry.samples] == ["RabbitMQ 3.10.8"]
 
 
 def test_the_texts_are_filled_with_the_groups() -> None:
@@ -76,7 +75,6 @@ def test_the_texts_are_filled_with_the_groups() -> None:
         ('remedies = ["One owner for each socket"]', "remedies = []", "Expected `array` of length >= 1"),
         ("(?P<size>", "(?P<length>", r"expected the groups \['size'\] in a pattern"),
         ('"connection"', '"socket"', r"got \['socket'\]"),
-        ('how = "source"', 'how = "provoked"', "expected `test` for a provoked sample"),
         ('hint = "frame', 'hint = "\\nframe', "expected a hint on one line"),
         ('keys = ["connection"]', 'keys = ["connection"]\nkey = 1', "unknown field `key`"),
     ],
@@ -87,14 +85,54 @@ def test_a_wrong_file_is_refused_with_place_and_reason(change: str, into: str, s
         read(VALID.replace(change, into), "rabbitmq.toml")
 
 
+SAMPLE = """
+[["amqp.second-header"]]
+from = "RabbitMQ 3.10.8"
+how = "source"
+text = "type 65 channel 19793"
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "into", "said"),
+    [
+        ('how = "source"', 'how = "provoked"', "expected `test` for a provoked sample and only there"),
+        (
+            'how = "source"',
+            'how = "source"\ntest = "test_x.py::test_x"',
+            "expected `test` for a provoked sample and only",
+        ),
+        ('how = "source"', 'how = "guessed"', "Invalid enum value 'guessed'"),
+        ('text = "type', 'line = "type', "Object contains unknown field `line`"),
+        ('from = "RabbitMQ 3.10.8"\n', "", "Object missing required field `from`"),
+    ],
+)
+def test_a_wrong_sample_is_refused(change: str, into: str, said: str) -> None:
+    assert [sample.origin for sample in sample_files.read(SAMPLE)["amqp.second-header"]] == ["RabbitMQ 3.10.8"]
+    assert change in SAMPLE
+    with pytest.raises(msgspec.ValidationError, match=said):
+        sample_files.read(SAMPLE.replace(change, into))
+
+
 # --- Every entry ------------------------------------------------------------------------------------------------------
+
+
+def test_each_entry_has_samples_but_those_that_speak_for_themselves() -> None:
+    """They stand in the file that has the name of the entry's own file."""
+    assert {entry.id for entry in CATALOGUE.values() if not entry.speaks_for_itself} == SAMPLES.keys()
+    assert not {entry.id for entry in CATALOGUE.values() if entry.patterns} - SAMPLES.keys()
+    for path in sorted(sample_files.FOLDER.iterdir()):
+        samples = sample_files.read(path.read_text(encoding="utf-8"))
+        entries = read((ENTRIES / path.name).read_text(encoding="utf-8"), path.name)
+        assert samples.keys() <= {entry.id for entry in entries}, path.name
+        assert all(samples.values()), path.name
 
 
 @pytest.mark.parametrize("entry", CATALOGUE.values(), ids=by_id)
 def test_each_sample_is_explained_by_its_own_entry(entry: Entry) -> None:
     """Entries that follow from it may be found beside it."""
     consequences = {other.id for other in CATALOGUE.values() if entry.id in other.follows}
-    for sample in entry.samples:
+    for sample in SAMPLES.get(entry.id, ()):
         found = {seen.entry.id for seen in Scanner("sample", SEARCH).whole([sample.text.encode()])}
         assert entry.id in found, sample.text
         assert found - consequences == {entry.id}, sample.text
@@ -107,7 +145,7 @@ def test_each_pattern_keeps_its_promises(entry: Entry) -> None:
         expression = re.compile(pattern.regex, re.MULTILINE)
         assert set(expression.groupindex) <= entry.groups
         assert len(left(pattern.hint.encode())) >= LEAST_LEFT, "its letters a to f and u, and its digits, do not count"
-        for sample in entry.samples:
+        for sample in SAMPLES[entry.id]:
             for record in [*(cutter := Cutter("sample")).feed(sample.text.encode()), *cutter.end()]:
                 hinted = any(each.hint in record.text for each in entry.patterns)
                 assert hinted or not expression.search(record.text), pattern.hint
@@ -156,7 +194,7 @@ def test_no_entry_is_its_own_cause() -> None:
 
 
 def test_each_provoking_test_exists() -> None:
-    named = {sample.test for entry in CATALOGUE.values() for sample in entry.samples if sample.test}
+    named = {sample.test for samples in SAMPLES.values() for sample in samples if sample.test}
     files = {test.partition("::")[0] for test in named}
     tests = {file: ast.parse((ROOT / file).read_text(encoding="utf-8")) for file in files}
     found = {
@@ -171,6 +209,6 @@ def test_each_provoking_test_exists() -> None:
 def test_the_catalogue_is_large_enough() -> None:
     """Without what our own checks report: these lines say themselves what to do."""
     seen = [entry for entry in CATALOGUE.values() if not entry.speaks_for_itself and entry.patterns]
-    provoked = [entry for entry in seen if any(sample.how == "provoked" for sample in entry.samples)]
+    provoked = [entry for entry in seen if any(sample.how == "provoked" for sample in SAMPLES[entry.id])]
     assert len(seen) >= 120
     assert len(provoked) >= 70

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from steadyworker.diagnosis.decoding import Decoding, Unreadable
+from steadyworker.diagnosis.decoding import Decoding, UndecodableSource
 from steadyworker.diagnosis.scan import Scanner, Search
 from tests.diagnosis.small_catalogue import SMALL
 
@@ -56,15 +56,15 @@ def test_a_few_bytes_are_text(head: bytes) -> None:
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress], ids=lambda pack: pack.__module__)
 def test_damaged_data_is_said_to_be_damaged(pack: Callable[[bytes], bytes]) -> None:
     packed = pack(TEXT.encode())
-    with pytest.raises(Unreadable, match="ended before"):
+    with pytest.raises(UndecodableSource, match="ended before"):
         decoded(packed[:-4], 1000)
     middle = len(packed) // 2
-    with pytest.raises(Unreadable, match="damaged"):
+    with pytest.raises(UndecodableSource, match="damaged"):
         decoded(packed[:middle] + b"garbage garbage" + packed[middle:], 1000)
 
 
 def test_data_that_cannot_be_decompressed_names_the_command() -> None:
-    with pytest.raises(Unreadable, match=r"compressed by zstd: decompress it with `zstdcat`"):
+    with pytest.raises(UndecodableSource, match=r"compressed by zstd: decompress it with `zstdcat`"):
         decoded(b"\x28\xb5\x2f\xfd and so on", 1)
 
 

@@ -195,6 +195,16 @@ def test_the_catalogue_can_be_listed_and_each_entry_shown() -> None:
     assert (said.exit_code, said.output.splitlines()[0]) == (0, TITLES[ID])
 
 
+def test_an_entry_is_shown_with_the_hints_of_its_lines() -> None:
+    said = CliRunner().invoke(verbs, ["explain", "--id", "rabbitmq.internal-error"])
+    _, _, end = said.output.partition("   Lines with  ")
+    hints = [line.strip() for line in end.splitlines()]
+    assert hints == list(dict.fromkeys(pattern.hint for pattern in load()["rabbitmq.internal-error"].patterns))
+    assert len(hints) > 1
+    said = CliRunner().invoke(verbs, ["explain", "--id", "rabbitmq.internal-error", "--json"])
+    assert json.loads(said.output)["hints"] == hints
+
+
 def test_every_entry_can_be_shown() -> None:
     for entry in load().values():
         console = Console(file=io.StringIO(), width=80, highlight=False)

@@ -18,7 +18,6 @@ import pytest
 from steadyworker.diagnosis.catalogue import Entry, find, load
 from steadyworker.diagnosis.remedies import Remedies
 from steadyworker.errors import ConfigError, Finding, LedgerUnavailable
-from steadyworker.runner.runner import _EXPLAIN
 from steadyworker.telemetry.event_log import LINES
 
 pytestmark = pytest.mark.xdist_group("ids")  # one process reads the code, and not each
@@ -131,10 +130,6 @@ def test_each_warning_and_error_in_the_code_names_an_entry() -> None:
                     if not names and event.value not in ORDINARY:
                         bare.append(f"{path.relative_to(ROOT)}:{node.lineno} {event.value!r}")
     assert bare == []
-
-
-def test_the_parts_of_a_runner_that_are_not_ready_have_entries() -> None:
-    assert set(_EXPLAIN.values()) <= CATALOGUE.keys()
 
 
 def test_each_kind_of_event_is_logged() -> None:

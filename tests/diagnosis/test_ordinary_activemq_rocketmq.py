@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from steadyworker.diagnosis.scan import Scanner, Search
-from tests.diagnosis.said import CATALOGUE
+from tests.diagnosis.log_findings import CATALOGUE
 
 ORDINARY = Path(__file__).with_name("ordinary")
 LOGS = sorted(path for kind in ("classic", "artemis", "rocketmq") for path in ORDINARY.glob(f"{kind}-*.log"))

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from steadyworker.diagnosis.scan import Scanner, Search
-from tests.diagnosis.heard import catalogue
+from tests.diagnosis.explaining import catalogue
 
 ORDINARY = Path(__file__).with_name("ordinary")
 LOGS = sorted(ORDINARY.glob("rabbitmq-*.log"))

@@ -24,7 +24,7 @@ from steadyworker.diagnosis.picture.event_fields import details_of, text_of
 from steadyworker.diagnosis.picture.flags import table_of
 from steadyworker.diagnosis.picture.markup import Markup, tag
 from steadyworker.diagnosis.picture.pending import Ids
-from steadyworker.diagnosis.picture.rows import NEIGHBOURS, ROWS, Moment, Rank, Row, Rows, Run, moment_of
+from steadyworker.diagnosis.picture.rows import NEIGHBOURS, ROWS, FoldedRun, Moment, Rank, Row, Rows, moment_of
 from steadyworker.diagnosis.picture.trace import MOST_STORIES, Trace
 from tests.diagnosis.page_kit import check, headline, page_of, told
 from tests.diagnosis.page_stories import STORIES, Event, Teller, long_trace
@@ -47,7 +47,7 @@ VERDICTS = {
 SAID = {
     "second_header": [
         "It connects again over a connection that is open.",
-        "The broker said, closing the connection: “FRAME_ERROR - type 65, all octets = <<>>: {frame_too_large,1342177289,131064}” (code 501).",
+        "The broker reported when it closed the connection: “FRAME_ERROR - type 65, all octets = <<>>: {frame_too_large,1342177289,131064}” (code 501).",
         "type 65 41 A channel 19793 4D 51 MQ size 1342177289 50 00 00 09 P\\0\\0\\t together AMQP protocol header",
         "What to do Give each connection one owner",
         "steadyworker explain --id amqp.second-header",
@@ -86,7 +86,7 @@ SAID = {
     "client_id_taken": [
         "Connection 1 of this trace (10.0.3.22:41770), silent for 20.5 s, still holds it.",
         "The same was noticed on 2 other connections.",
-        "The broker said, as an error: “Broker: b1 - Client: worker-1 already connected from tcp://10.0.3.22:41770”.",
+        "The broker reported an error: “Broker: b1 - Client: worker-1 already connected from tcp://10.0.3.22:41770”.",
         "All connections Connection 1 10.0.3.22:41770",
         "Connection 5 10.0.3.22:41816",
         "a heartbeat of the client every 10 s, a heartbeat of the broker every 10 s, version 1.2",
@@ -152,7 +152,7 @@ def test_an_end_without_goodbye_is_told_although_nothing_was_flagged() -> None:
 
     text = told(page_of(to.events))
 
-    assert "But the client reset the connection (TCP reset) without saying why." in text
+    assert "But the client reset the connection (TCP reset) without a reason." in text
 
 
 def test_a_cause_comes_before_what_follows_from_it_and_an_error_before_a_warning() -> None:
@@ -362,7 +362,7 @@ def test_a_page_can_be_written_while_the_trace_goes_on() -> None:
 def counted(rows: Iterable[Row]) -> Counter[tuple[str, str, str]]:
     total: Counter[tuple[str, str, str]] = Counter()
     for row in rows:
-        if isinstance(row, Run):
+        if isinstance(row, FoldedRun):
             total.update(row.counts)
         else:
             total[row.side, row.kind, row.name] += 1
@@ -391,7 +391,7 @@ def test_folding_loses_no_event_and_keeps_their_order(number: int, ranks: dict[i
     assert counted(shown) == counted(moments(number, ranks))
     assert [row.t for row in shown] == sorted(row.t for row in shown)
     assert len(shown) <= max(most, 30)
-    assert sum(row.sizes.get("client", 0) if isinstance(row, Run) else row.size for row in shown) == number * 10
+    assert sum(row.sizes.get("client", 0) if isinstance(row, FoldedRun) else row.size for row in shown) == number * 10
 
 
 def test_the_neighbours_of_a_flag_are_kept_exactly() -> None:
@@ -405,7 +405,7 @@ def test_the_neighbours_of_a_flag_are_kept_exactly() -> None:
 
     assert all(isinstance(row, Moment) for row in near)
     assert [round(row.t * 100) for row in near] == list(range(25_000 - NEIGHBOURS, 25_000 + NEIGHBOURS + 1))
-    assert isinstance(shown[at - NEIGHBOURS - 1], Run)
+    assert isinstance(shown[at - NEIGHBOURS - 1], FoldedRun)
 
 
 def test_a_flood_of_flags_keeps_the_first_and_the_last() -> None:

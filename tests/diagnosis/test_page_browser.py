@@ -64,7 +64,7 @@ CONTRASTS = """
   while (walker.nextNode()) {
     const node = walker.currentNode;
     const element = node.parentElement;
-    if (!node.textContent.trim() || element.closest("script, style, title, .hear")) continue;
+    if (!node.textContent.trim() || element.closest("script, style, title, .unseen")) continue;
     const style = getComputedStyle(element);
     if (style.visibility === "hidden" || !element.getClientRects().length) continue;
     const picture = element.closest("svg");

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from steadyworker.diagnosis.protocols import (
     FRAME_HEAD,
     OPENINGS,
-    Row,
+    SpelledRow,
     characters,
     erlang_binary,
     first_line,
@@ -31,9 +31,9 @@ def test_the_numbers_of_the_log_line_are_a_protocol_header() -> None:
     assert found.raw == b"AMQP\0\0\x09"
     assert (found.protocol, found.kind) == ("AMQP protocol header", "amqp")
     assert found.rows == (
-        Row("type", 65, "41", "A"),
-        Row("channel", 19793, "4D 51", "MQ"),
-        Row("size", 1342177289, "50 00 00 09", "P\\0\\0\\t"),
+        SpelledRow("type", 65, "41", "A"),
+        SpelledRow("channel", 19793, "4D 51", "MQ"),
+        SpelledRow("size", 1342177289, "50 00 00 09", "P\\0\\0\\t"),
     )
 
 
@@ -98,7 +98,7 @@ def test_what_opens_is_told_from_its_bytes_and_from_the_numbers_they_were_taken_
 def test_a_length_is_four_characters(number: int, text: str, protocol: str | None) -> None:
     found = spell_length(number)
     assert found
-    assert found.rows == (Row("length", number, number.to_bytes(4, "big").hex(" ").upper(), text),)
+    assert found.rows == (SpelledRow("length", number, number.to_bytes(4, "big").hex(" ").upper(), text),)
     assert found.protocol == protocol
 
 

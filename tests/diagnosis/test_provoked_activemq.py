@@ -20,10 +20,12 @@ from tests.brokers.artemis import Artemis
 from tests.brokers.fixtures import had
 from tests.brokers.stomp_broker import ClassicQueues, StompBroker
 from tests.brokers.stomp_client import StompClient
+from tests.diagnosis.log_findings import Log, explained
 from tests.diagnosis.raw_stomp import RawStomp, frame
-from tests.diagnosis.said import Log, explained
 from tests.diagnosis.wrong_stomp import ON_ARTEMIS, ON_CLASSIC, TO_ANYCAST, Scene, Wrong
 from tests.support.stage import eventually
+
+pytestmark = pytest.mark.slow
 
 CLASSIC, ARTEMIS = "classic", "artemis"
 only_classic = pytest.mark.parametrize("stomp_kind", [CLASSIC], indirect=True)
@@ -49,8 +51,8 @@ def test_what_a_client_does_wrong(stomp_broker: StompBroker, queue: str, expecte
     """Both the ERROR frame and the broker's log are explained, by this entry alone."""
     scene, log = Scene(stomp_broker, queue), log_of(stomp_broker)
     wrong(scene)
-    if scene.said and expected not in ONLY_IN_THE_LOG:
-        assert explained(scene.said) == {expected}, scene.said
+    if scene.error and expected not in ONLY_IN_THE_LOG:
+        assert explained(scene.error) == {expected}, scene.error
     log.shows(expected, scene.mark)
     if scene.held:
         scene.held.close()
@@ -138,7 +140,7 @@ def test_headers_that_are_too_large(stomp_broker: StompBroker, queue: str) -> No
     scene, log = Scene(stomp_broker, queue), log_of(stomp_broker)
     with scene.logged_in() as client:
         scene.fails(client, "SEND", {**TO_ANYCAST, "destination": queue, "persistent": "true", "h": "x" * 900_000})
-    assert explained(scene.said) == {"artemis.send-refused"}
+    assert explained(scene.error) == {"artemis.send-refused"}
     log.shows("artemis.header-too-large", "header too large")
 
 
@@ -254,7 +256,7 @@ def test_the_limits_of_a_connector(stomp_broker: StompBroker, queue: str) -> Non
         with scene.raw(url).connect() as client:
             headers = {"destination": scene.queue, **{f"h{number}": "x" * 5000 for number in range(5)}}
             scene.fails(client, "SEND", headers, b"x" * 900)
-            assert explained(scene.said) == {"stomp.frame-too-large"}
+            assert explained(scene.error) == {"stomp.frame-too-large"}
         log.shows("stomp.frame-too-large", scene.mark)
         with scene.raw(url) as client:
             assert not client.receive()
@@ -332,7 +334,6 @@ class LimitedArtemis(Artemis):
         return main
 
 
-@pytest.mark.slow
 @pytest.mark.stomp
 def test_artemis_with_a_full_disk_and_few_connections() -> None:
     with had():

@@ -24,7 +24,7 @@ from tests.brokers.fixtures import had
 from tests.brokers.rabbitmq import Vhost
 from tests.conftest import Eventually
 from tests.diagnosis import foreign
-from tests.diagnosis.heard import explained, sections
+from tests.diagnosis.explaining import explained, sections
 from tests.drills.contestants import peers_python
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -4,6 +4,7 @@ Real brokers and pika are made to say what the catalogue explains, so that a new
 Each provocation (`wrong_frames`, `wrong_requests`, `wrong_rights`, `wrong_states`, `wrong_pika`) does one thing wrong.
 The broker's own log and pika's log and exceptions are then searched as a whole.
 The catalogue has to find the expected entries there, their consequences (`follows`), and nothing else.
+These tests are slow ones: they prove the texts of other programs, which change with their versions only.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import pytest
 
 from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
 from tests.brokers.trio import Trio
-from tests.diagnosis import wrong_frames, wrong_pika, wrong_requests, wrong_rights, wrong_states
-from tests.diagnosis.heard import BrokersLog, catalogue, consequences, explained
+from tests.diagnosis import sample_files, wrong_frames, wrong_pika, wrong_requests, wrong_rights, wrong_states
+from tests.diagnosis.explaining import BrokersLog, catalogue, consequences, explained
 from tests.diagnosis.provocation import Scene, on_channel, queue
 
 LATE = {
@@ -44,7 +45,6 @@ class Case:
         client: The ids in what pika, or the raw client, said.
         also: Ids that may be found beside them.
         series: The versions that say it; all, if empty.
-        slow: Whether it takes more than a few seconds.
     """
 
     act: Callable[[Scene], object]
@@ -52,7 +52,6 @@ class Case:
     client: set[str]
     also: set[str]
     series: frozenset[str] = frozenset()
-    slow: bool = False
 
 
 def case(
@@ -62,9 +61,8 @@ def case(
     also: str = "",
     *,
     series: set[str] | None = None,
-    slow: bool = False,
 ) -> Case:
-    return Case(act, set(broker.split()), set(client.split()), set(also.split()), frozenset(series or ()), slow)
+    return Case(act, set(broker.split()), set(client.split()), set(also.split()), frozenset(series or ()))
 
 
 def both(act: Callable[[Scene], object], ids: str, also: str = "", *, series: set[str] | None = None) -> Case:
@@ -93,7 +91,7 @@ CASES = [
     both(F.content_without_method, "amqp.interleaved-frames"),
     case(F.bad_method, "amqp.bad-method"),
     both(F.bad_arguments, "amqp.bad-arguments"),
-    case(F.frame_error_close, "amqp.frame-error-close", "", "amqp.unknown-frame-type", slow=True),
+    case(F.frame_error_close, "amqp.frame-error-close", "", "amqp.unknown-frame-type"),
     case(F.http_at_start, "amqp.http-on-port"),
     case(F.tls_at_start, "amqp.tls-on-port", "tls.plain-port"),
     case(F.stomp_at_start, "amqp.stomp-on-port"),
@@ -181,10 +179,10 @@ CASES = [
     both(S.user_deleted, "rabbitmq.user-deleted"),
     both(S.vhost_deleted, "rabbitmq.vhost-deleted"),
     both(S.vhost_down, "rabbitmq.vhost-down"),
-    case(S.shutdown, "rabbitmq.node-shutdown", "rabbitmq.node-shutdown", slow=True),
-    case(S.killed, "", "pika.stream-lost", slow=True),
+    case(S.shutdown, "rabbitmq.node-shutdown", "rabbitmq.node-shutdown"),
+    case(S.killed, "", "pika.stream-lost"),
     case(S.not_reading, "amqp.peer-not-reading", "", GONE, series=OLDEST),
-    case(S.not_reading, GONE, series=NEWEST, slow=True),
+    case(S.not_reading, GONE, series=NEWEST),
     case(S.unknown_ca, "tls.client-gave-up", "tls.certificate-not-trusted"),
     case(S.wrong_host, "tls.client-gave-up", "tls.wrong-host"),
     case(S.expired, "tls.client-gave-up", "tls.certificate-expired"),
@@ -197,11 +195,11 @@ CASES = [
     case(S.no_dead_letter_target, "rabbitmq.no-dead-letter-exchange"),
     case(S.no_dead_letter_route, "rabbitmq.no-dead-letter-queue"),
     case(S.mirrored_policy, "", "rabbitmq.unknown-policy-setting", series={"4.0", "4.3"}),
-    case(S.wrong_cookie, "rabbitmq.wrong-cookie", "rabbitmq.wrong-cookie", slow=True),
+    case(S.wrong_cookie, "rabbitmq.wrong-cookie", "rabbitmq.wrong-cookie"),
     case(S.in_json, f"amqp.second-header rabbitmq.no-queue {GONE}", "amqp.second-header rabbitmq.no-queue"),
-    case(S.node_name_taken, "", "rabbitmq.node-already-runs", slow=True),
-    case(S.distribution_port_taken, "", "rabbitmq.distribution-port-taken", slow=True),
-    case(S.wrong_setting, "", "rabbitmq.unknown-setting", slow=True),
+    case(S.node_name_taken, "", "rabbitmq.node-already-runs"),
+    case(S.distribution_port_taken, "", "rabbitmq.distribution-port-taken"),
+    case(S.wrong_setting, "", "rabbitmq.unknown-setting"),
     case(S.port_taken, "rabbitmq.port-taken"),
     case(
         S.dead_lettering_ended,
@@ -209,7 +207,6 @@ CASES = [
         "rabbitmq.internal-error",
         "rabbitmq.node-shutdown",
         series={"3.10", "4.0"},
-        slow=True,
     ),
     case(
         S.dead_lettering_ended,
@@ -217,7 +214,6 @@ CASES = [
         "rabbitmq.no-majority",
         "rabbitmq.node-shutdown",
         series=NEWEST,
-        slow=True,
     ),
     # --- pika
     case(
@@ -242,7 +238,7 @@ CASES = [
     case(P.no_channels, "", "pika.no-free-channels"),
     case(P.long_name, "", "pika.name-too-long"),
     case(P.odd_header, "", "pika.unsupported-value"),
-    case(P.frozen_broker, GONE, "pika.heartbeat-timeout", slow=True),
+    case(P.frozen_broker, GONE, "pika.heartbeat-timeout"),
     case(P.lost_peer, GONE, "pika.stream-lost"),
     case(P.zombie, "", "pika.consumer-timeout-zombie", series=NEWEST),
 ]
@@ -278,20 +274,19 @@ def _name(case_: Case) -> str:
     return f"{case_.act.__name__}{only}"
 
 
-@pytest.mark.parametrize(
-    "told", [pytest.param(one, id=_name(one), marks=[pytest.mark.slow] * one.slow) for one in CASES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("told", CASES, ids=_name)
 def test_what_is_said_is_explained(scene: Scene, told: Case) -> None:
     if told.series and scene.node.series not in told.series:
         pytest.skip(f"RabbitMQ {scene.node.series} says something else, or nothing")
     log = BrokersLog(scene.node.log)
-    with scene.listening():
+    with scene.keeping_warnings():
         told.act(scene)
         if GONE in told.also:
             scene.wait_for_silence()  # or the next provocation's log would have it
     in_log = log.until(told.broker)
-    by_client = explained("\n".join(scene.said))
-    assert told.client <= by_client.keys(), scene.said
+    by_client = explained("\n".join(scene.texts))
+    assert told.client <= by_client.keys(), scene.texts
     known = consequences(told.broker | told.client) | told.also | LATE
     assert not {name: record for name, record in (in_log | by_client).items() if name not in known}
 
@@ -311,16 +306,16 @@ def test_a_cluster_that_has_lost_nodes(trio: Trio) -> None:
     second.kill()
     on_channel(scene, lambda channel: queue(channel, "new", x_queue_type="quorum"))
     lost = {"rabbitmq.queue-node-down", "rabbitmq.no-majority"}
-    assert lost <= explained("\n".join(scene.said)).keys()
+    assert lost <= explained("\n".join(scene.texts)).keys()
     assert log.until(lost).keys() - lost <= LATE | {GONE}
 
 
 def test_each_provoked_entry_has_a_provocation() -> None:
     """An entry that says that a test of this file provokes it is the aim of one here."""
     here = {
-        entry.id
-        for entry in catalogue().values()
-        for sample in entry.samples
+        identity
+        for identity, samples in sample_files.load().items()
+        for sample in samples
         if sample.test.endswith("test_provoked_rabbitmq.py::test_what_is_said_is_explained")
     }
     assert here - {name for one in CASES for name in one.broker | one.client} == set()

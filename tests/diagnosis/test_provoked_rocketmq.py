@@ -27,10 +27,10 @@ from tests.brokers.maven import compiler, java
 from tests.brokers.process import free_ports
 from tests.brokers.rocketmq import LIMITED, RocketMQ4, RocketMQ5, RocketMQNode, rocketmq_program
 from tests.brokers.rocketmq_witness import Account, RefusalError
-from tests.diagnosis.said import Log, explained
+from tests.diagnosis.log_findings import Log, explained
 from tests.support.stage import ROOT, eventually
 
-pytestmark = [pytest.mark.rocketmq, pytest.mark.xdist_group("rocketmq"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.rocketmq, pytest.mark.xdist_group("rocketmq"), pytest.mark.timeout(300)]
 
 HERE = Path(__file__).parent
 
@@ -227,7 +227,6 @@ def test_a_copy_with_the_mark_of_a_transaction(scene: Scene) -> None:
     scene.log.shows("rocketmq.half-topic-grows", "the real topic of schedule msg", within=60)
 
 
-@pytest.mark.slow
 def test_a_transaction_that_is_never_decided(scene5: Scene) -> None:
     """The broker asks, finds no producer of the group, and gives up."""
     group = f"nobody-{scene5.topic}"
@@ -239,7 +238,6 @@ def test_a_transaction_that_is_never_decided(scene5: Scene) -> None:
     scene5.node.forget_given_up()
 
 
-@pytest.mark.slow
 def test_a_broker_that_is_busy(scene5: Scene) -> None:
     """A broker without patience sheds load; as a slave and with a slow page cache, it has two other reasons."""
     said: set[str] = set()
@@ -322,7 +320,6 @@ class JavaClient:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=240).stdout
 
 
-@pytest.mark.slow
 def test_what_the_java_client_says(scene4: Scene, tmp_path: Path) -> None:
     """Its exceptions are explained, and its log has the rest: what the listener did, and the retries of the long group."""
     with had():
@@ -336,7 +333,6 @@ def test_what_the_java_client_says(scene4: Scene, tmp_path: Path) -> None:
     scene4.node.delete_group("g" * 121)
 
 
-@pytest.mark.slow
 def test_what_the_newer_java_client_says(scene5: Scene, tmp_path: Path) -> None:
     """It refuses the group with the long name before it connects."""
     with had():
@@ -346,7 +342,6 @@ def test_what_the_newer_java_client_says(scene5: Scene, tmp_path: Path) -> None:
             assert explained(said) == {f"rocketmq.{name}"}, said
 
 
-@pytest.mark.slow
 def test_a_broker_that_is_frozen(scene4: Scene, tmp_path: Path) -> None:
     with had():
         client = JavaClient(scene4.node, tmp_path)
@@ -358,7 +353,6 @@ def test_a_broker_that_is_frozen(scene4: Scene, tmp_path: Path) -> None:
     assert explained(said) == {"rocketmq.reply-timeout"}, said
 
 
-@pytest.mark.slow
 def test_a_master_without_a_slave(scene4: Scene, tmp_path: Path) -> None:
     with had():
         client = JavaClient(scene4.node, tmp_path)
@@ -367,7 +361,6 @@ def test_a_master_without_a_slave(scene4: Scene, tmp_path: Path) -> None:
     assert explained(said) == {"rocketmq.no-replica"}, said
 
 
-@pytest.mark.slow
 def test_what_the_grpc_client_says(scene5: Scene, rocketmq5: RocketMQ5, tmp_path: Path) -> None:
     for topic, kind in ((scene5.topic, "NORMAL"), (f"{scene5.topic}-delay", "DELAY")):
         rocketmq5.make_topic(topic, 1, kind)
@@ -393,7 +386,6 @@ def test_what_the_grpc_client_says(scene5: Scene, rocketmq5: RocketMQ5, tmp_path
 # --- Access control ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.rocketmq
 @pytest.mark.xdist_group("rocketmq")
 @pytest.mark.timeout(300)

@@ -2,7 +2,7 @@
 Real worker processes in the situations that `entries/steadyworker.toml` explains.
 
 Each test starts worker processes, brings them into the situation, and holds three things together:
-the line that the process writes, the entry that it names, and the sample that the entry has of such a line.
+the line that the process writes, the entry that it names, and the sample that `samples/steadyworker.toml` has of such a line.
 With RECORD=FILE in the environment, the lines are appended to that file, to become samples.
 """
 
@@ -31,9 +31,11 @@ from steadyworker.ledger.base import State
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker_sqlite import SqliteAdapter
 from tests.brokers.rabbitmq import Node, Vhost
+from tests.diagnosis import sample_files
 from tests.support.stage import MAIN, Processes, Stage, WorkerProcess, eventually
 
 CATALOGUE = load()
+SAMPLES = sample_files.load()
 SEARCH = Search(CATALOGUE.values())
 JOBS = "tests.support.jobs"
 ODD = "tests.diagnosis.own_jobs:Odd"
@@ -54,14 +56,13 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 
 def explained(process: WorkerProcess, event: str, id_: str, **values: Any) -> dict[str, Any]:
-    """Wait for this line; check that its entry explains it, gives the remedy in it, and has it as a sample."""
+    """Wait for this line; check that its entry explains it, gives the remedy in it, and has such a sample."""
     line = process.says(event, **values)
     raw = next(text for text in process.log.read_text(encoding="utf-8").splitlines() if same(text, line))
     if (record := os.environ.get("RECORD")) is not None:
         with Path(record).open("a", encoding="utf-8") as out:
             out.write(f"{id_} {os.environ['PYTEST_CURRENT_TEST'].partition(' ')[0]} {raw}\n")
         return line
-    entry = CATALOGUE[id_]
     found = [seen.entry.id for seen in Scanner("worker.log", SEARCH).whole([raw.encode()])]
     assert found == [id_]
     assert line.get("explain", id_) == id_
@@ -70,7 +71,7 @@ def explained(process: WorkerProcess, event: str, id_: str, **values: Any) -> di
     elif "what" not in line:  # a finding has its own remedy
         expected = Remedies()({name: value for name, value in line.items() if name != "remedy"})
         assert line.get("remedy", "") == expected
-    if samples := [sample for sample in entry.samples if sample.origin == "SteadyWorker"]:
+    if samples := [sample for sample in SAMPLES.get(id_, ()) if sample.origin == "SteadyWorker"]:
         assert shape(line) in [shape(json.loads(sample.text)) for sample in samples]
         test = os.environ["PYTEST_CURRENT_TEST"].partition(" ")[0]
         assert test.partition("[")[0] in [sample.test for sample in samples]

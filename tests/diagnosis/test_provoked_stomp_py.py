@@ -17,9 +17,9 @@ import stomp  # type: ignore[import-untyped]
 from stomp.exception import ConnectFailedException, NotConnectedException  # type: ignore[import-untyped]
 
 from tests.brokers.stomp_broker import StompBroker
-from tests.diagnosis.said import explained
+from tests.diagnosis.log_findings import explained
 
-pytestmark = pytest.mark.parametrize("stomp_kind", ["classic"], indirect=True)
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("stomp_kind", ["classic"], indirect=True)]
 
 WITHIN = 20.0
 

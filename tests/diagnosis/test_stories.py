@@ -13,14 +13,14 @@ import pytest
 from steadyworker.diagnosis.catalogue import load
 from steadyworker.diagnosis.matching import spelled
 from steadyworker.diagnosis.scan import Scanner, Search, by_time
-from steadyworker.diagnosis.timeline import Finding, Timelines
+from steadyworker.diagnosis.timeline import LogFinding, Timelines
 
 pytestmark = pytest.mark.long
 
 FOLDER = Path(__file__).parents[2] / "examples" / "diagnosis"
 
 
-def findings(*names: str, changes: tuple[tuple[str, str], ...] = ()) -> dict[str, Finding]:
+def findings(*names: str, changes: tuple[tuple[str, str], ...] = ()) -> dict[str, LogFinding]:
     search, timelines = Search(load().values()), Timelines(load().values())
     texts = {name: (FOLDER / name).read_text(encoding="utf-8") for name in names}
     for old, new in changes:

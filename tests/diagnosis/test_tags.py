@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steadyworker.diagnosis.tags import MOST_RUNS, Settled, Tags
+from steadyworker.diagnosis.tags import MOST_RUNS, AckResult, Tags
 
 steps = st.lists(st.one_of(st.none(), st.just("auto"), st.tuples(st.integers(0, 30), st.booleans())), max_size=80)
 
@@ -23,9 +23,9 @@ def test_tags_do_what_a_set_of_numbers_does(steps: list[tuple[int, bool] | str |
             named = {each for each in waiting if each <= (tag or highest)} if multiple else waiting & {tag}
             named = set() if tag > highest else named
             known = tag <= highest if multiple else 0 < tag <= highest
-            expected = Settled.NOW if named else Settled.BEFORE if known else Settled.UNKNOWN
+            expected = AckResult.NOW if named else AckResult.BEFORE if known else AckResult.UNKNOWN
             if multiple and not tag:
-                expected = Settled.NOW
+                expected = AckResult.NOW
             assert tags.settle(tag, multiple=multiple) is expected
             waiting -= named
         assert tags.waiting == len(waiting)

@@ -14,7 +14,7 @@ from typing_extensions import override
 from steadyworker.diagnosis.catalogue import load
 from steadyworker.diagnosis.records import Record
 from steadyworker.diagnosis.scan import Scanner, Search, by_time
-from steadyworker.diagnosis.timeline import NEAR, Finding, Incident, Sighting, Timelines
+from steadyworker.diagnosis.timeline import NEAR, Incident, LogFinding, Sighting, Timelines
 from tests.diagnosis.small_catalogue import SMALL
 
 
@@ -22,7 +22,7 @@ def sighting(identity: str, time: float | None = None, line: int = 1, source: st
     return Sighting(SMALL[identity], groups, Record(source, line, identity), line, time)
 
 
-def joined(*sightings: Sighting) -> tuple[list[list[str]], dict[str, Finding]]:
+def joined(*sightings: Sighting) -> tuple[list[list[str]], dict[str, LogFinding]]:
     """The ids of each incident in order, and the findings."""
     timelines = Timelines(SMALL.values())
     for seen in sightings:

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests.brokers.rabbitmq import Node, Vhost
-from tests.diagnosis.heard import BrokersLog, explained
+from tests.diagnosis.explaining import BrokersLog, explained
 from tests.diagnosis.traced import Traced
 
 ATTEMPTS = 20

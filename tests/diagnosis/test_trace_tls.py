@@ -14,7 +14,7 @@ import pytest
 import trustme
 
 from steadyworker.diagnosis.cli.trace import towards_broker, towards_clients
-from steadyworker.diagnosis.relay import Target
+from steadyworker.diagnosis.relay import BrokerTarget
 from tests.brokers.rabbitmq import Vhost
 from tests.diagnosis.amqp_client import AmqpClient
 from tests.diagnosis.test_relay import WITHIN, read_all
@@ -82,7 +82,9 @@ def echo(keys: Keys) -> Iterator[EchoServer]:
 
 def test_all_bytes_arrive_through_two_handshakes(keys: Keys, echo: EchoServer) -> None:
     data = bytes(range(256)) * 20_000
-    target = Target((), towards_broker(keys.ca, verify=True), "localhost", towards_clients(keys.certificate, keys.key))
+    target = BrokerTarget(
+        (), towards_broker(keys.ca, verify=True), "localhost", towards_clients(keys.certificate, keys.key)
+    )
     with Traced(echo.address, target=target) as trace:
         assert asyncio.run(echoed(trace.port, keys.client(), data)) == data
         trace.wait_kind("close", who="broker")
@@ -105,7 +107,7 @@ async def echoed(port: int, context: ssl.SSLContext, data: bytes) -> bytes:
 
 
 def test_the_frames_of_a_terminated_connection_are_read(keys: Keys, vhost: Vhost) -> None:
-    target = Target((), None, "", towards_clients(keys.certificate, keys.key))
+    target = BrokerTarget((), None, "", towards_clients(keys.certificate, keys.key))
     with Traced(vhost.url, target=target) as trace:
         with AmqpClient(trace.through(), context=keys.client()) as client:
             client.queue(b"{}")
@@ -114,7 +116,7 @@ def test_the_frames_of_a_terminated_connection_are_read(keys: Keys, vhost: Vhost
 
 
 def test_a_broker_whose_certificate_is_not_trusted_is_an_event(keys: Keys, echo: EchoServer) -> None:
-    target = Target((), towards_broker(None, verify=True), "localhost")
+    target = BrokerTarget((), towards_broker(None, verify=True), "localhost")
     with (
         Traced(echo.address, target=target) as trace,
         socket.create_connection(("127.0.0.1", trace.port), timeout=WITHIN) as client,
@@ -128,7 +130,7 @@ def test_a_broker_whose_certificate_is_not_trusted_is_an_event(keys: Keys, echo:
 
 
 def test_a_client_that_does_not_trust_the_trace_is_an_event(keys: Keys) -> None:
-    target = Target((), None, "", towards_clients(keys.certificate, keys.key))
+    target = BrokerTarget((), None, "", towards_clients(keys.certificate, keys.key))
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         Traced(f"127.0.0.1:{server.getsockname()[1]}", target=target) as trace,

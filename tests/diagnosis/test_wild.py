@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from steadyworker.diagnosis.scan import Scanner, Search
-from tests.diagnosis.heard import catalogue
+from tests.diagnosis.explaining import catalogue
 
 pytestmark = pytest.mark.long
 

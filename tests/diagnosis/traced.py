@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 from steadyworker.clock import SystemClock
 from steadyworker.diagnosis.conversation import Known
-from steadyworker.diagnosis.relay import Relay, Target
-from steadyworker.diagnosis.tap import Reader, Ring, Writer, pipe
+from steadyworker.diagnosis.relay import BrokerTarget, Relay
+from steadyworker.diagnosis.tap import Ring, TapReader, TapWriter, pipe
 from steadyworker.diagnosis.tracing import Conversations
 from steadyworker.diagnosis.wire import Event, Wire
 
@@ -24,7 +24,7 @@ WITHIN = 30.0
 class Traced:
     """A trace in front of the server of a URL or of `HOST:PORT`; `events` are all that it wrote."""
 
-    def __init__(self, to: str, *, target: Target | None = None, ring: int = 1 << 22) -> None:
+    def __init__(self, to: str, *, target: BrokerTarget | None = None, ring: int = 1 << 22) -> None:
         parts = urlsplit(to if "://" in to else f"//{to}")
         assert parts.hostname
         assert parts.port
@@ -36,11 +36,11 @@ class Traced:
         listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = listener.getsockname()[1]
         addresses = [(socket.AF_INET, (parts.hostname, parts.port))]
-        target = replace(target, addresses=addresses) if target else Target(addresses)
+        target = replace(target, addresses=addresses) if target else BrokerTarget(addresses)
         memory, (reads, writes), (control, self._control) = Ring(ring), pipe(), os.pipe()
-        self._reader = Reader(memory, reads)
+        self._reader = TapReader(memory, reads)
         self.conversations = Conversations(self.wire, Known.at(parts.port))
-        relay = Relay(listener, target, Writer(memory, writes), control, self.clock.monotonic)
+        relay = Relay(listener, target, TapWriter(memory, writes), control, self.clock.monotonic)
         self.reading = threading.Event()
         self.reading.set()
 
@@ -53,7 +53,7 @@ class Traced:
             while not self._reader.at_end:
                 self.reading.wait()
                 for record in self._reader.records():
-                    self.conversations.take(record)
+                    self.conversations.receive(record)
             os.close(reads)
 
         self._threads = [threading.Thread(target=each, daemon=True) for each in (pass_bytes, read)]

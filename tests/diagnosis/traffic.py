@@ -22,7 +22,7 @@ import pika.spec
 from hypothesis import strategies as st
 from pamqp import body, commands, frame, header, heartbeat
 
-from steadyworker.diagnosis.frames import Body, ContentHeader, Flaw, Heartbeat, Item, Method, ProtocolHeader
+from steadyworker.diagnosis.frames import BodyFrame, ContentHeader, Flaw, Heartbeat, Item, Method, ProtocolHeader
 
 OPENING = b"AMQP\0\0\x09\x01"
 CONTENT = {"Basic.Publish", "Basic.Return", "Basic.Deliver", "Basic.GetOk"}
@@ -49,7 +49,7 @@ def seen(item: Item) -> Seen:
             return "method", item.channel, item.name, dict(item.fields)
         case ContentHeader():
             return "header", item.channel, item.body_size, dict(item.properties)
-        case Body():
+        case BodyFrame():
             return "body", item.channel, item.length
         case Heartbeat():
             return "heartbeat", item.channel

@@ -33,7 +33,7 @@ def client_hello() -> bytes:
 def within(scene: Scene, data: bytes) -> None:
     with scene.opened() as client:
         client.send(data)
-        scene.hear(client.farewell())
+        scene.keep(client.farewell())
 
 
 def second_header(scene: Scene) -> None:
@@ -98,20 +98,20 @@ def method_in_content(scene: Scene) -> None:
     with scene.opened() as client:
         client.method(commands.Basic.Publish(routing_key="work"))
         client.method(commands.Basic.Qos(prefetch_count=1))
-        scene.hear(client.farewell())
+        scene.keep(client.farewell())
 
 
 def body_before_header(scene: Scene) -> None:
     with scene.opened() as client:
         client.method(commands.Basic.Publish(routing_key="work"))
         client.send(frame.marshal(body.ContentBody(b"x"), 1))
-        scene.hear(client.farewell())
+        scene.keep(client.farewell())
 
 
 def content_without_method(scene: Scene) -> None:
     with scene.opened() as client:
         client.send(frame.marshal(header.ContentHeader(0, 1, commands.Basic.Properties()), 1))
-        scene.hear(client.farewell())
+        scene.keep(client.farewell())
 
 
 def bad_method(scene: Scene) -> None:
@@ -220,20 +220,20 @@ def dead_channel(scene: Scene) -> None:
     """A method on a channel that was never opened."""
     with scene.opened() as client:
         client.method(commands.Basic.Ack(1), 7)
-        scene.hear(client.farewell())
+        scene.keep(client.farewell())
 
 
 def channel_twice(scene: Scene) -> None:
     with scene.opened() as client:
         client.method(commands.Channel.Open())
-        scene.hear(client.farewell())
+        scene.keep(client.farewell())
 
 
 def too_many_channels(scene: Scene) -> None:
     with scene.raw().start().tune(channel_max=2).enter() as client:
         for channel in (1, 2, 3):
             client.method(commands.Channel.Open(), channel)
-        scene.hear(client.farewell())
+        scene.keep(client.farewell())
 
 
 def refused_limits(scene: Scene) -> None:

@@ -29,9 +29,9 @@ def two_threads(scene: Scene) -> None:
     """Threads that publish on one connection, until it breaks; again, until pika notices it itself."""
     for _ in range(30):
         share(scene)
-        if any(mark in text for text in scene.said for mark in DAMAGED):
+        if any(mark in text for text in scene.texts for mark in DAMAGED):
             return
-    raise AssertionError(f"expected one of {DAMAGED}, got {scene.said}")
+    raise AssertionError(f"expected one of {DAMAGED}, got {scene.texts}")
 
 
 def share(scene: Scene) -> None:
@@ -55,7 +55,7 @@ def share(scene: Scene) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        scene.hear(*told)
+        scene.keep(*told)
 
 
 def closed_connection(scene: Scene) -> None:
@@ -238,5 +238,5 @@ def zombie(scene: Scene) -> None:
             channel.connection.process_data_events(time_limit=0.1)
         channel.basic_ack(taken[0])
         channel.basic_publish("", "slow", b"")
-        while not any("Unexpected delivery" in text for text in scene.said):
+        while not any("Unexpected delivery" in text for text in scene.texts):
             channel.connection.process_data_events(time_limit=0.1)

@@ -158,7 +158,7 @@ def delivery_timeout(scene: Scene) -> None:
     try:
         with scene.opened() as client:
             hold(scene, client)
-            scene.hear(client.farewell())
+            scene.keep(client.farewell())
     finally:
         scene.node.set_delivery_timeout(1800, looked_at_every=60)
 
@@ -177,7 +177,7 @@ def delivery_timeout_43(scene: Scene) -> None:
     """From 4.3 on, as told to a client that cannot be told of a cancelled consumer."""
     with scene.raw(consumer_cancel_notify=False) as client:
         hold(scene, client.login(), **{"x-consumer-timeout": 500})
-        scene.hear(client.farewell())
+        scene.keep(client.farewell())
 
 
 def consumer_tag_twice(scene: Scene) -> None:
@@ -185,7 +185,7 @@ def consumer_tag_twice(scene: Scene) -> None:
         client.method(commands.Queue.Declare(queue="work", durable=True))
         client.method(commands.Basic.Consume(queue="work", consumer_tag="worker-1"))
         client.method(commands.Basic.Consume(queue="work", consumer_tag="worker-1"))
-        scene.hear(client.farewell())
+        scene.keep(client.farewell())
 
 
 def exclusive_queue(scene: Scene) -> None:
@@ -264,13 +264,13 @@ def immediate(scene: Scene) -> None:
     with scene.opened() as client:
         client.method(commands.Basic.Publish(exchange="", routing_key="work", immediate=True))
         client.send(b"\x02\x00\x01\x00\x00\x00\x0e\x00\x3c\x00\x00" + bytes(8) + b"\x00\x00\xce")
-        scene.hear(client.farewell())
+        scene.keep(client.farewell())
 
 
 def prefetch_size(scene: Scene) -> None:
     with scene.opened() as client:
         client.method(commands.Basic.Qos(prefetch_size=1000))
-        scene.hear(client.farewell())
+        scene.keep(client.farewell())
 
 
 def other_user_id(scene: Scene) -> None:
@@ -297,4 +297,4 @@ def odd_connection_error(scene: Scene) -> None:
     """A method of a channel on channel 0, which is the connection's own."""
     with scene.opened() as client:
         client.method(commands.Basic.Ack(1), 0)
-        scene.hear(client.farewell())
+        scene.keep(client.farewell())

@@ -140,6 +140,6 @@ def _ask(scene: Scene, url: str) -> None:
     try:
         asked.management("GET", "overview")
     except AssertionError as refused:
-        scene.hear(str(refused))
+        scene.keep(str(refused))
     else:
         raise AssertionError("expected the management API to refuse it")

@@ -123,7 +123,7 @@ def closed_by_management(scene: Scene) -> None:
 def user_deleted(scene: Scene) -> None:
     other = scene.node.add_vhost()
     try:
-        with Scene(scene.node, other, scene.said).connection() as connection:
+        with Scene(scene.node, other, scene.texts).connection() as connection:
             scene.node.management("DELETE", f"users/{other.user}")
             scene.fails(lambda: connection.process_data_events(time_limit=30))
     finally:
@@ -134,7 +134,7 @@ def user_deleted(scene: Scene) -> None:
 def vhost_deleted(scene: Scene) -> None:
     other = scene.node.add_vhost()
     try:
-        with Scene(scene.node, other, scene.said).connection() as connection:
+        with Scene(scene.node, other, scene.texts).connection() as connection:
             scene.node.management("DELETE", f"vhosts/{other.name}")
             scene.fails(lambda: connection.process_data_events(time_limit=30))
     finally:
@@ -335,7 +335,7 @@ def mirrored_policy(scene: Scene) -> None:
             {"pattern": ".*", "definition": {"ha-mode": "all"}, "apply-to": "queues"},
         )
     except AssertionError as refused:
-        scene.hear(str(refused))
+        scene.keep(str(refused))
 
 
 def wrong_cookie(scene: Scene) -> None:
@@ -348,7 +348,7 @@ def wrong_cookie(scene: Scene) -> None:
     try:
         scene.node.ctl("status")
     except Exception as refused:  # noqa: BLE001  # BrokerError says what the command said
-        scene.hear(str(refused))
+        scene.keep(str(refused))
     finally:
         cookie.chmod(0o600)
         cookie.write_text(right)
@@ -399,7 +399,7 @@ def start_beside(scene: Scene, **changes: str) -> None:
         timeout=100,
     )
     assert done.returncode, f"expected the node not to start: {done.stdout[-500:]}"
-    scene.hear(*(part for part in (done.stdout, done.stderr) if part.strip()))
+    scene.keep(*(part for part in (done.stdout, done.stderr) if part.strip()))
 
 
 def node_name_taken(scene: Scene) -> None:

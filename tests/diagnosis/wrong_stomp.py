@@ -18,7 +18,7 @@ class Scene:
 
     def __init__(self, broker: StompBroker, queue: str) -> None:
         self.broker, self.name = broker, queue
-        self.said = ""
+        self.error = ""
         """The ERROR frame that the client has got."""
         self.mark = ""
         """What is in every record about this client."""
@@ -40,7 +40,7 @@ class Scene:
     def fails(self, client: RawStomp, command: str, headers: Mapping[str, str], body: bytes = b"") -> None:
         """Send a frame that the broker refuses; without a receipt, Classic's log does not say whose it was."""
         client.send(frame(command, {**headers, "receipt": "r"}, body))
-        self.said = client.error()
+        self.error = client.error()
 
     def message(self, client: RawStomp, **headers: str) -> Mapping[str, str]:
         """Send a message and consume it; return what an acknowledgement needs."""
@@ -81,7 +81,7 @@ def first(data: bytes, *, listener: str = "url") -> Wrong:
         with scene.raw(getattr(scene.broker, listener)) as client:
             client.send(data)
             if listener == "url" and not scene.broker.is_artemis:
-                scene.said = client.error()
+                scene.error = client.error()
             elif listener != "url":
                 client.receive()
 
@@ -95,7 +95,7 @@ def login(**headers: str) -> Wrong:
         with scene.raw() as client:
             client.user, client.password = headers.pop("user", client.user), headers.pop("password", client.password)
             client.connect(**headers)
-            scene.said = client.met[-1]
+            scene.error = client.met[-1]
 
     return wrong
 
@@ -116,7 +116,7 @@ def as_user(name: str, command: str, headers: Mapping[str, str]) -> Wrong:
 def taken(scene: Scene) -> None:
     with scene.logged_in(client_id=scene.name), scene.raw() as second:
         second.connect(client_id=scene.name)
-        scene.said = second.met[-1]
+        scene.error = second.met[-1]
 
 
 def acknowledged_twice(scene: Scene) -> None:

@@ -20,7 +20,7 @@ from steadyworker.exports import hashed
 from steadyworker.exports.folders import StageFolders
 from steadyworker.exports.hashed import HashedFile
 from steadyworker.exports.manifest import Manifest
-from steadyworker.exports.stage import STAGES, Target, manifest_path, new_stage, reap, stages
+from steadyworker.exports.stage import STAGES, ExportTarget, manifest_path, new_stage, reap, stages
 from steadyworker.exports.verifying import verify
 from tests.exports.kit import BY, COLUMNS, TOTALS, FakeServices, Payments
 
@@ -96,7 +96,7 @@ def test_each_step_is_durable_before_the_next(tmp_path: Path, monkeypatch: pytes
         on_save=lambda value: steps.append("position" if value and b"committed" not in value else "word"),
     )
     Payments(3_000).export().write(services, out)
-    digest = Target.of(out).digest
+    digest = ExportTarget.of(out).digest
     assert steps == [
         *[f"fsync {name}" for name in ("deep", tmp_path.name)],  # that have the new folders in them
         *[f"fsync {name}" for name in ("uid-1", STAGES, "out", "1")],  # and the stage's
@@ -216,7 +216,7 @@ def test_frozen_between_leave_and_link_one_whole_file_whoever_wins(tmp_path: Pat
 def test_the_loser_of_the_link_gives_the_winners_manifest_to_the_winners_file(tmp_path: Path) -> None:
     """Two complete stages of one job with different bytes: file and manifest are of the same stage."""
     out = tmp_path / "payments.csv"
-    target = Target.of(out)
+    target = ExportTarget.of(out)
     services = FakeServices(tmp_path / "ledger", fence=2)
 
     def frozen_first_run_wakes_and_links() -> None:
@@ -334,7 +334,7 @@ def test_our_own_manifest_without_file_and_stage_is_replaced(tmp_path: Path) -> 
 def test_a_complete_stage_whose_data_was_cut_is_not_published(tmp_path: Path) -> None:
     out, ledger = tmp_path / "out" / "payments.csv", tmp_path / "ledger"
     killed(out, ledger, "link-1")
-    data = stages(Target.of(out), "uid-1")[0].data
+    data = stages(ExportTarget.of(out), "uid-1")[0].data
     os.truncate(data, data.stat().st_size - 1)
     source = Payments()
     manifest = source.export().write(FakeServices(ledger, fence=2), out, totals=TOTALS, by=BY)
@@ -348,7 +348,7 @@ def test_a_full_disk_gives_everything_back(tmp_path: Path) -> None:
     assert ended.returncode == 1
     assert ended.stdout.startswith("ExportError: Expected room for the export under")
     assert visible(out.parent) == []
-    assert stages(Target.of(out), "uid-1") == []
+    assert stages(ExportTarget.of(out), "uid-1") == []
     assert not FakeServices(ledger, fence=2).export_state()  # a position was saved before, and is forgotten
     source = Payments()
     manifest = source.export().write(FakeServices(ledger, fence=2), out)
@@ -365,7 +365,7 @@ def test_a_file_system_without_hard_links_is_named_and_the_work_kept(
     monkeypatch.setattr(os, "link", refuse)
     with pytest.raises(ExportError, match="file system with hard links") as caught:
         Payments().export().write(FakeServices(tmp_path / "ledger"), tmp_path / "payments.csv")
-    assert str(stages(Target.of(tmp_path / "payments.csv"), "uid-1")[0].data) in str(caught.value)
+    assert str(stages(ExportTarget.of(tmp_path / "payments.csv"), "uid-1")[0].data) in str(caught.value)
 
 
 def test_folders_are_made_and_several_files_of_one_job_do_not_meet(tmp_path: Path) -> None:
@@ -377,7 +377,7 @@ def test_folders_are_made_and_several_files_of_one_job_do_not_meet(tmp_path: Pat
 
 def test_the_next_export_reaps_the_stages_of_settled_jobs_only(tmp_path: Path) -> None:
     for uid in ("done", "running", "unknown"):
-        new_stage(Target.of(tmp_path / f"{uid}.csv"), uid, 1)
+        new_stage(ExportTarget.of(tmp_path / f"{uid}.csv"), uid, 1)
     services = FakeServices(tmp_path / "ledger", uid="next", gone=frozenset({"done", "next"}))
     Payments(3).export().write(services, tmp_path / "next.csv")
     assert sorted(path.name for path in (tmp_path / STAGES).iterdir()) == ["running", "unknown"]
@@ -386,7 +386,7 @@ def test_the_next_export_reaps_the_stages_of_settled_jobs_only(tmp_path: Path) -
 def test_the_stages_of_jobs_that_every_ledger_has_forgotten_are_reaped(tmp_path: Path) -> None:
     """A ledger keeps the row of a job that ended for at most 30 days, and every other row for as long as the job lives."""
     for uid, days in (("young", 29), ("old", 31)):
-        new_stage(Target.of(tmp_path / f"{uid}.csv"), uid, 1)
+        new_stage(ExportTarget.of(tmp_path / f"{uid}.csv"), uid, 1)
         then = SystemClock().wall() - days * 86_400
         os.utime(tmp_path / STAGES / uid, (then, then))
     assert reap(tmp_path, lambda _: ()) == ("old",)
@@ -432,7 +432,7 @@ def test_stages_of_ended_jobs_are_reaped_in_every_folder_that_a_job_exported_to(
 def test_a_folder_of_any_name_is_remembered(tmp_path: Path) -> None:
     """Its name need not be UTF-8."""
     folder = bytes(tmp_path) + b"/\xe9"
-    stage = new_stage(Target.of(Path(os.fsdecode(folder)) / "payments.csv"), "uid-1", 1)
+    stage = new_stage(ExportTarget.of(Path(os.fsdecode(folder)) / "payments.csv"), "uid-1", 1)
     StageFolders(tmp_path / "stages").remember(folder)
     StageFolders(tmp_path / "stages").purge(lambda uids: uids)
     assert not stage.data.parent.exists()
@@ -463,7 +463,7 @@ def test_a_memory_of_folders_that_cannot_be_written_fails_no_export(tmp_path: Pa
 )
 def test_paths_that_cannot_be_a_target_are_refused_with_the_reason(to: str | Path, says: str) -> None:
     with pytest.raises(ExportRejected, match=says):
-        Target.of(to)
+        ExportTarget.of(to)
 
 
 @pytest.mark.parametrize("folder", ["/proc/none", "/" + "x" * 300])

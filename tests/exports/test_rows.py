@@ -23,7 +23,7 @@ from steadyworker.exports.formats import Csv, JsonLines
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.parquet import Parquet
 from steadyworker.exports.rows import RowExport
-from steadyworker.exports.stage import Target, stages
+from steadyworker.exports.stage import ExportTarget, stages
 from steadyworker.exports.totals import Totals
 from steadyworker.exports.verifying import verify
 from tests.exports.kit import BY, COLUMNS, TOTALS, FakeServices, Payments, payment
@@ -87,7 +87,7 @@ def test_interrupted_and_resumed_again_and_again(tmp_path: Path, name: str) -> N
     runs = [run(fence) for fence in (1, 2, 3)]
     assert [starts for starts, _ in runs] == [[0], [5_000], [10_000]]
     assert [manifest and manifest.sha256 for _, manifest in runs] == [None, None, undisturbed(tmp_path, name).sha256]
-    assert stages(Target.of(out), "uid-1") == []  # what earlier runs left unfinished is gone too
+    assert stages(ExportTarget.of(out), "uid-1") == []  # what earlier runs left unfinished is gone too
 
 
 def test_an_interrupt_saves_the_very_row(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def remove(data: Path) -> None:
 def test_earlier_bytes_that_are_not_what_was_saved_are_not_used(tmp_path: Path, harm: Callable[[Path], None]) -> None:
     interrupted(tmp_path, at=3_000)
     out = tmp_path / "out" / "payments.csv"
-    harm(stages(Target.of(out), "uid-1")[0].data)
+    harm(stages(ExportTarget.of(out), "uid-1")[0].data)
     source = Payments()
     manifest = source.export().write(FakeServices(tmp_path / "ledger", fence=2), out, totals=TOTALS, by=BY)
     assert source.starts == [0]

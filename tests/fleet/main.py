@@ -24,7 +24,7 @@ from tests.support.main import main
 if __name__ == "__main__":
     script = json.loads(os.environ["STAGE"])
     patch.object(backoff, "LONGEST", 2.0).start()
-    patch.object(consumer_audit, "LOOK_EVERY", script.get("look", consumer_audit.LOOK_EVERY)).start()
+    patch.object(consumer_audit, "AUDIT_EVERY", script.get("look", consumer_audit.AUDIT_EVERY)).start()
     patch.object(consumer_audit, "_SPARE", script.get("spare", consumer_audit._SPARE)).start()
     patch.object(runner, "QUIET_AFTER", script.get("quiet", runner.QUIET_AFTER)).start()
     for name in ("SOON", "DAILY"):

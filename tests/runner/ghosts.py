@@ -24,7 +24,7 @@ FOUND_AFTER = 60 + 30 + SOON
 MISSED = 60 + 30 + 5
 """A little more than lease and margin: a delivery after this shows that the queue goes on without the lost message."""
 
-LOOK = 32
+SEARCH_EVERY = 32
 """Time for one more look, and for that second."""
 
 

@@ -1,4 +1,4 @@
-"""What the tests of the runner share: Workers that do what a test says, run by run, and words for what was settled."""
+"""What the tests of the runner share: Workers that do what a test sets, run by run, and names for what was settled."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Gate:
     """
     A deed that goes on when the test opens it, with another one.
 
-    Wait for `reached` before a cancel: a checkpoint just before it would hear of it.
+    Wait for `reached` before a cancel: a checkpoint just before it would be interrupted.
     """
 
     def __init__(self, then: Deed = nothing) -> None:
@@ -78,21 +78,21 @@ class Gate:
 
 class Obedient:
     """
-    A deed that goes on until it is told to end, and remembers why.
+    A deed that goes on until it is interrupted, and remembers why.
 
-    Wait for `begun` before telling it: a checkpoint just before it would hear of it, too.
+    Wait for `begun` before telling it: a checkpoint just before it would be interrupted, too.
     """
 
-    def __init__(self, *, hears: Callable[[Job[Any, Any]], None] = lambda job: job.check()) -> None:
+    def __init__(self, *, interrupted_at: Callable[[Job[Any, Any]], None] = lambda job: job.check()) -> None:
         self.reasons: list[object] = []
         self.begun = threading.Event()
-        self._hears = hears
+        self._interrupted_at = interrupted_at
 
     def __call__(self, job: Job[Any, Any]) -> None:
         self.begun.set()
         try:
             for _ in range(2000):
-                self._hears(job)
+                self._interrupted_at(job)
                 threading.Event().wait(0.005)
         except BaseException as error:
             self.reasons.append(getattr(error, "reason", error))
@@ -113,7 +113,7 @@ class Seen:
 
 
 def events(harness: Harness, key: str, kind: type[E]) -> list[E]:
-    """The events of this kind that tell of this job."""
+    """The events of this kind about this job."""
     return [event for event in harness.of(key) if isinstance(event, kind)]
 
 

@@ -55,12 +55,12 @@ def test_a_job_that_waits_for_its_retry_is_not_run_again(harness: MakeHarness) -
 
 
 @pytest.mark.parametrize(
-    "hears",
+    "interrupted_at",
     [lambda job: job.check(), lambda job: job.progress(), lambda job: job.checkpoint(2)],
     ids=["check", "progress", "checkpoint"],
 )
-def test_a_run_under_way_hears_of_it_within_2_seconds(harness: MakeHarness, hears: Any) -> None:
-    obedient = Obedient(hears=hears)
+def test_a_run_under_way_is_interrupted_within_2_seconds(harness: MakeHarness, interrupted_at: Any) -> None:
+    obedient = Obedient(interrupted_at=interrupted_at)
     exports = worker(saves(1, obedient))
     h = harness(exports)
     key = h.send(exports, {})
@@ -92,7 +92,7 @@ def test_a_handler_that_returns_all_the_same_is_not_done(harness: MakeHarness) -
     assert died_cancelled(h, key)
 
 
-def test_a_run_that_is_done_before_it_hears_is_done(harness: MakeHarness) -> None:
+def test_a_run_that_is_done_before_the_interrupt_is_done(harness: MakeHarness) -> None:
     gate = Gate()
     exports = worker(gate)
     h = harness(exports)

@@ -44,7 +44,7 @@ CUTS: dict[str, Callable[[Harness, str], None]] = {
     "the connection drops": lambda h, key: h.drop_connection(),
     "the connection drops three times": lambda h, key: _cut(h, times=3),
     "a delivery times out": lambda h, key: h.redeliver(key),
-    "a delivery times out, and nobody says so": lambda h, key: h.broker.redeliver(key, silent=True),
+    "a delivery times out, and the broker does not report it": lambda h, key: h.broker.redeliver(key, silent=True),
     "the broker restarts": lambda h, key: _restart(h),
     "the sender publishes twice": lambda h, key: h.broker.duplicate(key),
 }
@@ -129,7 +129,7 @@ def test_without_adoption_a_redelivery_follows_until_it_is_answered(harness: Mak
     assert h.starts(key) == 1
 
 
-@pytest.mark.parametrize("landed", [True, False], ids=["the broker heard it", "the broker did not"])
+@pytest.mark.parametrize("landed", [True, False], ids=["the broker received it", "the broker did not"])
 def test_a_settlement_without_an_answer_is_answered_from_the_record(harness: MakeHarness, landed: bool) -> None:
     gate = Gate()
     exports = worker(saves(1, gate))
@@ -193,7 +193,7 @@ def test_a_second_worker_process_follows_and_then_answers(harness: MakeHarness) 
 
 
 def test_a_lease_that_ran_out_is_taken_over_from_the_last_checkpoint(harness: MakeHarness) -> None:
-    first = Obedient(hears=lambda job: job.progress())
+    first = Obedient(interrupted_at=lambda job: job.progress())
     second = Seen(lambda job: (job.last_checkpoint, job.attempt))
     exports = worker(saves(17, first), second)
     h = harness(exports)
@@ -217,7 +217,7 @@ def test_a_lease_that_ran_out_is_taken_over_from_the_last_checkpoint(harness: Ma
 @pytest.mark.parametrize("asks", ["checkpoint", "export_state", "nothing"])
 def test_whatever_a_thawed_owner_asks_for_is_refused(harness: MakeHarness, asks: str) -> None:
     """Its run ends as fenced, its outcome is not taken, and its process goes on to the next job."""
-    gate, told = Gate(), []
+    gate, replies = Gate(), []
 
     def late(job: Any) -> None:
         gate(job)
@@ -227,7 +227,7 @@ def test_whatever_a_thawed_owner_asks_for_is_refused(harness: MakeHarness, asks:
             elif asks == "export_state":
                 job._link.ask(SaveExportState(b"99"))
         except BaseException as error:
-            told.append(getattr(error, "reason", error))
+            replies.append(getattr(error, "reason", error))
             raise
 
     exports = worker(saves(1, late), nothing)
@@ -251,7 +251,7 @@ def test_whatever_a_thawed_owner_asks_for_is_refused(harness: MakeHarness, asks:
     assert row is not None
     assert row.checkpoint == b"1"
     assert settled(h, key) == ["ack"]
-    assert told == ([] if asks == "nothing" else ["fenced"])
+    assert replies == ([] if asks == "nothing" else ["fenced"])
     assert len(events(h, key, Fenced)) == 1
     assert h.broker.depth(QUEUE) == 0
     h.processes[1].freeze()

@@ -13,10 +13,10 @@ from steadyworker.events import DuplicateAcked, Event, Fenced
 from steadyworker.ledger.base import JobId, Moving, Renewal, Row, State, Verdict
 from steadyworker.link import CallService, SaveExportState
 from steadyworker.outcome import Counters, Done, Failed, Interrupted
-from steadyworker.runner.state import Cancelled, LedgerLost, Phase, Quota, Renewed, ServiceSaid
+from steadyworker.runner.state import Cancelled, LedgerLost, Phase, Quota, Renewed, ServiceEvent
 from steadyworker.slots.base import Asked, Ended
+from tests.runner.bench import NAMESPACE, Bench, PlayedAdapter
 from tests.runner.kit import QUEUE
-from tests.runner.test_review_runner import NAMESPACE, Bench, PlayedAdapter
 
 REFUSED = Renewal(granted=False)
 LOCKED = Renewal(granted=False, locked=True)
@@ -35,7 +35,7 @@ def notes(bench: Bench, call: str, fences: list[int]) -> None:
 
 def renewed(bench: Bench, reply: Renewal, key: str = "k", began: float | None = None) -> None:
     began = bench.clock.boottime() if began is None else began
-    bench.say(Renewed(began, [(row_of(bench, key).token, reply)]))
+    bench.handle(Renewed(began, [(row_of(bench, key).token, reply)]))
 
 
 def again(key: str = "k", id_: str = "again") -> Delivery:
@@ -45,9 +45,9 @@ def again(key: str = "k", id_: str = "again") -> Delivery:
 
 def test_a_quota_ends_and_takes_back() -> None:
     quota = Quota(1)
-    assert [quota.take(), quota.take(), quota.spent] == [True, False, True]
+    assert [quota.spend(), quota.spend(), quota.spent] == [True, False, True]
     quota.give_back()
-    assert [quota.spent, quota.take()] == [False, True]
+    assert [quota.spent, quota.spend()] == [False, True]
 
 
 def test_a_call_of_a_service_is_over_with_its_last_event() -> None:
@@ -58,8 +58,8 @@ def test_a_call_of_a_service_is_over_with_its_last_event() -> None:
     bench = Bench(services={"sums": Service()})
     bench.deliver("k")
     fence = row_of(bench).fence
-    bench.say(Asked(0, fence, 7, CallService("sums", {})))
-    bench.say(ServiceSaid(fence, 7, {"end": True}), ServiceSaid(fence, 7, {"late": 1}))
+    bench.handle(Asked(0, fence, 7, CallService("sums", {})))
+    bench.handle(ServiceEvent(fence, 7, {"end": True}), ServiceEvent(fence, 7, {"late": 1}))
     assert bench.slots[0].replies == [(7, {"end": True})]
 
 
@@ -71,7 +71,7 @@ def test_a_dropped_run_holds_its_job_until_its_slot_is_free_and_its_lease_is_not
     renewed(bench, REFUSED)
     assert bench.slots[1].task is None, "the old run still computes"
     assert bench.runner.tokens() == ()
-    bench.say(Ended(0, fence, Interrupted(), killed=True))
+    bench.handle(Ended(0, fence, Interrupted(), killed=True))
     (task,) = [slot.task for slot in bench.slots if slot.task is not None]
     assert task.fence > fence
 
@@ -79,7 +79,7 @@ def test_a_dropped_run_holds_its_job_until_its_slot_is_free_and_its_lease_is_not
 def test_a_cancelled_run_whose_handler_has_returned_is_done() -> None:
     bench = Bench()
     bench.deliver("k")
-    bench.say(Cancelled({row_of(bench).uid: "wrong month"}))
+    bench.handle(Cancelled({row_of(bench).uid: "wrong month"}))
     bench.ended(0, Done())
     assert row_of(bench).state is State.DONE
 
@@ -87,12 +87,12 @@ def test_a_cancelled_run_whose_handler_has_returned_is_done() -> None:
 def test_a_second_cancel_changes_nothing() -> None:
     bench = Bench()
     bench.deliver("k")
-    told: list[int] = []
-    notes(bench, "interrupt", told)
+    interrupted: list[int] = []
+    notes(bench, "interrupt", interrupted)
     uid = row_of(bench).uid
-    bench.say(Cancelled({uid: "first"}), Cancelled({uid: "second"}))
+    bench.handle(Cancelled({uid: "first"}), Cancelled({uid: "second"}))
     (run,) = bench.runner.state.by_fence.values()
-    assert (told, run.cancel_reason) == ([run.token.fence], "first")
+    assert (interrupted, run.cancel_reason) == ([run.token.fence], "first")
 
 
 def test_an_outcome_that_waited_for_the_ledger_is_not_recorded_by_a_run_without_trust() -> None:
@@ -149,7 +149,7 @@ def test_a_settlement_that_waits_settles_no_delivery_that_was_lost() -> None:
     bench.deliver("k")
     bench.line.cut()
     bench.ended(0, Done())
-    bench.say(Lost(1, "cut"))
+    bench.handle(Lost(1, "cut"))
     bench.line.mend()
     renewed(bench, Renewal(granted=True))
     assert (row_of(bench).state, bench.adapter.settled) == (State.DONE, [])
@@ -161,7 +161,7 @@ def test_a_settlement_that_waits_settles_the_redelivery_that_its_run_has_adopted
     bench.deliver("k")
     bench.adapter.missing = {Target.LATER}
     bench.ended(0, Failed("odd"))
-    bench.say(Lost(1, "cut"), Connected(2), Delivered(again()))
+    bench.handle(Lost(1, "cut"), Connected(2), Delivered(again()))
     assert row_of(bench).state is State.MOVING
     bench.adapter.missing = set()
     bench.tick(31)
@@ -176,7 +176,8 @@ def test_a_delivery_that_is_adopted_while_the_old_one_is_settled_is_decided_agai
             if delivery.id == "d1":
                 (run,) = bench.runner.state.by_fence.values()
                 late = again()
-                bench.runner.state.valid[late.epoch, late.id] = late
+                bench.runner.state.lose(delivery)
+                bench.runner.state.receive(late)
                 bench.runner.runs.adopt(run, late)
             return super().settle(delivery, how)
 
@@ -194,10 +195,10 @@ def test_a_run_without_a_renewal_is_stopped_when_its_lease_is_over_and_no_earlie
     notes(bench, "kill", killed)
     hurried.clear()
     bench.clock.advance(55)
-    bench.say(LedgerLost("away"))
+    bench.handle(LedgerLost("away"))
     assert (killed, len(hurried)) == ([], 1)
     bench.clock.advance(6)
-    bench.say(LedgerLost("away"))
+    bench.handle(LedgerLost("away"))
     assert (killed, len(hurried)) == ([row_of(bench).fence], 1)
 
 
@@ -233,7 +234,7 @@ def test_a_claim_that_the_ledger_refuses_uses_no_quota() -> None:
 
 def test_a_delivery_of_an_earlier_epoch_is_no_delivery() -> None:
     bench = Bench()
-    bench.say(Lost(1, "cut"), Connected(2))
+    bench.handle(Lost(1, "cut"), Connected(2))
     bench.deliver("k", epoch=1)
     assert (bench.slots[0].task, bench.adapter.settled) == (None, [])
 
@@ -243,7 +244,7 @@ def test_a_letter_of_a_job_that_is_done_is_a_duplicate_and_no_replay() -> None:
     bench.deliver("k")
     bench.ended(0, Done())
     letter = Delivery(1, "letter", QUEUE, b"{}", {KEY: "k", UID: row_of(bench).uid}, redelivered=Redelivered.NO)
-    bench.say(Delivered(letter))
+    bench.handle(Delivered(letter))
     assert bench.slots[0].task is None
     assert bench.adapter.settled[-1] == (letter.id, Settle.ACK)
 
@@ -280,7 +281,7 @@ def test_a_retry_after_a_take_over_carries_the_count_of_losses() -> None:
 def test_an_exports_state_is_there_for_the_next_run() -> None:
     bench = Bench()
     bench.deliver("k")
-    bench.say(Asked(0, row_of(bench).fence, 1, SaveExportState(b"row 7")))
+    bench.handle(Asked(0, row_of(bench).fence, 1, SaveExportState(b"row 7")))
     bench.ended(0, Interrupted())
     bench.deliver("k")
     task = bench.slots[0].task
@@ -293,9 +294,9 @@ def test_a_plan_that_has_lost_its_unkeyed_message_settles_no_other_one() -> None
     pending: list[Callable[[], None]] = []
     bench = Bench(submit=pending.append)
     bench.deliver(None, b'"one"')
-    bench.say(Lost(1, "cut"), Connected(2))
+    bench.handle(Lost(1, "cut"), Connected(2))
     for number, body in enumerate([b'"other"', b'"one"']):
-        bench.say(Delivered(Delivery(2, f"again-{number}", QUEUE, body, redelivered=Redelivered.YES)))
+        bench.handle(Delivered(Delivery(2, f"again-{number}", QUEUE, body, redelivered=Redelivered.YES)))
     while pending:
         pending.pop(0)()
         bench.runner.drain_inbox()

@@ -13,7 +13,7 @@ from steadyworker.runner.consumer_audit import AuditResult
 from steadyworker.runner.runner import QUIET_AFTER
 from steadyworker.runner.state import Renewed, Staged
 from steadyworker.testing.memory_ledger import MemoryLedger
-from tests.runner.test_review_runner import Bench, PlayedAdapter
+from tests.runner.bench import Bench, PlayedAdapter
 
 NAME = "broker/exports"
 
@@ -47,7 +47,7 @@ class HolderBench(Bench):
         for _ in range(int(seconds // self.times.renew)):
             self.tick(self.times.renew)
             tokens, now = self.runner.tokens(), self.clock.boottime()
-            self.say(Renewed(now, list(zip(tokens, self.real.renew(tokens), strict=True))))
+            self.handle(Renewed(now, list(zip(tokens, self.real.renew(tokens), strict=True))))
 
     def registered(self) -> str:
         """The name under which the next turn of the keeper registers the queue."""
@@ -61,7 +61,7 @@ def test_a_process_that_takes_no_message_registers_as_a_consumer_while_it_holds_
     """A stop can wait for hours for its job, and the broker counts the process all that time."""
     bench = HolderBench()
     bench.deliver("long")
-    bench.say(Staged(stage))
+    bench.handle(Staged(stage))
     assert bench.adapter.windows[-1] == 0
     bench.waits(2 * QUIET_AFTER)
     assert bench.registered() == NAME
@@ -73,14 +73,14 @@ def test_a_process_that_takes_no_message_registers_as_a_consumer_while_it_holds_
 
 def test_a_process_that_has_left_the_queue_registers_so_with_its_last_settlement(bench: HolderBench) -> None:
     first, second = bench.deliver("first"), bench.deliver("second")
-    bench.say(AuditResult("2 consumers"))
+    bench.handle(AuditResult("2 consumers"))
     bench.keeper.left(NAME, left=True)
     for delivery, name in ((first, NAME), (second, f"{NAME}{QUIET}")):
         assert bench.registered() == NAME
         bench.ended(0 if delivery is first else 1, Done())
         assert bench.registered() == name
     bench.keeper.left(NAME, left=False)
-    bench.say(AuditResult())
+    bench.handle(AuditResult())
     assert bench.registered() == NAME
 
 
@@ -88,7 +88,7 @@ def test_a_lost_delivery_is_held_no_longer(bench: HolderBench) -> None:
     """Its run goes on without it, and the broker counts another holder."""
     delivery = bench.deliver("long")
     assert bench.runner.holds()
-    bench.say(Lost(1, "delivery timed out", delivery.id))
+    bench.handle(Lost(1, "delivery timed out", delivery.id))
     assert bench.runner.state.slots_detached() == 1
     assert not bench.runner.holds()
 
@@ -105,7 +105,7 @@ def test_a_process_that_takes_messages_hurries_nobody_after_a_job(bench: HolderB
 def test_another_broker_counts_no_holder() -> None:
     bench = HolderBench(counts_holders=False)
     bench.deliver("long")
-    bench.say(Staged(Stage.QUIET))
+    bench.handle(Staged(Stage.QUIET))
     assert not bench.runner.holds()
     bench.tick(QUIET_AFTER)
     assert bench.registered() == f"{NAME}{QUIET}"

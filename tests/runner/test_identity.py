@@ -28,7 +28,7 @@ UNTIL: dict[State, Until] = {
     State.DONE: "done",
     State.DEAD: "dead",
 }
-SAID = "key-conflict: expected order-id and sw-job-key to name one job, got 'mine' and 'victim', and no sw-uid of the second"
+CONFLICT = "key-conflict: expected order-id and sw-job-key to name one job, got 'mine' and 'victim', and no sw-uid of the second"
 
 
 def letters_of(h: Harness) -> DeadLetterQueue:
@@ -94,7 +94,7 @@ def test_a_sender_who_forges_our_headers_gets_no_other_jobs_row(
     assert (after.counters, after.checkpoint, after.conflicts) == (before.counters, before.checkpoint, 0)
     assert len(seen.values) + len(ran.values) == 1
     letter = h.dead[-1]
-    assert letter.headers[REASON].startswith(SAID)
+    assert letter.headers[REASON].startswith(CONFLICT)
     assert (letter.body, letter.headers["order-id"]) == (b"{}", "mine")
     letters = letters_of(h)
     assert sorted(each.is_conflict for each in letters.letters()) == [False] * victims + [True]

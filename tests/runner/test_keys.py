@@ -54,7 +54,7 @@ def test_a_message_without_any_key_is_stamped(harness: MakeHarness) -> None:
     assert {row.state for row in rows} == {State.DONE}
 
 
-def test_what_another_queue_wrote_about_its_job_says_nothing_about_a_job_here(harness: MakeHarness) -> None:
+def test_headers_of_another_queues_job_do_not_apply_to_a_job_here(harness: MakeHarness) -> None:
     """An operator moved a dead letter of another Worker here: a new job, in its first round, with all of its attempts."""
     seen = Seen(lambda job: (job.name, job.attempt), raises(ValueError("once")))
     h = harness(worker(seen))
@@ -70,7 +70,7 @@ def test_what_another_queue_wrote_about_its_job_says_nothing_about_a_job_here(ha
     assert letter.headers["sw-error"] == "once"
 
 
-def test_a_rejected_message_says_which_queue_rejected_it(harness: MakeHarness) -> None:
+def test_a_rejected_message_names_the_queue_that_rejected_it(harness: MakeHarness) -> None:
     h = harness(worker(nothing))
     publish(h, b"{}", sw_job_key="k", sw_round="x")
     all_settled(h)
@@ -149,8 +149,8 @@ def test_a_message_that_was_rejected_unread_is_no_replay(harness: MakeHarness) -
     assert [letter.headers[REASON] for letter in h.dead] == ["key-conflict"]
 
 
-def test_a_message_without_its_content_is_told_once_however_often_it_comes(harness: MakeHarness) -> None:
-    """A broker that cannot move it delivers it again after each pause; another message is told, too."""
+def test_a_message_without_its_content_is_reported_once_however_often_it_comes(harness: MakeHarness) -> None:
+    """A broker that cannot move it delivers it again after each pause; another message is reported, too."""
     h = harness(worker(nothing))
     (runner,) = h.start().runners
     h.wait("the broker", until=lambda: not h.not_ready)
@@ -159,9 +159,9 @@ def test_a_message_without_its_content_is_told_once_however_often_it_comes(harne
             Delivered(Delivery(1, f"{number}", QUEUE, b"", message_id=message, unshown="expected text or bytes"))
         )
     runner.drain_inbox()
-    told = [event for event in h.events if isinstance(event, DeliveryRejected)]
-    assert [event.reason for event in told] == ["unshown: expected text or bytes"] * 4
-    assert [event.key for event in told] == ["m-1", "m-2", "", ""]
+    reported = [event for event in h.events if isinstance(event, DeliveryRejected)]
+    assert [event.reason for event in reported] == ["unshown: expected text or bytes"] * 4
+    assert [event.key for event in reported] == ["m-1", "m-2", "", ""]
 
 
 def test_a_worker_may_reject_what_has_no_key(harness: MakeHarness) -> None:

@@ -105,7 +105,7 @@ def test_an_outcome_waits_for_the_ledger(harness: MakeHarness, ending: str, away
 def test_an_answer_that_never_came_loses_nothing_and_burns_nothing(
     harness: MakeHarness, call: str, fails: bool
 ) -> None:
-    """The write landed, and nobody heard of it: the row is read again, and decides."""
+    """The write landed, but its reply was lost: the row is read again, and decides."""
     gate = Gate()
     exports = worker(*[saves(1, raises(ValueError("odd")))] * fails, saves(2, gate))
     h = harness(exports)
@@ -124,7 +124,7 @@ def test_an_answer_that_never_came_loses_nothing_and_burns_nothing(
 
 
 def test_an_outage_on_one_side_is_a_take_over_on_the_other(harness: MakeHarness) -> None:
-    """The owner hears nothing, another takes over after the lease; when the owner hears again it is refused."""
+    """The owner gets no reply, another process takes over after the lease; the next reply refuses the owner."""
     obedient = Obedient()
     exports = worker(saves(1, obedient), nothing)
     h = harness(exports)

@@ -20,7 +20,7 @@ from tests.runner.kit import QUEUE, Gate, counted, events, raises, worker
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[Any]:
-    """The error lines that tell of it."""
+    """The error lines about it."""
     found = [record for record in caplog.records if "ledger_lost_history" in str(record.msg)]
     assert all(record.levelno == logging.ERROR for record in found)
     return [record.msg for record in found]
@@ -134,7 +134,7 @@ def test_a_job_that_was_taken_over_ended_and_forgotten_while_its_owner_was_froze
         phases.append((run.phase, bool(run.waiting)))
         return read(id)
 
-    run.trusted_until -= 3600  # as after a long freeze
+    run.renewed_at -= 3600  # as after a long freeze
     goes_back(h, {})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(h.ledger, "read", watched)

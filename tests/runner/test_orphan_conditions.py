@@ -11,6 +11,7 @@ from steadyworker.adapter import Capabilities
 from steadyworker.ledger.base import Claimed, Moving, Renewal, State
 from steadyworker.lifecycle import Stage
 from steadyworker.outcome import Counters
+from steadyworker.runner.causes import HOST, Cause
 from steadyworker.runner.consumer_audit import AuditResult
 from steadyworker.runner.orphans import orphan_after
 from steadyworker.testing.harness import Harness
@@ -19,8 +20,8 @@ from steadyworker.testing.plugin import MakeHarness
 from tests.runner.ghosts import (
     DIGEST,
     FOUND_AFTER,
-    LOOK,
     MISSED,
+    SEARCH_EVERY,
     SOON,
     fates,
     ghost,
@@ -48,7 +49,11 @@ def of_broker(h: Harness, *, able: bool) -> None:
 
 
 def of_host(h: Harness, *, able: bool) -> None:
-    h.processes[0].runners[0].state.unfit = None if able else "no temporary directory"
+    causes = h.processes[0].runners[0].state.causes
+    if able:
+        del causes[HOST]
+    else:
+        causes[HOST] = Cause("no temporary directory")
 
 
 def of_audit(h: Harness, *, able: bool) -> None:
@@ -84,7 +89,7 @@ def test_a_runner_takes_orphans_only_when_it_could_have_consumed_for_long_enough
     disable(h, able=True)
     h.advance(SOON)
     assert fates(h) == [], "its owner could have renewed, and its message could have come"
-    h.advance(2 * LOOK)
+    h.advance(2 * SEARCH_EVERY)
     assert fates(h) == ["runs"]
 
 
@@ -123,7 +128,7 @@ def test_a_renewal_that_is_not_granted_begins_the_wait_anew(
     h.advance(75)
     assert fates(h) == []
 
-    h.advance(2 * LOOK + 15)
+    h.advance(2 * SEARCH_EVERY + 15)
     assert fates(h) == ["runs"]
 
 
@@ -137,7 +142,7 @@ def test_a_short_loss_of_the_connection_begins_the_wait_anew(harness: MakeHarnes
     h.advance(SOON)
     assert fates(h) == []
 
-    h.advance(2 * LOOK)
+    h.advance(2 * SEARCH_EVERY)
     assert fates(h) == ["runs"]
 
 
@@ -202,7 +207,7 @@ def test_a_runner_without_an_open_credit_takes_none(harness: MakeHarness) -> Non
 
     gate.open()
     h.wait("job")
-    h.advance(LOOK + 5)
+    h.advance(SEARCH_EVERY + 5)
     assert fates(h) == ["runs"]
 
 
@@ -210,7 +215,7 @@ def test_a_runner_without_an_open_credit_takes_none(harness: MakeHarness) -> Non
 def test_the_broker_has_its_time_to_answer(
     harness: MakeHarness, monkeypatch: pytest.MonkeyPatch, answers_within: float, taken: bool
 ) -> None:
-    """As long as two polls of RocketMQ take: a message can wait in front, of which nothing is heard before."""
+    """As long as two polls of RocketMQ take: a message can wait in front, that the broker does not report before."""
     able = Capabilities(counts_consumers=True, answers_within=answers_within)
     monkeypatch.setattr(MemoryAdapter, "capabilities", able)
     exports = worker(nothing)
@@ -219,9 +224,9 @@ def test_the_broker_has_its_time_to_answer(
     h.advance(FOUND_AFTER)  # the next look but one is due in 30 s, and the row has just become an orphan
     h.send(exports, {}, key="job")
     h.wait("job")
-    h.advance(LOOK)
+    h.advance(SEARCH_EVERY)
     assert fates(h) == (["runs"] if taken else [])
-    h.advance(LOOK)
+    h.advance(SEARCH_EVERY)
     assert fates(h) == ["runs"]
 
 
@@ -238,7 +243,7 @@ def test_the_brokers_own_redelivery_comes_first(harness: MakeHarness, monkeypatc
     ghost(h)
     h.advance(SOON + 900)
     assert fates(h) == []
-    h.advance(LOOK)
+    h.advance(SEARCH_EVERY)
     assert fates(h) == ["runs"]
 
 
@@ -254,12 +259,12 @@ def test_after_an_hour_an_orphan_gets_the_next_slot_of_a_queue_that_is_never_emp
         h.send(exports, {}, key=f"waits-{number}")
     h.advance(SOON + 3600 - MISSED)
     assert h.processes[0].adapters[0].consumer.window == 1, "the delivery of the run"
-    h.advance(LOOK)
+    h.advance(SEARCH_EVERY)
     assert h.processes[0].adapters[0].consumer.window == 0, "no message follows it"
 
     first.open()
     h.wait("first")
-    h.advance(LOOK)
+    h.advance(SEARCH_EVERY)
     h.wait("ghost", until=second.reached.is_set)
     assert fates(h) == ["runs"]
     assert [h.starts(f"waits-{number}") for number in range(3)] == [0, 0, 0]
@@ -280,18 +285,18 @@ def test_a_delivery_in_flight_wins_over_an_orphan_with_a_reserved_slot(harness: 
     h.send(exports, {}, key="first")
     h.wait("first", until=first.reached.is_set)
     h.send(exports, {}, key="flies")
-    h.advance(SOON + 3600 + LOOK - MISSED)
+    h.advance(SOON + 3600 + SEARCH_EVERY - MISSED)
     assert h.processes[0].adapters[0].consumer.window == 0
     first.open()
     h.wait("first", until="done")
     h.processes[0].adapters[0].consumer.window = 1  # the broker has sent it before it heard of the lower prefetch
     h.wait("flies", until=second.reached.is_set)
-    h.advance(5 * LOOK)
+    h.advance(5 * SEARCH_EVERY)
     assert fates(h) == []
 
     second.open()
     h.wait("flies")
-    h.advance(LOOK)
+    h.advance(SEARCH_EVERY)
     assert fates(h) == ["runs"]
 
 
@@ -306,7 +311,7 @@ def test_a_reserved_slot_is_not_for_an_orphan_that_waits_for_less_time(harness: 
     h.wait("first", until=gate.reached.is_set)
     h.advance(3450 - MISSED)
     ghost(h, "young")
-    h.advance(SOON + 150 + LOOK)
+    h.advance(SOON + 150 + SEARCH_EVERY)
     assert h.processes[0].adapters[0].consumer.window == 0
     h.ledger.claim(Claimed(old.id, h.ledger.read(old.id), "ghost/2", 0, DIGEST, Counters()))
     gate.open()
@@ -315,7 +320,7 @@ def test_a_reserved_slot_is_not_for_an_orphan_that_waits_for_less_time(harness: 
     assert fates(h, "young") == []
     assert h.processes[0].adapters[0].consumer.window == 1
 
-    h.advance(LOOK)
+    h.advance(SEARCH_EVERY)
     assert fates(h, "young") == ["runs"]
 
 
@@ -336,7 +341,7 @@ def test_max_jobs_does_not_count_a_settlement_that_is_finished(harness: MakeHarn
     quota = h.processes[0].runners[0].deps.quota
     quota._left = 1
     moving(h, ghost(h), Moving.DEAD)
-    h.advance(FOUND_AFTER + LOOK)
+    h.advance(FOUND_AFTER + SEARCH_EVERY)
 
     assert fates(h) == ["dead"]
     assert not quota.spent
@@ -358,7 +363,7 @@ def test_a_job_waits_for_the_end_of_its_earlier_run_in_this_process(harness: Mak
 
     gate.open()
     h.wait("job", until=lambda: not h.processes[0].runners[0].state.by_fence)
-    h.advance(LOOK)
+    h.advance(SEARCH_EVERY)
     h.wait("job", until="done")
     assert fates(h, "job") == ["runs"]
     assert h.starts("job") == 2

@@ -10,7 +10,9 @@ from steadyworker.events import MessageLost
 from steadyworker.ledger.base import Claimed, JobId, KeptMessage, Moving, Renewal, Verdict
 from steadyworker.lifecycle import Stage
 from steadyworker.outcome import Counters
-from steadyworker.runner.state import Phase, Renewed, Staged
+from steadyworker.runner.causes import HOST, Cause
+from steadyworker.runner.settlement_plan import SettlementPlan
+from steadyworker.runner.state import Renewed, Staged
 from steadyworker.testing.harness import Harness
 from steadyworker.testing.plugin import MakeHarness
 from steadyworker.testing.worker_process import NAMESPACE
@@ -86,9 +88,9 @@ def test_a_runner_that_has_just_become_unable_takes_none(harness: MakeHarness, c
     h.advance(209)
     runner = h.processes[0].runners[0]
     if cause == "stop":
-        runner._take(Staged(Stage.QUIET))
+        runner._receive(Staged(Stage.QUIET))
     else:
-        runner.state.unfit = "no temporary directory"
+        runner.state.causes[HOST] = Cause("no temporary directory")
     h.clock.advance(1.5)
     runner.tick()
     h.advance(300)
@@ -111,9 +113,9 @@ def test_a_renewal_of_a_run_that_has_just_ended_is_not_refused(harness: MakeHarn
     answers = [(token, Renewal(granted=False)) for token in runner.tokens()]
     if phase == "settling":
         (run,) = runner.state.by_fence.values()
-        run.phase = Phase.SETTLING
+        run.plan = SettlementPlan((), run.incoming)
         runner.handle(Renewed(h.clock.boottime(), answers))
-        run.phase = Phase.RUNNING
+        run.plan = None
     gate.open()
     h.wait("short")
     runner.handle(Renewed(h.clock.boottime(), answers))

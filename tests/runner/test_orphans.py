@@ -1,4 +1,4 @@
-"""A job whose message is lost: what becomes of it in each state, what is left, and what the log says."""
+"""A job whose message is lost: what becomes of it in each state, what is left, and what the log has."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.runner.ghosts import (
     BODY,
     DIGEST,
     FOUND_AFTER,
-    LOOK,
+    SEARCH_EVERY,
     SOON,
     fates,
     ghost,
@@ -41,11 +41,11 @@ def test_a_running_job_is_taken_over_when_it_is_an_orphan_and_not_before(harness
     h.advance(FOUND_AFTER)
     assert fates(h) == []
 
-    h.advance(LOOK)
+    h.advance(SEARCH_EVERY)
     h.wait("ghost", until="done")
     (event,) = lost(h)
     assert (event.fate, event.state, event.owner, event.why) == ("runs", "running", "ghost/1", "")
-    assert 90 < event.unseen_for <= 90 + LOOK
+    assert 90 < event.unseen_for <= 90 + SEARCH_EVERY
     assert [event.losses for event in events(h, "ghost", TakenOver)] == [1]
     assert [event.redelivered_because for event in starts(h)] == ["message-lost"]
     assert seen.values == [({}, 7)]
@@ -56,7 +56,7 @@ def test_a_running_job_is_taken_over_when_it_is_an_orphan_and_not_before(harness
 def test_a_job_that_lost_its_owners_too_often_becomes_a_dead_letter(harness: MakeHarness) -> None:
     h = harness(worker(nothing))
     ghost(h, counters=Counters(losses=4))
-    h.advance(FOUND_AFTER + LOOK)
+    h.advance(FOUND_AFTER + SEARCH_EVERY)
 
     assert fates(h) == ["dead"]
     assert starts(h) == []
@@ -75,7 +75,7 @@ def test_a_retry_whose_copy_is_lost_runs_when_it_is_due_and_no_earlier(harness: 
     h.advance(row.due_in + SOON)
     assert fates(h, "job") == []
 
-    h.advance(LOOK + 1)
+    h.advance(SEARCH_EVERY + 1)
     assert fates(h, "job") == ["runs"]
     assert [event.attempt for event in starts(h, "job")] == [1, 2]
     after = h.wait("job", until="done")
@@ -91,14 +91,14 @@ def test_a_retry_is_an_orphan_only_after_its_delay(harness: MakeHarness) -> None
 
     h.advance(900 + SOON)
     assert fates(h) == []
-    h.advance(LOOK)
+    h.advance(SEARCH_EVERY)
     assert fates(h) == ["runs"]
 
 
 def test_a_settlement_to_a_retry_is_finished_and_the_retry_runs(harness: MakeHarness) -> None:
     h = harness(worker(nothing))
     moving(h, ghost(h), Moving.RETRY)
-    h.advance(FOUND_AFTER + LOOK)
+    h.advance(FOUND_AFTER + SEARCH_EVERY)
 
     h.wait("ghost", until="done")
     assert fates(h) == ["finished"]
@@ -110,7 +110,7 @@ def test_a_settlement_to_a_dead_letter_is_finished(harness: MakeHarness) -> None
     h = harness(worker(nothing))
     row = ghost(h)
     moving(h, row, Moving.DEAD, "never again")
-    h.advance(FOUND_AFTER + LOOK)
+    h.advance(FOUND_AFTER + SEARCH_EVERY)
 
     assert fates(h) == ["dead"]
     assert [letter.headers["sw-reason"] for letter in h.dead] == ["never again"]
@@ -120,10 +120,10 @@ def test_a_settlement_to_a_dead_letter_is_finished(harness: MakeHarness) -> None
     assert starts(h) == []
 
 
-def test_without_a_message_the_job_is_dead_without_a_letter_and_says_so(harness: MakeHarness) -> None:
+def test_without_a_message_the_job_is_dead_without_a_letter_and_an_event_reports_it(harness: MakeHarness) -> None:
     h = harness(worker(nothing))
     moving(h, ghost(h, message=None), Moving.DEAD)
-    h.advance(FOUND_AFTER + LOOK)
+    h.advance(FOUND_AFTER + SEARCH_EVERY)
 
     assert [(event.fate, event.why) for event in lost(h)] == [("dead", "no message, so it has no dead letter")]
     assert h.dead == []
@@ -131,12 +131,12 @@ def test_without_a_message_the_job_is_dead_without_a_letter_and_says_so(harness:
 
 
 def test_an_interrupted_job_goes_on_from_its_checkpoint(harness: MakeHarness) -> None:
-    told = Obedient()
-    exports = worker(saves(3, told), Seen(lambda job: job.last_checkpoint))
+    obedient = Obedient()
+    exports = worker(saves(3, obedient), Seen(lambda job: job.last_checkpoint))
     h = harness(exports)
     h.send(exports, {}, key="job")
     h.wait("job", until="checkpoint")
-    h.wait("job", until=told.begun.is_set)
+    h.wait("job", until=obedient.begun.is_set)
     h.stop()
     assert h.job("job").state is State.INTERRUPTED  # type: ignore[union-attr]
     lose(h, "job")
@@ -144,7 +144,7 @@ def test_an_interrupted_job_goes_on_from_its_checkpoint(harness: MakeHarness) ->
 
     h.advance(SOON)
     assert fates(h, "job") == []
-    h.advance(2 * LOOK)
+    h.advance(2 * SEARCH_EVERY)
     assert [(event.fate, event.state, event.owner) for event in lost(h, "job")] == [("runs", "interrupted", "")]
     h.wait("job", until="done")
     assert counted(h, "job") == (0, 0, 0, 1)
@@ -161,14 +161,14 @@ def test_an_interrupted_job_waits_for_the_copy_of_a_message_that_was_deferred_wh
     h.advance(600 + SOON)
     assert fates(h) == []
 
-    h.advance(LOOK)
+    h.advance(SEARCH_EVERY)
     assert fates(h) == ["runs"]
 
 
 def test_a_cancelled_orphan_does_not_run(harness: MakeHarness) -> None:
     h = harness(worker(nothing))
     h.ledger.cancel(ghost(h).id, "not needed")
-    h.advance(FOUND_AFTER + LOOK)
+    h.advance(FOUND_AFTER + SEARCH_EVERY)
 
     assert starts(h) == []
     assert [letter.headers["sw-reason"] for letter in h.dead] == ["cancelled: not needed"]
@@ -195,7 +195,7 @@ def test_a_replay_whose_message_is_lost_runs_from_the_checkpoint_of_the_round_be
 
     h.advance(SOON)
     assert fates(h) == []
-    h.advance(2 * LOOK)
+    h.advance(2 * SEARCH_EVERY)
     h.wait("ghost", until="done")
     assert [(event.fate, event.state) for event in lost(h)] == [("runs", "moved")]
     assert seen.values == [(1, 4)]
@@ -205,7 +205,7 @@ def test_a_replay_whose_message_is_lost_runs_from_the_checkpoint_of_the_round_be
 # --- what never runs by itself -----------------------------------------------------------------------------------------
 
 
-def test_a_worker_that_keeps_no_messages_leaves_the_job_and_says_so_once(harness: MakeHarness) -> None:
+def test_a_worker_that_keeps_no_messages_leaves_the_job_and_reports_it_once(harness: MakeHarness) -> None:
     gate = Gate()
     exports = worker(gate, nothing, keep_message=False)
     h = harness(exports)
@@ -264,7 +264,7 @@ def test_each_of_two_workers_takes_the_orphans_of_its_own_queue(harness: MakeHar
     h = harness(first, second)
     ghost(h)
     ghost(h, "report", queue="reports")
-    h.advance(FOUND_AFTER + LOOK)
+    h.advance(FOUND_AFTER + SEARCH_EVERY)
 
     assert [(event.queue, event.fate) for event in (*lost(h), *lost(h, "report"))] == [
         (QUEUE, "runs"),
@@ -277,7 +277,7 @@ def test_of_two_processes_one_takes_it(harness: MakeHarness) -> None:
     h.start()
     h.start()
     ghost(h)
-    h.advance(FOUND_AFTER + 3 * LOOK)
+    h.advance(FOUND_AFTER + 3 * SEARCH_EVERY)
 
     assert fates(h) == ["runs"]
     assert len(starts(h)) == 1
@@ -296,7 +296,7 @@ def test_a_refused_claim_is_no_loss(harness: MakeHarness, monkeypatch: pytest.Mo
         return h.ledger.message(id_)
 
     monkeypatch.setattr(ledger, "message", slower, raising=False)
-    h.advance(FOUND_AFTER + LOOK)
+    h.advance(FOUND_AFTER + SEARCH_EVERY)
 
     assert fates(h) == []
     assert not quota.spent
@@ -315,7 +315,7 @@ def test_a_message_that_comes_while_its_job_runs_is_adopted(harness: MakeHarness
     gate = Gate()
     h = harness(worker(gate, concurrency=2))
     ghost(h)
-    h.advance(FOUND_AFTER + LOOK)
+    h.advance(FOUND_AFTER + SEARCH_EVERY)
     comes(h)
     h.advance(1)
     assert len(events(h, "ghost", Adopted)) == 1
@@ -329,7 +329,7 @@ def test_a_message_that_comes_while_its_job_runs_is_adopted(harness: MakeHarness
 def test_a_message_that_comes_when_its_job_is_done_is_a_duplicate(harness: MakeHarness) -> None:
     h = harness(worker(nothing))
     ghost(h)
-    h.advance(FOUND_AFTER + LOOK)
+    h.advance(FOUND_AFTER + SEARCH_EVERY)
     h.wait("ghost", until="done")
     comes(h)
     h.advance(1)
@@ -342,10 +342,10 @@ def test_a_message_that_comes_when_its_job_is_done_is_a_duplicate(harness: MakeH
 # --- for people --------------------------------------------------------------------------------------------------------
 
 
-def test_the_log_says_what_happened(harness: MakeHarness, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_names_the_fate_of_each_orphan(harness: MakeHarness, caplog: pytest.LogCaptureFixture) -> None:
     h = harness(worker(nothing))
     row = ghost(h)
-    h.advance(FOUND_AFTER + LOOK)
+    h.advance(FOUND_AFTER + SEARCH_EVERY)
 
     lines = [record.msg for record in caplog.records if isinstance(record.msg, dict)]
     (line,) = [line for line in lines if line.get("event") == "message_lost"]

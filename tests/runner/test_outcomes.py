@@ -69,10 +69,10 @@ def test_each_ending_has_its_settlement_and_its_count(
 
     row = h.wait(key, until=lambda: events(h, key, JobSettled))
 
-    (said,) = events(h, key, JobSettled)
+    (event,) = events(h, key, JobSettled)
     attempts, delay = counted_and_delay
-    assert (said.outcome, said.settlement) == (outcome, settlement)
-    assert said.reason.startswith(reason)
+    assert (event.outcome, event.settlement) == (outcome, settlement)
+    assert event.reason.startswith(reason)
     assert counted(h, key) == (attempts, 0, 0, 0)
     assert row is not None
     assert row.delay == delay
@@ -128,9 +128,9 @@ def test_a_snooze_counts_nothing_however_often(harness: MakeHarness) -> None:
     assert counted(h, key) == (0, 0, 0, 0)
 
 
-def test_a_run_that_outlives_its_time_limit_is_told_and_failed(harness: MakeHarness) -> None:
+def test_a_run_that_outlives_its_time_limit_is_interrupted_and_failed(harness: MakeHarness) -> None:
     """Interrupt 10 s before the limit, in the handler's next call; an attempt is counted."""
-    obedient = Obedient(hears=lambda job: job.progress())
+    obedient = Obedient(interrupted_at=lambda job: job.progress())
     exports = worker(obedient, nothing, time_limit=3600)
     h = harness(exports)
     key = h.send(exports, {})
@@ -160,7 +160,7 @@ def test_a_run_without_progress_is_stalled(harness: MakeHarness) -> None:
     assert counted(h, key) == (1, 0, 0, 0)
 
 
-def test_attempts_are_told_to_the_handler(harness: MakeHarness) -> None:
+def test_the_handler_gets_the_number_of_its_attempt(harness: MakeHarness) -> None:
     seen = Seen(lambda job: job.attempt, raises(ValueError("odd")))
     exports = worker(seen, retry=quickly(max_attempts=4))
     h = harness(exports)

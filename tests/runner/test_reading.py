@@ -6,7 +6,7 @@ from steadyworker.adapter import Blocked, Connected, Lost, Unblocked, Unreachabl
 from steadyworker.outcome import Done
 from steadyworker.runner.state import LedgerLost, Renewed
 from steadyworker.slots.base import Unready
-from tests.runner.test_review_runner import Bench
+from tests.runner.bench import Bench
 
 
 def test_slots_and_runs_are_counted_and_the_oldest_run_has_its_age() -> None:
@@ -24,7 +24,7 @@ def test_slots_and_runs_are_counted_and_the_oldest_run_has_its_age() -> None:
     assert now.time_limit == bench.runner.deps.spec.time_limit
     bench.ended(0, Done())
     assert (bench.runner.reading().running, bench.runner.reading().oldest) == (1, 5.0)
-    bench.say(Unready(0, "setup raised"))
+    bench.handle(Unready(0, "setup raised"))
     assert bench.runner.reading().slots_ready == 1
 
 
@@ -32,23 +32,23 @@ def test_each_loss_of_a_connection_is_counted_by_its_reason_and_a_lost_delivery_
     bench = Bench()
     delivery = bench.deliver("k")
     assert (bench.runner.reading().connected, sum(bench.runner.reading().losses.values())) == (True, 0)
-    bench.say(Lost(1, "the broker took it back", delivery.id))
+    bench.handle(Lost(1, "the broker took it back", delivery.id))
     assert (bench.runner.reading().connected, sum(bench.runner.reading().losses.values())) == (True, 0)
-    bench.say(Lost(1, "Expected a connection …, got: no heartbeat; check whether the broker is frozen."))
+    bench.handle(Lost(1, "Expected a connection …, got: no heartbeat; check whether the broker is frozen."))
     assert not bench.runner.reading().connected
-    bench.say(Unreachable("connection refused"))  # no connection was lost by this
-    bench.say(Connected(2), Lost(2, "Connection reset by peer"), Connected(3), Lost(3, "Connection reset by peer"))
+    bench.handle(Unreachable("connection refused"))  # no connection was lost by this
+    bench.handle(Connected(2), Lost(2, "Connection reset by peer"), Connected(3), Lost(3, "Connection reset by peer"))
     now = bench.runner.reading()
     assert {reason: number for reason, number in now.losses.items() if number} == {"heartbeat": 1, "reset": 2}
     assert now.losses["tls"] == 0, "each reason begins with 0"
-    bench.say(Connected(4))
+    bench.handle(Connected(4))
     assert bench.runner.reading().connected
 
 
 def test_an_alarm_of_the_broker_and_a_ledger_that_is_away_are_seen() -> None:
     bench = Bench()
     assert (bench.runner.reading().blocked, bench.runner.reading().ledger_up) == (False, True)
-    bench.say(Blocked("memory"), LedgerLost("away"))
+    bench.handle(Blocked("memory"), LedgerLost("away"))
     assert (bench.runner.reading().blocked, bench.runner.reading().ledger_up) == (True, False)
-    bench.say(Unblocked(), Renewed(bench.clock.boottime(), []))
+    bench.handle(Unblocked(), Renewed(bench.clock.boottime(), []))
     assert (bench.runner.reading().blocked, bench.runner.reading().ledger_up) == (False, True)

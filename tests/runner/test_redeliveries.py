@@ -1,4 +1,4 @@
-"""Why a message came again: what is known is said, and what is not known is not guessed."""
+"""Why a message came again: what is known is reported, and what is not known is not guessed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def row(state: State, owner: str | None = THEM, *, over: bool = True, late_by: f
         (Lost(1, "gone", "7", "some.delivery-timeout"), "delivery-timeout"),
     ],
 )
-def test_a_loss_tells_why_its_messages_come_again(signal: Lost, because: str) -> None:
+def test_a_loss_names_the_reason_why_its_messages_come_again(signal: Lost, because: str) -> None:
     assert cause_of(signal) == because
     assert because in REDELIVERED
 
@@ -63,7 +63,7 @@ def test_a_loss_tells_why_its_messages_come_again(signal: Lost, because: str) ->
         (None, ""),
     ],
 )
-def test_the_row_tells_of_other_processes(found: Row | None, because: str) -> None:
+def test_the_row_shows_what_other_processes_did(found: Row | None, because: str) -> None:
     assert Redeliveries(None, MARGIN).because(envelope(), found, US) == because
 
 
@@ -102,7 +102,7 @@ def test_the_memory_has_an_end() -> None:
 # --- In the runner ----------------------------------------------------------------------------------------------------
 
 
-def test_an_adopted_redelivery_says_that_its_connection_was_lost(harness: MakeHarness) -> None:
+def test_an_adopted_redelivery_names_its_lost_connection(harness: MakeHarness) -> None:
     gate = Gate()
     exports = worker(saves(1, gate))
     h = harness(exports)

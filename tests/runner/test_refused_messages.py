@@ -15,8 +15,8 @@ from steadyworker.lifecycle import Stage
 from steadyworker.retry import RetryPolicy
 from steadyworker.testing.harness import Harness
 from steadyworker.testing.plugin import MakeHarness
+from tests.runner.bench import Bench
 from tests.runner.kit import QUEUE, AnyWorker, Gate, events, nothing, raises, worker
-from tests.runner.test_review_runner import Bench
 
 LARGE = {"pad": "x" * 100}
 LIMIT = 50
@@ -32,7 +32,7 @@ def exports() -> AnyWorker:
     return worker(fails_if_large, retry=RetryPolicy(dont_retry_on=(KeyError,)))
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+def refused_lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     """The lines of refused messages, each of which is an error."""
     refused = []
     for record in caplog.records:
@@ -68,7 +68,7 @@ def test_the_broker_itself_moves_it_to_the_dead_letters(
     assert [len(letter.body) > LIMIT for letter in h.dead] == [True]
     assert h.starts(key) == 1
     assert [event.settlement for event in events(h, key, JobSettled)] == ["dead-letter"]
-    assert [(line["key"], line["explain"]) for line in told(caplog)] == [(key, "rabbitmq.message-too-large")]
+    assert [(line["key"], line["explain"]) for line in refused_lines(caplog)] == [(key, "rabbitmq.message-too-large")]
     assert h.not_ready == {}
 
 
@@ -89,7 +89,7 @@ def test_a_queue_that_moves_nothing_keeps_it_and_goes_on(
     assert (row.state, row.job_state.value) == (State.MOVING, "dead")
     assert "the broker refuses its copies: Expected a message of at most 50 bytes" in row.reason
     assert (h.starts(key), h.dead, h.broker.depth(QUEUE)) == (1, [], 1)
-    assert [line["explain"] for line in told(caplog)] == ["rabbitmq.message-too-large"]
+    assert [line["explain"] for line in refused_lines(caplog)] == ["rabbitmq.message-too-large"]
     assert h.not_ready == {}
 
     h.drop_connection()
@@ -196,7 +196,7 @@ def test_a_copy_for_later_of_a_job_that_another_runs_is_held(
     assert len(events(h, key, DeliveryDeferred)) == 1
     h.advance(100)
     assert len(events(h, key, DeliveryDeferred)) == 1 + 3, "one more each 30 s"
-    (line,) = told(caplog)
+    (line,) = refused_lines(caplog)
     assert (line["key"], line["fate"].partition(";")[0]) == (key, "another run may have its job")
     gate.open()
     h.wait(key, until="done")
@@ -230,8 +230,8 @@ def test_a_message_that_the_adapter_cannot_deliver_is_logged_and_stops_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     bench = Bench()
-    bench.say(Undelivered("k-7", MessageRefused("too large", id="rocketmq.body-too-large"), "it is kept"))
-    (line,) = told(caplog)
+    bench.handle(Undelivered("k-7", MessageRefused("too large", id="rocketmq.body-too-large"), "it is kept"))
+    (line,) = refused_lines(caplog)
     assert (line["key"], line["queue"], line["fate"]) == ("k-7", bench.runner.deps.spec.queue, "it is kept")
     assert (line["why"], line["explain"]) == ("too large", "rocketmq.body-too-large")
     assert bench.runner.not_ready() == {}

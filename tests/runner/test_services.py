@@ -1,4 +1,4 @@
-"""A service that will not have a request is the job's trouble: the runner lives, and the job hears why."""
+"""A service that refuses a request fails only the call of its job: the runner lives, and the job gets the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A settlement that cannot publish keeps its lease and its delivery, says what is missing, and goes on when it is there."""
+"""A settlement that cannot publish keeps its lease and its delivery, reports what is missing, and goes on when it is there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An adapter that settles soon: the runner goes on meanwhile, and says what was settled when the broker has said so."""
+"""An adapter that settles soon: the runner goes on meanwhile, and reports the settlement after the broker did."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from steadyworker.errors import StaleDelivery, Unsettled
 from steadyworker.events import Event, JobSettled
 from steadyworker.ledger.base import State
 from steadyworker.outcome import Done, Failed
-from tests.runner.test_review_runner import Bench, PlayedAdapter
+from tests.runner.bench import Bench, PlayedAdapter
 
 OnSettled = Callable[[Settled | StaleDelivery | Unsettled], None]
 
@@ -71,7 +71,7 @@ def test_a_settlement_that_is_not_known_is_over_all_the_same(error: StaleDeliver
     bench = SoonBench()
     bench.deliver("job")
     bench.ended(0, Done())
-    bench.say(Lost(1, "cut"), Connected(2))
+    bench.handle(Lost(1, "cut"), Connected(2))
     bench.answer(error)
     assert bench.settlements() == ["unknown"]
     assert bench.runner.idle

@@ -94,7 +94,7 @@ def test_draining_lets_a_job_finish_that_does_not_ask(harness: MakeHarness) -> N
 
 
 @pytest.mark.parametrize(
-    ("stage", "hears"),
+    ("stage", "interrupted_at"),
     [
         (Stage.DRAINING, lambda job: job.check()),
         (Stage.INTERRUPTING, lambda job: job.progress()),
@@ -102,8 +102,8 @@ def test_draining_lets_a_job_finish_that_does_not_ask(harness: MakeHarness) -> N
     ],
     ids=["draining: check", "cancelling: progress", "cancelling: checkpoint"],
 )
-def test_a_job_that_hears_of_it_gives_back(harness: MakeHarness, stage: Stage, hears: Any) -> None:
-    obedient = Obedient(hears=hears)
+def test_a_job_that_is_interrupted_gives_back(harness: MakeHarness, stage: Stage, interrupted_at: Any) -> None:
+    obedient = Obedient(interrupted_at=interrupted_at)
     exports = worker(saves(1, obedient))
     h = harness(exports)
     key = h.send(exports, {})

@@ -110,7 +110,7 @@ def test_a_message_whose_copy_may_be_there_has_one_key_when_it_comes_back(harnes
     assert starts(h) == 2
 
 
-def test_a_message_that_may_have_been_acknowledged_takes_no_other_with_it(harness: MakeHarness) -> None:
+def test_a_message_that_may_have_been_acknowledged_costs_no_other(harness: MakeHarness) -> None:
     """The acknowledgement was read, its reply was lost: the equal message is another job."""
     h = harness(worker(nothing))
     publish(h, 2)

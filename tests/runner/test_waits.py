@@ -11,8 +11,8 @@ from tenacity import wait_chain, wait_exponential_jitter, wait_fixed, wait_rando
 
 from steadyworker.outcome import Crashed, Failed, Outcome
 from steadyworker.retry import RetryPolicy
+from tests.runner.bench import Bench
 from tests.runner.kit import worker
-from tests.runner.test_review_runner import Bench
 from tests.support.limits import no_further_thread
 
 DEFAULT = RetryPolicy().delay(1)

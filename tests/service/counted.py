@@ -1,7 +1,7 @@
 """
-A worker process on the embedded broker, which here counts its consumers for this user only as the test says.
+A worker process on the embedded broker, which here counts its consumers for this user only as the test sets it.
 
-The file `count` in the stage's folder has the number, or `none`; the audit looks every 0.1 s, and each look is a line in `looks`.
+The file `count` in the stage's folder has the number, or `none`; the audit runs every 0.1 s, and each one is a line in `audits`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ ON_THE_NETWORK = Capabilities(counts_consumers=True)
 
 
 def consumers(_: SqliteAdapter) -> int | Uncounted:
-    """The number that the test says."""
-    said = (folder() / "count").read_text()
-    note("looks", said)
-    return Uncounted("the user has no right to ask", "grant it") if said == "none" else int(said)
+    """The number that the test has set."""
+    count = (folder() / "count").read_text()
+    note("audits", count)
+    return Uncounted("the user has no right to ask", "grant it") if count == "none" else int(count)
 
 
 if __name__ == "__main__":
     patch.object(SqliteAdapter, "capabilities", ON_THE_NETWORK).start()
     patch.object(SqliteAdapter, "consumers", consumers).start()
-    patch.object(consumer_audit, "LOOK_EVERY", 0.1).start()
+    patch.object(consumer_audit, "AUDIT_EVERY", 0.1).start()
     sys.exit(main())

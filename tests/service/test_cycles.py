@@ -37,7 +37,7 @@ def no_more_than(before: tuple[set[threading.Thread], int, int]) -> bool:
 
 
 def cycle(target: str, folder: Path, number: int) -> int:
-    """Start, run one job, and be told to stop; answers the exit code."""
+    """Start, run one job, and stop by a signal; return the exit code."""
     broker, ledger = f"sqlite:{folder / 'broker.db'}", f"sqlite:{folder / 'ledger.db'}"
     worker = load_worker(target)
     with Client(broker, ledger=ledger) as client:

@@ -1,4 +1,4 @@
-"""Why a worker process ends, and what its exit code says of it."""
+"""Why a worker process ends, and what its exit code means."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_70_when_a_thread_does_not_end(stage: Stage) -> None:
     eventually(lambda: not psutil.pid_exists(int(subprocess)), "the guard ends its subprocess", within=10)
 
 
-def test_a_broker_that_stays_away_is_said_once(stage: Stage) -> None:
+def test_a_broker_that_stays_away_is_reported_once(stage: Stage) -> None:
     """A retry repeats neither the check's finding nor the error: only what is new is news."""
     with stage.locked(stage.broker):
         process = stage.worker(STEPS, give_up_after=4)

@@ -98,9 +98,9 @@ def test_a_lone_surrogate_is_a_dead_letter_that_names_its_header(stage: Stage, p
     adapter.stop(1)
     assert every_message_ends(stage, process, 3, lambda: stage.depth("typed.dead")) == 0
     records = letters(stage)
-    said = ": expected valid Unicode, got a lone surrogate at 3"
+    fault = ": expected valid Unicode, got a lone surrogate at 3"
     assert {record["reason"] for record in records} == {
-        f"bad-header: {name}{said}" for name in ("file", r"caf\udce9.csv", KEY)
+        f"bad-header: {name}{fault}" for name in ("file", r"caf\udce9.csv", KEY)
     }
     assert records[0]["headers"]["file"] == r"caf\udce9.csv"
     assert stage.lines("starts") == ["the-last 1 0"]
@@ -195,7 +195,7 @@ def test_whatever_is_sent_over_amqp_ends_done_or_dead(place: Processes, vhost: V
 
 
 def test_a_body_with_a_content_encoding_is_a_dead_letter_that_names_it(place: Processes, vhost: Vhost) -> None:
-    """As a sender that compresses its bodies says it; the utf-8 of Celery's senders is what every body is."""
+    """As a sender that compresses its bodies declares it; the utf-8 of Celery's senders is what every body is."""
     place.worker(TYPED, ledger_reach="host").started()
     place.send("typed", {"merchant": "the first"}, key="the-first")  # from here on the queue exists
     bodies = {"gzip": gzip.compress(GOOD), "utf-8": GOOD, "UTF-8": b"no JSON"}
@@ -283,8 +283,8 @@ def test_check_reports_a_consumer_that_is_not_in_the_ledger(at_activemq: Process
     def found() -> list[str]:
         checked = at_activemq.command("check", TYPED, "--json")
         checked.ended(0)
-        (said,) = [json.loads(line) for line in checked.log.read_text(encoding="utf-8").splitlines()]
-        return [each["what"] for each in said["findings"] if each["id"] == "check.foreign-consumers"]
+        (report,) = [json.loads(line) for line in checked.log.read_text(encoding="utf-8").splitlines()]
+        return [each["what"] for each in report["findings"] if each["id"] == "check.foreign-consumers"]
 
     at_activemq.worker(TYPED).started()
     eventually(lambda: stomp_broker.consumers("typed") == 1, "our consumer")
@@ -300,7 +300,7 @@ def test_check_reports_a_consumer_that_is_not_in_the_ledger(at_activemq: Process
 
 @pytest.mark.xdist_group("typed")  # one queue of one broker
 def test_a_jms_map_keeps_its_content_and_the_next_job_runs(at_activemq: Processes, stomp_broker: StompBroker) -> None:
-    """The line and the counter say so; the job behind it runs; the content is where only the broker has it; nothing is a copy."""
+    """The line and the counter report it; the job behind it runs; the content is where only the broker has it; nothing is a copy."""
     process = at_activemq.worker(TYPED, ledger_reach="host").started()
     send_map(stomp_broker, "typed")
     at_activemq.send("typed", {"merchant": "m-17"}, key="next")

@@ -81,7 +81,7 @@ def test_a_guard_that_dies_is_replaced_and_its_successor_knows_every_session(sta
 
 
 @pytest.mark.parametrize("target", [WRITERS, IN_THREADS])
-def test_a_guard_hears_no_signal_and_is_gone_after_a_stop(stage: Stage, target: str) -> None:
+def test_a_guard_ignores_signals_and_is_gone_after_a_stop(stage: Stage, target: str) -> None:
     worker = stage.worker(target, env={"NUMBER": "0"})
     stage.send("writers", {"runs": 0})
     stage.reaches("writers", State.DONE)
@@ -162,7 +162,7 @@ print(found[0], found[1], found[-1], pids == [str(bystander.pid)], bystander.wai
 
 
 def test_an_orphan_that_leads_its_session_is_reaped_when_nothing_has_waited_for_it() -> None:
-    """It looks like a process that was started here: only time tells them apart."""
+    """It looks like a process that was started here: only time separates them."""
     ended = subprocess.run([sys.executable, "-c", INHERITS], capture_output=True, text=True, timeout=30, check=True)
     assert ended.stdout.split() == ["2", "1", "1", "True", "0"]
 

@@ -61,7 +61,7 @@ ENDINGS = [
 
 
 @pytest.mark.parametrize(("do", "counters", "reason", "text"), ENDINGS, ids=[ending[0] for ending in ENDINGS])
-def test_a_hostile_handler_ends_as_the_contract_says_and_the_next_starts_at_once(
+def test_a_hostile_handler_ends_as_promised_and_the_next_starts_at_once(
     house: House, do: str, counters: Counters, reason: str | None, text: str
 ) -> None:
     ends(house, "hostile", do, counters, reason, text)
@@ -107,7 +107,7 @@ class TestSetup:
     """What `setup` does is not the job's fault: nothing is claimed, and three failures in a row are an exit code."""
 
     @pytest.mark.parametrize(
-        ("how", "said"),
+        ("how", "shown"),
         [
             ("raise", "setup raised ValueError: no database"),
             ("exit", "setup raised SystemExit: 1"),
@@ -115,15 +115,15 @@ class TestSetup:
             ("hang", "setup took more than 3 s"),
         ],
     )
-    def test_three_failures_in_a_row_end_the_worker_process(self, stage: Stage, how: str, said: str) -> None:
+    def test_three_failures_in_a_row_end_the_worker_process(self, stage: Stage, how: str, shown: str) -> None:
         health, script = free_address(), {"setup_limit": 3} if how == "hang" else {}
         stage.send("slow", {})
         process = stage.worker(f"{JOBS}:Slow", env={"SLOW": how}, script=script, health=health)
         (owner,) = eventually(stage.ledger.owners, "registered", report=process.said)
         assert [name.removesuffix(QUIET) != name for name in owner.queues] == [True], "it is no consumer"
-        eventually(lambda: said in probe(health, "readyz")[1], "not ready", report=process.said)
+        eventually(lambda: shown in probe(health, "readyz")[1], "not ready", report=process.said)
         process.ended(70)
-        assert f"setup failed 3 times in a row: {said}" in process.says("stage_changed", stage="draining")["reason"]
+        assert f"setup failed 3 times in a row: {shown}" in process.says("stage_changed", stage="draining")["reason"]
         assert stage.row("slow") is None
         assert stage.ledger.owners() == []
         assert stage.ready("slow") == 1

@@ -1,4 +1,4 @@
-"""A ledger that is away while jobs run: said in the log and to probes, held, nothing lost or burnt, and on by itself."""
+"""A ledger that is away while jobs run: shown in the log and to probes, held, nothing lost or burnt, and on by itself."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def moved_away(stage: Stage) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "shown"),
     [
         (locked, "locked"),
         (full, "I/O error|full"),
@@ -83,7 +83,7 @@ def moved_away(stage: Stage) -> Iterator[None]:
     ],
     ids=["locked", "full", "gone", "garbage"],
 )
-def test_what_happens_to_the_ledger_costs_no_job_anything(stage: Stage, fault: Fault, said: str) -> None:
+def test_what_happens_to_the_ledger_costs_no_job_anything(stage: Stage, fault: Fault, shown: str) -> None:
     health = free_address()
     stage.send("steps", {"gate": "gate", "at": 3}, key="running")
     process = stage.worker(STEPS, script={"scale": 20}, health=health, concurrency=2)
@@ -92,7 +92,7 @@ def test_what_happens_to_the_ledger_costs_no_job_anything(stage: Stage, fault: F
         stage.send("steps", {}, key="waiting")
         stage.open()
         line = process.says("not_ready", part="steps: ledger")
-        assert re.search(said, line["why"]), line
+        assert re.search(shown, line["why"]), line
         status, body = probe(health, "readyz")
         assert status == 503
         assert "steps: ledger: " in body
@@ -166,7 +166,7 @@ def test_a_ledger_that_is_none_is_refused_before_the_first_message(stage: Stage)
 
 
 def test_a_ledger_that_is_read_only_is_refused(stage: Stage) -> None:
-    """In a mount of its own, for a mode says nothing to root."""
+    """In a mount of its own, because a mode does not bind root."""
     room = stage.folder / "room"
     room.mkdir()
     stage.ledger.ledger_id()

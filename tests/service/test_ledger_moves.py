@@ -35,7 +35,7 @@ def ledger_url(request: pytest.FixtureRequest, stage: Stage) -> str:
 def test_a_version_that_the_ledger_is_too_new_for_ends_with_78_and_the_others_go_on(
     stage: Stage, ledger_url: str
 ) -> None:
-    """It takes no message, it changes nothing, and `check` has said so."""
+    """It takes no message, it changes nothing, and `check` has reported it."""
     older = {"schema": 1}
     stage.send("steps", {"gate": "gate", "at": 3})
     worker = stage.worker(STEPS, ledger=ledger_url, concurrency=2).started()

@@ -81,7 +81,7 @@ def test_jobs_probes_and_the_stop_go_on_while_nobody_reads(stage: Stage, unread:
     assert probe(health, "livez") == (200, "ok\n")
     process.terminate()
     assert process.ended(0) < 10
-    assert stage.ledger.owners() == [], "it said goodbye"
+    assert stage.ledger.owners() == [], "it is not unregistered"
 
 
 def test_lines_for_which_there_is_no_room_are_counted_and_the_count_is_read_first(stage: Stage, unread: Unread) -> None:

@@ -38,7 +38,7 @@ def secret(stage: Stage) -> Path:
 
 
 def on(stage: Stage) -> dict[str, Any]:
-    """The settings that say where the ledger is."""
+    """The settings that name the ledger."""
     return {"ledger": "", "ledger_file": str(secret(stage))}
 
 

@@ -29,7 +29,7 @@ def watched(manager: Manager) -> dict[str, str]:
     return {"NOTIFY_SOCKET": str(manager.path), "WATCHDOG_USEC": "2000000"}
 
 
-def test_a_life_is_told_to_systemd(stage: Stage, manager: Manager) -> None:
+def test_a_life_is_reported_to_systemd(stage: Stage, manager: Manager) -> None:
     stage.send("steps", {"gate": "gate", "steps": 1})
     process = stage.worker(STEPS, env=watched(manager))
     stage.notes("waiting", 1)
@@ -38,7 +38,7 @@ def test_a_life_is_told_to_systemd(stage: Stage, manager: Manager) -> None:
     eventually(lambda: "STATUS=running, 1 running" in manager.listen(), "its status")
     assert "STOPPING=1" not in manager.heard
     process.terminate()
-    eventually(lambda: "STOPPING=1" in manager.listen(), "said when the stop begins, not when it ends")
+    eventually(lambda: "STOPPING=1" in manager.listen(), "reported when the stop begins, not when it ends")
     manager.forget()
     eventually(lambda: "WATCHDOG=1" in manager.listen(), "it is fed while it drains")
     extended = "more time for the stop"
@@ -75,7 +75,7 @@ def test_a_broker_that_is_down_makes_a_process_unready_not_unlive(stage: Stage, 
         process = stage.worker(STEPS, env=watched(manager), health=health)
         eventually(lambda: "READY=1" in manager.listen(), "ready for systemd")
         eventually(lambda: "steps: broker: " in probe(health, "readyz")[1], "not ready")
-        eventually(lambda: "locked" in probe(health, "readyz")[1], "and says why")
+        eventually(lambda: "locked" in probe(health, "readyz")[1], "with its reason")
         assert probe(health, "readyz")[0] == 503
         assert probe(health, "livez")[0] == 200
         eventually(lambda: "WATCHDOG=1" in manager.listen(), "fed")
@@ -86,7 +86,7 @@ def test_a_broker_that_is_down_makes_a_process_unready_not_unlive(stage: Stage, 
 
 
 def test_a_broker_that_is_frozen_keeps_no_signal_and_no_watchdog_waiting(stage: Stage, manager: Manager) -> None:
-    """It accepts connections and says nothing; each try waits 20 s, for every address of the broker."""
+    """It accepts connections and sends nothing; each try waits 20 s, for every address of the broker."""
     with socket.create_server(("127.0.0.1", 0)) as frozen:
         url = f"amqp://shop:x@127.0.0.1:{frozen.getsockname()[1]}/shop?management=off"
         process = stage.worker(STEPS, env=watched(manager), broker=url, ledger_reach="host")

@@ -21,31 +21,31 @@ def never() -> Any:
 
 def test_a_stuck_part_makes_it_quiet_until_it_turns_again(tmp_path: Any) -> None:
     made = service(tmp_path)
-    made._heed(["runner of exports"])
+    made._pause_while_stuck(["runner of exports"])
     assert made.stage.name == "QUIET"
     assert made.reasons == ["stuck: runner of exports"]
-    made._heed(["runner of exports"])
-    made._heed([])
+    made._pause_while_stuck(["runner of exports"])
+    made._pause_while_stuck([])
     assert made.stage.name == "RUNNING"
-    made._heed([])
+    made._pause_while_stuck([])
     assert made.reasons == ["stuck: runner of exports", "no thread is stuck any more"]
 
 
 def test_a_person_s_quiet_is_not_ended_by_a_part_s_recovery(tmp_path: Any) -> None:
     made = service(tmp_path)
-    made._heed(["runner of exports"])
-    made._words.put(signal.SIGUSR1)
-    made._hear(0.0)
-    made._heed([])
+    made._pause_while_stuck(["runner of exports"])
+    made._signals.put(signal.SIGUSR1)
+    made._wait_for_signal(0.0)
+    made._pause_while_stuck([])
     assert made.stage.name == "QUIET"
-    made._words.put(signal.SIGUSR2)
-    made._hear(0.0)
+    made._signals.put(signal.SIGUSR2)
+    made._wait_for_signal(0.0)
     assert made.stage.name == "RUNNING"
 
 
 def test_a_stop_is_not_left_for_a_recovery(tmp_path: Any) -> None:
     made = service(tmp_path)
-    made._heed(["runner of exports"])
+    made._pause_while_stuck(["runner of exports"])
     made.drain("SIGTERM")
-    made._heed([])
+    made._pause_while_stuck([])
     assert made.stage.name == "DRAINING"

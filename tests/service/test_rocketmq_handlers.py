@@ -117,7 +117,7 @@ def test_a_job_that_holds_the_gil_for_longer_than_the_invisibility_runs_once(pla
 
 @pytest.mark.parametrize("busy", [True, False], ids=["a running job", "no job"])
 def test_a_worker_process_stops_in_time_and_gives_its_job_to_another(place: Place, busy: bool) -> None:
-    """With a job that does not hear it, and without any."""
+    """With a job that ignores it, and without any."""
     process = place.worker(f"{JOBS}:Steps", ledger_reach="host", stop_within=6).started()
     if busy:
         place.send("steps", {"steps": 3, "gate": "gate", "hears": True}, key="held")

@@ -1,4 +1,4 @@
-"""A password in what a handler says: it is in no log line, no record of a job, no dead letter, and on no page."""
+"""A password in the text of a handler: it is in no log line, no record of a job, no dead letter, and on no page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ANYTHING = "tests.slots.anything:Anything"
 URL = "postgresql://shop:hunter2@db/orders"
 SHOWN = "postgresql://shop:***@db/orders"
 
-SAID = {
+TEXT = {
     "Reject": "raise Reject(f'no table in {os.environ[\"SHOP_URL\"]}')",
     "dont_retry_on": "raise KeyError(os.environ['SHOP_URL'])",
     "a cause": "raise Unwelcome('no') from OSError(os.environ['SHOP_URL'])",
@@ -24,11 +24,11 @@ FAILED = "job.progress(1, 2, os.environ['SHOP_URL']); raise ConnectionError(os.e
 @pytest.mark.parametrize("isolation", ["process", "thread"])
 def test_a_password_reaches_no_log_no_ledger_and_no_dead_letter(stage: Stage, isolation: str) -> None:
     (stage.folder / "steadyworker.toml").write_text(f'[workers.Anything]\nisolation = "{isolation}"\n')
-    for key, do in SAID.items():
+    for key, do in TEXT.items():
         stage.send("anything", {"do": f"import os; {do}"}, key=key.replace(" ", "-"))
     stage.send("anything", {"do": f"import os; {FAILED}"}, key="failed")
     process = stage.worker(ANYTHING, env={"SHOP_URL": URL})
-    for key in SAID:
+    for key in TEXT:
         stage.reaches("anything", State.DEAD, key.replace(" ", "-"))
     failed = stage.reaches("anything", State.MOVED, "failed")
     process.terminate()
@@ -40,9 +40,9 @@ def test_a_password_reaches_no_log_no_ledger_and_no_dead_letter(stage: Stage, is
     assert failed.reason == f"ConnectionError: {SHOWN}"
     notes = [json.loads(line)["note"] for line in jobs.log.read_text().splitlines()]
     assert sorted(notes) == ["", "", "", SHOWN]
-    said = process.log.read_text()
+    log = process.log.read_text()
     assert f"ConnectionError: {SHOWN}" in process.says("job_failed")["exception"]
-    for written in (said, jobs.log.read_text(), letters.log.read_text()):
+    for written in (log, jobs.log.read_text(), letters.log.read_text()):
         assert SHOWN in written
         assert "hunter2" not in written
     for file in (stage.broker, stage.ledger_path):

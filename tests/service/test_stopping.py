@@ -41,7 +41,7 @@ def test_an_idle_worker_process_ends_at_once(stage: Stage, number: signal.Signal
     stage.notes("setups", 1)
     process.send_signal(number)
     assert process.ended(0) < 10
-    assert stage.ledger.owners() == [], "it said goodbye"
+    assert stage.ledger.owners() == [], "it is not unregistered"
 
 
 def test_a_signal_while_setup_hangs_ends_it_without_a_claim(stage: Stage) -> None:
@@ -71,7 +71,7 @@ def test_a_job_that_ends_in_time_is_done(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["the process", "all of them"])
-def test_a_job_that_hears_gives_back_and_the_next_worker_resumes_it(stage: Stage, whole: bool) -> None:
+def test_a_job_that_is_interrupted_gives_back_and_the_next_worker_resumes_it(stage: Stage, whole: bool) -> None:
     process = mid_job(stage, payload={"gate": "gate", "hears": True, "at": 4})
     (process.signal_all if whole else process.send_signal)(signal.SIGTERM)
     process.ended(0)
@@ -160,7 +160,7 @@ def test_a_third_signal_kills(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["the process", "all of them"])
-def test_what_hears_nothing_is_killed_within_the_budget(stage: Stage, whole: bool) -> None:
+def test_a_job_that_ignores_its_interrupt_is_killed_within_the_budget(stage: Stage, whole: bool) -> None:
     process = mid_job(stage, f"{JOBS}:Deaf", "deaf", {}, stop_within=5)
     child = process.program("slots.child").pid
     (process.signal_all if whole else process.send_signal)(signal.SIGTERM)

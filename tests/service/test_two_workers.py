@@ -36,7 +36,7 @@ def outcomes(stage: Stage) -> list[str]:
 
 
 def test_a_run_adrift_adopts_its_own_redelivery(stage: Stage) -> None:
-    """One worker, one connection that drops in the middle: the job is not told, and starts once."""
+    """One worker, one connection that drops in the middle: the job does not notice it, and starts once."""
     stage.send("steps", {"gate": "gate", "at": 3})
     process = stage.worker(STEPS, script={"silence": 1.5})
     stage.notes("waiting", 1)
@@ -127,7 +127,7 @@ def test_a_frozen_worker_that_thaws_after_its_take_over_changes_nothing(stage: S
 
 
 def test_a_frozen_worker_that_is_not_taken_over_goes_on(stage: Stage) -> None:
-    """Its lease ran out and nobody took it: the next renewal restores it, and the run never hears of it."""
+    """Its lease ran out and nobody took it: the next renewal restores it, and the run gets no interrupt."""
     stage.send("steps", {"gate": "gate"})
     process = stage.worker(STEPS, script=BLIND)
     stage.notes("waiting", 1)

@@ -15,18 +15,18 @@ STEPS = "tests.support.jobs:Steps"
 
 
 class CountedStage(Stage):
-    """A stage whose broker counts as the test says."""
+    """A stage whose broker reports the count that the test sets."""
 
     main = Path(__file__).with_name("counted.py")
 
-    def count(self, said: str) -> None:
+    def count(self, number: str) -> None:
         new = self.folder / "count.new"
-        new.write_text(said)
+        new.write_text(number)
         new.rename(self.folder / "count")  # a reader never sees half of it
 
-    def looks_again(self, times: int) -> None:
-        """Wait for so many further looks."""
-        self.notes("looks", len(self.lines("looks")) + times)
+    def is_audited_again(self, times: int) -> None:
+        """Wait for so many further audits."""
+        self.notes("audits", len(self.lines("audits")) + times)
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_a_right_that_is_taken_away_ends_no_job_and_then_the_worker_process(stag
     assert process.says("consumers_uncounted")["why"] == "the user has no right to ask"
     why = process.says("not_ready", part="steps: consumers")["why"]
     stage.send("steps", {"steps": 1}, key="next")
-    stage.looks_again(20)  # two seconds: the main thread looks for a reason to stop once a second
+    stage.is_audited_again(20)  # two seconds: the main thread checks for a reason to stop once a second
     assert process.lines("stage_changed") == []
     stage.open()
     process.ended(78)

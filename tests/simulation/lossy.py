@@ -153,7 +153,7 @@ class LossyWorld(World):
         if worker.clock.monotonic() >= worker.next_turn:
             worker._keep()
         while not worker.runner._inbox.empty():
-            worker.runner._take(worker.runner._inbox.get())
+            worker.runner._receive(worker.runner._inbox.get())
         worker.runner.tick()
         for _ in range(len(worker.pending)):
             worker.pending.pop(0)()
@@ -387,9 +387,9 @@ class LossyWorld(World):
         if name in ("claim", "take_over", "lose") and isinstance(answer, Row):
             self.ids[answer.fence] = answer.id
 
-    def heard(self, event: Event) -> None:
+    def received(self, event: Event) -> None:
         """What is called lost is lost: no message of the job is in the broker, for a process that could act on it."""
-        super().heard(event)
+        super().received(event)
         if not isinstance(event, MessageLost) or event.fate == "left":
             return
         self.seen.orphans += 1

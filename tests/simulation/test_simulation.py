@@ -29,8 +29,8 @@ from steadyworker.runner.deliveries import Deliveries
 from steadyworker.runner.envelope import envelope_of
 from steadyworker.runner.orphans import Orphans
 from steadyworker.runner.runs import Runs
-from steadyworker.runner.settlement_plan import SettlementPlan, Step
-from steadyworker.runner.state import Phase, PlanResult, Run
+from steadyworker.runner.settlement_plan import Incoming, SettlementPlan, Step
+from steadyworker.runner.state import PlanResult, Run
 from steadyworker.runner.unkeyed import UnkeyedMessages
 from steadyworker.testing.memory_job import MemoryJob
 from steadyworker.testing.memory_ledger import MemoryLedger
@@ -135,9 +135,9 @@ def without_the_fence_check() -> Any:
 
 def a_refused_run_leaves_its_delivery_alone() -> Any:
     def drop(self: Runs, run: Run, write: str) -> None:
-        run.delivery = None
+        run.incoming = Incoming()
         if run.slot is not None:
-            run.phase = Phase.DROPPED
+            run.dropped = True
             run.slot.kill(run.token.fence, Interrupted())
         else:
             self._state.by_fence.pop(run.token.fence, None)
@@ -217,7 +217,7 @@ def an_open_credit_is_not_asked_for() -> Any:
     return replaced(Orphans, "_nothing_waits", lambda *_: True)
 
 
-def moved_says_no_moment() -> Any:
+def moved_records_no_time() -> Any:
     original = MemoryJob.move
 
     def move(self: MemoryJob, now: float, wall: float, wake_in: float) -> None:
@@ -227,7 +227,7 @@ def moved_says_no_moment() -> Any:
     return replaced(MemoryJob, "move", move)
 
 
-def moved_says_now() -> Any:
+def moved_records_the_present() -> Any:
     original = MemoryJob.move
     return replaced(MemoryJob, "move", lambda self, now, wall, _: original(self, now, wall, 0.0))
 
@@ -315,8 +315,8 @@ def test_the_simulation_catches_the_mutant(mutant: Callable[[], Any], caught_wit
     [
         (steadiness_is_not_asked_for, 2_000, NO_LOSS),
         (an_open_credit_is_not_asked_for, 2_000, NO_LOSS),
-        (moved_says_no_moment, 2_000, STORM),
-        (moved_says_now, 2_000, NO_LOSS),
+        (moved_records_no_time, 2_000, STORM),
+        (moved_records_the_present, 2_000, NO_LOSS),
         (a_replay_publishes_without_its_row, 2_000, STORM),
         (the_message_is_kept_after_the_claim, 2_000, STORM),
         (the_retry_of_an_orphan_keeps_the_hop, 2_000, STORM),
@@ -362,8 +362,8 @@ def equal_messages_are_one_job() -> Any:
 
 
 def acknowledged_before_the_copy_is_confirmed() -> Any:
-    def pass_on(delivery: Any, message: Any) -> SettlementPlan:
-        return SettlementPlan((Step.SETTLE, Step.PUBLISH), delivery, message=message)
+    def pass_on(incoming: Any, message: Any) -> SettlementPlan:
+        return SettlementPlan((Step.SETTLE, Step.PUBLISH), incoming, message=message)
 
     return replaced(planning, "pass_on", pass_on)
 
@@ -380,7 +380,7 @@ def a_plan_waits_for_two_messages() -> Any:
         original(self, plan)
         if kept is not None and plan.settled_with is not None and plan not in self.plans:
             self.plans[plan] = kept
-            plan.steps, plan.at, plan.delivery, plan.settled_with = (Step.SETTLE,), 0, None, None
+            plan.steps, plan.at, plan.incoming, plan.settled_with = (Step.SETTLE,), 0, Incoming(), None
 
     return replaced(UnkeyedMessages, "over", over)
 

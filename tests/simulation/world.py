@@ -92,7 +92,7 @@ CONNECTIONS_ONLY = Faults(kill=0, freeze=0, lost_answer=0, ledger_away=0, duplic
 
 
 class SimSlot:
-    """A slot whose job takes a step when the world says so."""
+    """A slot whose job takes a step when the world lets it."""
 
     stuck = broken = False
     last_turn = None
@@ -228,21 +228,21 @@ class SimAdapter:
 
 
 class SoonAdapter(SimAdapter):
-    """Settles as RabbitMQ's does: the broker hears it some time after it was asked for, and its answer comes later still."""
+    """Settles as RabbitMQ's does: the broker receives it some time after it was asked for, and its answer comes later still."""
 
     def settle_async(
         self, delivery: Delivery, how: Settle, on_settled: Callable[[Settled | StaleDelivery | Unsettled], None]
     ) -> None:
         self._world.perhaps_struck(self._worker)
 
-        def heard() -> None:
+        def received() -> None:
             try:
                 answer: Settled | StaleDelivery | Unsettled = self.settle(delivery, how)
             except (StaleDelivery, Unsettled) as error:
                 answer = error
             self._worker.pending.append(lambda: on_settled(answer))
 
-        self._worker.pending.append(heard)
+        self._worker.pending.append(received)
 
 
 @dataclass
@@ -273,7 +273,7 @@ class SimWorker:
             slots=[cast(Slot, slot) for slot in self.slots],
             clock=self.clock,
             times=world.times,
-            emit=world.heard,
+            emit=world.received,
             submit=self.pending.append,
             adoption=world.adoption,
             stop_on_ledger_loss=world.stops,
@@ -281,7 +281,7 @@ class SimWorker:
         self.runner = Runner(deps)
         names, ledger = [registered_name(NAMESPACE, QUEUE)], cast(Ledger, self.ledger)
         self.keeper = Keeper(ledger, self.owner, "host", names, [self.runner], self.clock, world.times)
-        self.next_turn = self.next_look = 0.0
+        self.next_turn = self.next_check = 0.0
         self.runner.start()
 
     def steps(self) -> list[Callable[[], None]]:
@@ -294,8 +294,8 @@ class SimWorker:
         possible += [partial(slot.step, self.world.rng) for slot in self.slots if slot.can_step]
         if self.clock.monotonic() >= self.next_turn:
             possible.append(self._keep)
-        if self.clock.monotonic() >= self.next_look and self.runner.tokens() and not self.keeper.away:
-            possible.append(self._look)
+        if self.clock.monotonic() >= self.next_check and self.runner.tokens() and not self.keeper.away:
+            possible.append(self._check)
         if (due := self.runner.timers.next_in()) is not None and due == 0.0:
             possible.append(self.runner.tick)
         return possible
@@ -303,7 +303,7 @@ class SimWorker:
     def _one_event(self) -> None:
         """A turn of one event or of several, as the runner's thread takes them."""
         for _ in range(min(self.world.rng.choice((1, 1, 2, 3, 5)), self.runner._inbox.qsize())):
-            self.runner._take(self.runner._inbox.get())
+            self.runner._receive(self.runner._inbox.get())
         self.runner.tick()
 
     def _one_hand_over(self) -> None:
@@ -313,9 +313,9 @@ class SimWorker:
         self.keeper.turn()
         self.next_turn = self.clock.monotonic() + (1.0 if self.keeper.away else self.world.times.renew)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self.keeper.read_cancels()
-        self.next_look = self.clock.monotonic() + self.world.times.cancel_poll
+        self.next_check = self.clock.monotonic() + self.world.times.cancel_poll
 
 
 class World:
@@ -395,7 +395,7 @@ class World:
     def began(self, task: Task, worker: SimWorker) -> None:
         self.starts += 1
 
-    def heard(self, event: Event) -> None:
+    def received(self, event: Event) -> None:
         # A refused `moved` ends no run: the retry's copy was claimed meanwhile, and so proved its publish.
         if isinstance(event, Fenced) and event.write != Step.CONFIRM.value:
             self.fenced += 1

@@ -24,7 +24,7 @@ from steadyworker import Job, Worker
 from steadyworker.clock import SystemClock
 from steadyworker.link import SaveCheckpoint, Task
 from steadyworker.outcome import Crashed, Done, Failed, Interrupted, Outcome, Rejected
-from steadyworker.slots import child_state, execute, frames, guard, limits, process, runs, spawn, thread
+from steadyworker.slots import child_state, execute, frames, guard, process, runs, spawn, thread
 from steadyworker.slots.base import Asked, Ended, Progressed, Slot, SlotEvent, Unready
 from steadyworker.slots.frames import (
     Begin,
@@ -59,7 +59,7 @@ CANCEL_GRACE = 1.0
 
 _POLL = 0.01
 
-TRACED = (process, child_state, runs, spawn, thread, limits, frames, guard, execute)
+TRACED = (process, child_state, runs, spawn, thread, frames, guard, execute)
 
 
 class Children:

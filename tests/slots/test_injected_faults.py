@@ -138,7 +138,7 @@ class Holding:
 def test_an_exception_at_any_line_of_the_ledgers_keeper_ends_its_thread_and_so_the_worker_process(
     error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A dead thread of the service is exit code 70: `test_review_service.py`."""
+    """A dead thread of the service is exit code 70: `tests/service/test_service.py`."""
     monkeypatch.setattr(threading, "excepthook", lambda _arguments: None)
 
     def kept(at: Place | None) -> tuple[bool, Tracer]:

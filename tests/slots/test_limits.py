@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from steadyworker.slots.limits import Due, Limits
+from steadyworker.slots.runs import Due, Limits
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from steadyworker.link import Task
-from steadyworker.slots.limits import Limits
-from steadyworker.slots.runs import SlotRun, SlotRuns
+from steadyworker.slots.runs import Limits, SlotRun, SlotRuns
 from tests.conftest import Eventually
 from tests.slots.conftest import MakeRig
 

@@ -20,12 +20,12 @@ from typing_extensions import override
 from steadyworker.cli.output import json_line
 from steadyworker.clock import SystemClock
 from steadyworker.diagnosis.catalogue import Entry, load
-from steadyworker.diagnosis.decoding import Unreadable
-from steadyworker.diagnosis.following import Following, Source
+from steadyworker.diagnosis.decoding import UndecodableSource
+from steadyworker.diagnosis.following import Following, GrowingSource
 from steadyworker.diagnosis.reading import Growing, Pipe, blocks
 from steadyworker.diagnosis.report import WIDEST, Report, as_data, entry_data, unknown_data
 from steadyworker.diagnosis.scan import Scanner, Search, by_time
-from steadyworker.diagnosis.timeline import Finding, Incident, Sighting, Timelines
+from steadyworker.diagnosis.timeline import Incident, LogFinding, Sighting, Timelines
 from steadyworker.errors import SourceUnavailable
 from steadyworker.units import count_text
 
@@ -118,7 +118,11 @@ def _explain(entries: dict[str, Entry], files: Sequence[Path], *, follow: bool, 
     search, timelines = Search(entries.values(), SystemClock().wall()), Timelines(entries.values())
     scanners = [Scanner(str(file), search) for file in files]
     failures: list[str] = []
-    output = _Json(timelines) if as_json else _Text(timelines, [str(file) for file in files if file != Path("-")])
+    output = (
+        _JsonPrinter(timelines)
+        if as_json
+        else _TextPrinter(timelines, [str(file) for file in files if file != Path("-")])
+    )
     stdin = _is_stream(_STDIN)
     if follow or (files == (Path("-"),) and stdin):
         if sys.stdin is not None and sys.stdin.isatty() and Path("-") in files:
@@ -141,16 +145,16 @@ def _whole(file: Path, scanner: Scanner, failures: list[str]) -> Iterator[Sighti
     """Yield what a file contains; if it cannot be read to its end, record the failure and let the other files be read."""
     try:
         yield from scanner.whole(blocks(Path("/dev/stdin") if file == Path("-") else file))
-    except (OSError, Unreadable) as error:
+    except (OSError, UndecodableSource) as error:
         failures.append(_failure(file, error))
 
 
-def _failure(file: Path, error: OSError | Unreadable) -> str:
+def _failure(file: Path, error: OSError | UndecodableSource) -> str:
     return f"Expected to read {file}, got: {(isinstance(error, OSError) and error.strerror) or error}."
 
 
 def _follow(
-    files: Sequence[Path], scanners: Sequence[Scanner], timelines: Timelines, output: _Output, failures: list[str]
+    files: Sequence[Path], scanners: Sequence[Scanner], timelines: Timelines, output: _Printer, failures: list[str]
 ) -> None:
     readers: list[Pipe | Growing] = []
     for file in files:
@@ -167,16 +171,16 @@ def _follow(
         else:
             pause.wait(_POLL if seconds is None else min(_POLL, seconds))
 
-    sources: list[tuple[Scanner, Source]] = list(zip(scanners, readers, strict=True))
+    sources: list[tuple[Scanner, GrowingSource]] = list(zip(scanners, readers, strict=True))
     try:
         with _terminated_as_interrupted():
             Following(sources, timelines, output.incident, SystemClock(), wait).run()
     except KeyboardInterrupt:
         for scanner in scanners:
-            with suppress(Unreadable):  # it was ended early
+            with suppress(UndecodableSource):  # it was ended early
                 for seen in scanner.end():
                     timelines.add(seen)
-    except Unreadable as error:
+    except UndecodableSource as error:
         failures.append(str(error))
     finally:
         for reader in readers:
@@ -204,7 +208,7 @@ def _is_stream(descriptor: int) -> bool:
         return False
 
 
-class _Output(ABC):
+class _Printer(ABC):
     """The output of a command, and the findings that it has shown; all incidents of one entry have one number."""
 
     def __init__(self, timelines: Timelines) -> None:
@@ -234,11 +238,11 @@ class _Output(ABC):
                 self.show(number, finding, finding.example, again=False)
         self.end(search, lines)
 
-    def overview(self, findings: Sequence[Finding]) -> None:  # noqa: B027 - JSON has no overview
+    def overview(self, findings: Sequence[LogFinding]) -> None:  # noqa: B027 - JSON has no overview
         """Show the conclusions first, if there are many."""
 
     @abstractmethod
-    def show(self, number: int, finding: Finding, incident: Incident, *, again: bool) -> None:
+    def show(self, number: int, finding: LogFinding, incident: Incident, *, again: bool) -> None:
         """Show a finding."""
 
     @abstractmethod
@@ -246,7 +250,7 @@ class _Output(ABC):
         """Show what was not explained."""
 
 
-class _Text(_Output):
+class _TextPrinter(_Printer):
     """Text for people."""
 
     def __init__(self, timelines: Timelines, sources: Sequence[str]) -> None:
@@ -255,14 +259,14 @@ class _Text(_Output):
         self._report = Report(self._console, sources)
 
     @override
-    def show(self, number: int, finding: Finding, incident: Incident, *, again: bool) -> None:
+    def show(self, number: int, finding: LogFinding, incident: Incident, *, again: bool) -> None:
         if again:
             self._report.again(number, finding, incident.steps[incident.shown :])
         else:
             self._report.finding(number, finding)
 
     @override
-    def overview(self, findings: Sequence[Finding]) -> None:
+    def overview(self, findings: Sequence[LogFinding]) -> None:
         self._report.overview(findings)
 
     @override
@@ -273,11 +277,11 @@ class _Text(_Output):
         self._report.unknown(search.unknown)
 
 
-class _Json(_Output):
+class _JsonPrinter(_Printer):
     """JSON Lines."""
 
     @override
-    def show(self, number: int, finding: Finding, incident: Incident, *, again: bool) -> None:
+    def show(self, number: int, finding: LogFinding, incident: Incident, *, again: bool) -> None:
         json_line(as_data(number, finding))
 
     @override

@@ -21,7 +21,7 @@ from steadyworker.diagnosis.capture import read_capture
 from steadyworker.diagnosis.conversation import Known
 from steadyworker.diagnosis.ends import text_of_address
 from steadyworker.diagnosis.outputs import STDOUT, Outputs
-from steadyworker.diagnosis.relay import Target
+from steadyworker.diagnosis.relay import BrokerTarget
 from steadyworker.diagnosis.tracing import Conversations, Tracing, check_installed
 from steadyworker.diagnosis.wire import Wire
 from steadyworker.errors import ConfigError
@@ -174,7 +174,7 @@ def _check_files(*paths: Path | None) -> None:
         raise click.UsageError("Expected different files with --pcap, --jsonl and --html, got one of them twice.")
 
 
-def _check_no_loop(bound: Address, target: Target) -> None:
+def _check_no_loop(bound: Address, target: BrokerTarget) -> None:
     """Refuse a trace that would connect to itself: one client would become thousands of connections."""
     for _, (host, port) in target.addresses:
         if port != bound[1]:
@@ -210,7 +210,7 @@ def _read(path: Path, port: int, new_outputs: Callable[[], Outputs]) -> int:
         last = first
         try:
             for last in chain((first,), records):
-                conversations.take(last)
+                conversations.receive(last)
         finally:  # a file that is damaged further on has told something
             wire.end(last.t)
             outputs.finish()
@@ -255,12 +255,12 @@ def _target(
     to_ca: Path | None,
     to_name: str | None,
     to_insecure: bool,
-) -> Target:
+) -> BrokerTarget:
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("Expected --tls-cert and --tls-key together, got one of them.")
     if (to_ca or to_name or to_insecure) and not to_tls:
         raise click.UsageError("Expected --to-tls beside --to-ca, --to-name or --to-insecure, got none: add it.")
-    return Target(
+    return BrokerTarget(
         _addresses(to),
         towards_broker(to_ca, verify=not to_insecure) if to_tls else None,
         to_name or to[0],

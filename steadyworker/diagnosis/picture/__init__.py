@@ -8,7 +8,8 @@ The picture of a trace: one HTML page with both ends of each connection, for a r
 | `curves.py` | counts and levels over time, in a fixed number of bins |
 | `rows.py` | the events of a connection in their order: some exactly, runs of like events folded |
 | `pending.py` | the deliveries that wait for their acknowledgement |
-| `story.py` | all that is kept of a connection, and of a trace |
+| `story.py`, `trace.py` | all that is kept of a connection; of a trace |
+| `flags.py` | the flags of a trace, with their evidence as tables, in a bounded number |
 | `verdict.py` | what the trace shows, in a few sentences |
 | `markup.py` | HTML, with everything escaped |
 | `lanes.py` | the time line of a connection: a lane for each end, as SVG |

@@ -43,7 +43,7 @@ _QUIET = frozenset(
         *("delivery_mode", "content_type"),
     }
 )
-"""Fields that tell nothing about how a connection goes."""
+"""Fields that do not matter for the course of a connection."""
 
 _LABELS = {
     "delivery_tag": "tag",

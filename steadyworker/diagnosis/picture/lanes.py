@@ -125,13 +125,13 @@ def _lane(story: Story, side: str, scale: Scale, top: int, bins: int) -> Markup:
     lane = story.lanes[side]
     beats = f", {count_text(lane.heartbeats, 'heartbeat')}" if lane.heartbeats else ""
     name = tag("tspan", side.capitalize(), class_=f"name {side}")
-    told = f"  sent {count_text(lane.frames, 'frame')}, {size_text(lane.bytes)}{beats}"
+    totals = f"  sent {count_text(lane.frames, 'frame')}, {size_text(lane.bytes)}{beats}"
     above = top + _LABEL
     gaps = [gap for gap in story.gaps if gap.side == side]
     longest = sorted(gaps, key=lambda gap: gap.start - gap.end)[:_MOST_GAPS]
     return together(
         [
-            tag("text", name, tag("tspan", told, class_="quiet"), y=top + 12),
+            tag("text", name, tag("tspan", totals, class_="quiet"), y=top + 12),
             tag("rect", class_="floor", y=above, width="100%", height=_LANE),
             _sent(lane, side, scale, above, bins),
             *(_gap(gap, scale, above) for gap in longest),
@@ -180,24 +180,24 @@ def _gap(gap: Gap, scale: Scale, top: int) -> Markup:
     left, right = scale.place(gap.start), scale.place(gap.end)
     width = max(right - left, 0.3)
     allowed = f", allowed {lapse(gap.allowed)}" if gap.allowed else ""
-    told = f"{lapse(gap.end - gap.start)} silent" + allowed * (width >= _ROOMY_GAP)
+    label = f"{lapse(gap.end - gap.start)} silent" + allowed * (width >= _ROOMY_GAP)
     hint = tag("title", f"No byte from the {gap.side} for {lapse(gap.end - gap.start)}{allowed}")
     shape = tag("rect", hint, class_="gap", x=f"{left:.2f}%", y=top, width=f"{width:.2f}%", height=_LANE)
     if width < _NAMED_GAP:
         return shape
     size = "roomy" if width >= _ROOMY_GAP else "tight"
     return together(
-        [shape, tag("text", told, class_=f"gap-name {size}", x=f"{left + width / 2:.2f}%", y=top + _LANE / 2 + 4)]
+        [shape, tag("text", label, class_=f"gap-name {size}", x=f"{left + width / 2:.2f}%", y=top + _LANE / 2 + 4)]
     )
 
 
 def _axis(scale: Scale, top: int) -> Iterator[Markup]:
-    step, told = scale.step(), scale.tick_name
+    step, named = scale.step(), scale.tick_name
     for t in scale.ticks(step):
         at = scale.place(t)
         anchor = "start" if at < 3 else "end" if at > 97 else "middle"  # noqa: PLR2004 - percent, at the edges
         yield tag("line", class_="tick", x1=f"{at:.2f}%", x2=f"{at:.2f}%", y1=_FLAGS, y2=top)
-        yield tag("text", told(t, step), class_="quiet", x=f"{at:.2f}%", y=top + 12, text_anchor=anchor)
+        yield tag("text", named(t, step), class_="quiet", x=f"{at:.2f}%", y=top + 12, text_anchor=anchor)
 
 
 def _levels(story: Story) -> Iterator[tuple[str, Level, str, float | None]]:

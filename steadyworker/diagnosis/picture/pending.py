@@ -16,7 +16,7 @@ from steadyworker.diagnosis.tags import Tags
 
 MOST_IDS = 20_000
 MOST_PLACES = 2_048
-"""The largest number of channels, subscriptions and consumers that are told apart."""
+"""The largest number of channels, subscriptions and consumers that are counted apart."""
 
 
 class Ids:
@@ -68,7 +68,7 @@ class Pending:
         self.count = 0
 
     def see(self, name: str, event: Event) -> bool:
-        """Take a frame into account; return whether it could have changed the number."""
+        """Count a frame; return whether it could have changed the number of waiting deliveries."""
         handle = self._handlers.get(name)
         if handle is None:
             return False
@@ -82,7 +82,7 @@ class Pending:
                 self._automatic.clear()
 
     def _consume_ok(self, event: Event) -> None:
-        """A consumer without a tag of its own gets it from the broker."""
+        """Name a consumer without a tag of its own by the tag that the broker gave it."""
         unnamed = (event.get("channel"), "")
         if unnamed in self._automatic:
             self._automatic.discard(unnamed)

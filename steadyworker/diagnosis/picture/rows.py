@@ -28,7 +28,7 @@ _PAUSE = 5.0
 """Seconds without a message that end a run."""
 
 _MOST_KINDS = 24
-"""Kinds of events that a run tells apart."""
+"""Kinds of events that a run counts apart."""
 
 
 class Rank(IntEnum):
@@ -60,7 +60,7 @@ class Moment:
 
 
 @dataclass(slots=True)
-class Run:
+class FoldedRun:
     """Events that are folded: how many of each kind each end sent, and their bytes."""
 
     start: float
@@ -84,7 +84,7 @@ class Run:
         self._count((moment.side, moment.kind, moment.name), 1)
         self.sizes[moment.side] = self.sizes.get(moment.side, 0) + moment.size
 
-    def join(self, other: Run) -> None:
+    def join(self, other: FoldedRun) -> None:
         """Fold a run that follows into this one."""
         self.end = max(self.end, other.end)
         self.busy = self.busy if other.busy is None else other.busy
@@ -99,7 +99,7 @@ class Run:
         self.counts[key] = self.counts.get(key, 0) + number
 
 
-Row = Moment | Run
+Row = Moment | FoldedRun
 
 
 class Rows:
@@ -113,7 +113,7 @@ class Rows:
         self._keep = 0
 
     def add(self, moment: Moment) -> None:
-        """Take the next event."""
+        """Add the next event."""
         if moment.rank is Rank.FLAG:
             self._keep = NEIGHBOURS
             for neighbour in dropwhile(_is_part, self._latest):  # the beginning of its message is folded already
@@ -142,8 +142,8 @@ class Rows:
             self._rows.append(moment)
         else:
             last = self._rows[-1] if self._rows else None
-            if not isinstance(last, Run) or not _continues(last, moment):
-                last = Run(moment.t, moment.t)
+            if not isinstance(last, FoldedRun) or not _continues(last, moment):
+                last = FoldedRun(moment.t, moment.t)
                 self._rows.append(last)
             last.add(moment)
         if len(self._rows) > self._limit:
@@ -155,8 +155,8 @@ class Rows:
         self._rows = folded(self._rows, most)
 
 
-def _continues(run: Run, moment: Moment) -> bool:
-    """Whether an event belongs to the same run: heartbeats alone are one, and so are messages without a pause."""
+def _continues(run: FoldedRun, moment: Moment) -> bool:
+    """Return whether an event belongs to the same run: heartbeats alone are one, and so are messages without a pause."""
     if run.busy is None:
         return moment.kind == "heartbeat"
     return moment.t - run.busy < _PAUSE
@@ -207,7 +207,7 @@ def _pairs_joined(rows: list[Row]) -> list[Row]:
     paired = False
     for row in rows:
         last = result[-1] if result else None
-        if isinstance(row, Run) and isinstance(last, Run) and not paired:
+        if isinstance(row, FoldedRun) and isinstance(last, FoldedRun) and not paired:
             result[-1] = joined(last, row)
             paired = True
         else:
@@ -223,17 +223,17 @@ def _stretches_joined(rows: list[Row], rank: Rank) -> list[Row]:
         last = result[-1] if result else None
         if row.rank > rank:
             result.append(row)
-        elif isinstance(last, Run):
+        elif isinstance(last, FoldedRun):
             result[-1] = joined(last, row)
         else:
-            result.append(joined(Run(row.t, row.t), row))
+            result.append(joined(FoldedRun(row.t, row.t), row))
     return result
 
 
-def joined(run: Run, row: Row) -> Run:
+def joined(run: FoldedRun, row: Row) -> FoldedRun:
     """Return a run with one more row; the given run stays as it is, because a shorter page can be made of it too."""
-    result = Run(run.start, run.end, dict(run.counts), dict(run.sizes))
-    if isinstance(row, Run):
+    result = FoldedRun(run.start, run.end, dict(run.counts), dict(run.sizes))
+    if isinstance(row, FoldedRun):
         result.join(row)
     else:
         result.add(row)

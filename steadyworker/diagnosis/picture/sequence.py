@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from steadyworker.diagnosis.picture.flags import Alike, Flag, Table
 from steadyworker.diagnosis.picture.markup import Markup, tag, together
-from steadyworker.diagnosis.picture.rows import Moment, Rank, Row, Run
+from steadyworker.diagnosis.picture.rows import FoldedRun, Moment, Rank, Row
 from steadyworker.diagnosis.picture.story import Story
 from steadyworker.diagnosis.picture.verdict import ending
 from steadyworker.diagnosis.picture.words import MEANING, PARTS, lapse, listed, many, sentence
@@ -33,13 +33,13 @@ _LARGE = 200
 _CARRIERS = frozenset({"Basic.Publish", "Basic.Deliver", "Basic.GetOk", "Basic.Return"})
 _PARTS = ("content", "body")
 _COMMON = frozenset({"body", "delivery mode", "content type", "priority"})
-"""Properties of messages that tell nothing about a connection."""
+"""Properties of messages that do not matter for a connection."""
 
 _OTHER = {"client": "broker", "broker": "client"}
 _KINDS = {"content": "message header", "body": "message body", "heartbeat": "heartbeat", "header": "protocol header"}
 
 
-class Times:
+class TraceTimes:
     """The times of a trace for people: on the clock of its machine if its start is known, and in seconds."""
 
     def __init__(self, started: datetime | None) -> None:
@@ -60,7 +60,7 @@ class Times:
             return f"{t:.3f} s"
 
 
-def sequence(story: Story, rows: list[Row], times: Times) -> Markup:
+def sequence(story: Story, rows: list[Row], times: TraceTimes) -> Markup:
     """Return the rows of a connection as a list; an ordinary login is folded, and opens on demand."""
     whole = list(_whole_messages(rows))
     login = _login(whole)
@@ -68,8 +68,8 @@ def sequence(story: Story, rows: list[Row], times: Times) -> Markup:
         return tag("ol", *_items(whole, story, times), class_="frames")
     inner = tag("ol", *_items(whole[:login], story, times), class_="frames")
     frames = sum(1 for row in whole[:login] if isinstance(row, Moment) and row.kind != "open")
-    told = f"Login: {count_text(frames, 'frame')} in {lapse(whole[login - 1].t - whole[0].t)}"
-    first = tag("summary", times.cells(whole[0].t), tag("div", tag("p", told)))
+    label = f"Login: {count_text(frames, 'frame')} in {lapse(whole[login - 1].t - whole[0].t)}"
+    first = tag("summary", times.cells(whole[0].t), tag("div", tag("p", label)))
     folded = tag("li", tag("details", first, inner), class_="login")
     return tag("ol", folded, *_items(whole[login:], story, times, whole[login - 1]), class_="frames")
 
@@ -86,12 +86,12 @@ def _login(rows: list[Row]) -> int:
     return 0
 
 
-def _items(rows: list[Row], story: Story, times: Times, before: Row | None = None) -> Iterator[Markup]:
+def _items(rows: list[Row], story: Story, times: TraceTimes, before: Row | None = None) -> Iterator[Markup]:
     for at, row in enumerate(rows):
-        end = before.end if isinstance(before, Run) else before.t if before else row.t
+        end = before.end if isinstance(before, FoldedRun) else before.t if before else row.t
         if row.t - end >= _LATER and not (isinstance(row, Moment) and row.kind == "gap"):
             yield tag("li", f"{lapse(row.t - end)} later", class_="later")
-        if isinstance(row, Run):
+        if isinstance(row, FoldedRun):
             yield _run(row, times)
         else:
             after = rows[at + 1] if at + 1 < len(rows) else None
@@ -105,11 +105,11 @@ def _whole_messages(rows: list[Row]) -> Iterator[Row]:
     at = 0
     while at < len(rows):
         row = rows[at]
-        taken, shown = 1, [row]
+        used, shown = 1, [row]
         if isinstance(row, Moment) and row.name in _CARRIERS:
-            taken, shown = _message(row, rows[at + 1 : at + _LONGEST_MESSAGE])
+            used, shown = _message(row, rows[at + 1 : at + _LONGEST_MESSAGE])
         yield from shown
-        at += taken
+        at += used
 
 
 def _message(method: Moment, behind: list[Row]) -> tuple[int, list[Row]]:
@@ -138,28 +138,28 @@ def _properties(content: Moment) -> list[tuple[str, str]]:
     return [pair for pair in content.details if pair[0] not in _COMMON][:3]
 
 
-def _moment(moment: Moment, story: Story, times: Times, *, noticed: bool) -> Markup:
+def _moment(moment: Moment, story: Story, times: TraceTimes, *, noticed: bool) -> Markup:
     if moment.kind == "flag":
         return _flag(moment, story, times)
     band = _BANDS.get(moment.kind)
     if band is None:
         return _frame(moment, times, noticed=noticed)
-    told, style = band
-    return _row(times, moment.t, tag("div", tag("p", told(moment, story))), f"{style} {moment.side}")
+    describe, style = band
+    return _row(times, moment.t, tag("div", tag("p", describe(moment, story))), f"{style} {moment.side}")
 
 
-def _row(times: Times, t: float, content: Markup, style: str, id_: str | None = None) -> Markup:
+def _row(times: TraceTimes, t: float, content: Markup, style: str, id_: str | None = None) -> Markup:
     return tag("li", times.cells(t), content, class_=style, id_=id_, data_t=f"{t:.3f}")
 
 
-def _frame(moment: Moment, times: Times, *, noticed: bool) -> Markup:
+def _frame(moment: Moment, times: TraceTimes, *, noticed: bool) -> Markup:
     other = _OTHER.get(moment.side)
     name = moment.name or _KINDS.get(moment.kind, moment.kind)
     facts = [("channel", moment.channel)] if moment.channel not in ("", "0") else []
     facts += [pair for pair in moment.details if moment.kind != "frame" or pair[0] != "body"]
     telling = moment.size >= _LARGE or (moment.rank is Rank.NEIGHBOUR and moment.kind != "heartbeat")
     size = [tag("i", size_text(moment.size))] if telling and moment.size else []
-    who = tag("span", f"{moment.side} to {other}: " if other else "", class_="hear")
+    who = tag("span", f"{moment.side} to {other}: " if other else "", class_="unseen")
     meaning = MEANING.get(moment.name, "")
     if moment.kind == "header":
         again = dict(moment.details).get("second")
@@ -192,17 +192,17 @@ def _fact(label: str, value: str) -> Markup:
     return tag("i", f"{label} ", tag("u", value))
 
 
-def _run(run: Run, times: Times) -> Markup:
+def _run(run: FoldedRun, times: TraceTimes) -> Markup:
     sides = []
     for side in ("client", "broker", "trace"):
-        told = _told(run, side)
-        if told:
-            sides.append(tag("p", tag("span", f"{side}: ", class_="hear"), told, class_=side))
+        sent = _sent(run, side)
+        if sent:
+            sides.append(tag("p", tag("span", f"{side}: ", class_="unseen"), sent, class_=side))
     length = tag("p", f"in {lapse(run.end - run.start)}" if run.end > run.start else "at once", class_="length")
     return _row(times, run.start, tag("div", *sides, length), "run")
 
 
-def _told(run: Run, side: str) -> str:
+def _sent(run: FoldedRun, side: str) -> str:
     """Return what one end sent in a run: messages with their parts as one, the most frequent first."""
     counts = [(number, kind, name) for (who, kind, name), number in run.counts.items() if who == side]
     carried = any(name in _CARRIERS for _, _, name in counts)
@@ -223,8 +223,8 @@ def _plain(moment: Moment) -> str:
 
 
 def _brackets(moment: Moment) -> str:
-    told = _plain(moment)
-    return f" ({told})" if told else ""
+    details = _plain(moment)
+    return f" ({details})" if details else ""
 
 
 def _opened(moment: Moment, story: Story) -> str:
@@ -254,8 +254,8 @@ def _closed(moment: Moment, story: Story) -> str:
     at = next((at for at, close in enumerate(story.closes) if close.t == moment.t and close.who == moment.side), None)
     if at is None:
         return f"The connection was closed{_brackets(moment)}"
-    told = ending(story.closes[at], first=at == 0)
-    return told[0].upper() + told[1:]
+    clause = ending(story.closes[at], first=at == 0)
+    return clause[0].upper() + clause[1:]
 
 
 def _queued(moment: Moment, _story: Story) -> str:
@@ -277,7 +277,7 @@ _BANDS: dict[str, tuple[Callable[[Moment, Story], str], str]] = {
 }
 
 
-def _flag(moment: Moment, story: Story, times: Times) -> Markup:
+def _flag(moment: Moment, story: Story, times: TraceTimes) -> Markup:
     alike = story.flags.get(moment.name, Alike())
     flag = next((flag for flag in alike.first if flag.number == moment.number), None)
     if flag is None:
@@ -286,7 +286,7 @@ def _flag(moment: Moment, story: Story, times: Times) -> Markup:
     return _row(times, moment.t, card, f"flag {flag.level}", f"flag{flag.number}")
 
 
-def flag_card(flag: Flag, alike: Alike, times: Times, *, whole: bool = True) -> Markup:
+def flag_card(flag: Flag, alike: Alike, times: TraceTimes, *, whole: bool = True) -> Markup:
     """Return a flag as a card; without `whole` its remedy is left out, because an earlier card of the same id has it."""
     head = tag("p", mark(flag), tag("strong", sentence(flag.what) or flag.id))
     parts = [head]

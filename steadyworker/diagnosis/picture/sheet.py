@@ -2,7 +2,7 @@
 The parts of the page, in the order of a reader's questions, within the size of the page.
 
 What happened, and what to do about it; then all connections on one time line; then each connection, the one of the verdict first.
-A part that does not fit is made again with fewer rows, and at last left out; the page says how many were.
+A part that does not fit is made again with fewer rows, and at last left out; the page has their number.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from steadyworker.diagnosis.picture.lanes import lanes
 from steadyworker.diagnosis.picture.markup import Markup, anchors, link, tag, together, weight
-from steadyworker.diagnosis.picture.sequence import Times, flag_card, mark, sequence, table
+from steadyworker.diagnosis.picture.sequence import TraceTimes, flag_card, mark, sequence, table
 from steadyworker.diagnosis.picture.story import Story
 from steadyworker.diagnosis.picture.trace import Trace
-from steadyworker.diagnosis.picture.verdict import Verdict, end_of, verdict_of
+from steadyworker.diagnosis.picture.verdict import TraceVerdict, end_of, verdict_of
 from steadyworker.diagnosis.picture.words import lapse, many, sentence
 from steadyworker.units import count_text, size_text
 
@@ -54,7 +54,7 @@ class Sheet:
 
 def sheet_of(trace: Trace) -> Sheet:
     """Return the page of a trace, without its frame."""
-    verdict, times = verdict_of(trace), Times(trace.started)
+    verdict, times = verdict_of(trace), TraceTimes(trace.started)
     room = ROOM - _TOP_ROOM
     orphans = _orphans(trace, times)
     room -= weight(orphans)
@@ -69,21 +69,21 @@ def sheet_of(trace: Trace) -> Sheet:
     known = frozenset(anchors(together([orphans, *pictures])))
     left_out = len(order) - len(pictures)
     if left_out:
-        said = (
+        note = (
             f"{count_text(left_out, 'connection')} without a picture, so that the page stays small enough for a ticket."
         )
-        pictures.append(tag("p", said, class_="quiet rest"))
+        pictures.append(tag("p", note, class_="quiet rest"))
     top = [_top(trace, verdict, times, known), _all_connections(trace, verdict, known)]
     return Sheet(verdict.sentence, together([*top, orphans, *pictures, _foot(trace)]))
 
 
-def _order(trace: Trace, verdict: Verdict) -> list[Story]:
+def _order(trace: Trace, verdict: TraceVerdict) -> list[Story]:
     """Return the connections that have a picture: that of the verdict, those with flags, then the others in their order."""
     stories = [story for story in trace.stories.values() if story.frames or story.flags or story.closes]
     return sorted(stories, key=lambda story: (story is not verdict.story, not story.flags, story.start))
 
 
-def _fitting(story: Story, verdict: Verdict, times: Times, room: float) -> Markup | None:
+def _fitting(story: Story, verdict: TraceVerdict, times: TraceTimes, room: float) -> Markup | None:
     for rows, bins in _DETAIL:
         part = _connection(story, verdict, times, rows, bins)
         if weight(part) <= room:
@@ -94,7 +94,7 @@ def _fitting(story: Story, verdict: Verdict, times: Times, room: float) -> Marku
 # --- What happened ----------------------------------------------------------------------------------------------------
 
 
-def _top(trace: Trace, verdict: Verdict, times: Times, known: frozenset[str]) -> Markup:
+def _top(trace: Trace, verdict: TraceVerdict, times: TraceTimes, known: frozenset[str]) -> Markup:
     parts = [
         tag("p", _about(trace), class_="about"),
         tag("h1", verdict.sentence, class_="long" if len(verdict.sentence) > _LONG else None),
@@ -115,7 +115,7 @@ def _top(trace: Trace, verdict: Verdict, times: Times, known: frozenset[str]) ->
     return tag("header", *parts, class_=f"top {verdict.level}")
 
 
-def _others(verdict: Verdict, times: Times, known: frozenset[str]) -> Iterator[Markup]:
+def _others(verdict: TraceVerdict, times: TraceTimes, known: frozenset[str]) -> Iterator[Markup]:
     if verdict.others:
         lines = [
             tag(
@@ -155,7 +155,7 @@ def _facts(trace: Trace) -> Markup:
 # --- All connections --------------------------------------------------------------------------------------------------
 
 
-def _all_connections(trace: Trace, verdict: Verdict, known: frozenset[str]) -> Markup:
+def _all_connections(trace: Trace, verdict: TraceVerdict, known: frozenset[str]) -> Markup:
     """Return all connections on one time line, if there is more than one."""
     if trace.connections < 2:  # noqa: PLR2004 - one connection has no others beside it
         return together([])
@@ -181,15 +181,15 @@ def _line(story: Story, start: float, length: float, known: frozenset[str]) -> M
     bar = tag("rect", x=f"{left:.2f}%", y=5, width=f"{min(width, 100 - left):.2f}%", height=8, rx=2, class_="open")
     dots = [tag("circle", cx=f"{(t - start) / length * 100:.2f}%", cy=9, r=5, class_="dot") for t in flags]
     picture = tag("svg", bar, *dots, width="100%", height=18, aria_hidden="true", overflow="visible")
-    told = [lapse(story.last - story.start), count_text(story.frames, "frame"), _state(story)]
+    facts = [lapse(story.last - story.start), count_text(story.frames, "frame"), _state(story)]
     if story.flagged:
-        told.append(count_text(story.flagged, "flag"))
+        facts.append(count_text(story.flagged, "flag"))
     name = link(f"connection{_anchor(story)}", known, f"Connection {story.conn}")
     return tag(
         "li",
         tag("p", name, " ", tag("span", _end(story, "client"), class_="quiet")),
         picture,
-        tag("p", ", ".join(told), class_="quiet"),
+        tag("p", ", ".join(facts), class_="quiet"),
     )
 
 
@@ -202,7 +202,7 @@ def _anchor(story: Story) -> str:
     return "".join(character for character in story.conn if character.isascii() and character.isalnum())[:40]
 
 
-def _orphans(trace: Trace, times: Times) -> Markup:
+def _orphans(trace: Trace, times: TraceTimes) -> Markup:
     """Return the flags of connections without a picture."""
     cards: list[Markup] = []
     room = _ORPHANS_ROOM
@@ -222,7 +222,7 @@ def _orphans(trace: Trace, times: Times) -> Markup:
 # --- One connection ---------------------------------------------------------------------------------------------------
 
 
-def _connection(story: Story, verdict: Verdict, times: Times, rows: int, bins: int) -> Markup:
+def _connection(story: Story, verdict: TraceVerdict, times: TraceTimes, rows: int, bins: int) -> Markup:
     anchor = _anchor(story)
     notes = [tag("p", note, class_="quiet") for note in _notes(story)]
     ends = tag(

@@ -52,7 +52,7 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
-class Close:
+class ConnectionClose:
     """The end of a connection on one side: the end that ended it, and how."""
 
     t: float
@@ -64,7 +64,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """What an end said when it ended the connection or a channel."""
+    """The reason that an end gave when it ended the connection or a channel."""
 
     t: float
     side: str
@@ -106,7 +106,7 @@ class Story:
         self.tuned = ""
         self.gaps: list[Gap] = []
         self.more_gaps = 0
-        self.closes: list[Close] = []
+        self.closes: list[ConnectionClose] = []
         self.reasons: list[Reason] = []
         self.flags: dict[str, Alike] = {}
         self.flagged = 0
@@ -124,12 +124,12 @@ class Story:
         return sum(lane.frames for lane in self.lanes.values())
 
     @property
-    def said_goodbye(self) -> bool:
+    def ended_in_order(self) -> bool:
         """Whether an end ended the session in the protocol's way."""
         return any(name in _GOODBYES for _, _, name in self.counts)
 
     def add(self, event: Event, t: float, flag: Flag | None = None) -> None:
-        """Take the next event."""
+        """Add the next event."""
         self.last = max(self.last, t)
         if flag is not None:
             self._flagged(event, t, flag)
@@ -205,7 +205,9 @@ class Story:
         if len(self.closes) < _MOST_CLOSES:
             in_frame = field(event, "in_frame") is True
             error = text_of(field(event, "error"), 200)
-            self.closes.append(Close(moment.t, who, text_of(field(event, "how"), 20), error, in_frame=in_frame))
+            self.closes.append(
+                ConnectionClose(moment.t, who, text_of(field(event, "how"), 20), error, in_frame=in_frame)
+            )
 
     def _tuned(self, event: Event, _moment: Moment) -> None:
         self.tuned = agreement(event)
@@ -214,7 +216,7 @@ class Story:
         self.skipped += count_of(field(event, "count"))
 
     def _named(self, event: Event, moment: Moment) -> None:
-        """Read what the names of methods and commands tell about the whole connection."""
+        """Read what a method or command shows about the whole connection."""
         name = moment.name
         if name in _ENDINGS and len(self.reasons) < _MOST_SPOKEN:
             text = text_of(field(event, "reply_text", "text", "message", "reason"), 300)

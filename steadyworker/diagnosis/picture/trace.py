@@ -47,7 +47,7 @@ class Trace:
         self._current: tuple[object, Story | None] = (None, None)
 
     def add(self, event: Event) -> None:
-        """Take the next event."""
+        """Add the next event."""
         kind = event.get("kind")
         if kind == "trace":
             self._begin(event)
@@ -111,7 +111,7 @@ class Trace:
             self.flags.setdefault(flag.id, Alike()).add(flag, 1)
 
     def _story(self, conn: object, t: float) -> Story | None:
-        """Return the story of a connection; a new one takes the place of the least telling one, if there are too many."""
+        """Return the story of a connection; a new one replaces the least important one, if there are too many."""
         name = _name(conn)
         story = self.stories.get(name)
         if story is not None:
@@ -119,7 +119,7 @@ class Trace:
         if name in self._without_story:
             return None
         if len(self.stories) >= MOST_STORIES:
-            victim = self._least_telling()
+            victim = self._least_important()
             if victim is None:
                 return None
             self._shorten(self.stories.pop(victim))
@@ -131,8 +131,8 @@ class Trace:
         story = self.stories[name] = Story(name, t, ROWS if len(self.stories) < FULL_STORIES else FEW_ROWS)
         return story
 
-    def _least_telling(self) -> str | None:
-        """Return the connection that has ended and tells least: the first without a flag, else the eleventh; or None."""
+    def _least_important(self) -> str | None:
+        """Return the connection that has ended and matters least: the first without a flag, else the eleventh; or None."""
         ended = [name for name, story in self.stories.items() if story.closed]
         plain = next((name for name in ended if not self.stories[name].flags), None)
         return plain or next(iter(ended[10:]), None)

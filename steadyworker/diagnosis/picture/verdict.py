@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from steadyworker.diagnosis.picture.event_fields import SIDES
 from steadyworker.diagnosis.picture.flags import Alike, Flag
-from steadyworker.diagnosis.picture.story import Close, Reason, Story
+from steadyworker.diagnosis.picture.story import ConnectionClose, Reason, Story
 from steadyworker.diagnosis.picture.trace import Trace
 from steadyworker.diagnosis.picture.words import lapse, sentence
 from steadyworker.units import count_text
@@ -28,7 +28,7 @@ _ORDERLY = "200"
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TraceVerdict:
     """The verdict: its sentence, what supports it, the flag that it rests on, and that flag's connection."""
 
     sentence: str
@@ -40,7 +40,7 @@ class Verdict:
     more: int = 0
 
 
-def verdict_of(trace: Trace) -> Verdict:
+def verdict_of(trace: Trace) -> TraceVerdict:
     """Return what the trace shows: its most likely cause of failure, or that nothing was noticed."""
     ranked = sorted(trace.all_flags(), key=lambda pair: _rank(pair[1]))
     if not ranked:
@@ -49,15 +49,17 @@ def verdict_of(trace: Trace) -> Verdict:
     flag = alike.worst
     head, rest = _halves(flag.what.strip() or f"The trace noticed {flag.id}.")
     end = None if "closed the connection" in flag.what else _end_after(story, flag)
-    if end and end[0] and _takes_a_clause(head):
-        told = f"{head}, {end[0]}."
-        told = _SAME.sub(r"\1 and closed", told)
+    if end and end[0] and _fits_a_clause(head):
+        headline = f"{head}, {end[0]}."
+        headline = _SAME.sub(r"\1 and closed", headline)
     else:
-        told, rest = sentence(head), [*rest, *([end[1]] if end else [])]
+        headline, rest = sentence(head), [*rest, *([end[1]] if end else [])]
     support = [*rest, *_reasons(story, flag), *_again(ranked, alike)]
     others = _others(ranked, flag.id)
     level = "error" if flag.is_error else "warning"
-    return Verdict(told, tuple(support), level, flag, story, tuple(others[:_MOST_OTHERS]), len(others[_MOST_OTHERS:]))
+    return TraceVerdict(
+        headline, tuple(support), level, flag, story, tuple(others[:_MOST_OTHERS]), len(others[_MOST_OTHERS:])
+    )
 
 
 def _halves(what: str) -> tuple[str, list[str]]:
@@ -69,12 +71,12 @@ def _halves(what: str) -> tuple[str, list[str]]:
     return what[: found.start()], [sentence(rest[0].upper() + rest[1:])]
 
 
-def _takes_a_clause(head: str) -> bool:
+def _fits_a_clause(head: str) -> bool:
     return len(head) <= _SHORT and not _CLAUSE.search(head)
 
 
 def _rank(alike: Alike) -> tuple[bool, bool, float]:
-    """Errors come before warnings, causes before what follows from them, and the first before the later ones."""
+    """Return a key that sorts errors before warnings, causes before what follows from them, and the first before the later ones."""
     flag = alike.worst
     return not flag.is_error, not flag.is_cause, flag.t
 
@@ -98,7 +100,7 @@ def _end_after(story: Story | None, flag: Flag) -> tuple[str, str] | None:
 
 
 def end_of(story: Story) -> tuple[float, str] | None:
-    """Return when a connection ended, and the end that ended it: the one that said so, else the one that closed."""
+    """Return when a connection ended, and the end that ended it: the one that sent a reason, else the one that closed."""
     if not story.closed:
         return None
     spoken = next((reason for reason in story.reasons if reason.name in ("Connection.Close", "ERROR")), None)
@@ -106,29 +108,31 @@ def end_of(story: Story) -> tuple[float, str] | None:
 
 
 def _reasons(story: Story | None, flag: Flag) -> list[str]:
-    """Return what the ends said of it, in the words of the protocol."""
+    """Return the reasons that the ends gave afterwards, in the words of the protocol."""
     if story is None:
         return []
     later = [reason for reason in story.reasons if reason.t >= flag.t and reason.text and reason.code != _ORDERLY]
-    return [said(reason) for reason in later[:2]]
+    return [stated(reason) for reason in later[:2]]
 
 
-def said(reason: Reason) -> str:
+def stated(reason: Reason) -> str:
     """Return an end's reason as a sentence."""
-    what = {"Channel.Close": "closing the channel", "ERROR": "as an error"}.get(reason.name, "closing the connection")
+    what = {"Channel.Close": "when it closed the channel", "ERROR": "an error"}.get(
+        reason.name, "when it closed the connection"
+    )
     code = f" (code {reason.code})" if reason.code else ""
-    return f"The {reason.side} said, {what}: “{reason.text}”{code}."
+    return f"The {reason.side} reported {what}: “{reason.text}”{code}."
 
 
 def _again(ranked: list[tuple[Story | None, Alike]], alike: Alike) -> list[str]:
     """Return where and how often the same was noticed."""
-    told = []
+    sentences = []
     if alike.count > 1:
-        told.append(f"The same was noticed {count_text(alike.count - 1, 'more time')} on this connection.")
+        sentences.append(f"The same was noticed {count_text(alike.count - 1, 'more time')} on this connection.")
     same = {id(where) for where, other in ranked if other is not alike and other.first[0].id == alike.first[0].id}
     if same:
-        told.append(f"The same was noticed on {count_text(len(same), 'other connection')}.")
-    return told
+        sentences.append(f"The same was noticed on {count_text(len(same), 'other connection')}.")
+    return sentences
 
 
 def _others(ranked: list[tuple[Story | None, Alike]], id_: str) -> list[Flag]:
@@ -141,23 +145,23 @@ def _others(ranked: list[tuple[Story | None, Alike]], id_: str) -> list[Flag]:
     return sorted(first.values(), key=lambda flag: flag.t)
 
 
-def _nothing(trace: Trace) -> Verdict:
+def _nothing(trace: Trace) -> TraceVerdict:
     time = lapse(trace.last - (trace.start or 0.0))
-    told = f"Nothing was noticed that ends connections, on {count_text(trace.connections, 'connection')} in {time}."
+    headline = f"Nothing was noticed that ends connections, on {count_text(trace.connections, 'connection')} in {time}."
     ends = [ending(story.closes[0]) for story in trace.stories.values() if story.closes and abrupt(story)]
     support = []
     if ends:
         first, more = ends[0], len(ends) - 1
-        support.append(f"But {first} without saying why" + (f", and {more} more ended so." if more else "."))
-    return Verdict(told, tuple(support), "warning" if ends else "fine")
+        support.append(f"But {first} without a reason" + (f", and {more} more ended so." if more else "."))
+    return TraceVerdict(headline, tuple(support), "warning" if ends else "fine")
 
 
 def abrupt(story: Story) -> bool:
-    """Whether the connection ended without the protocol's goodbye."""
-    return bool(story.closed and story.frames) and not story.reasons and not story.said_goodbye
+    """Return whether the connection ended without the protocol's goodbye."""
+    return bool(story.closed and story.frames) and not story.reasons and not story.ended_in_order
 
 
-def ending(close: Close, *, first: bool = True) -> str:
+def ending(close: ConnectionClose, *, first: bool = True) -> str:
     """Return the end of a connection as a clause."""
     error = f" ({close.error})" if close.error else ""
     if close.who == "trace":

@@ -16,7 +16,7 @@ from steadyworker.clock import SystemClock
 from steadyworker.errors import ConfigError, ExportError
 from steadyworker.exports.spark.hosts import Patience
 from steadyworker.exports.spark.process import HostProcess
-from steadyworker.exports.spark.protocol import Fatal, Message, Ready
+from steadyworker.exports.spark.protocol import Fatal, HostReady, Message
 from steadyworker.exports.spark.settings import SparkSettings
 
 _DUMP_WITHIN = 180.0
@@ -41,19 +41,19 @@ def build_archive(settings: SparkSettings) -> Path:
         )
     if path.exists():
         return path
-    said: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-    host = HostProcess(settings, java, os.environ, lambda _, message: said.put(message))
+    messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+    host = HostProcess(settings, java, os.environ, lambda _, message: messages.put(message))
     problem = "it was not ready in time"
     try:
-        message = _next(said, host, settings.start_within)
+        message = _next(messages, host, settings.start_within)
         problem = message.text if isinstance(message, Fatal) else "it died"
-        if isinstance(message, Ready):
+        if isinstance(message, HostReady):
             host.stop()
             problem = "it did not end in time"
-            _next(said, host, _DUMP_WITHIN)
+            _next(messages, host, _DUMP_WITHIN)
     except queue.Empty:
         host.kill()
-        while said.get() is not None:
+        while messages.get() is not None:
             pass
     tail = host.log_tail()
     host.remove()
@@ -62,13 +62,13 @@ def build_archive(settings: SparkSettings) -> Path:
     return path
 
 
-def _next(said: queue.SimpleQueue[Message | None], host: HostProcess, within: float) -> Message | None:
+def _next(messages: queue.SimpleQueue[Message | None], host: HostProcess, within: float) -> Message | None:
     """Return the host's next message, or None if it is gone; raise queue.Empty if the host stands still for so many seconds."""
     clock = SystemClock()
     limit = Patience.of(within, clock.monotonic(), host.cpu)
     while True:
         try:
-            return said.get(timeout=max(0.0, limit.due - clock.monotonic()))
+            return messages.get(timeout=max(0.0, limit.due - clock.monotonic()))
         except queue.Empty:
             if limit.over(clock.monotonic(), lambda: host.cpu):
                 raise

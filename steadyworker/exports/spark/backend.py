@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from steadyworker.exports.spark.protocol import Run
+from steadyworker.exports.spark.protocol import RunExport
 
 
 class Backend(Protocol):
@@ -31,7 +31,7 @@ class Backend(Protocol):
         """Do the slow first steps before the first job; `folder`, which does not exist yet, is for its files."""
         ...
 
-    def run(self, run: Run) -> None:
+    def run(self, run: RunExport) -> None:
         """Begin a job, and return at once; the job's last event is `done` or `failed`."""
         ...
 

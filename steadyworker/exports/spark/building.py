@@ -90,16 +90,16 @@ def _failed(what: str, error: BaseException, here: Path) -> NoReturn:
 
 def _with_causes(error: BaseException) -> str:
     """Return the first line of an error, and the first lines of its causes."""
-    said, cause = _said(error), error
+    text, cause = _summary(error), error
     for _ in range(_CAUSES):
         if (before := cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)) is None:
             break
         cause = before
-        said += f" (caused by {_said(cause)})"
-    return said
+        text += f" (caused by {_summary(cause)})"
+    return text
 
 
-def _said(error: BaseException) -> str:
+def _summary(error: BaseException) -> str:
     """Return the name of an error's class, and the first line of its text."""
     name, _, text = plain_text(error).partition(": ")
     line = next((line for line in text.splitlines() if line.strip()), "").strip()
@@ -114,16 +114,16 @@ def from_traceback(text: str) -> str:
     """
     if (found := _TRACEBACK.search(text)) is None:
         return ""
-    said = [found[2].strip()]
+    errors = [found[2].strip()]
     while after := _TRACEBACK.search(text, found.end()):
         if not _CHAINED.search(text, found.end(), after.start()):
             break
         found = after
-        said.append(found[2].strip())
+        errors.append(found[2].strip())
     places = [place for place in _FRAME.findall(found[1]) if not _foreign(place[0])]
     at = " at {}:{} in {}".format(*places[-1]) if places else ""
-    causes = "".join(f" (caused by {cause})" for cause in said[-2 : -2 - _CAUSES : -1])
-    return f"a Python function failed{at}: {said[-1]}{causes}"
+    causes = "".join(f" (caused by {cause})" for cause in errors[-2 : -2 - _CAUSES : -1])
+    return f"a Python function failed{at}: {errors[-1]}{causes}"
 
 
 def _line(trace: TracebackType | None, here: Path) -> str:

@@ -34,13 +34,23 @@ from steadyworker.clock import SystemClock
 from steadyworker.exports.spark.inputs import of_text
 from steadyworker.exports.spark.kills import Closed, Kills, mark
 from steadyworker.exports.spark.pace import Ratio
-from steadyworker.exports.spark.protocol import Connect, Done, Failed, JobEvent, Part, Progress, Run, Started, Stuck
+from steadyworker.exports.spark.protocol import (
+    Connect,
+    ExportDone,
+    ExportFailed,
+    ExportPart,
+    ExportProgress,
+    ExportStarted,
+    JobEvent,
+    RunExport,
+    Stuck,
+)
 from steadyworker.exports.spark.query import failed, settle_in, write
 from steadyworker.exports.spark.remote import RemoteTasks, estimate
 from steadyworker.exports.spark.server import PAUSE, Server, is_answer, tag, words
 from steadyworker.exports.spark.sharing import probe
 
-_LOOK = 1.0  # seconds between two looks at a job's progress
+_POLL = 1.0  # seconds between two reads of a job's progress
 _BYE = 1.5  # seconds to end all jobs when the worker process is gone
 _PATIENCE = 5.0  # seconds that an interrupted operation gets to end, before the engine reports the end of its job
 # Seconds between two cancels of a job's operations, 116 s in all; each pause is longer by half than the one before.
@@ -79,7 +89,7 @@ class ConnectEngine:
         self._server.try_out(asked.conf)
         self._clock = SystemClock()
         self._ratio = Ratio()
-        self._jobs: dict[str, _Job] = {}
+        self._jobs: dict[str, _ConnectJob] = {}
         self._ending: set[threading.Thread] = set()
         self._leaving = threading.Event()
         self._changes = threading.Lock()
@@ -92,22 +102,22 @@ class ConnectEngine:
     def warm_up(self, folder: Path) -> None:
         """Do nothing, because the server also serves other clients."""
 
-    def run(self, run: Run) -> None:
+    def run(self, run: RunExport) -> None:
         """Begin a job, and return at once; the job's last event is `done` or `failed`."""
         tasks = RemoteTasks(run, self._ratio)
-        job = _Job(run, self._server, self._conf, tasks, self._emit)
+        job = _ConnectJob(run, self._server, self._conf, tasks, self._emit)
         with self._changes:
             self._jobs[run.job] = job
         threading.Thread(target=self._drive, args=(job,), name=run.job, daemon=True).start()
 
-    def _drive(self, job: _Job) -> None:
+    def _drive(self, job: _ConnectJob) -> None:
         try:
             last: JobEvent = job.write()
         except Closed:
-            last = Failed(
+            last = ExportFailed(
                 job.id, "job", "a later run of this job has ended this run's session at the Spark Connect server"
             )
-        except _Lost as error:
+        except _ServerLost as error:
             if not job.cancelled.is_set():
                 self._lost(f"the Spark Connect server at {self._server} was lost: {error}")
             last = failed(job.id, error)
@@ -115,16 +125,18 @@ class ConnectEngine:
             last = failed(job.id, error, words)
         finally:
             job.ended.set()
-        self._tell(job, last)
+        self._emit_last(job, last)
 
-    def _tell(self, job: _Job, last: JobEvent) -> None:
+    def _emit_last(self, job: _ConnectJob, last: JobEvent) -> None:
         """Emit the last event of a job once; do nothing if a newer job has taken its name."""
         with self._changes:
             if self._jobs.get(job.id) is not job:
                 return
             del self._jobs[job.id]
         self._emit(
-            Failed(job.id, "cancelled", "cancelled") if job.cancelled.is_set() and isinstance(last, Failed) else last
+            ExportFailed(job.id, "cancelled", "cancelled")
+            if job.cancelled.is_set() and isinstance(last, ExportFailed)
+            else last
         )
 
     def cancel(self, job: str) -> None:
@@ -138,8 +150,8 @@ class ConnectEngine:
                 thread.start()
                 self._ending.add(thread)
 
-    def _end(self, job: _Job) -> None:
-        job.end(self._leaving, lambda: self._tell(job, Failed(job.id, "cancelled", "cancelled")))
+    def _end(self, job: _ConnectJob) -> None:
+        job.end(self._leaving, lambda: self._emit_last(job, ExportFailed(job.id, "cancelled", "cancelled")))
         with self._changes:
             self._ending.discard(threading.current_thread())
 
@@ -170,12 +182,12 @@ class ConnectEngine:
         self._server.close()
 
 
-class _Job:
+class _ConnectJob:
     """One job in three threads: `write` in the first, `_watch` in the second, `end` in the third."""
 
     def __init__(
         self,
-        run: Run,
+        run: RunExport,
         server: Server,
         conf: Mapping[str, str],
         tasks: RemoteTasks,
@@ -187,16 +199,16 @@ class _Job:
         self._session: SparkSession | None = None
         self._kills: Kills | None = None
         self._tasks = tasks
-        self._started: Started | None = None
+        self._started: ExportStarted | None = None
         self._written = threading.Event()
         self.cancelled, self.ended = threading.Event(), threading.Event()
 
-    def write(self) -> Done | Failed:
+    def write(self) -> ExportDone | ExportFailed:
         """
         Make the parts; errors of `query.write` pass to the caller.
 
         Raises:
-            _Lost: The server is gone, or no longer knows the job; the next host ends the rest of the job there.
+            _ServerLost: The server is gone, or no longer knows the job; the next host ends the rest of the job there.
             Closed: A later run has ended the job.
         """
         try:
@@ -206,7 +218,7 @@ class _Job:
             last = self._write(session)
         except Exception as error:
             if self._forgotten(error) or not self._server.answers():
-                raise _Lost(words(error)) from error
+                raise _ServerLost(words(error)) from error
             if self._session is not None and not self.cancelled.is_set():
                 self._server.release(self._session)
             raise
@@ -214,16 +226,16 @@ class _Job:
             self._server.release(session)
         return last
 
-    def _write(self, session: SparkSession) -> Done | Failed:
+    def _write(self, session: SparkSession) -> ExportDone | ExportFailed:
         self._server.clear(session, self._name)  # end the operations that a dead host has left there
         if self.cancelled.is_set():
-            return Failed(self.id, "cancelled", "cancelled")
+            return ExportFailed(self.id, "cancelled", "cancelled")
         self._kills = mark(session, self._name)
         session.addTag(tag(self._name))
         for key, value in self._conf.items():
             session.conf.set(key, value)
         probe(settle_in(session), self._run.plan.parts)
-        session.registerProgressHandler(self._told)  # type: ignore[arg-type] # a plain function will do
+        session.registerProgressHandler(self._record)  # type: ignore[arg-type] # a plain function will do
         where = {"server": str(self._server), "session": self._name, "tag": tag(self._name)}
         watcher = threading.Thread(target=self._watch, name=f"{self.id}-watch", daemon=True)
         watcher.start()
@@ -233,18 +245,18 @@ class _Job:
             self._written.set()
             watcher.join()
         if self.cancelled.is_set():
-            return Failed(self.id, "cancelled", "cancelled")
+            return ExportFailed(self.id, "cancelled", "cancelled")
         self._tasks.ended()
         if self._started is not None and self._tasks.replaced():
-            self._say(self._started)  # the child must join all parts again
+            self._emit_live(self._started)  # the child must join all parts again
         return done
 
     def _begun(self, event: JobEvent) -> None:
-        if isinstance(event, Started):
+        if isinstance(event, ExportStarted):
             self._started = event
-        self._say(event)
+        self._emit_live(event)
 
-    def _say(self, event: JobEvent | Stuck) -> None:
+    def _emit_live(self, event: JobEvent | Stuck) -> None:
         """Emit an event, unless the job is cancelled, because a newer job can have the same name."""
         if not self.cancelled.is_set():
             self._emit(event)
@@ -256,31 +268,33 @@ class _Job:
             return True
         return "ALREADY_EXISTS" in text and self._run.plan.parts in text
 
-    def _told(self, stages: Iterable[Any] | None, inflight_tasks: int, operation_id: str | None, done: bool) -> None:  # noqa: ARG002, FBT001 - as Spark calls it
-        self._tasks.told(stages or (), 0 if done else inflight_tasks)  # the last message has an old count
+    def _record(self, stages: Iterable[Any] | None, inflight_tasks: int, operation_id: str | None, done: bool) -> None:  # noqa: ARG002, FBT001 - as Spark calls it
+        self._tasks.record(stages or (), 0 if done else inflight_tasks)  # the last message has an old count
 
     def _watch(self) -> None:
         """Emit progress and parts until all parts are written; emit `Stuck` once if the job gets stuck."""
-        told = False
-        while not self._written.wait(_LOOK):
+        reported = False
+        while not self._written.wait(_POLL):
             if self.cancelled.is_set():
                 return
-            moved = self._tasks.look()
+            moved = self._tasks.poll()
             for index, path, size in self._tasks.complete():
-                self._say(Part(self.id, index, path, size))
+                self._emit_live(ExportPart(self.id, index, path, size))
             if moved:
-                self._say(Progress(self.id, self._tasks.done, self._tasks.total, None, left=self._tasks.left))
-            elif not told and (why := self._tasks.stuck()):
-                told = True
-                self._say(Stuck(self.id, why))
+                self._emit_live(
+                    ExportProgress(self.id, self._tasks.done, self._tasks.total, None, left=self._tasks.left)
+                )
+            elif not reported and (why := self._tasks.stuck()):
+                reported = True
+                self._emit_live(Stuck(self.id, why))
 
-    def end(self, leaving: threading.Event, tell: Callable[[], None]) -> None:
+    def end(self, leaving: threading.Event, report: Callable[[], None]) -> None:
         """
         Cancel until the job and all its late operations have ended at the server; then release its session.
 
         Args:
             leaving: Set when the host ends: then cancel once more, and leave the session to the job's next run.
-            tell: A function that reports the end of the job; called if the server is too slow.
+            report: A function that reports the end of the job; called if the server is too slow.
         """
         asked, running = self._clock.monotonic(), False
         for pause in _PAUSES:
@@ -290,7 +304,7 @@ class _Job:
                 running = self._interrupt() or running
                 now = self._clock.monotonic()
                 if running and now >= asked + _PATIENCE:
-                    tell()
+                    report()
                 if now >= until:
                     break
             if not self.ended.is_set():
@@ -316,5 +330,5 @@ class _Job:
             return False
 
 
-class _Lost(Exception):
+class _ServerLost(Exception):
     """The server is gone, or no longer knows the job."""

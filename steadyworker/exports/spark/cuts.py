@@ -59,7 +59,7 @@ _DIRECTION = re.compile(r"(.*\S)\s+(ASC|DESC)", re.IGNORECASE | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Cells:
+class SortCells:
     """
     Equally wide ranges of the sort key.
 
@@ -134,12 +134,13 @@ def ordered(result: DataFrame, by: Sequence[Key], size: int, pieces: int) -> Dat
     return result.orderBy(*columns)
 
 
-def cut(keys: Any, pieces: int) -> Cells | None:
+def cut(keys: Any, pieces: int) -> SortCells | None:
     """
     Return cells for these keys (an Arrow array of float64, with nulls), or None if one cell would get too many keys.
 
     Also return None if there are too few pieces, or if all keys are equal.
-    The cells span all keys but the lowest and the highest half of a piece, so that a few outliers, such as dates in 9999, do not make all cells wide.
+    The cells span all keys but the lowest and the highest half of a piece.
+    So a few outliers, such as dates in 9999, do not make all cells wide.
     The keys outside belong to the first or the last cell.
     """
     import pyarrow.compute
@@ -151,7 +152,7 @@ def cut(keys: Any, pieces: int) -> Cells | None:
     first, last = pc.quantile(keys, q=[tail, 1 - tail], interpolation="nearest").to_pylist()
     if first is None or first == last:
         return None
-    cells = Cells(first, _CELLS * pieces / (last - first), _CELLS * pieces)
+    cells = SortCells(first, _CELLS * pieces / (last - first), _CELLS * pieces)
     if not math.isfinite(cells.each):
         return None
     at = pc.multiply(pc.subtract(keys, cells.first), cells.each)
@@ -214,7 +215,7 @@ def _sample(keys: DataFrame, part: float) -> Any:
         return None
 
 
-def _cell(number: Column, cells: Cells) -> Column:
+def _cell(number: Column, cells: SortCells) -> Column:
     """Return the cell of a row: cells are in the order of the keys, with NULL first, as in a sort."""
     at = F.coalesce((number - F.lit(cells.first)) * F.lit(cells.each), F.lit(0.0))  # `least` ignores NULL
     return F.greatest(F.lit(0.0), F.least(F.lit(cells.count - 1.0), at)).cast("int")

@@ -23,7 +23,7 @@ from steadyworker.errors import ExportError
 from steadyworker.exports.manifest import timestamp
 from steadyworker.exports.spark.drivers import DRIVERS
 from steadyworker.exports.spark.postgres import Postgres
-from steadyworker.exports.spark.protocol import Database, Run
+from steadyworker.exports.spark.protocol import Database, RunExport
 from steadyworker.exports.spark.sqlite import Sqlite
 from steadyworker.text.redaction import REDACTED
 
@@ -58,12 +58,12 @@ class Databases:
         self._opened: dict[tuple[str, ...], Postgres | Sqlite] = {}
         self._secrets: set[str] = set()
         self._cancelling: threading.Thread | None = None
-        self._looks = 0
+        self._checks = 0
 
     @property
     def moved(self) -> int:
         """A counter that grows while the host copies or scans a SQLite file, which Spark's own counters do not show."""
-        return self._looks
+        return self._checks
 
     @property
     def snapshot(self) -> str | None:
@@ -118,7 +118,7 @@ class Databases:
 
     def _check(self) -> None:
         """Count progress in a SQLite file; raise if the job must end."""
-        self._looks += 1
+        self._checks += 1
         if self._cancelled.is_set():
             raise ExportError("cancelled")
 
@@ -166,7 +166,7 @@ class Databases:
         return found
 
 
-def patience(run: Run) -> float:
+def patience(run: RunExport) -> float:
     """
     Return the seconds without progress after which a job is stuck.
 

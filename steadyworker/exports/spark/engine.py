@@ -30,15 +30,15 @@ from steadyworker.exports.spark.inputs import of_plan
 from steadyworker.exports.spark.pace import Ratio
 from steadyworker.exports.spark.planning import Planning
 from steadyworker.exports.spark.protocol import (
-    Done,
-    Failed,
+    ExportDone,
+    ExportFailed,
+    ExportPart,
+    ExportPlan,
+    ExportProgress,
+    ExportStarted,
     JobEvent,
     Lines,
-    Part,
-    Plan,
-    Progress,
-    Run,
-    Started,
+    RunExport,
     Stuck,
 )
 from steadyworker.exports.spark.query import FEW, Estimate, failed, settle_in, write
@@ -46,7 +46,7 @@ from steadyworker.exports.spark.sharing import probe
 from steadyworker.exports.spark.tasks import Tasks
 
 _JAVA = re.compile(r"\b(reflect|java_method|try_reflect)\(")
-_LOOK = 0.2  # seconds between two looks at Spark's counters, and between two calls of cancel
+_POLL = 0.2  # seconds between two reads of Spark's counters, and between two calls of cancel
 
 
 class Engine:
@@ -64,7 +64,7 @@ class Engine:
         self._emit, self._lost = emit, lost
         self._session = SparkSession.builder.getOrCreate()
         self._context = self._session.sparkContext
-        self._jobs: dict[str, _Job] = {}
+        self._jobs: dict[str, _EngineJob] = {}
         self._pools: set[int] = set()
         self._changes = threading.Lock()
         self._ratio = Ratio()
@@ -106,11 +106,11 @@ class Engine:
             return
         lines = Lines(delimiter=",", null="", guard_formulas=True)
         query = "SELECT id, CAST(id AS STRING) AS text, CAST(id AS DECIMAL(12,2)) AS amount FROM range(10)"
-        plan = Plan(query=query, tables={}, order_by=("id",), sums=("amount",), lines=lines, parts=str(folder))
-        self._job(Run("warm-up", plan), lambda _: None).write()
+        plan = ExportPlan(query=query, tables={}, order_by=("id",), sums=("amount",), lines=lines, parts=str(folder))
+        self._job(RunExport("warm-up", plan), lambda _: None).write()
         self._spare = self._fresh()
 
-    def run(self, run: Run) -> None:
+    def run(self, run: RunExport) -> None:
         """Begin a job, and return at once; the job's last event is `done` or `failed`."""
         job = self._job(run, self._emit)
         with self._changes:
@@ -134,7 +134,7 @@ class Engine:
         self._jvm.stdin.close()
         self._jvm.wait()
 
-    def _job(self, run: Run, emit: Callable[[JobEvent | Stuck], None]) -> _Job:
+    def _job(self, run: RunExport, emit: Callable[[JobEvent | Stuck], None]) -> _EngineJob:
         with self._changes:
             session, self._spare = self._spare, None
         session = session or self._fresh()
@@ -142,7 +142,7 @@ class Engine:
         planning = Planning(self._jvm.pid, f"sw-{next(self._groups)}")
         parts, before = Path(run.plan.parts), f"{group}/before"
         tasks = Tasks(session, group, parts, patience(run), self._ratio, before=before, planning=planning)
-        return _Job(run, session, group, tasks, planning, emit, self._dump)
+        return _EngineJob(run, session, group, tasks, planning, emit, self._dump)
 
     def _fresh(self) -> SparkSession:
         """Return a new session for a job; making its parser and planner takes longer than a small query."""
@@ -157,7 +157,7 @@ class Engine:
         faulthandler.dump_traceback(all_threads=True)
         os.kill(self._jvm.pid, signal.SIGQUIT)  # the JVM writes its stacks, and continues
 
-    def _drive(self, job: _Job, pool: int) -> None:
+    def _drive(self, job: _EngineJob, pool: int) -> None:
         """Do a job; emit its last event, whatever fails, because without that event the child waits until its time limit."""
         watcher = threading.Thread(target=job.watch, name=f"{job.id}-watch", daemon=True)
         try:
@@ -171,29 +171,31 @@ class Engine:
         finally:
             job.ended.set()
         try:
-            job.databases.close(failed=isinstance(last, Failed))
+            job.databases.close(failed=isinstance(last, ExportFailed))
         except Exception:  # noqa: BLE001 - for the log
             traceback.print_exc()
         if watcher.ident is not None:
             watcher.join()
-        if isinstance(last, Failed):
+        if isinstance(last, ExportFailed):
             shutil.rmtree(job.parts, ignore_errors=True)  # the disk can be full, and the child can be dead
         with self._changes:
             del self._jobs[job.id]
             self._pools.discard(pool)
         self._emit(
-            Failed(job.id, "cancelled", "cancelled") if job.cancelled.is_set() and isinstance(last, Failed) else last
+            ExportFailed(job.id, "cancelled", "cancelled")
+            if job.cancelled.is_set() and isinstance(last, ExportFailed)
+            else last
         )
         with suppress(Exception):  # the JVM is gone: `outlive` returns
             self._spare = self._spare or self._fresh()
 
 
-class _Job:
+class _EngineJob:
     """One job: `write` in its own thread, `watch` beside it."""
 
     def __init__(
         self,
-        run: Run,
+        run: RunExport,
         session: SparkSession,
         group: str,
         tasks: Tasks,
@@ -212,7 +214,7 @@ class _Job:
         jvm = self._context._jvm  # noqa: SLF001
         self.databases = Databases(session, jvm, group, self.parts, self.cancelled)
 
-    def write(self) -> Done:
+    def write(self) -> ExportDone:
         """
         Make the parts; errors of `probe` and `query.write` pass to the caller.
 
@@ -231,7 +233,7 @@ class _Job:
 
     def _begun(self, event: JobEvent) -> None:
         """Emit an event; from `started` on, Spark's jobs belong to the write."""
-        if isinstance(event, Started):
+        if isinstance(event, ExportStarted):
             self._check_read_only()
             self._context.setJobGroup(self._group, self._run.plan.query[:200], interruptOnCancel=True)
         self._emit(event)
@@ -251,21 +253,21 @@ class _Job:
 
         Repeat a cancel until the job has ended, because a cancel before Spark begins the job has no effect.
         """
-        told = False
+        reported = False
         try:
-            while not self.ended.wait(_LOOK):
+            while not self.ended.wait(_POLL):
                 if self.cancelled.is_set():
                     for group in (self._probe, self._before, self._group):
                         self._context.cancelJobGroup(group)
                     self.databases.cancel()
                     continue
                 for index, path, size in self._tasks.complete():
-                    self._emit(Part(self.id, index, path, size))
-                if self._tasks.look(self.databases.moved):
+                    self._emit(ExportPart(self.id, index, path, size))
+                if self._tasks.poll(self.databases.moved):
                     seen = self._tasks
-                    self._emit(Progress(self.id, seen.done, seen.total, seen.rows, seen.rate, seen.left))
-                elif not told and (why := self._tasks.stuck()):
-                    told = True
+                    self._emit(ExportProgress(self.id, seen.done, seen.total, seen.rows, seen.rate, seen.left))
+                elif not reported and (why := self._tasks.stuck()):
+                    reported = True
                     self._dump(f"job {self.id}: {why}")
                     self._emit(Stuck(self.id, why))
         except Exception:  # noqa: BLE001 - the JVM is gone: `write` gets an error too
@@ -300,8 +302,8 @@ def _few(result: DataFrame, plan: Any) -> Estimate | None:
     The same task also reads the rows if all tables are files, and the query calls no Java method (`reflect`).
     """
     session: Any = result.sparkSession
-    said = session.conf.get("spark.sql.adaptive.advisoryPartitionSizeInBytes")
-    most = min(PIECE, session._jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(said))  # noqa: SLF001
+    advised = session.conf.get("spark.sql.adaptive.advisoryPartitionSizeInBytes")
+    most = min(PIECE, session._jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(advised))  # noqa: SLF001
     found = plan.collectLeaves()
     tables = [found.apply(number) for number in range(found.size())]
     text = plan.toString()

@@ -45,8 +45,8 @@ def exact(
     fields = frame.schema.fields
     if not any(holds(field.dataType, DecimalType) for field in fields):
         return frame
-    said = {name.lower(): value for name, value in options.items()}
-    plain = "locale" not in said and said.get("mode", "").upper() == "FAILFAST"
+    given = {name.lower(): value for name, value in options.items()}
+    plain = "locale" not in given and given.get("mode", "").upper() == "FAILFAST"
     kinds = {field.name: _loose(field, place, plain=plain) for field in fields}
     read = load(StructType([StructField(field.name, kinds[field.name]) for field in fields]))
     return read.select(*(_checked(field, kinds[field.name], place).alias(field.name) for field in fields))
@@ -100,7 +100,7 @@ def _wide(kind: DataType, name: str, place: str) -> DataType:
             return MapType(_wide(kind.keyType, name, place), _wide(kind.valueType, name, place))
         case DecimalType() if kind.precision > _DIGITS - _SPARE:
             raise ExportRejected(
-                f"Expected decimals of at most {_DIGITS - _SPARE} digits in column {name!r} of {place}, got {_told(kind)}. "
+                f"Expected decimals of at most {_DIGITS - _SPARE} digits in column {name!r} of {place}, got {_type_name(kind)}. "
                 "Spark rounds such decimals silently if options= has a locale or mode, or if they are inside a struct, array or map: "
                 f"declare DECIMAL({_DIGITS - _SPARE},{min(kind.scale, _DIGITS - _SPARE)}), or STRING."
             )
@@ -135,7 +135,7 @@ def _of_text(value: Column, kind: DecimalType) -> Column:
 
 
 def _error(field: StructField, value: Column, place: str) -> Column:
-    before = f"Expected {_told(field.dataType)} in column {field.name!r} of {place}, got "
+    before = f"Expected {_type_name(field.dataType)} in column {field.name!r} of {place}, got "
     after = (
         ": declare as many digits as there are, or STRING, in its schema=, because Spark would round; "
         'for numbers with commas, set a locale such as options={"locale": "de-DE"}.'
@@ -143,5 +143,5 @@ def _error(field: StructField, value: Column, place: str) -> Column:
     return F.raise_error(F.concat(F.lit(before), F.substring(value, 1, _SHOWN), F.lit(after)))
 
 
-def _told(kind: DataType) -> str:
+def _type_name(kind: DataType) -> str:
     return kind.simpleString().upper()

@@ -30,14 +30,24 @@ from steadyworker.exports.formats import Csv, Format, format_of
 from steadyworker.exports.manifest import Manifest, plain, timestamp, valid_unicode, versions
 from steadyworker.exports.spark.build import Build
 from steadyworker.exports.spark.groups import Groups
-from steadyworker.exports.spark.handle import Names
-from steadyworker.exports.spark.join import Join, Replaced
+from steadyworker.exports.spark.handle import SessionNames
+from steadyworker.exports.spark.join import Join, PartReplaced
 from steadyworker.exports.spark.pace import Pace, Ratio, note
 from steadyworker.exports.spark.params import to_param
-from steadyworker.exports.spark.protocol import Done, Failed, Lines, Part, Plan, Progress, Started, from_event, parts_of
+from steadyworker.exports.spark.protocol import (
+    ExportDone,
+    ExportFailed,
+    ExportPart,
+    ExportPlan,
+    ExportProgress,
+    ExportStarted,
+    Lines,
+    from_event,
+    parts_of,
+)
 from steadyworker.exports.spark.recast import Recast
 from steadyworker.exports.spark.tables import Table, source
-from steadyworker.exports.stage import StagingDir, Target, drop_incomplete
+from steadyworker.exports.stage import ExportTarget, StagingDir, drop_incomplete
 from steadyworker.exports.totals import Totals
 from steadyworker.text.redaction import redact
 
@@ -105,15 +115,17 @@ class SparkExport:
             ExportError: Spark failed, or a table does not exist; the message has Spark's error.
             Interrupt: The run must end; Spark's job is cancelled, too.
         """
-        chosen = format_of(Target.of(to), format)
+        chosen = format_of(ExportTarget.of(to), format)
         return publish(
             services,
             to,
-            lambda target, stage: _Run(self, services, chosen, dict(totals or {}), tuple(by), target, stage).write(),
+            lambda target, stage: _SparkRun(
+                self, services, chosen, dict(totals or {}), tuple(by), target, stage
+            ).write(),
             if_exists=if_exists,
         )
 
-    def plan(self, lines: Lines, sums: Sequence[str], parts: Path) -> Plan:
+    def plan(self, lines: Lines, sums: Sequence[str], parts: Path) -> ExportPlan:
         """
         Return the plan for the host.
 
@@ -122,7 +134,7 @@ class SparkExport:
                 or a text has a lone surrogate.
             ExportError: A table does not exist.
         """
-        plan = Plan(
+        plan = ExportPlan(
             query=self.text,
             build=isinstance(self.query, Build),
             tables={name: source(name, table) for name, table in self.tables.items()},
@@ -137,7 +149,7 @@ class SparkExport:
         return plan
 
 
-class _Run:
+class _SparkRun:
     """One run of one export, in its stage."""
 
     def __init__(
@@ -147,7 +159,7 @@ class _Run:
         form: Format,
         totals: Mapping[str, str],
         by: Sequence[str],
-        target: Target,
+        target: ExportTarget,
         stage: StagingDir,
     ) -> None:
         self._export, self._services, self._form, self._sums, self._by = export, services, form, totals, by
@@ -159,7 +171,7 @@ class _Run:
         self._tasks = (0, 0)
         self._note = ""
         self._pace = Pace(Ratio())
-        self._started = Started("", ())
+        self._started = ExportStarted("", ())
 
     def write(self) -> Manifest:
         """Write `stage.data`, durably, and return its manifest."""
@@ -169,29 +181,29 @@ class _Run:
         parts = self._stage.path / "parts"
         manifest, spark = None, began
         plan = self._export.plan(lines, tuple(self._sums), parts)
-        names = Names(self._services)
+        names = SessionNames(self._services)
         request = msgspec.to_builtins(msgspec.structs.replace(plan, session=names.own, earlier=names.earlier))
         with ExitStack() as opened:
             events = opened.enter_context(closing(self._services.call(SERVICE, request)))  # type: ignore[type-var]
             opened.callback(self._close)
-            for said in events:
-                match from_event(said):
-                    case Started() as started:
+            for event in events:
+                match from_event(event):
+                    case ExportStarted() as started:
                         self._started = started
                         names.began(started.where)
-                        _drop(parts, started.job, said.get("submissions", 1))
+                        _drop(parts, started.job, event.get("submissions", 1))
                         self._begin(started.columns)
-                    case Progress() as moved:
+                    case ExportProgress() as moved:
                         self._progress(moved)
-                    case Part(index=index, path=path, bytes=size):
+                    case ExportPart(index=index, path=path, bytes=size):
                         self._add(index, path, size)
-                    case Failed(kind=kind, text=text):
+                    case ExportFailed(kind=kind, text=text):
                         self._stage.remove()
                         failure = ExportRejected if kind == "rejected" else ExportError
                         raise failure(f"Spark did not make the export ({kind}): {redact(text)}")
-                    case Done() as done:
+                    case ExportDone() as done:
                         spark = self._clock.monotonic()
-                        manifest = self._finish(done, said)
+                        manifest = self._finish(done, event)
         if manifest is None:
             raise ExportError("Expected the result of Spark's job, got none: the next run repeats the export.")
         shutil.rmtree(parts, ignore_errors=True)
@@ -222,7 +234,7 @@ class _Run:
         if self._join is not None:
             self._join.close()
 
-    def _progress(self, moved: Progress) -> None:
+    def _progress(self, moved: ExportProgress) -> None:
         """Report progress in Spark; if Spark counts no rows, report the rows joined so far instead."""
         known = moved.rows is not None
         self._tasks = moved.done, moved.total
@@ -235,7 +247,7 @@ class _Run:
     def _add(self, index: int, path: str | None, size: int) -> None:
         try:
             self._joined().offer(index, path, size)
-        except Replaced:
+        except PartReplaced:
             self._begin(self._columns)  # `finish` joins all parts again when Spark is done
         self._pace.writing(self._clock.monotonic(), self._joined().rows)
 
@@ -251,7 +263,7 @@ class _Run:
             )
         return self._join
 
-    def _finish(self, done: Done, said: Mapping[str, Any]) -> Manifest:
+    def _finish(self, done: ExportDone, event: Mapping[str, Any]) -> Manifest:
         join = self._joined()
         join.finish(done.parts)
         if done.rows not in (None, join.rows):
@@ -276,7 +288,7 @@ class _Run:
             sha256=join.sha256,
             format=self._form.options(),
             versions=versions(*(["pyarrow"] if self._form.name == "parquet" else []))
-            | said.get("versions", {})
+            | event.get("versions", {})
             | self._started.versions,
             created_at=timestamp(self._clock),
         )

@@ -37,7 +37,7 @@ class Handle(msgspec.Struct, frozen=True, kw_only=True):
     where: dict[str, str] = {}
 
 
-class Names:
+class SessionNames:
     """The session name of a run, stored before the run calls Spark, and the names of the runs before it."""
 
     def __init__(self, services: Services) -> None:

@@ -29,11 +29,11 @@ from steadyworker.exports.spark.protocol import (
     Cancel,
     Connect,
     Fatal,
+    HostPong,
+    HostReady,
     Message,
-    Ping,
-    Pong,
-    Ready,
-    Run,
+    PingHost,
+    RunExport,
     decode_command,
     encode,
 )
@@ -87,7 +87,7 @@ def die_with(parent: int) -> None:
         die()
 
 
-class Wire:
+class HostWire:
     """The host's side of the protocol: commands from stdin, and events to stdout, both on descriptors of their own."""
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ def main() -> None:
         signal.signal(other, signal.SIG_IGN)
     die_with(int(sys.argv[1]))
     os.nice(_NICE)
-    wire = Wire()
+    wire = HostWire()
     try:
         engine = _engine(wire, sys.argv[2:])
         engine.warm_up(Path(tempfile.gettempdir(), "warm-up"))
@@ -132,14 +132,14 @@ def main() -> None:
     stopping = threading.Event()
     threading.Thread(target=_answer, args=(engine, wire, pings), name="ping", daemon=True).start()
     threading.Thread(target=_outlive, args=(engine, stopping), name="outlive", daemon=True).start()
-    wire.send(Ready(os.getpid(), dict(engine.versions)))
+    wire.send(HostReady(os.getpid(), dict(engine.versions)))
     for line in wire.commands:
         match decode_command(line):
-            case Run() as run:
+            case RunExport() as run:
                 engine.run(run)
             case Cancel(job):
                 engine.cancel(job)
-            case Ping(number):
+            case PingHost(number):
                 pings.put(number)
             case _:
                 stopping.set()
@@ -148,7 +148,7 @@ def main() -> None:
     leave()
 
 
-def _engine(wire: Wire, kind: list[str]) -> Backend:
+def _engine(wire: HostWire, kind: list[str]) -> Backend:
     """Return the engine for the arguments of this process."""
     if kind != ["connect"]:
         return Engine(wire.send, die)
@@ -162,12 +162,12 @@ def _engine(wire: Wire, kind: list[str]) -> Backend:
     return ConnectEngine(wire.send, lost, command)
 
 
-def _answer(engine: Backend, wire: Wire, pings: queue.SimpleQueue[int]) -> None:
+def _answer(engine: Backend, wire: HostWire, pings: queue.SimpleQueue[int]) -> None:
     """Reply to each ping after a round trip to Spark."""
     while True:
         number = pings.get()
         if engine.alive():
-            wire.send(Pong(number))
+            wire.send(HostPong(number))
 
 
 def _outlive(engine: Backend, stopping: threading.Event) -> None:

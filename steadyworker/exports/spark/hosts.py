@@ -11,7 +11,17 @@ from typing import Any
 import msgspec
 
 from steadyworker.exports.spark.process import HostProcess
-from steadyworker.exports.spark.protocol import Cancel, Database, Done, Failed, Ping, Plan, Run, as_event, parts_of
+from steadyworker.exports.spark.protocol import (
+    Cancel,
+    Database,
+    ExportDone,
+    ExportFailed,
+    ExportPlan,
+    PingHost,
+    RunExport,
+    as_event,
+    parts_of,
+)
 from steadyworker.exports.spark.settings import SparkSettings
 
 Emit = Callable[[Mapping[str, Any]], None]
@@ -30,8 +40,8 @@ class Patience:
     Attributes:
         within: Seconds in which the host must finish the step, or use processor time.
         began: The monotonic time at which the step began.
-        due: The monotonic time of the next look.
-        cpu: The host's processor time at the last look.
+        due: The monotonic time of the next check.
+        cpu: The host's processor time at the last check.
     """
 
     within: float
@@ -45,7 +55,7 @@ class Patience:
         return cls(within, now, now + within, cpu)
 
     def over(self, now: float, cpu: Callable[[], float]) -> bool:
-        """Return whether the limit has passed; otherwise set the time of the next look."""
+        """Return whether the limit has passed; otherwise set the time of the next check."""
         if now < self.due:
             return False
         used, last = cpu(), self.began + _LONGEST * self.within
@@ -75,14 +85,14 @@ class Call:
     """
 
     job: str
-    plan: Plan
+    plan: ExportPlan
     emit: Emit
     submissions: int = 0
     deaths: int = 0
     suspect: bool = False
     cancelled: bool = False
     stuck: str = ""
-    left: list[tuple[str, Host]] = field(default_factory=list)
+    left: list[tuple[str, SparkHost]] = field(default_factory=list)
     kill_at: float | None = None
 
     @property
@@ -90,23 +100,23 @@ class Call:
         """The folder of the submission that runs."""
         return parts_of(self.plan.parts, self.job, self.submissions)
 
-    def rename(self, host: Host) -> None:
+    def rename(self, host: SparkHost) -> None:
         """Give the stuck call a new session name, because this host can need minutes to end the old session."""
         self.left.append((self.plan.session, host))
         fresh = str(uuid.uuid5(uuid.NAMESPACE_OID, self.plan.session))
         self.plan = msgspec.structs.replace(self.plan, session=fresh)
 
-    def end(self, event: Done | Failed, versions: Mapping[str, str] | None = None) -> None:
+    def end(self, event: ExportDone | ExportFailed, versions: Mapping[str, str] | None = None) -> None:
         """Emit the last event."""
         self.emit(as_event(event, submissions=self.submissions, versions=dict(versions or {})))
 
     def fail(self, kind: str, text: str) -> None:
         """Emit a failure as the last event."""
-        self.end(Failed(self.job, kind, text))
+        self.end(ExportFailed(self.job, kind, text))
 
 
 @dataclass(eq=False, slots=True)
-class Host:
+class SparkHost:
     """
     One host and its calls; all times are monotonic.
 
@@ -139,7 +149,7 @@ class Host:
     left: dict[str, Path] = field(default_factory=dict)
     problem: str = ""
 
-    def takes(self, call: Call) -> bool:
+    def accepts(self, call: Call) -> bool:
         """Return whether this call can run here; a suspect call runs alone."""
         company = call.suspect or any(other.suspect for other in self.calls.values())
         return not self.retiring and not (self.calls and company)
@@ -167,7 +177,7 @@ class Host:
         plan = msgspec.structs.replace(call.plan, parts=str(call.parts), earlier=(*call.plan.earlier, *left))
         # A database can take as long as `statement_timeout` before its first row.
         silent = [table.statement_timeout for table in plan.tables.values() if isinstance(table, Database)]
-        self.process.send(Run(call.job, plan, max(self.settings.stuck_after, *silent, 0.0), len(call.left)))
+        self.process.send(RunExport(call.job, plan, max(self.settings.stuck_after, *silent, 0.0), len(call.left)))
 
     def cancel(self, call: Call, now: float) -> None:
         """Ask the host to end a call."""
@@ -249,7 +259,7 @@ class Host:
         if self.asked is None:
             if now - self.answered_at >= self.settings.ping_every:
                 self.asked = self._patience(within, now)
-                self.process.send(Ping(self.begun))
+                self.process.send(PingHost(self.begun))
         elif now >= self.asked.due + _LATE:  # this process stood still: a paused container, a suspended machine
             self.asked = self._patience(within, now)
         elif self.asked.over(now, self._cpu):

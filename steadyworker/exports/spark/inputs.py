@@ -5,7 +5,7 @@ A check of the tables that the user named is not enough.
 The query itself can name a path (``SELECT * FROM parquet.`/lake/t` ``), and so can a function of `Build`, or a table of a catalog.
 Spark's own `inputFiles()` is not enough either.
 It leaves out subqueries and cached frames, and for a right read of a Delta table it lists files of the table's folder, too.
-So this module looks at the leaves of the analysed plan, or at Spark's text of the plan where no plan is here (Spark Connect).
+So this module reads the leaves of the analysed plan, or Spark's text of the plan where no plan is here (Spark Connect).
 
 | leaf | what reads it |
 |---|---|
@@ -36,7 +36,7 @@ _ICEBERG = "org.apache.iceberg.spark.source.SparkTable"
 _LENGTH = "spark.sql.maxMetadataStringLength"  # Spark cuts longer lists of paths
 _LOCATION = re.compile(r"Location: (?:InMemoryFileIndex|CatalogFileIndex)\(\d+ paths\)\[(.*?)\], PartitionFilters: \[")
 _NEXT = re.compile(r", (?=[A-Za-z][A-Za-z0-9+.-]*:/)")  # between two paths; a path can have a comma and a space, too
-_EACH = 100  # paths of one relation that are looked at one by one; of more, only the folders are
+_EACH = 100  # paths of one relation that are checked one by one; of more, only the folders are
 
 
 class Inputs:
@@ -57,13 +57,13 @@ class Inputs:
 
         If a table has got another snapshot since the query was analysed, the description names both.
         """
-        said = []
+        found = []
         for name, table, first in self._tables:
             table.table().refresh()
             last = _current(table)
-            told = first if table.snapshotId() is not None or first == last else f"{first}, or a later one up to {last}"
-            said.append(f"iceberg {name} {told}")
-        return "; ".join(dict.fromkeys(said)) or None
+            read = first if table.snapshotId() is not None or first == last else f"{first}, or a later one up to {last}"
+            found.append(f"iceberg {name} {read}")
+        return "; ".join(dict.fromkeys(found)) or None
 
     def refuse_lakes(self, session: SparkSession, *, here: bool) -> None:
         """

@@ -84,7 +84,7 @@ def _java_at(home: Path) -> Java | None:
         text = (home / "release").read_text(encoding="utf-8")
     if not _VERSION.search(text):
         with suppress(OSError, subprocess.TimeoutExpired):
-            said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=30)
-            text = said.stderr
+            result = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=30)
+            text = result.stderr
     match = _VERSION.search(text)
     return Java(home, match[1]) if match else None

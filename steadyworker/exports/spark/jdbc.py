@@ -59,9 +59,9 @@ class Jdbc:
             One line end at the end of the file is ignored.
         schema: Columns and types that differ from the driver's, as in Spark's DDL: `"amount DECIMAL(20,4)"`.
             The export refuses a value with more digits after the point than its column has, and never rounds it.
-            If the database's own types allow such values, one extra pass looks for them.
+            If the database's own types allow such values, one extra pass searches for them.
             The export refuses an infinite date or timestamp of PostgreSQL, unless its column is read as `STRING`.
-            One extra pass looks for infinite values.
+            One extra pass searches for infinite values.
         fetch_rows: The number of rows that the database returns at a time.
         statement_timeout: The time limit of one response of the database in seconds: the first or the next rows of a range.
             The export is not stuck before this time has passed without progress.

@@ -5,7 +5,7 @@ A part is joined when Spark reports its task as complete and all parts before it
 After the last part, the join checks all sizes again, because the joined parts must be the final parts.
 Rows are counted in the file's bytes, so that the manifest describes the file itself, not Spark's report.
 Bytes that are not UTF-8 end the join: Spark passes such bytes on from Parquet and from casts.
-For CSV, `reading.py` itself looks for such bytes.
+For CSV, `reading.py` itself searches for such bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from steadyworker.exports.parquet import Out
 _PIECE = 1 << 20
 
 
-class Replaced(ExportError):
+class PartReplaced(ExportError):
     """A part has changed since its task ended, because Spark lost the task's executor and ran the task again."""
 
 
@@ -74,7 +74,7 @@ class Join:
         body: Callable[[Out, Callable[[], None]], Body] | None = None,
     ) -> None:
         self._out = HashedFile(path)
-        self._body: Body = body(self._out, moved) if body else Text(self._out, head, moved, form or Csv())
+        self._body: Body = body(self._out, moved) if body else TextBody(self._out, head, moved, form or Csv())
         self._joined = joined
         self._waiting: dict[int, tuple[Path | None, int]] = {}
         self._sizes: dict[int, int] = {}
@@ -100,7 +100,7 @@ class Join:
         Join the part of a complete task, after all parts before it; a task without rows has no part.
 
         Raises:
-            Replaced: A part has another size than reported, so the file is invalid.
+            PartReplaced: A part has another size than reported, so the file is invalid.
             ExportRejected: The text of a part is not UTF-8.
         """
         self._waiting[index] = (Path(path) if path else None, size)
@@ -115,7 +115,7 @@ class Join:
         Join the remaining parts of all tasks, and return when the file is durable.
 
         Raises:
-            Replaced: A part has another size than when it was joined, or a reported part is missing.
+            PartReplaced: A part has another size than when it was joined, or a reported part is missing.
         """
         there = {index: (Path(path), size) for index, path, size in parts}
         for index, size in self._sizes.items():
@@ -159,7 +159,7 @@ class Join:
         self.close()
 
 
-class Text:
+class TextBody:
     """Parts that are joined byte by byte."""
 
     def __init__(self, out: Out, head: bytes, moved: Callable[[], None], form: Format) -> None:
@@ -229,6 +229,6 @@ class LineCount:
 
 def _expect(index: int, size: int, got: int) -> None:
     if got != size:
-        raise Replaced(
+        raise PartReplaced(
             f"Expected part {index} to have {size} bytes, as when its task ended, got {got}: it was changed meanwhile."
         )

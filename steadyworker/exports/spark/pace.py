@@ -27,7 +27,7 @@ _STARTED = 3  # counts after which the time before the first one is ignored, bec
 _TRIED = 0.3  # share of the rows that must be written before only the writing speed counts
 _SLOWER = 5.0  # times the slowest task that has ended: until then a task is slow, not stuck
 _LONGEST = 5  # times the least limit: for so long after its last progress, a job is not stuck if tasks compute
-_LATE = 5.0  # seconds between two looks; after a longer pause, this process itself stood still
+_LATE = 5.0  # seconds between two polls; after a longer pause, this process itself stood still
 _MINUTES, _HOURS = 90.0, 5400.0  # seconds from which the remaining time is shown in minutes, or in hours
 _LEARNT = 2.0  # seconds in each phase; a shorter export does not change the ratio
 
@@ -45,7 +45,7 @@ class Ratio:
 
 
 @dataclass(slots=True)
-class _Phase:
+class _SparkPhase:
     """The growth of one count over time."""
 
     began: float
@@ -91,28 +91,28 @@ class Pace:
     def __init__(self, ratio: Ratio) -> None:
         self._ratio = ratio
         self._stage, self._since, self._began, self._fresh = -1, 0.0, 0.0, True
-        self._sorting: _Phase | None = None
-        self._writing: _Phase | None = None
+        self._sorting: _SparkPhase | None = None
+        self._writing: _SparkPhase | None = None
         self._rows = 0.0
         self._tasks = (0, 0)
 
     def sorting(self, now: float, stage: int, tasks: tuple[int, int], rows: int) -> None:
         """Record that a stage has sent `rows` rows to a sort or a join, and has ended `tasks` (done, total)."""
         if stage != self._stage:
-            # The stage began at the end of the stage before it, even if the first look at it was later.
+            # The stage began at the end of the stage before it, even if the first poll of it was later.
             self._stage, self._began = stage, now if self._stage < 0 else self._since
             self._fresh = True
         self._since = now
         if rows and tasks[0]:  # 0 in the writing stage, which looks like a sort until its first part exists
             if self._fresh or self._sorting is None:
-                self._sorting, self._fresh = _Phase(self._began), False
+                self._sorting, self._fresh = _SparkPhase(self._began), False
             self._sorting.saw(now, rows)
             self._tasks, self._rows = tasks, rows * tasks[1] / tasks[0]
 
     def writing(self, now: float, rows: int) -> None:
         """Record the number of rows in parts."""
         if self._writing is None:
-            self._writing = _Phase(self._sorting.last if self._sorting else now)
+            self._writing = _SparkPhase(self._sorting.last if self._sorting else now)
         self._writing.saw(now, rows)
 
     def ended(self, now: float) -> None:
@@ -142,7 +142,7 @@ class Pace:
             return max(0.0, sorting + self._rows * guess - (now - self._sorting.last))
         tried = max(0.0, _TRIED * self._rows - self._writing.count)
         if tried and not guess:
-            return None  # the sort ended before the first look at it
+            return None  # the sort ended before the first poll of it
         rows, seconds = self._writing.window if self._writing.seen else (0.0, 0.0)
         cost = (seconds + tried * guess) / (rows + tried) if rows + tried else 0.0
         return max(0.0, (self._rows - self._writing.count) * cost - (now - self._writing.last))
@@ -162,7 +162,7 @@ class Stillness:
 
     def __init__(self, now: float, least: float) -> None:
         self._since = self._moved = now
-        self._least, self._looked = least, now
+        self._least, self._checked = least, now
         self._token: Hashable = None
         self.longest = 0.0
 
@@ -170,10 +170,10 @@ class Stillness:
         """
         Compare a token of the job's counters with the last token; return whether it has changed.
 
-        A time without looks counts as at most 5 s.
+        A time without polls counts as at most 5 s.
         """
-        paused = max(0.0, now - self._looked - _LATE)
-        self._since, self._moved, self._looked = self._since + paused, self._moved + paused, now
+        paused = max(0.0, now - self._checked - _LATE)
+        self._since, self._moved, self._checked = self._since + paused, self._moved + paused, now
         moved = token != self._token
         if moved:
             self.longest = max(self.longest, now - self._since)
@@ -200,16 +200,16 @@ class Stillness:
 
 def note(rows: int | None, rate: float | None, left: float | None) -> str:
     """Return the known facts as a note for a progress bar: `1,200,000 rows written, 84,000 rows/s, about 2 min left`."""
-    told = [] if rows is None else [f"{rows:,} rows written"]
+    facts = [] if rows is None else [f"{rows:,} rows written"]
     if rate:
-        told.append(f"{_rounded(rate):,} rows/s")
+        facts.append(f"{_rounded(rate):,} rows/s")
     if left is not None:
-        told.append(f"about {_length(left)} left")
-    return ", ".join(told)
+        facts.append(f"about {_length(left)} left")
+    return ", ".join(facts)
 
 
 def _rounded(value: float) -> int:
-    """Return the number rounded to two digits, because more digits would change at each look."""
+    """Return the number rounded to two digits, because more digits would change at each poll."""
     whole = max(1, round(value))
     return round(whole, 2 - len(str(whole)))
 

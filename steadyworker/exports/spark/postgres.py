@@ -166,8 +166,8 @@ class Postgres:
                 numbers[column] = after, f"max({number}::text) FILTER (WHERE {number} <> round({number}, {after}))"
         if not numbers:
             return
-        looks = ", ".join(look for _, look in numbers.values())
-        ((*found,),) = self._rows(f"SELECT {looks} FROM {source.relation}")  # noqa: S608 - the user's own SQL
+        checks = ", ".join(check for _, check in numbers.values())
+        ((*found,),) = self._rows(f"SELECT {checks} FROM {source.relation}")  # noqa: S608 - the user's own SQL
         for (column, (after, _)), got in zip(numbers.items(), found, strict=True):
             if got is not None:
                 needs = len(got.partition(".")[2])
@@ -202,7 +202,7 @@ class Postgres:
     def _relation(self, source: Database) -> str:
         """Return the table with each `real` as PostgreSQL shows it, because Spark reads 0.1 as 0.10000000149011612."""
         columns = self._columns(source.relation)
-        short = {name for name, kind, *_ in columns if kind == "float4" and not says(source.schema, name)}
+        short = {name for name, kind, *_ in columns if kind == "float4" and not declares(source.schema, name)}
         if not short:
             return source.relation
         chosen = (
@@ -215,12 +215,12 @@ class Postgres:
         dates = {
             column: (_HAS_INFINITE if kind.startswith("_") else "NOT isfinite({c})").format(c=_quoted(column))
             for column, kind, *_ in self._columns(source.relation)
-            if kind.removeprefix("_") in _DATES and not says(source.schema, column, "(?:STRING|VARCHAR)")
+            if kind.removeprefix("_") in _DATES and not declares(source.schema, column, "(?:STRING|VARCHAR)")
         }
         if not dates:
             return
-        looks = ", ".join(f"bool_or({look})" for look in dates.values())
-        ((*found,),) = self._rows(f"SELECT {looks} FROM {source.relation}")  # noqa: S608 - the user's own SQL
+        checks = ", ".join(f"bool_or({check})" for check in dates.values())
+        ((*found,),) = self._rows(f"SELECT {checks} FROM {source.relation}")  # noqa: S608 - the user's own SQL
         infinite = [column for column, answer in zip(dates, found, strict=True) if answer == "t"]
         if infinite:
             column = _quoted(infinite[0])
@@ -239,7 +239,7 @@ class Postgres:
             if element == "numeric" and not precision:
                 why = "without a precision Spark would round it to 18 places"
             remedy, enough = ("DECIMAL(20,4)", "") if kind == element else ("STRING", "STRING")  # `check` sees no array
-            if why and not says(source.schema, column, enough):
+            if why and not declares(source.schema, column, enough):
                 raise ExportRejected(
                     f"Expected columns that Spark reads as they are in table {name!r}, got {column!r}, {kind}: {why}. "
                     f'Declare the type, Jdbc(schema="{column} {remedy}"), or cast it in a query, Jdbc(url, "SELECT …").'
@@ -284,8 +284,8 @@ class Postgres:
 
     def _expected(self, relation: str) -> tuple[int, int]:
         """Return the number of rows and the bytes of a row, as the database's planner estimates them."""
-        told = self._rows(f"EXPLAIN (FORMAT JSON) SELECT * FROM {relation}")  # noqa: S608
-        plan = json.loads("".join(row[0] or "" for row in told))[0]["Plan"]
+        rows = self._rows(f"EXPLAIN (FORMAT JSON) SELECT * FROM {relation}")  # noqa: S608
+        plan = json.loads("".join(row[0] or "" for row in rows))[0]["Plan"]
         return int(plan["Plan Rows"]), int(plan["Plan Width"])
 
     def _connect(self) -> Any:
@@ -314,7 +314,7 @@ class Postgres:
             statement.close()
 
 
-def says(schema: str | None, column: str, kind: str = "") -> bool:
+def declares(schema: str | None, column: str, kind: str = "") -> bool:
     """Return whether a schema in DDL has a column of this name and type; without `kind`, of any type."""
     return re.search(rf"(?:^|,)\s*`?{re.escape(column)}`?\s+{kind}", schema or "", re.IGNORECASE) is not None
 

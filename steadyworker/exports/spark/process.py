@@ -29,7 +29,7 @@ from pathlib import Path
 import msgspec
 
 from steadyworker.exports.spark.java import Java
-from steadyworker.exports.spark.protocol import Command, Message, Stop, decode_message, encode
+from steadyworker.exports.spark.protocol import Command, Message, StopHost, decode_message, encode
 from steadyworker.exports.spark.settings import PROPERTIES, SparkSettings
 from steadyworker.system.interpreter import command
 from steadyworker.system.private import make_private_folder
@@ -145,7 +145,7 @@ class HostProcess:
 
     def stop(self) -> None:
         """Ask the host to end normally; `sink` gets None when the host is gone."""
-        self.send(Stop())
+        self.send(StopHost())
 
     def log_tail(self) -> str:
         """

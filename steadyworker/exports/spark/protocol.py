@@ -29,7 +29,7 @@ from steadyworker.exports.spark.params import Param
 from steadyworker.text.plain_text import as_unicode_data
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True, tag="files", tag_field="kind"):
+class FileSource(msgspec.Struct, frozen=True, kw_only=True, tag="files", tag_field="kind"):
     """A table of files: their path, and the options to read them (`tables.py` explains)."""
 
     path: str
@@ -84,7 +84,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     zone: str = UTC
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
     One export.
 
@@ -105,7 +105,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     query: str
     build: bool = False
-    tables: dict[str, Source | Database]
+    tables: dict[str, FileSource | Database]
     params: dict[str, Param] = {}
     order_by: tuple[str, ...]
     sums: tuple[str, ...] = ()
@@ -132,7 +132,7 @@ class Connect(msgspec.Struct, frozen=True, tag="connect", tag_field="type"):
     within: float
 
 
-class Run(msgspec.Struct, frozen=True, tag="run", tag_field="type"):
+class RunExport(msgspec.Struct, frozen=True, tag="run", tag_field="type"):
     """
     The order to begin a job.
 
@@ -142,7 +142,7 @@ class Run(msgspec.Struct, frozen=True, tag="run", tag_field="type"):
     """
 
     job: str
-    plan: Plan
+    plan: ExportPlan
     stuck_after: float = 60.0
     stuck_before: int = 0
 
@@ -153,17 +153,17 @@ class Cancel(msgspec.Struct, frozen=True, tag="cancel", tag_field="type"):
     job: str
 
 
-class Ping(msgspec.Struct, frozen=True, tag="ping", tag_field="type"):
+class PingHost(msgspec.Struct, frozen=True, tag="ping", tag_field="type"):
     """A check whether Spark responds; the host replies with `pong`."""
 
     number: int
 
 
-class Stop(msgspec.Struct, frozen=True, tag="stop", tag_field="type"):
+class StopHost(msgspec.Struct, frozen=True, tag="stop", tag_field="type"):
     """The order to end normally."""
 
 
-class Ready(msgspec.Struct, frozen=True, tag="ready", tag_field="type"):
+class HostReady(msgspec.Struct, frozen=True, tag="ready", tag_field="type"):
     """The report that Spark has started."""
 
     pid: int
@@ -176,7 +176,7 @@ class Fatal(msgspec.Struct, frozen=True, tag="fatal", tag_field="type"):
     text: str
 
 
-class Started(msgspec.Struct, frozen=True, tag="started", tag_field="type"):
+class ExportStarted(msgspec.Struct, frozen=True, tag="started", tag_field="type"):
     """
     The report that Spark has analysed the query.
 
@@ -192,7 +192,7 @@ class Started(msgspec.Struct, frozen=True, tag="started", tag_field="type"):
     where: dict[str, str] = {}
 
 
-class Progress(msgspec.Struct, frozen=True, tag="progress", tag_field="type"):
+class ExportProgress(msgspec.Struct, frozen=True, tag="progress", tag_field="type"):
     """
     The progress of a job: a task, a row or a byte more.
 
@@ -223,7 +223,7 @@ class Stuck(msgspec.Struct, frozen=True, tag="stuck", tag_field="type"):
     text: str
 
 
-class Part(msgspec.Struct, frozen=True, tag="part", tag_field="type"):
+class ExportPart(msgspec.Struct, frozen=True, tag="part", tag_field="type"):
     """The report that the task with this index is complete; `path` is its file, or None if it had no rows."""
 
     job: str
@@ -232,7 +232,7 @@ class Part(msgspec.Struct, frozen=True, tag="part", tag_field="type"):
     bytes: int
 
 
-class Done(msgspec.Struct, frozen=True, tag="done", tag_field="type"):
+class ExportDone(msgspec.Struct, frozen=True, tag="done", tag_field="type"):
     """
     The report that all parts are written.
 
@@ -248,7 +248,7 @@ class Done(msgspec.Struct, frozen=True, tag="done", tag_field="type"):
     rows: int | None = None
 
 
-class Failed(msgspec.Struct, frozen=True, tag="failed", tag_field="type"):
+class ExportFailed(msgspec.Struct, frozen=True, tag="failed", tag_field="type"):
     """
     The report that the job did not succeed.
 
@@ -269,15 +269,15 @@ class Failed(msgspec.Struct, frozen=True, tag="failed", tag_field="type"):
     text: str
 
 
-class Pong(msgspec.Struct, frozen=True, tag="pong", tag_field="type"):
+class HostPong(msgspec.Struct, frozen=True, tag="pong", tag_field="type"):
     """The reply to `ping`, after Spark has responded."""
 
     number: int
 
 
-Command = Connect | Run | Cancel | Ping | Stop
-JobEvent = Started | Progress | Part | Done | Failed
-Message = Ready | Fatal | JobEvent | Stuck | Pong
+Command = Connect | RunExport | Cancel | PingHost | StopHost
+JobEvent = ExportStarted | ExportProgress | ExportPart | ExportDone | ExportFailed
+Message = HostReady | Fatal | JobEvent | Stuck | HostPong
 
 _COMMANDS: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
 _MESSAGES: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
@@ -309,7 +309,7 @@ def parts_of(folder: str | Path, job: str, submission: int) -> Path:
 
 def as_event(event: JobEvent, **more: Any) -> dict[str, Any]:
     """Return the event in the form for the child."""
-    return {**msgspec.to_builtins(event), "end": isinstance(event, Done | Failed), **more}
+    return {**msgspec.to_builtins(event), "end": isinstance(event, ExportDone | ExportFailed), **more}
 
 
 def from_event(event: Mapping[str, Any]) -> JobEvent:

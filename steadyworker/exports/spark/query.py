@@ -36,7 +36,16 @@ from steadyworker.exports.spark.databases import Databases
 from steadyworker.exports.spark.inputs import Inputs
 from steadyworker.exports.spark.lines import WHOLE, check, storable, written
 from steadyworker.exports.spark.params import from_param
-from steadyworker.exports.spark.protocol import Database, Done, Failed, JobEvent, Plan, Run, Source, Started
+from steadyworker.exports.spark.protocol import (
+    Database,
+    ExportDone,
+    ExportFailed,
+    ExportPlan,
+    ExportStarted,
+    FileSource,
+    JobEvent,
+    RunExport,
+)
 from steadyworker.exports.spark.reading import read
 from steadyworker.exports.spark.tasks import parts_in
 from steadyworker.text.plain_text import plain_text
@@ -99,13 +108,13 @@ def settle_in(session: SparkSession) -> SparkSession:
 
 def write(
     session: SparkSession,
-    run: Run,
+    run: RunExport,
     emit: Callable[[JobEvent], None],
     estimate: Callable[[DataFrame], Estimate],
     inputs: Callable[[DataFrame], Inputs],
     where: Mapping[str, str],
     databases: Databases | None = None,
-) -> Done:
+) -> ExportDone:
     """
     Make the parts; raise Spark's errors, and ExportRejected if the query does not fit an export.
 
@@ -139,7 +148,7 @@ def write(
     session.conf.set("spark.sql.shuffle.partitions", str(pieces))
     session.conf.set("spark.sql.execution.rangeExchange.sampleSizePerPartition", str(_sampled(pieces)))
     columns = tuple((field.name, field.dataType.simpleString()) for field in result.schema.fields)
-    emit(Started(run.job, columns, versions | (databases.versions if databases else {}), dict(where)))
+    emit(ExportStarted(run.job, columns, versions | (databases.versions if databases else {}), dict(where)))
     if expected.whole and not plan.build:  # one task reads and sorts, without a shuffle
         rows = result.coalesce(1).sortWithinPartitions(*map(sorting, order))
     else:
@@ -153,27 +162,27 @@ def write(
         written(rows, plan.lines).write.options(**WRITE).text(f"file://{plan.parts}")
     count = _count(counted)
     parts = _shared(Path(plan.parts))
-    snapshots = [said for said in (databases.snapshot if databases else None, reads.snapshot()) if said]
-    return Done(run.job, parts, "; ".join(snapshots) or None, count)
+    snapshots = [found for found in (databases.snapshot if databases else None, reads.snapshot()) if found]
+    return ExportDone(run.job, parts, "; ".join(snapshots) or None, count)
 
 
 def _count(counted: Observation) -> int | None:
     """
     Return the number of rows that Spark has passed to its writer.
 
-    Return None if Spark does not say it in time.
+    Return None if Spark does not report it in time.
     A Spark Connect server itself waits only 0.1 s for the count (`Observation.getOrEmpty`, Spark 4.1).
     """
-    said: list[int] = []
+    found: list[int] = []
 
     def ask() -> None:
         with suppress(Exception):  # the count is unknown: Spark's own job has succeeded
-            said.append(int(counted.get[_ROWS]))
+            found.append(int(counted.get[_ROWS]))
 
     thread = threading.Thread(target=ask, name="count", daemon=True)
     thread.start()
     thread.join(_COUNTED)
-    return said[0] if said else None
+    return found[0] if found else None
 
 
 def _shared(folder: Path) -> tuple[tuple[int, str, int], ...]:
@@ -195,8 +204,8 @@ def _shared(folder: Path) -> tuple[tuple[int, str, int], ...]:
     return parts
 
 
-def _read(session: SparkSession, name: str, source: Source | Database, databases: Databases | None) -> DataFrame:
-    if isinstance(source, Source):
+def _read(session: SparkSession, name: str, source: FileSource | Database, databases: Databases | None) -> DataFrame:
+    if isinstance(source, FileSource):
         return read(session, source)
     if databases is None:
         raise ExportRejected(
@@ -241,7 +250,7 @@ def failed(
     error: BaseException,
     words: Callable[[Exception], str] = first_line,
     redact: Callable[[str], str] = str,
-) -> Failed:
+) -> ExportFailed:
     """
     Return the last event of a job that ended with this error.
 
@@ -255,18 +264,18 @@ def failed(
     """
     try:
         if not isinstance(error, Exception):  # `sys.exit` in a user's `__str__`
-            return Failed(job, "job", plain_text(redact(repr(error))))
+            return ExportFailed(job, "job", plain_text(redact(repr(error))))
         text = str(error) if isinstance(error, ExportError) else words(error)
-        return Failed(job, kind_of(error), plain_text(redact(text)))
+        return ExportFailed(job, kind_of(error), plain_text(redact(text)))
     except BaseException:  # noqa: BLE001 - see above
-        return Failed(job, "job", "an error that cannot be printed")
+        return ExportFailed(job, "job", "an error that cannot be printed")
 
 
 def kind_of(error: Exception) -> str:
     """
-    Return the kind of `Failed` for this error (`protocol.py`).
+    Return the kind of `ExportFailed` for this error (`protocol.py`).
 
-    An error is `rejected` if each retry would meet it again, whoever has raised it.
+    An error is `rejected` if each retry would meet it again, whichever code has raised it.
     Spark's errors, those of PostgreSQL and their causes have the SQLSTATE of the SQL standard, whose first two characters are a class.
     """
     if isinstance(error, ExportRejected):
@@ -297,7 +306,7 @@ def _java(error: Exception) -> Any:
     return error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
 
 
-def _check(schema: StructType, plan: Plan) -> list[Key]:
+def _check(schema: StructType, plan: ExportPlan) -> list[Key]:
     """Return the columns to sort by; raise ExportRejected if the columns do not fit the plan."""
     names = schema.fieldNames()
     twice = sorted({name for name in names if names.count(name) > 1})

@@ -40,7 +40,7 @@ from pyspark.sql.types import DoubleType, StructType
 from steadyworker.errors import ExportRejected
 from steadyworker.exports.spark.exact import exact, holds
 from steadyworker.exports.spark.lines import VARIABLE, column
-from steadyworker.exports.spark.protocol import Source
+from steadyworker.exports.spark.protocol import FileSource
 
 _CSV = {
     "header": "true",
@@ -63,7 +63,7 @@ _PATTERN = re.compile(r"[\[\]{}*?\\]")  # escaped in paths, because Hadoop reads
 _BOOLEAN = r"^(true|false)$"
 
 
-def read(session: SparkSession, source: Source) -> DataFrame:
+def read(session: SparkSession, source: FileSource) -> DataFrame:
     """Return the table; raise Spark's errors for invalid files."""
     path = source.path if "://" in source.path else "file://" + _PATTERN.sub(r"\\\g<0>", source.path)
     match source.format:
@@ -87,7 +87,7 @@ def read(session: SparkSession, source: Source) -> DataFrame:
     return found
 
 
-def _json(session: SparkSession, source: Source, options: Mapping[str, str], path: str) -> DataFrame:
+def _json(session: SparkSession, source: FileSource, options: Mapping[str, str], path: str) -> DataFrame:
     """Return JSON Lines with inferred types; raise ExportRejected if Spark would read a number as a binary float."""
     decimals = {name.lower(): value.lower() for name, value in options.items()}["prefersdecimal"] == "true"
     try:
@@ -105,7 +105,9 @@ def _json(session: SparkSession, source: Source, options: Mapping[str, str], pat
     )
 
 
-def _declared(session: SparkSession, source: Source, schema: str, options: Mapping[str, str], path: str) -> DataFrame:
+def _declared(
+    session: SparkSession, source: FileSource, schema: str, options: Mapping[str, str], path: str
+) -> DataFrame:
     def load(schema: str | StructType) -> DataFrame:
         return session.read.format(source.format).options(**options).schema(schema).load(path)
 
@@ -113,11 +115,11 @@ def _declared(session: SparkSession, source: Source, schema: str, options: Mappi
     return load(schema) if source.format == "parquet" else exact(load, schema, options, source.path)
 
 
-def _csv(session: SparkSession, source: Source, path: str) -> DataFrame:
+def _csv(session: SparkSession, source: FileSource, path: str) -> DataFrame:
     options = {**_CSV, **source.options}
-    said = bool({"encoding", "charset"} & {name.lower() for name in source.options})
+    declared = bool({"encoding", "charset"} & {name.lower() for name in source.options})
     if source.schema:
-        if not said:
+        if not declared:
             _check_utf8(session, source, path)
         return _declared(session, source, source.schema, options, path)
     options = {**_CSV, "nullValue": _EMPTY, **source.options}
@@ -127,9 +129,9 @@ def _csv(session: SparkSession, source: Source, path: str) -> DataFrame:
     texts = [name for name, kind in text.dtypes if kind == "string"]  # a partition column has a type already
     if not texts:
         return text
-    looks = [_look(number, name) for number, name in enumerate(texts)]
-    found = text.agg(*looks, F.coalesce(F.bool_or(_replaced(texts)), F.lit(False)).alias("replaced")).head()  # noqa: FBT003 - SQL's false
-    if not said and (found is None or found["replaced"] or any(_REPLACED in name for name in text.columns)):
+    counts = [_counts(number, name) for number, name in enumerate(texts)]
+    found = text.agg(*counts, F.coalesce(F.bool_or(_replaced(texts)), F.lit(False)).alias("replaced")).head()  # noqa: FBT003 - SQL's false
+    if not declared and (found is None or found["replaced"] or any(_REPLACED in name for name in text.columns)):
         _check_utf8(session, source, path)
     kinds = {name: kind for number, name in enumerate(texts) if found and (kind := _kind(found[number]))}
     return text.select(
@@ -137,7 +139,7 @@ def _csv(session: SparkSession, source: Source, path: str) -> DataFrame:
     )
 
 
-def _check_utf8(session: SparkSession, source: Source, path: str) -> None:
+def _check_utf8(session: SparkSession, source: FileSource, path: str) -> None:
     """Raise ExportRejected for bytes that are not UTF-8; Spark's text reader passes them on unchanged."""
     lines = session.read.format("text").options(**source.options).load(path)
     if lines.where(~F.is_valid_utf8(lines[lines.columns[0]])).limit(1).count():
@@ -157,7 +159,7 @@ def _filled(name: str) -> Column:
     return F.nullif(column(name), F.lit(""))
 
 
-def _look(number: int, name: str) -> Column:
+def _counts(number: int, name: str) -> Column:
     """Return the expression that counts a column's values by notation."""
     value = _filled(name)
     parts = F.split(F.ltrim(value, F.lit("-")), F.lit(r"\."))

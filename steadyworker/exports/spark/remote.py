@@ -5,7 +5,7 @@ The state of a job at a Spark Connect server, from the server's messages and fro
 |---|---|---|
 | tasks, done and in flight | the server's progress messages | every two seconds, if a task began or ended |
 | bytes of an incomplete part | the folder | while a task writes |
-| a complete part | the folder: committed by one `rename` (`query.py`) | when it is the same in two looks |
+| a complete part | the folder: committed by one `rename` (`query.py`) | when it is the same in two polls |
 | rows | the join, which counts them in each part | after the part is joined |
 
 The server reports nothing from inside a task that reads or sorts.
@@ -31,7 +31,7 @@ from pyspark.sql import DataFrame
 
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.exports.spark.pace import Pace, Ratio, Stillness
-from steadyworker.exports.spark.protocol import Run
+from steadyworker.exports.spark.protocol import RunExport
 from steadyworker.exports.spark.query import FEW, Estimate
 from steadyworker.exports.spark.tasks import index_of, size_of
 
@@ -42,7 +42,7 @@ _SIZE = re.compile(r"sizeInBytes=([\d.]+(?:E[+-]?\d+)?) ([KMGTPE]i)?B")
 _UNITS = {prefix: 1 << 10 * power for power, prefix in enumerate((None, "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))}
 
 
-class _Part(NamedTuple):
+class _RemotePart(NamedTuple):
     """A part's file; another file with the same name differs in at least one field."""
 
     path: str
@@ -51,19 +51,19 @@ class _Part(NamedTuple):
     modified: int
 
     @classmethod
-    def of(cls, path: str) -> _Part | None:
+    def of(cls, path: str) -> _RemotePart | None:
         """Return the file, or None if it cannot be opened; opening it makes a network file system ask its server."""
         try:
             with Path(path).open("rb") as file:
                 found = os.fstat(file.fileno())
-        except OSError:  # also an error of a network file system: the next look tries again
+        except OSError:  # also an error of a network file system: the next poll tries again
             return None
         return cls(path, found.st_size, found.st_ino, found.st_mtime_ns)
 
 
 class RemoteTasks:
     """
-    The tasks of one job; the client's thread calls `told`, and the job's watcher calls all other methods.
+    The tasks of one job; the client's thread calls `record`, and the job's watcher calls all other methods.
 
     Attributes:
         done: The number of complete tasks.
@@ -74,7 +74,7 @@ class RemoteTasks:
         ratio: The time for writing as a part of that for sorting, from the host's earlier exports.
     """
 
-    def __init__(self, run: Run, ratio: Ratio, clock: Clock | None = None) -> None:
+    def __init__(self, run: RunExport, ratio: Ratio, clock: Clock | None = None) -> None:
         self._parts, self._clock = Path(run.plan.parts), clock or SystemClock()
         self._pace = Pace(ratio)
         self._still = Stillness(self._clock.monotonic(), run.stuck_after * _UNSEEN * _AGAIN**run.stuck_before)
@@ -83,8 +83,8 @@ class RemoteTasks:
         self._ends: tuple[tuple[int, int], ...] = ()
         self._running = 0
         self._bytes = 0
-        self._fresh: dict[int, _Part] = {}
-        self._whole: dict[int, _Part] = {}
+        self._fresh: dict[int, _RemotePart] = {}
+        self._whole: dict[int, _RemotePart] = {}
         self._new: list[int] = []
         self._sorted, self._measured = -1, False
         self.done = self.total = 0
@@ -94,7 +94,7 @@ class RemoteTasks:
         """The seconds until all parts are written, or None while unknown."""
         return self._pace.left(self._clock.monotonic())
 
-    def told(self, stages: Iterable[Any], running: int) -> None:
+    def record(self, stages: Iterable[Any], running: int) -> None:
         """Record the server's stages; a stage without a complete task does not count, because the server can skip it."""
         known, found = dict(self._stages), list(stages)
         for stage in found:
@@ -105,7 +105,7 @@ class RemoteTasks:
         self._stages, self._running = known, running
         self._ends = tuple(sorted((stage.stage_id, stage.num_completed_tasks) for stage in found)) or self._ends
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Read the counts and the folder; return whether the job has made progress."""
         now, stages, running = self._clock.monotonic(), self._stages, self._running
         self.done = sum(done for done, _ in stages.values())
@@ -134,7 +134,7 @@ class RemoteTasks:
             self._measured = newest > min(stages)
             self._pace.sorting(now, newest, (done, of), _SHARES * done // of if self._measured else 0)
             return
-        if not self._measured:  # the sort began and ended between two looks
+        if not self._measured:  # the sort began and ended between two polls
             self._measured = True
             if done == of or done > written:
                 self._sorted = newest
@@ -144,7 +144,7 @@ class RemoteTasks:
 
     def complete(self) -> Iterator[tuple[int, str, int]]:
         """
-        Yield the index, file and size in bytes of each part that `look` has found complete since the last call.
+        Yield the index, file and size in bytes of each part that `poll` has found complete since the last call.
 
         A task without rows has no part, which is known only at the end of the job; later parts wait until then.
         """
@@ -153,9 +153,9 @@ class RemoteTasks:
             yield index, self._whole[index].path, self._whole[index].size
 
     def _list(self) -> None:
-        seen: dict[int, _Part] = {}
+        seen: dict[int, _RemotePart] = {}
         for index, path in self._listed():
-            if index not in self._whole and (part := _Part.of(path)) is not None:
+            if index not in self._whole and (part := _RemotePart.of(path)) is not None:
                 seen[index] = part
         whole = [index for index in sorted(seen) if self._fresh.get(index) == seen[index]]
         self._whole |= {index: seen.pop(index) for index in whole}
@@ -172,7 +172,7 @@ class RemoteTasks:
 
     def replaced(self) -> bool:
         """Return whether a part that was complete is another file now."""
-        return any(_Part.of(part.path) != part for part in self._whole.values())
+        return any(_RemotePart.of(part.path) != part for part in self._whole.values())
 
     def stuck(self) -> str:
         """Return a message if the job has been without progress for too long, else an empty text."""

@@ -36,17 +36,17 @@ import msgspec
 
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.errors import ConfigError
-from steadyworker.exports.spark.hosts import Call, Emit, Host, Patience
+from steadyworker.exports.spark.hosts import Call, Emit, Patience, SparkHost
 from steadyworker.exports.spark.process import HostProcess, reap_folders
 from steadyworker.exports.spark.protocol import (
-    Done,
-    Failed,
+    ExportDone,
+    ExportFailed,
+    ExportPlan,
     Fatal,
+    HostPong,
+    HostReady,
     JobEvent,
     Message,
-    Plan,
-    Pong,
-    Ready,
     Stuck,
     as_event,
 )
@@ -85,7 +85,7 @@ class SparkService:
         self._log = get_logger("steadyworker.spark")
         self._notes: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._waiting: deque[Call] = deque()
-        self._hosts: list[Host] = []
+        self._hosts: list[SparkHost] = []
         self._numbers = 0
         self._closed = self._stopped = False
         self._thread: threading.Thread | None = None
@@ -95,13 +95,13 @@ class SparkService:
 
     def open(self, request: Mapping[str, Any], uid: str, fence: int, emit: Emit) -> SparkCall:
         """
-        Begin an export: `request` is a `protocol.Plan`; each submission makes a folder inside its folder `parts`.
+        Begin an export: `request` is a `protocol.ExportPlan`; each submission makes a folder inside its folder `parts`.
 
         The service's thread calls `emit` with each event of `protocol`, in order; `emit` must not block.
         """
         with self._opening:
             self._numbers += 1
-            call = Call(f"{uid}-{fence}-{self._numbers}", msgspec.convert(dict(request), Plan), emit)
+            call = Call(f"{uid}-{fence}-{self._numbers}", msgspec.convert(dict(request), ExportPlan), emit)
             if self._closed:
                 call.fail(*_STOPPED)
                 return SparkCall(lambda: None)
@@ -204,7 +204,7 @@ class SparkService:
         """
         while self._waiting:
             call = self._waiting[0]
-            host = next((host for host in self._hosts if host.takes(call)), None)
+            host = next((host for host in self._hosts if host.accepts(call)), None)
             starting = any(not host.ready and not host.stopping for host in self._hosts)
             if host is None and not starting and len(self._hosts) < self._settings.max_hosts:
                 host = self._start()
@@ -213,74 +213,74 @@ class SparkService:
             self._waiting.popleft()
             host.submit(call)
 
-    def _start(self) -> Host | None:
+    def _start(self) -> SparkHost | None:
         """Return a new host; if no host can be started, fail every waiting call and return None."""
         try:
             environ = os.environ if self._environ is None else self._environ
             java = self._settings.java(environ)
-            process = HostProcess(self._settings, java, environ, self._heard)
+            process = HostProcess(self._settings, java, environ, self._receive)
         except (ConfigError, OSError) as error:
             for call in self._waiting:
                 call.fail("unavailable", str(error))
             self._waiting.clear()
             return None
         limit = Patience.of(self._settings.start_within, self._clock.monotonic(), 0.0)
-        host = Host(process, self._settings, limit)
+        host = SparkHost(process, self._settings, limit)
         self._hosts.append(host)
         self._log.info("spark_host_starting", pid=process.pid, master=self._settings.place, java=java and java.version)
         return host
 
-    def _heard(self, process: HostProcess, message: Message | None) -> None:
+    def _receive(self, process: HostProcess, message: Message | None) -> None:
         """Pass a host's message to the service's thread; called in the host's reader thread."""
-        self._notes.put(lambda: self._told(process, message))
+        self._notes.put(lambda: self._handle(process, message))
 
-    def _told(self, process: HostProcess, message: Message | None) -> None:
+    def _handle(self, process: HostProcess, message: Message | None) -> None:
         host = next(host for host in self._hosts if host.process is process)
         match message:
             case None:
                 self._gone(host)
-            case Ready():
+            case HostReady():
                 self._log.info("spark_host_ready", pid=process.pid, **message.versions)
                 host.became_ready(message.versions, self._clock.monotonic())
             case Fatal():
                 host.problem = message.text
-            case Pong():
+            case HostPong():
                 host.answered_at, host.asked = self._clock.monotonic(), None
             case Stuck():
                 self._stuck(host, message)
             case _:
                 self._relay(host, message)
 
-    def _relay(self, host: Host, event: JobEvent) -> None:
+    def _relay(self, host: SparkHost, event: JobEvent) -> None:
         call = host.calls.get(event.job)
         if call is None:
-            if isinstance(event, Done | Failed) and (parts := host.left.pop(event.job, None)) is not None:
+            if isinstance(event, ExportDone | ExportFailed) and (parts := host.left.pop(event.job, None)) is not None:
                 remove_empty(parts)
             return
-        if not isinstance(event, Done | Failed):
+        if not isinstance(event, ExportDone | ExportFailed):
             call.emit(as_event(event, submissions=call.submissions))
             return
         host.ended(call)
         if call.cancelled:  # the child has removed its stage, and Spark's last tasks have made folders of it again
             remove_empty(call.parts)
-        if isinstance(event, Failed) and call.stuck and not call.cancelled:
+        if isinstance(event, ExportFailed) and call.stuck and not call.cancelled:
             call.deaths += 1
             call.rename(host)
             self._again(call, "stuck", call.stuck)
         else:
             call.end(event, host.versions)
 
-    def _stuck(self, host: Host, message: Stuck) -> None:
+    def _stuck(self, host: SparkHost, message: Stuck) -> None:
         """Cancel a stuck call; its host is killed if the call does not end."""
         call = host.calls.get(message.job)
         if call is not None and not call.cancelled:
             call.stuck = message.text
             log = host.process.keep_log()
-            said = {"job": call.job, "pid": host.process.pid, "why": message.text, "log": str(log)}
-            self._log.warning("spark_job_stuck", **said, explain="spark.job-stuck")
+            fields = {"job": call.job, "pid": host.process.pid, "why": message.text, "log": str(log)}
+            self._log.warning("spark_job_stuck", **fields, explain="spark.job-stuck")
             host.cancel(call, self._clock.monotonic())
 
-    def _leave(self, host: Host, call: Call) -> None:
+    def _leave(self, host: SparkHost, call: Call) -> None:
         """End a cancelled call whose job has not ended in time, while other calls need its host."""
         self._log.info("spark_job_left", job=call.job, pid=host.process.pid, calls=len(host.calls))
         if call.cancelled:
@@ -298,7 +298,7 @@ class SparkService:
         else:
             self._waiting.appendleft(call)
 
-    def _gone(self, host: Host) -> None:
+    def _gone(self, host: SparkHost) -> None:
         """Remove a dead host; begin its calls again, or fail them if they have no resubmission left."""
         why = host.problem or "the host or its JVM ended by itself, or was killed"
         if not (host.ready and host.problem) and (last_words := host.process.log_tail()):
@@ -306,8 +306,8 @@ class SparkService:
         calls = list(host.calls.values())
         if calls or not host.stopping:
             log = host.process.keep_log()
-            said = {"pid": host.process.pid, "calls": len(calls), "why": why, "log": str(log)}
-            self._log.warning("spark_host_died", **said, explain="spark.host-died")
+            fields = {"pid": host.process.pid, "calls": len(calls), "why": why, "log": str(log)}
+            self._log.warning("spark_host_died", **fields, explain="spark.host-died")
         else:
             self._log.info("spark_host_ended", pid=host.process.pid)
         host.process.remove()

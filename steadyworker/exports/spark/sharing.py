@@ -1,5 +1,5 @@
 """
-Checks that Spark's executors share the folder of the parts: one task writes one row there, and the host looks for its file.
+Checks that Spark's executors share the folder of the parts: one task writes one row there, and the host searches for its file.
 
 Without this check, the missing parts would be noticed only at the end of the job.
 """
@@ -18,7 +18,7 @@ from steadyworker.exports.spark.query import WRITE
 from steadyworker.exports.spark.tasks import parts_in
 
 _PATIENCE = 5.0  # seconds; a network file system can list a new file late
-_LOOK = 0.1
+_POLL = 0.1
 
 
 def probe(session: SparkSession, parts: str) -> None:
@@ -39,6 +39,6 @@ def probe(session: SparkSession, parts: str) -> None:
                     f"Expected a folder that Spark's executors share with the worker process, got {folder.parent}: "
                     "a file that a task wrote there is not visible here. Export to a shared file system; the query has not begun."
                 )
-            time.sleep(_LOOK)
+            time.sleep(_POLL)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

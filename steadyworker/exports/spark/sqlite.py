@@ -26,7 +26,7 @@ from pyspark.sql.types import ByteType, DataType, DecimalType, IntegerType, Long
 from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.spark.drivers import DRIVERS
 from steadyworker.exports.spark.exact import places, rounded
-from steadyworker.exports.spark.postgres import says
+from steadyworker.exports.spark.postgres import declares
 from steadyworker.exports.spark.protocol import Database
 
 _PAGES = 4096  # pages of the copy between two checks for a cancel
@@ -177,7 +177,7 @@ class Sqlite:
         self._seen[name] = kinds_of
         types = [source.schema] if source.schema else []
         for column, seen in zip(columns, found, strict=True):
-            if says(source.schema, column):
+            if declares(source.schema, column):
                 continue
             kind = _kind(kinds_of[column], declared.get(column, ""))
             if kind is None:

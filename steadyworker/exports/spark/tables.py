@@ -13,7 +13,7 @@ from typing import Literal
 from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.lakes import check_files
 from steadyworker.exports.spark.jdbc import Jdbc
-from steadyworker.exports.spark.protocol import Database, Source
+from steadyworker.exports.spark.protocol import Database, FileSource
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PACKED = frozenset({".gz", ".bz2", ".zst", ".lz4", ".snappy", ".deflate"})
@@ -47,7 +47,7 @@ class Files:
 Table = str | os.PathLike[str] | Files | Jdbc
 
 
-def source(name: str, table: Table) -> Source | Database:
+def source(name: str, table: Table) -> FileSource | Database:
     """
     Return the table in the form for the host.
 
@@ -63,14 +63,14 @@ def source(name: str, table: Table) -> Source | Database:
     return table.database() if isinstance(table, Jdbc) else source_of(name, table)
 
 
-def source_of(name: str, table: str | os.PathLike[str] | Files) -> Source:
+def source_of(name: str, table: str | os.PathLike[str] | Files) -> FileSource:
     """Return the files in the form for the host; raise the same errors as `source`."""
     files = table if isinstance(table, Files) else Files(table)
     path = os.fspath(files.path)
     if "://" not in path:
         path = str(Path(path).resolve())
         check_files(path)  # the host checks a URL
-    return Source(
+    return FileSource(
         path=path,
         format=files.format or _format(name, path),
         schema=files.schema,

@@ -24,24 +24,24 @@ from steadyworker.exports.spark.live import Live
 from steadyworker.exports.spark.pace import Pace, Ratio, Stillness
 from steadyworker.exports.spark.planning import Planning
 
-_NEWEST = 250  # tasks in one look; fewer tasks end between two looks
-_LIVE = 1.0  # seconds between two looks inside tasks; no such looks while tasks end
+_NEWEST = 250  # tasks in one poll; fewer tasks end between two polls
+_LIVE = 1.0  # seconds between two polls inside tasks; no such polls while tasks end
 _PART = re.compile(r"part-(\d+)(-[^.]+.*)")
 
 
-class _Output(msgspec.Struct, frozen=True):
+class _TaskOutput(msgspec.Struct, frozen=True):
     rows: int = msgspec.field(default=0, name="recordsWritten")
 
 
-class _Metrics(msgspec.Struct, frozen=True):
-    output: _Output = msgspec.field(default=_Output(), name="outputMetrics")
+class _TaskMetrics(msgspec.Struct, frozen=True):
+    output: _TaskOutput = msgspec.field(default=_TaskOutput(), name="outputMetrics")
 
 
-class _Task(msgspec.Struct, frozen=True):
+class _SparkTask(msgspec.Struct, frozen=True):
     index: int
     status: str
     duration: int | None = None  # milliseconds
-    metrics: _Metrics | None = msgspec.field(default=None, name="taskMetrics")
+    metrics: _TaskMetrics | None = msgspec.field(default=None, name="taskMetrics")
 
     @property
     def rows(self) -> int:
@@ -49,7 +49,7 @@ class _Task(msgspec.Struct, frozen=True):
         return self.metrics.output.rows if self.metrics else 0
 
 
-_TASKS: msgspec.json.Decoder[list[_Task]] = msgspec.json.Decoder(list[_Task])
+_TASKS: msgspec.json.Decoder[list[_SparkTask]] = msgspec.json.Decoder(list[_SparkTask])
 
 
 class Tasks:
@@ -92,7 +92,7 @@ class Tasks:
         self._pace = Pace(ratio)
         self._still = Stillness(self._clock.monotonic(), stuck_after)
         self._inside: Hashable = None
-        self._looked_inside = self._clock.monotonic()
+        self._read_inside = self._clock.monotonic()
         self._stages: dict[int, tuple[int, int]] = {}
         self._counted: dict[int, int] = {}
         self._passed: set[int] = set()
@@ -112,7 +112,7 @@ class Tasks:
         """The seconds until all parts are written, or None while the number of rows is unknown."""
         return self._pace.left(self._clock.monotonic())
 
-    def look(self, beside: Hashable = None) -> bool:
+    def poll(self, beside: Hashable = None) -> bool:
         """Read Spark's counters; return whether the job has made progress, also if only `beside` has changed."""
         earlier = self._stages_of(self._before) if self._before else {}
         jobs = {**earlier, **self._stages_of(self._group)}
@@ -125,9 +125,9 @@ class Tasks:
         now, counts = self._clock.monotonic(), (self.done, self.total, self.rows, beside)
         if self._still.saw(now, (counts, self._inside)):
             return True
-        if now < self._looked_inside + _LIVE:
+        if now < self._read_inside + _LIVE:
             return False
-        self._looked_inside = now
+        self._read_inside = now
         planned, computed = (self._planning.planned(), self._planning.computed()) if self._planning else (0, 0)
         self._inside = self._live.token([*jobs]), size_of(self._parts), planned
         if self._still.saw(now, (counts, self._inside)):

@@ -38,7 +38,7 @@ class Payments(Worker[dict[str, Any]]):
     retry = RetryPolicy(max_attempts=3, wait=wait_fixed(0.2))
 
     def setup(self) -> None:
-        link, begin, offer = os.link, exporting._Run._begin, Join.offer
+        link, begin, offer = os.link, exporting._SparkRun._begin, Join.offer
 
         def linked(source: Any, target: Any, **options: Any) -> None:
             which = "manifest" if str(target).endswith(".json") else "file"
@@ -57,7 +57,7 @@ class Payments(Worker[dict[str, Any]]):
             struck("a part is joined")
 
         os.link = linked  # type: ignore[assignment]
-        exporting._Run._begin = begun  # type: ignore[method-assign,assignment]
+        exporting._SparkRun._begin = begun  # type: ignore[method-assign,assignment]
         Join.offer = offered  # type: ignore[method-assign,assignment]
 
     def handle(self, job: Job[dict[str, Any]]) -> None:

@@ -13,7 +13,17 @@ from steadyworker.clock import SystemClock
 from steadyworker.exports.spark import connect
 from steadyworker.exports.spark.connect import ConnectEngine
 from steadyworker.exports.spark.pace import Ratio
-from steadyworker.exports.spark.protocol import Connect, Done, JobEvent, Lines, Part, Plan, Run, Started, Stuck
+from steadyworker.exports.spark.protocol import (
+    Connect,
+    ExportDone,
+    ExportPart,
+    ExportPlan,
+    ExportStarted,
+    JobEvent,
+    Lines,
+    RunExport,
+    Stuck,
+)
 from steadyworker.exports.spark.remote import RemoteTasks
 from tests.conftest import Eventually
 
@@ -45,21 +55,21 @@ def writing(monkeypatch: pytest.MonkeyPatch) -> list[threading.Event]:
     """What each job waits for before it says that it is done, in order."""
     found: list[threading.Event] = []
 
-    def write(_session: Any, run: Run, emit: Any, *_: Any) -> Done:
+    def write(_session: Any, run: RunExport, emit: Any, *_: Any) -> ExportDone:
         found.append(threading.Event())
         waits = found[-1]
-        emit(Started(run.job, (("id", "bigint"),)))
+        emit(ExportStarted(run.job, (("id", "bigint"),)))
         Path(run.plan.parts).mkdir(parents=True)
         Path(run.plan.parts, "part-00000-x-c000.txt").write_text("1\n")
         assert waits.wait(60)
-        return Done(run.job, ())
+        return ExportDone(run.job, ())
 
     monkeypatch.setattr(connect, "Server", Straw)
     monkeypatch.setattr(connect, "mark", lambda *_: SimpleNamespace(kill=lambda: None))
     monkeypatch.setattr(connect, "settle_in", lambda session: session)
     monkeypatch.setattr(connect, "probe", lambda *_: None)
     monkeypatch.setattr(connect, "write", write)
-    monkeypatch.setattr(connect, "_LOOK", 0.05)
+    monkeypatch.setattr(connect, "_POLL", 0.05)
     return found
 
 
@@ -87,8 +97,8 @@ class Bench:
     def run(self, number: int) -> None:
         """A job, always of the same name, with a folder of its own."""
         parts = str(self._folder / f"{number}")
-        plan = Plan(query="SELECT 1 AS id", tables={}, order_by=("id",), lines=Lines(), parts=parts)
-        self.engine.run(Run("job", plan, stuck_after=0.1))
+        plan = ExportPlan(query="SELECT 1 AS id", tables={}, order_by=("id",), lines=Lines(), parts=parts)
+        self.engine.run(RunExport("job", plan, stuck_after=0.1))
 
     def kinds(self, since: int = 0) -> list[str]:
         return [type(event).__name__ for event in self.heard[since:]]
@@ -114,7 +124,7 @@ def bench(
     made = Bench(writing, tmp_path, eventually)
 
     class Watched(RemoteTasks):
-        def __init__(self, run: Run, ratio: Ratio) -> None:
+        def __init__(self, run: RunExport, ratio: Ratio) -> None:
             super().__init__(run, ratio, made.clock)
 
         def stuck(self) -> str:
@@ -130,36 +140,45 @@ def bench(
 def test_nothing_of_a_cancelled_job_reaches_the_next_one_of_its_name(bench: Bench) -> None:
     """As after `stuck`: the service begins it again as soon as the first is told to have ended, which is before it has."""
     bench.run(1)
-    bench.hear("Part")
+    bench.hear("ExportPart")
     bench.engine.cancel("job")
-    bench.hear("Failed")
+    bench.hear("ExportFailed")
     before = len(bench.heard)
     bench.run(2)
-    bench.hear("Part", before)
+    bench.hear("ExportPart", before)
     bench.writing[0].set()
     bench.only_one_runs()
     bench.writing[1].set()
-    bench.hear("Done", before)
-    assert [kind for kind in bench.kinds(before) if kind != "Progress"] == ["Started", "Part", "Done"]
-    second = [event for event in bench.heard[before:] if isinstance(event, Part)]
+    bench.hear("ExportDone", before)
+    assert [kind for kind in bench.kinds(before) if kind != "ExportProgress"] == [
+        "ExportStarted",
+        "ExportPart",
+        "ExportDone",
+    ]
+    second = [event for event in bench.heard[before:] if isinstance(event, ExportPart)]
     assert [Path(part.path or "").parent.name for part in second] == ["2"]
 
 
 def test_a_part_that_was_written_again_makes_what_was_joined_void(bench: Bench, tmp_path: Path) -> None:
     bench.run(1)
-    bench.hear("Part")
+    bench.hear("ExportPart")
     fresh = tmp_path / "fresh"
     fresh.write_text("1\n")
     fresh.replace(tmp_path / "1" / "part-00000-x-c000.txt")
     bench.writing[0].set()
-    bench.hear("Done")
-    assert [kind for kind in bench.kinds() if kind != "Progress"] == ["Started", "Part", "Started", "Done"]
+    bench.hear("ExportDone")
+    assert [kind for kind in bench.kinds() if kind != "ExportProgress"] == [
+        "ExportStarted",
+        "ExportPart",
+        "ExportStarted",
+        "ExportDone",
+    ]
 
 
 def test_what_was_in_flight_when_an_operation_ended_is_not_waited_for(bench: Bench) -> None:
     """The client tells the last count again at its end (PySpark 4.3): a `Build` that asks twice may think in between."""
     bench.run(1)
-    bench.hear("Part")
+    bench.hear("ExportPart")
     server: Any = bench.engine._server
     (told,) = server.handlers
     stages = [SimpleNamespace(stage_id=0, num_completed_tasks=3, num_tasks=9)]

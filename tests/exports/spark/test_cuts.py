@@ -15,7 +15,7 @@ import pytest
 from steadyworker.errors import ExportError
 from steadyworker.exports.rows import RowExport
 from steadyworker.exports.spark.build import Build
-from steadyworker.exports.spark.cuts import Cells, cut
+from steadyworker.exports.spark.cuts import SortCells, cut
 from steadyworker.exports.spark.export import SparkExport, Value
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import SparkSettings
@@ -33,12 +33,12 @@ def keys(values: list[float | None]) -> pa.ChunkedArray:
     return pa.chunked_array([pa.array(values, pa.float64())])
 
 
-def cell(key: float | None, cells: Cells) -> int:
+def cell(key: float | None, cells: SortCells) -> int:
     """Which one a key belongs into."""
     return 0 if key is None else int(max(0.0, min(cells.count - 1.0, (key - cells.first) * cells.each)))
 
 
-def share(values: list[float | None], cells: Cells) -> float:
+def share(values: list[float | None], cells: SortCells) -> float:
     """Of the heaviest cell."""
     at = [cell(value, cells) for value in values]
     return max(map(at.count, set(at))) / len(at)

@@ -22,7 +22,7 @@ from steadyworker.exports.spark.drivers import DRIVERS, with_drivers
 from steadyworker.exports.spark.java import Java
 from steadyworker.exports.spark.jdbc import Jdbc
 from steadyworker.exports.spark.postgres import Postgres
-from steadyworker.exports.spark.protocol import Lines, Plan, Run
+from steadyworker.exports.spark.protocol import ExportPlan, Lines, RunExport
 from steadyworker.exports.spark.settings import SparkSettings
 from steadyworker.exports.spark.sqlite import Sqlite
 from steadyworker.exports.spark.tables import source
@@ -111,10 +111,12 @@ def test_a_host_can_import_what_the_worker_can(tmp_path: Path, monkeypatch: pyte
 
 
 def test_an_export_is_not_stuck_while_its_database_may_take_its_time() -> None:
-    def run(**tables: Any) -> Run:
+    def run(**tables: Any) -> RunExport:
         lines = Lines(delimiter=",", null="", guard_formulas=True)
         sources = {name: source(name, table) for name, table in tables.items()}
-        return Run("job", Plan(query="SELECT 1", tables=sources, order_by=("id",), lines=lines, parts="p"), 60.0)
+        return RunExport(
+            "job", ExportPlan(query="SELECT 1", tables=sources, order_by=("id",), lines=lines, parts="p"), 60.0
+        )
 
     assert patience(run()) == 60.0
     assert patience(run(t=Jdbc(URL, "t"), u=Jdbc(URL, "u", statement_timeout=5.0))) == 600.0

@@ -19,13 +19,13 @@ from steadyworker.exports.spark.engine import Engine
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.protocol import (
     Connect,
-    Failed,
+    ExportFailed,
+    ExportPlan,
+    ExportProgress,
+    ExportStarted,
     Fatal,
     Lines,
-    Plan,
-    Progress,
-    Run,
-    Started,
+    RunExport,
     Stuck,
     decode_command,
     decode_message,
@@ -101,9 +101,9 @@ class Heard:
     def emit(self, event: Any) -> None:
         self._said.put(decode_message(encode(event)))
 
-    def last(self) -> Failed:
+    def last(self) -> ExportFailed:
         """Return the first event that ends a job."""
-        while not isinstance(event := self._said.get(timeout=20), Failed):
+        while not isinstance(event := self._said.get(timeout=20), ExportFailed):
             pass
         return event
 
@@ -129,8 +129,8 @@ def at_a_server(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> ConnectEngine:
     return ConnectEngine(heard.emit, pytest.fail, Connect("sc://straw", {}, 1.0))
 
 
-def plan(query: str, parts: Path) -> Plan:
-    return Plan(query=query, build=True, tables={}, order_by=("id",), lines=Lines(), parts=str(parts))
+def plan(query: str, parts: Path) -> ExportPlan:
+    return ExportPlan(query=query, build=True, tables={}, order_by=("id",), lines=Lines(), parts=str(parts))
 
 
 @pytest.mark.usefixtures("odd_frames")
@@ -143,7 +143,7 @@ def test_whatever_a_build_raises_its_job_ends_and_the_next_one_runs(
     heard = Heard()
     host = made(heard, monkeypatch)
     for name, (kind, text) in SAID.items():
-        host.run(Run(name, plan(f"odd_frames:{name}", tmp_path / "parts")))
+        host.run(RunExport(name, plan(f"odd_frames:{name}", tmp_path / "parts")))
         last = heard.last()
         assert (last.job, last.kind) == (name, kind), last
         assert re.search(text, last.text), last
@@ -158,7 +158,7 @@ def test_a_job_ends_although_its_databases_cannot_be_closed(tmp_path: Path, monk
     databases.return_value.redact = str
     databases.return_value.close.side_effect = OSError(28, "No space left on device")
     monkeypatch.setattr(engine, "Databases", databases)
-    host.run(Run("job", plan("odd_frames:surrogate", tmp_path / "parts")))
+    host.run(RunExport("job", plan("odd_frames:surrogate", tmp_path / "parts")))
     assert heard.last().kind == "query"
 
 
@@ -182,14 +182,14 @@ def test_every_error_is_a_last_event() -> None:
 
 
 def test_a_text_that_is_no_unicode_crosses_the_pipe_as_its_escape() -> None:
-    for message in (Fatal(LONE), Stuck("job", LONE), Failed("job", "job", LONE)):
+    for message in (Fatal(LONE), Stuck("job", LONE), ExportFailed("job", "job", LONE)):
         assert decode_message(encode(message)).text == SHOWN  # type: ignore[union-attr]
-    begun = decode_message(encode(Started("job", ((LONE, "string"),), {LONE: LONE})))
-    assert begun == Started("job", ((SHOWN, "string"),), {SHOWN: SHOWN})
-    assert decode_message(encode(Progress("job", 1, 2, None))) == Progress("job", 1, 2, None)
-    run = Run("job", plan(LONE, Path(LONE)))
+    begun = decode_message(encode(ExportStarted("job", ((LONE, "string"),), {LONE: LONE})))
+    assert begun == ExportStarted("job", ((SHOWN, "string"),), {SHOWN: SHOWN})
+    assert decode_message(encode(ExportProgress("job", 1, 2, None))) == ExportProgress("job", 1, 2, None)
+    run = RunExport("job", plan(LONE, Path(LONE)))
     sent = decode_command(encode(run))
-    assert isinstance(sent, Run)
+    assert isinstance(sent, RunExport)
     assert (sent.plan.query, sent.plan.parts) == (SHOWN, SHOWN)
 
 

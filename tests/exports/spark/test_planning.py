@@ -89,7 +89,7 @@ def test_planning_is_progress_and_tasks_that_compute_put_off_the_limit(
         moved = False
         for _ in range(seconds):
             clock.now += 1
-            moved = tasks.look() or moved
+            moved = tasks.poll() or moved
         return moved
 
     assert still(3)

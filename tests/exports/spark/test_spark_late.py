@@ -57,7 +57,7 @@ def test_a_file_that_is_listed_late_is_told_when_it_is_there(tmp_path: Path, mon
     tasks = Tasks(books, "group", tmp_path, 60.0, Ratio())
 
     def told() -> list[tuple[int, str | None, int]]:
-        tasks.look()
+        tasks.poll()
         return list(tasks.complete())
 
     def part(index: int) -> Path:

@@ -22,12 +22,12 @@ from steadyworker.exports.manifest import Total
 from steadyworker.exports.spark import query
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.groups import Groups
-from steadyworker.exports.spark.hosts import Call, Host
+from steadyworker.exports.spark.hosts import Call, SparkHost
 from steadyworker.exports.spark.java import find_java
 from steadyworker.exports.spark.join import Join, LineCount
 from steadyworker.exports.spark.params import from_param, to_param
 from steadyworker.exports.spark.process import HostProcess
-from steadyworker.exports.spark.protocol import Database, Lines, Plan
+from steadyworker.exports.spark.protocol import Database, ExportPlan, Lines
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import SparkSettings
 from steadyworker.exports.spark.tables import Files, source, source_of
@@ -301,17 +301,19 @@ class FakeProcess:
 @pytest.mark.parametrize(
     ("looks", "told"),
     [
-        pytest.param([10.0, 40.0, 70.0], ["Run", "Ping", "kill"], id="it hangs"),
-        pytest.param([10.0, 40.0, 3600.0, 3630.0], ["Run", "Ping"], id="we were paused"),
-        pytest.param([10.0, 3600.0, 3630.0, 3660.0], ["Run", "Ping", "kill"], id="we were paused, and it hangs"),
+        pytest.param([10.0, 40.0, 70.0], ["RunExport", "PingHost", "kill"], id="it hangs"),
+        pytest.param([10.0, 40.0, 3600.0, 3630.0], ["RunExport", "PingHost"], id="we were paused"),
+        pytest.param(
+            [10.0, 3600.0, 3630.0, 3660.0], ["RunExport", "PingHost", "kill"], id="we were paused, and it hangs"
+        ),
     ],
 )
 def test_only_a_host_that_hangs_while_we_do_not_is_killed(tmp_path: Path, looks: list[float], told: list[str]) -> None:
     process: Any = FakeProcess()
-    host = Host(process, SparkSettings(folder=tmp_path), None)
+    host = SparkHost(process, SparkSettings(folder=tmp_path), None)
     host.became_ready({}, 0.0)
     lines = Lines(delimiter=",", null="", guard_formulas=True)
-    host.submit(Call("job", Plan(query="", tables={}, order_by=(), lines=lines, parts="/"), lambda _: None))
+    host.submit(Call("job", ExportPlan(query="", tables={}, order_by=(), lines=lines, parts="/"), lambda _: None))
     for now in looks:
         host.attend(now)
     assert process.told == told
@@ -319,14 +321,14 @@ def test_only_a_host_that_hangs_while_we_do_not_is_killed(tmp_path: Path, looks:
 
 def test_a_host_that_computes_and_does_not_reply_is_killed_five_times_later(tmp_path: Path) -> None:
     process: Any = FakeProcess(itertools.count(0.0, 2.0))
-    host = Host(process, SparkSettings(folder=tmp_path), None)
+    host = SparkHost(process, SparkSettings(folder=tmp_path), None)
     host.became_ready({}, 0.0)
-    host.submit(Call("job", Plan(query="", tables={}, order_by=(), lines=Lines(), parts="/"), lambda _: None))
+    host.submit(Call("job", ExportPlan(query="", tables={}, order_by=(), lines=Lines(), parts="/"), lambda _: None))
     for now in range(10, 310, 2):
         host.attend(now)
-    assert process.told == ["Run", "Ping"]
+    assert process.told == ["RunExport", "PingHost"]
     host.attend(310.0)
-    assert process.told == ["Run", "Ping", "kill"]
+    assert process.told == ["RunExport", "PingHost", "kill"]
     assert host.problem == "the host's JVM did not respond for 300 s"
 
 
@@ -334,12 +336,12 @@ def test_a_database_may_be_silent_for_as_long_as_its_own_limit_says(tmp_path: Pa
     process: Any = FakeProcess()
     limits: list[float] = []
     process.send = lambda run: limits.append(run.stuck_after)
-    host = Host(process, SparkSettings(folder=tmp_path, stuck_after=90.0), None)
+    host = SparkHost(process, SparkSettings(folder=tmp_path, stuck_after=90.0), None)
     host.became_ready({}, 0.0)
     lines = Lines(delimiter=",", null="", guard_formulas=True)
     database = Database(system="sqlite", place="/x.db", relation="t", fetch_rows=1, statement_timeout=1800.0)
     for number, tables in enumerate([{}, {"t": database}]):
-        plan = Plan(query="", tables=dict(tables), order_by=(), lines=lines, parts="/")
+        plan = ExportPlan(query="", tables=dict(tables), order_by=(), lines=lines, parts="/")
         host.submit(Call(f"job-{number}", plan, lambda _: None))
     assert limits == [90.0, 1800.0]
 

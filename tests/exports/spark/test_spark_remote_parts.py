@@ -15,7 +15,7 @@ from steadyworker.errors import ConfigError
 from steadyworker.exports.rows import Position
 from steadyworker.exports.spark.address import ConnectAddress
 from steadyworker.exports.spark.archive import build_archive
-from steadyworker.exports.spark.handle import Handle, Names
+from steadyworker.exports.spark.handle import Handle, SessionNames
 from steadyworker.exports.spark.protocol import Connect
 from steadyworker.exports.spark.server import is_answer, words
 from steadyworker.exports.spark.settings import SparkSettings
@@ -102,15 +102,15 @@ def test_the_check_says_what_an_export_at_a_server_would_lack(tmp_path: Path, mo
 
 def test_a_run_is_named_in_the_ledger_before_spark_hears_of_it_and_knows_of_those_before_it(tmp_path: Path) -> None:
     """Those before it stay there until this one has begun: by then they have ended."""
-    first = Names(one := FakeServices(tmp_path))
+    first = SessionNames(one := FakeServices(tmp_path))
     assert first.earlier == ()
     assert stored(one) == ((1, first.own),)
-    second = Names(two := FakeServices(tmp_path, fence=2))
+    second = SessionNames(two := FakeServices(tmp_path, fence=2))
     assert second.earlier == (first.own,)
-    third = Names(three := FakeServices(tmp_path, fence=3))  # the second died before it had begun
+    third = SessionNames(three := FakeServices(tmp_path, fence=3))  # the second died before it had begun
     assert third.earlier == (first.own, second.own)
     assert [fence for fence, _ in stored(three)] == [1, 2, 3]
-    beside = Names(three)  # another export of the same run, in another thread
+    beside = SessionNames(three)  # another export of the same run, in another thread
     assert beside.earlier == (first.own, second.own)
     third.began({"server": "sc://host:1"})
     assert stored(three) == ((3, third.own), (3, beside.own))
@@ -125,12 +125,12 @@ def test_a_run_is_named_in_the_ledger_before_spark_hears_of_it_and_knows_of_thos
 
 def test_a_handle_stays_small_and_where_spark_is_the_hosts_nothing_is_written_twice(tmp_path: Path) -> None:
     for fence in range(1, 200):
-        Names(FakeServices(tmp_path, fence=fence))
+        SessionNames(FakeServices(tmp_path, fence=fence))
     last = FakeServices(tmp_path, fence=200)
-    assert len(Names(last).earlier) == 64
+    assert len(SessionNames(last).earlier) == 64
     assert len(last.export_state() or b"") < 1 << 14
     once = FakeServices(tmp_path / "other")
-    Names(once).began({})
+    SessionNames(once).began({})
     assert len(once.saved) == 1
 
 
@@ -138,7 +138,7 @@ def test_a_handle_stays_small_and_where_spark_is_the_hosts_nothing_is_written_tw
 def test_what_another_kind_of_export_stored_is_no_name(tmp_path: Path, stored: bytes) -> None:
     services = FakeServices(tmp_path)
     services.save_export_state(stored)
-    assert Names(services).earlier == ()
+    assert SessionNames(services).earlier == ()
     with pytest.raises(msgspec.MsgspecError):
         msgspec.json.decode(services.export_state() or b"", type=Position)
 

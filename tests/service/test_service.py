@@ -17,7 +17,8 @@ from structlog.stdlib import BoundLogger
 from steadyworker.clock import SystemClock, Times
 from steadyworker.config import resolve as config
 from steadyworker.lifecycle import Stage
-from steadyworker.runner.consumer_audit import AuditResult, AuditThread
+from steadyworker.runner.causes import Cause
+from steadyworker.runner.consumer_audit import AuditResult
 from steadyworker.service.assemble import Assembly
 from steadyworker.service.broker_recheck import BrokerRecheck
 from steadyworker.service.monitor import Monitor
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.long
 
 
 class HastyClock(SystemClock):
-    """Each look at it takes a tenth of a second."""
+    """Each reading takes a tenth of a second."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -57,7 +58,7 @@ class DeadRunner:
     def run(self) -> None:
         """Come to an end, as no runner's loop does by itself."""
 
-    def not_ready(self) -> dict[str, str]:
+    def not_ready(self) -> dict[str, Cause]:
         return {}
 
     def post(self, event: Any) -> None: ...
@@ -84,7 +85,7 @@ class IdleKeeper:
 
 
 def test_a_runner_whose_thread_has_died_is_not_waited_for_until_the_end_of_a_long_stop(tmp_path: Path) -> None:
-    """Nobody hears its jobs any more, and their leases would be renewed for hours."""
+    """Nothing receives the events of its jobs any more, and their leases would be renewed for hours."""
     clock, runner = HastyClock(), DeadRunner()
 
     service, _ = service_of(tmp_path, clock, [runner])
@@ -117,13 +118,13 @@ def test_the_ledger_is_purged_soon_after_the_start_and_then_every_hour(tmp_path:
     seconds = [1.0] * 10
     for step in [*seconds, *[60.0] * 210]:
         clock.now += step
-        service._look(assembly)
+        service._check(assembly)
         for thread in threading.enumerate():
             if thread.name == "purge":
                 thread.join()
 
     assert len(purged) == 4
-    assert purged[0] < 3 + 1 + 0.3, "at most three seconds after the start, and the next look"
+    assert purged[0] < 3 + 1 + 0.3, "at most three seconds after the start, and the next check"
     assert all(3600 <= later - earlier < 3670 for earlier, later in pairwise(purged))
 
 
@@ -134,7 +135,7 @@ def service_of(
     parts = SimpleNamespace(
         runners=runners,
         keeper=IdleKeeper(),
-        audit_thread=AuditThread({}),
+        repeated=[],
         recheck=BrokerRecheck([]),
         services={},
         pools=[],
@@ -145,7 +146,7 @@ def service_of(
         purge=purge,
     )
     monitor = SimpleNamespace(
-        **dict.fromkeys(("open", "wait", "waits", "begin", "look", "end"), lambda *_: None), stuck=()
+        **dict.fromkeys(("open", "wait", "waits", "begin", "check", "end"), lambda *_: None), stuck=()
     )
     assembly = cast(Assembly, parts)
     return Service(options, clock, lambda: assembly, cast(Monitor, monitor)), assembly
@@ -178,7 +179,7 @@ def test_a_keeper_whose_thread_has_died_ends_the_worker_process_with_70(tmp_path
 
 
 def test_a_slot_whose_thread_has_died_ends_the_worker_process_with_70(tmp_path: Path) -> None:
-    """It could not even say that it is unready."""
+    """It could not even report that it is unready."""
     slot = SimpleNamespace(broken=True, stuck=False, close=lambda _within: None)
     service, _ = service_of(tmp_path, HastyClock(), [LivingRunner(slot)])
     assert service.run() == 70
@@ -196,7 +197,7 @@ def test_a_slot_whose_thread_hangs_fails_livez(tmp_path: Path) -> None:
     for _ in range(61):
         assert monitor.snapshot().unlive == ()
         clock.advance(1)
-        monitor.look(cast(Assembly, assembly), Stage.RUNNING)
+        monitor.check(cast(Assembly, assembly), Stage.RUNNING)
     assert monitor.snapshot().unlive == ("stuck: slot 3 of exports",)
 
 
@@ -206,7 +207,7 @@ def test_evidence_of_more_than_thirty_seconds_ago_fails_livez() -> None:
     monitor = Monitor(clock, Times().scaled(1000), None, {})
     turns: list[Callable[[], None]] = [
         lambda: monitor.wait("refused"),
-        lambda: monitor.look(cast(Assembly, None), Stage.RUNNING),
+        lambda: monitor.check(cast(Assembly, None), Stage.RUNNING),
     ]
     for turn in turns:
         turn()
@@ -218,29 +219,28 @@ def test_evidence_of_more_than_thirty_seconds_ago_fails_livez() -> None:
 
 
 def monitored(changes: dict[int, set[str]], causes: dict[int, str] | None = None) -> list[tuple[int, str, str]]:
-    """Look once a second at a runner that is not ready for these reasons; return the second, the event and the reason of each line."""
-    clock, told = FakeClock(), list[tuple[int, str, str]]()
+    """Check once a second a runner that is not ready for these reasons; return the second, the event and the reason of each line."""
+    clock, lines = FakeClock(), list[tuple[int, str, str]]()
     unready: set[str] = changes[0]
     cause = ""
     runner = DeadRunner()
     extra: Any = runner
-    extra.not_ready = lambda: dict.fromkeys(unready, "why")
-    extra.explain = lambda _: cause
+    extra.not_ready = lambda: dict.fromkeys(unready, Cause("why", cause))
     extra.last_turn = None
     assembly = cast(Assembly, SimpleNamespace(runners=[runner], keeper=SimpleNamespace(last_turn=clock.monotonic())))
     monitor = Monitor(clock, Times().scaled(1000), None, {})
 
     def line(event: str, *, part: str, **_: object) -> None:
-        told.append((second, event, part))
+        lines.append((second, event, part))
 
     monitor._log = cast(BoundLogger, SimpleNamespace(warning=line, info=line))
     monitor.begin(assembly)
     for second in range(max(changes) + 1):
         unready = changes.get(second, unready)
         cause = (causes or {}).get(second, cause)
-        monitor.look(assembly, Stage.RUNNING)
+        monitor.check(assembly, Stage.RUNNING)
         clock.advance(1)
-    return told
+    return lines
 
 
 def test_another_cause_of_the_same_reason_is_logged_once_it_lasts() -> None:
@@ -251,8 +251,8 @@ def test_another_cause_of_the_same_reason_is_logged_once_it_lasts() -> None:
         22: "network.connection-refused",
         24: "tls.untrusted",
     }
-    told = monitored({0: {"broker"}, 60: set()}, causes)
-    assert told == [
+    lines = monitored({0: {"broker"}, 60: set()}, causes)
+    assert lines == [
         (5, "not_ready", "exports: broker"),
         (34, "not_ready", "exports: broker"),
         (60, "ready_again", "exports: broker"),
@@ -270,13 +270,13 @@ def test_a_start_that_takes_some_seconds_is_no_warning() -> None:
 
 
 def test_a_start_that_takes_longer_is_a_warning() -> None:
-    told = monitored({0: {"setup"}, 9: set()})
-    assert told == [(5, "not_ready", "exports: setup"), (9, "ready_again", "exports: setup")]
+    lines = monitored({0: {"setup"}, 9: set()})
+    assert lines == [(5, "not_ready", "exports: setup"), (9, "ready_again", "exports: setup")]
 
 
 def test_an_outage_right_behind_the_start_is_a_warning_as_any_other() -> None:
-    told = monitored({0: set(), 1: {"broker"}, 4: set()})
-    assert told == [(2, "not_ready", "exports: broker"), (4, "ready_again", "exports: broker")]
+    lines = monitored({0: set(), 1: {"broker"}, 4: set()})
+    assert lines == [(2, "not_ready", "exports: broker"), (4, "ready_again", "exports: broker")]
 
 
 def test_a_purge_that_gets_no_thread_ends_no_job(tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_a_purge_that_gets_no_thread_ends_no_job(tmp_path: Path) -> None:
     service, assembly = service_of(tmp_path, clock, [])
     clock.now += 60
     with no_further_thread():
-        service._look(assembly)
+        service._check(assembly)
     assert service.reasons == []
 
 
@@ -303,6 +303,6 @@ def test_the_guard_is_checked_once_a_second_in_a_stop_too(tmp_path: Path) -> Non
     assembly.guard = cast(Guard, SimpleNamespace(check=lambda: checked.append(clock.monotonic())))
     service.drain("a test")
     for _ in range(200):
-        service._look(assembly)
+        service._check(assembly)
         clock.advance(0.02)
     assert len(checked) == 4

@@ -1,4 +1,4 @@
-"""What the catalogue finds in what a broker or a client said while something was provoked."""
+"""What the catalogue finds in what a broker or a client wrote while something was provoked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _search() -> Search:
 
 def explained(text: str) -> dict[str, str]:
     """Return the ids of the entries that explain this text, each with the record that it was found in."""
-    return {seen.entry.id: seen.record.text for seen in Scanner("said", _search()).whole([text.encode()])}
+    return {seen.entry.id: seen.record.text for seen in Scanner("text", _search()).whole([text.encode()])}
 
 
 def consequences(ids: Iterable[str]) -> set[str]:
@@ -57,5 +57,5 @@ class BrokersLog:
 def sections(text: str) -> Iterator[tuple[str, str]]:
     """Yield what stands below each line `## NAME`, with the name."""
     for part in ("\n" + text).split("\n## ")[1:]:
-        name, _, said = part.partition("\n")
-        yield name.strip(), said.strip()
+        name, _, below = part.partition("\n")
+        yield name.strip(), below.strip()

@@ -1,174 +1,26 @@
-"""The runner, step by step, where a whole harness would hide the step: its window, its holds, its timers, its words."""
+"""The runner, step by step, where a whole harness would hide the step: its prefetch, its holds, its timers, its log."""
 
 from __future__ import annotations
 
-import hashlib
-import itertools
 import logging
 import sys
 import threading
-from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from steadyworker.adapter import Adapter, Capabilities, Connected, Delays, Delivered, Lost, Unreachable
-from steadyworker.clock import Times
-from steadyworker.delivery import KEY, REASON, Delivery, OutgoingMessage, Settle, Settled, Target
-from steadyworker.errors import InterruptReason, LedgerUnavailable, Retry, Snooze, TargetMissing
-from steadyworker.events import Listener
-from steadyworker.ledger.base import Claimed, JobId, Ledger, Moving, Renewal, State, Token, Verdict
+from steadyworker.adapter import Connected, Delays, Lost, Unreachable
+from steadyworker.delivery import KEY, REASON, Settle, Target
+from steadyworker.errors import LedgerUnavailable, Retry, Snooze
+from steadyworker.ledger.base import JobId, Moving, Renewal, State, Verdict
 from steadyworker.lifecycle import Stage
-from steadyworker.link import SaveCheckpoint, Task
-from steadyworker.outcome import Counters, Crashed, Done, Failed, Interrupted, Outcome
+from steadyworker.link import SaveCheckpoint
+from steadyworker.outcome import Counters, Crashed, Done, Failed, Interrupted
 from steadyworker.retry import RetryPolicy
-from steadyworker.runner.runner import Runner, RunnerEvent
-from steadyworker.runner.state import Deps, LedgerLost, Renewed, Staged
-from steadyworker.slots.base import Asked, Ended, Ready, SlotSink, Unready
-from steadyworker.spec import spec_of
-from steadyworker.testing.clock import FakeClock
-from steadyworker.testing.flaky_ledger import FlakyLedger
-from steadyworker.testing.memory_ledger import MemoryLedger
-from tests.runner.kit import QUEUE, AnyWorker, worker
-
-NAMESPACE = "review"
-
-
-class PlayedSlot:
-    """A slot that is as warm as the test says, and ends its run when told to."""
-
-    stuck = broken = False
-    last_turn = None
-
-    def __init__(self, id: int) -> None:
-        self.id = id
-        self.up = False
-        self.task: Task | None = None
-        self.replies: list[tuple[int, object]] = []
-
-    @property
-    def warm(self) -> bool:
-        return self.up and self.task is None
-
-    def start(self, sink: SlotSink) -> None: ...
-
-    def run(self, task: Task) -> None:
-        self.task = task
-
-    def reply(self, fence: int, id: int, answer: Any, *, refused: Any = None, end: bool = True) -> None:
-        self.replies.append((id, refused or answer))
-
-    def interrupt(self, fence: int, reason: InterruptReason, *, hard: bool) -> None: ...
-
-    def kill(self, fence: int, outcome: Outcome) -> None: ...
-
-    def stopping(self) -> None: ...
-
-    def close(self, within: float) -> None: ...
-
-
-class PlayedAdapter:
-    """An adapter that writes down what it is told."""
-
-    def __init__(self, capabilities: Capabilities) -> None:
-        self.capabilities = capabilities
-        self.last_turn: float | None = None
-        self.windows: list[int] = []
-        self.settled: list[tuple[str, Settle]] = []
-        self.published: list[OutgoingMessage] = []
-        self.missing: set[Target] = set()
-
-    def start(self, sink: Any) -> None: ...
-
-    def prefetch(self, count: int) -> None:
-        self.windows.append(count)
-
-    def publish(self, message: OutgoingMessage) -> None:
-        if message.to in self.missing:
-            raise TargetMissing(f"Expected the {message.to.value} queue, but it is not there.")
-        if message.to is Target.WORK and len(message.body) > 1 << 20:
-            raise ValueError("Expected a smaller body.")
-        self.published.append(message)
-
-    def settle(self, delivery: Delivery, how: Settle) -> Settled:
-        self.settled.append((delivery.id, how))
-        return Settled.CONFIRMED
-
-
-class Bench:
-    """A runner on a bench: everything around it is played, and hand-overs are carried out at once."""
-
-    def __init__(
-        self,
-        cls: AnyWorker | None = None,
-        *,
-        slots: int = 1,
-        delays: Delays = Delays.EXACT,
-        adapter: PlayedAdapter | None = None,
-        emit: Listener = lambda _event: None,
-        submit: Callable[[Callable[[], None]], object] = lambda work: work(),
-        **more: Any,
-    ) -> None:
-        self.clock = FakeClock()
-        self.times = Times()
-        self.real = MemoryLedger(self.clock, self.times)
-        self.line = FlakyLedger(self.real)
-        self.adapter = adapter or PlayedAdapter(Capabilities(delays=delays))
-        self.slots = [PlayedSlot(number) for number in range(slots)]
-        self._ids = itertools.count(1)
-        deps = Deps(
-            spec=spec_of(cls or worker(), {"isolation": "thread"}),
-            namespace=NAMESPACE,
-            owner="me",
-            worker="me",
-            ledger=cast(Ledger, self.line),
-            adapter=cast(Adapter, self.adapter),
-            slots=self.slots,
-            clock=self.clock,
-            times=self.times,
-            emit=emit,
-            submit=submit,
-            **more,
-        )
-        self.runner = Runner(deps)
-        self.say(Connected(1), *(Ready(slot.id) for slot in self.slots))
-
-    def say(self, *happenings: RunnerEvent) -> None:
-        for event in happenings:
-            if isinstance(event, Ready):
-                self.slots[event.slot].up = True
-            if isinstance(event, Ended):
-                self.slots[event.slot].task = None
-            self.runner.handle(event)
-            self.runner.drain_inbox()
-
-    def deliver(self, key: str | None, body: bytes = b"{}", *, epoch: int = 1, **headers: str) -> Delivery:
-        named = {name.replace("_", "-"): text for name, text in headers.items()}
-        delivery = Delivery(epoch, f"d{next(self._ids)}", QUEUE, body, named | ({KEY: key} if key else {}))
-        self.say(Delivered(delivery))
-        return delivery
-
-    def elsewhere(self, key: str, owner: str = "another") -> Token:
-        """Another worker process runs this job."""
-        claim = Claimed(JobId(NAMESPACE, QUEUE, key), None, owner, 0, hashlib.sha256(b"{}").digest(), Counters())
-        row = self.real.claim(claim)
-        assert row is not None
-        return row.token
-
-    def ended(self, slot: int, outcome: Outcome, *, killed: bool = False) -> None:
-        task = self.slots[slot].task
-        assert task is not None
-        self.say(Ended(slot, task.fence, outcome, killed=killed))
-
-    def tick(self, seconds: float) -> None:
-        self.clock.advance(seconds)
-        self.runner.tick()
-        self.runner.drain_inbox()
-
-    def state(self, key: str) -> State | None:
-        row = self.real.read(JobId(NAMESPACE, QUEUE, key))
-        return None if row is None else row.state
-
+from steadyworker.runner.state import LedgerLost, Renewed, Staged
+from steadyworker.slots.base import Asked, Ended, Ready, Unready
+from tests.runner.bench import NAMESPACE, Bench
+from tests.runner.kit import QUEUE, worker
 
 # --- the window, and what is held -------------------------------------------------------------------------------------
 
@@ -177,7 +29,7 @@ def test_a_message_waits_for_the_slot_that_warms_up_and_does_not_go_to_and_fro_w
     """A release would come straight back, as often as the broker can, until its delivery limit is used up."""
     bench = Bench(slots=2)
     bench.deliver("first")
-    bench.say(Lost(1, "cut"), Connected(2))
+    bench.handle(Lost(1, "cut"), Connected(2))
     bench.tick(11)
     bench.slots[1].up = False  # its child is being replaced
 
@@ -185,7 +37,7 @@ def test_a_message_waits_for_the_slot_that_warms_up_and_does_not_go_to_and_fro_w
 
     assert bench.adapter.settled == []
     assert bench.adapter.windows[-1] == 1
-    bench.say(Ready(1))
+    bench.handle(Ready(1))
     assert bench.slots[1].task is not None
     assert bench.slots[1].task.key == second.headers[KEY]
 
@@ -197,7 +49,7 @@ def test_a_message_that_waits_for_a_slot_goes_back_when_that_slot_is_given_up() 
     bench.slots[1].up = False
     second = bench.deliver("second")
 
-    bench.say(Unready(1, "setup raised"))
+    bench.handle(Unready(1, "setup raised"))
 
     assert bench.adapter.settled == [(second.id, Settle.RELEASE)]
     assert bench.adapter.windows[-1] == 1
@@ -210,13 +62,13 @@ def test_nothing_is_held_once_a_stop_has_begun(stage: Stage, why: str) -> None:
     bench = Bench(delays=Delays.NONE)
     if why == "ledger away":
         bench.line.cut()
-        bench.say(LedgerLost("away"))
+        bench.handle(LedgerLost("away"))
     else:
         bench.elsewhere("k")
     before = bench.deliver("k")
     assert bench.adapter.settled == []
 
-    bench.say(Staged(stage))
+    bench.handle(Staged(stage))
     after = bench.deliver("k")
 
     assert bench.adapter.settled == [(before.id, Settle.RELEASE), (after.id, Settle.RELEASE)]
@@ -233,24 +85,24 @@ def test_what_is_held_is_asked_for_again_once_in_thirty_seconds_however_much_the
 
     for _ in range(6):
         bench.real.renew(tokens)
-        bench.say(Renewed(bench.clock.boottime(), []))
+        bench.handle(Renewed(bench.clock.boottime(), []))
         bench.tick(30)
 
     assert len(bench.runner.state.held) == 3
     assert len(bench.runner.timers._heap) <= waiting
 
 
-def test_an_end_that_a_slot_says_twice_is_settled_once() -> None:
+def test_an_end_that_a_slot_reports_twice_is_settled_once() -> None:
     """A slot whose thread fails just after it has sent the end of a run sends it again."""
     bench = Bench()
     delivery = bench.deliver("k")
     task = bench.slots[0].task
     assert task is not None
     bench.line.cut()  # the settlement waits, so that the run is still known
-    bench.say(Ended(0, task.fence, Done()), Ended(0, task.fence, Crashed("the slot's thread failed")))
+    bench.handle(Ended(0, task.fence, Done()), Ended(0, task.fence, Crashed("the slot's thread failed")))
     bench.line.mend()
     bench.tick(30)
-    bench.say(Renewed(bench.clock.boottime(), []))
+    bench.handle(Renewed(bench.clock.boottime(), []))
     assert bench.adapter.settled == [(delivery.id, Settle.ACK)]
     assert bench.state("k") is State.DONE
 
@@ -261,9 +113,9 @@ def test_an_end_that_a_slot_says_twice_is_settled_once() -> None:
 def test_a_refused_login_after_the_first_connect_is_tried_again() -> None:
     """78 is for the first connect: a password may be rotated while we run."""
     bench = Bench()
-    bench.say(Lost(1, "cut"), Unreachable("login refused", final=True))
+    bench.handle(Lost(1, "cut"), Unreachable("login refused", final=True))
     assert bench.runner.final is None
-    assert bench.runner.not_ready()["broker"] == "login refused"
+    assert bench.runner.not_ready()["broker"].why == "login refused"
 
 
 def test_a_message_without_a_key_that_is_too_large_for_a_stamp_is_a_dead_letter() -> None:
@@ -314,7 +166,7 @@ def test_a_target_that_was_missing_is_forgotten_with_the_hand_over_that_needed_i
     bench.deliver("k")
     assert "later queue" in bench.runner.not_ready()
 
-    bench.say(Lost(1, "cut"), Connected(2))
+    bench.handle(Lost(1, "cut"), Connected(2))
     bench.tick(60)
 
     assert "later queue" not in bench.runner.not_ready()
@@ -376,7 +228,7 @@ def test_a_job_that_saves_its_position_may_be_interrupted_for_ever(caplog: pytes
         bench.deliver("k")
         task = bench.slots[0].task
         assert task is not None
-        bench.say(Asked(0, task.fence, 1, SaveCheckpoint(b"1")))
+        bench.handle(Asked(0, task.fence, 1, SaveCheckpoint(b"1")))
         bench.ended(0, Interrupted())
     assert "often_interrupted" not in caplog.text
 
@@ -399,10 +251,10 @@ def test_when_the_ledger_goes_away_again_nobody_else_asks_it() -> None:
     bench = Bench(slots=3)
     for key in ("a", "b", "c"):
         bench.deliver(key)
-    bench.say(LedgerLost("away"))
+    bench.handle(LedgerLost("away"))
     for slot in bench.slots:
         assert slot.task is not None
-        bench.say(Asked(slot.id, slot.task.fence, 1, SaveCheckpoint(b"1")))
+        bench.handle(Asked(slot.id, slot.task.fence, 1, SaveCheckpoint(b"1")))
     calls: list[str] = []
 
     def away(*_: Any) -> bool:
@@ -411,11 +263,11 @@ def test_when_the_ledger_goes_away_again_nobody_else_asks_it() -> None:
 
     bench.line.checkpoint = away  # type: ignore[attr-defined]
     tokens = [run.token for run in bench.runner.state.by_fence.values()]
-    bench.say(Renewed(bench.clock.boottime(), list(zip(tokens, bench.real.renew(tokens), strict=True))))
+    bench.handle(Renewed(bench.clock.boottime(), list(zip(tokens, bench.real.renew(tokens), strict=True))))
 
     assert calls == ["checkpoint"]
     del vars(bench.line)["checkpoint"]
-    bench.say(Renewed(bench.clock.boottime(), list(zip(tokens, bench.real.renew(tokens), strict=True))))
+    bench.handle(Renewed(bench.clock.boottime(), list(zip(tokens, bench.real.renew(tokens), strict=True))))
     assert [slot.replies for slot in bench.slots] == [[(1, None)]] * 3
 
 
@@ -423,10 +275,10 @@ def test_a_run_that_stalls_because_the_ledger_is_away_is_not_blamed_for_it() -> 
     """An outage of the ledger is ours: free."""
     bench = Bench()
     bench.deliver("k")
-    bench.say(LedgerLost("away"))
+    bench.handle(LedgerLost("away"))
     task = bench.slots[0].task
     assert task is not None
-    bench.say(Asked(0, task.fence, 1, SaveCheckpoint(b"1")))
+    bench.handle(Asked(0, task.fence, 1, SaveCheckpoint(b"1")))
     bench.ended(0, Failed("stalled"), killed=True)
     row = bench.real.read(JobId(NAMESPACE, QUEUE, "k"))
     assert row is not None
@@ -442,8 +294,8 @@ def test_a_shutdown_has_killed_a_job_only_if_the_job_was_still_its_own(taken_ove
     assert task is not None
     if taken_over:
         tokens = [run.token for run in bench.runner.state.by_fence.values()]
-        bench.say(Renewed(bench.clock.boottime(), [(token, Renewal(granted=False)) for token in tokens]))
-    bench.say(Staged(Stage.DRAINING))
+        bench.handle(Renewed(bench.clock.boottime(), [(token, Renewal(granted=False)) for token in tokens]))
+    bench.handle(Staged(Stage.DRAINING))
     bench.ended(0, Interrupted(), killed=True)
     assert bench.runner.killed is not taken_over
 
@@ -462,8 +314,8 @@ def test_trust_in_a_hand_over_that_was_taken_counts_from_the_start_of_the_call()
     bench.adapter.missing.add(Target.LATER)
     began = bench.clock.boottime()
     bench.deliver("k")
-    seen = [run.trusted_until for run in bench.runner.state.by_fence.values()]
-    assert seen == [began + bench.times.trust_for]
+    seen = [run.renewed_at for run in bench.runner.state.by_fence.values()]
+    assert seen == [began]
 
 
 def test_nothing_is_left_of_a_run_that_is_done() -> None:

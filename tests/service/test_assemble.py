@@ -14,7 +14,7 @@ from steadyworker.clock import SystemClock
 from steadyworker.config import resolve as config
 from steadyworker.errors import ConfigError, LedgerUnavailable
 from steadyworker.events import Adopted, Event
-from steadyworker.exports.stage import STAGES, Target, new_stage
+from steadyworker.exports.stage import STAGES, ExportTarget, new_stage
 from steadyworker.ledger.base import Claimed, JobId
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Counters
@@ -59,7 +59,7 @@ class Fourth(First):
 
 
 def test_one_number_of_slots_is_for_one_worker(tmp_path: Path) -> None:
-    """Which of two it is for, the command line cannot say; the file can."""
+    """Which of two it is for, the command line cannot name; the file can."""
     options = config.load({"state_dir": tmp_path, "concurrency": 2}, os.environ, tmp_path)
     assert [spec.concurrency for spec in specs_of([First], options)] == [2]
     with pytest.raises(ConfigError, match=r"one Worker .*--concurrency, got First, Second: .*\[workers\.NAME\]"):
@@ -95,7 +95,7 @@ def test_a_purge_removes_the_stages_of_ended_jobs_in_every_folder_that_jobs_expo
             )
             assert row is not None
             uids[key] = row.uid
-            new_stage(Target.of(tmp_path / key / "report.csv"), row.uid, row.fence)
+            new_stage(ExportTarget.of(tmp_path / key / "report.csv"), row.uid, row.fence)
             assembly.runners[0].deps.remember_folder(bytes(tmp_path / key))
             if key == "ended":
                 assembly.ledger.done(row.token)
@@ -146,12 +146,12 @@ def test_a_purge_that_does_not_reach_the_ledger_ends_in_peace(tmp_path: Path, mo
 
 
 def test_a_listener_that_fails_twice_at_once_is_silenced_once() -> None:
-    """Two runners tell of two events at the same time; the second failure must not end the second runner."""
-    heard: list[Event] = []
+    """Two runners emit two events at the same time; the second failure must not end the second runner."""
+    received: list[Event] = []
 
     def fails(event: Event) -> None:
-        heard.append(event)
-        if len(heard) == 1:
+        received.append(event)
+        if len(received) == 1:
             emit(replace(event, fence=2))  # as another thread would, before the first call is over
         raise ValueError("odd")
 
@@ -159,4 +159,4 @@ def test_a_listener_that_fails_twice_at_once_is_silenced_once() -> None:
     emit(Adopted(key="k", queue="q", fence=1, at=0.0))
     emit(Adopted(key="k", queue="q", fence=3, at=0.0))
 
-    assert [event.fence for event in heard] == [1, 2]
+    assert [event.fence for event in received] == [1, 2]

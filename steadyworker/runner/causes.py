@@ -1,0 +1,40 @@
+"""
+The reasons why a runner accepts no message: readiness, its text and the entry of the catalogue are all read from them.
+
+| part | it is not ready from | until |
+|---|---|---|
+| `broker` | the start, or the loss of the connection | the next connection |
+| `broker alarm` | an alarm of the broker, which then accepts no message | the end of the alarm |
+| `ledger` | a call without a response | the next reply to a renewal |
+| `host` | a run's report that this host cannot run the jobs | the end of the process |
+| `consumers` | an audit that found a cause | an audit that found none |
+| `setup` | the start, or the failure of a slot | the slot is ready |
+| `stage` | the stage `quiet`, or a stop | the stage `running` |
+| a target and ` queue` | a message that the broker does not accept there | no plan waits to publish there |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BROKER = "broker"
+ALARM = "broker alarm"
+LEDGER = "ledger"
+HOST = "host"
+CONSUMERS = "consumers"
+SETUP = "setup"
+STAGE = "stage"
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """
+    The reason why one part is not ready.
+
+    Attributes:
+        why: The reason, for people.
+        explain: The id of the catalogue's entry that explains it; empty if there is none.
+    """
+
+    why: str
+    explain: str = ""
