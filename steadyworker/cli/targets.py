@@ -41,7 +41,9 @@ def find_worker(target: str) -> type[Worker[Any, Any]]:
     Return the Worker that "module:Class" names.
 
     Raises ConfigError if the import fails; the message names the file and the line of the user's code.
+    Raises FileNotFoundError if the working directory was deleted.
     """
+    Path.cwd()
     try:
         with redirect_stdout(sys.stderr):  # the module's own prints must not mix with the command's output
             return load_worker(target)
