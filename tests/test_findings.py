@@ -181,6 +181,59 @@ VALUES: dict[str, dict[str, object]] = {
 }
 """A real value for each field of the templates, by package."""
 
+OF_ONE: dict[str, dict[str, object]] = {
+    "config.unknown-setting": {"setting": "--brokr", "meant": "--broker", "worker": "PaymentExports"},
+    "config.wrong-value": {
+        "setting": "--topology",
+        "expected": "one of declare, verify, trust",
+        "value": "'verfy'",
+        "meant": "verify",
+    },
+    "config.workers-not-tables": {"path": "steadyworker.toml", "value": "3"},
+    "config.wrong-duration": {"path": "steadyworker.toml", "value": "'3 hrs'", "worker": "PaymentExports"},
+    "config.unreadable-file": {"path": "steadyworker.toml", "error": "Permission denied"},
+    "config.no-toml": {"path": "steadyworker.toml", "error": "Invalid value (at line 3, column 15)"},
+    "config.unreadable-value-file": {"setting": "--broker-file", "path": "broker.url", "error": "Permission denied"},
+    "check.misspelt-attribute": {"name": "concurency"},
+    "check.unknown-worker-table": {"name": "PaymentExport", "meant": "PaymentExports"},
+    "ledger.missing": {
+        "error": "Expected the ledger sqlite:/var/lib/steadyworker/ledger.db, which a worker process creates at its start, got no file."
+    },
+    "ledger.older": {
+        "error": "Expected the ledger sqlite:/var/lib/steadyworker/ledger.db to have schema 7, got schema 6, of an earlier version."
+    },
+    "ledger.unusable": {
+        "error": "Expected a ledger at /var/lib/steadyworker/ledger.db, got a file of another program."
+    },
+    "ledger.unreachable": {"error": "connection refused (db.example:5432)"},
+    "check.broker-unreachable": {"error": "connection refused (broker-1:5672)"},
+    "ledger.uncounted-consumers": {"remedy": "start the management API, or correct ?management= in --broker"},
+    "rabbitmq.refused": {"error": "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN."},
+    "rabbitmq.silent-host": {"error": "connection refused (host-2:5672)"},
+    "rabbitmq.permission-unknown": {"user": "shop", "error": "the broker blocks connections that publish"},
+    "rabbitmq.missing-permission": {"user": "shop"},
+    "rabbitmq.unanswered": {"error": "no reply within 10 s"},
+    "rocketmq.refused": {"error": "Expected a login of RocketMQ, got a wrong signature (check signature failed)."},
+    "rocketmq.name-server-unreachable": {"error": "connection refused (localhost:9876)"},
+    "rocketmq.broker-unreachable": {"error": "no reply from 172.17.0.3:10911 within 10 s"},
+    "rocketmq.proxy-unreachable": {"error": "The proxy localhost:8081 does not respond: connection refused."},
+    "rocketmq.members-uncounted": {
+        "error": "connection refused (localhost:8080)",
+        "remedy": "set ?members=PROXY:REMOTING-PORT in --broker",
+    },
+    "rocketmq.missing-group": {"command": "mqadmin updateSubGroup -n localhost:9876 -c DefaultCluster -g exports"},
+    "rocketmq.group-closed": {
+        "command": "mqadmin updateSubGroup -n localhost:9876 -c DefaultCluster -g exports -s true"
+    },
+    "rocketmq.retry-limit": {
+        "command": "mqadmin updateSubGroup -n localhost:9876 -c DefaultCluster -g exports -r 1000000"
+    },
+    "rocketmq.transactions-unseen": {"user": "shop"},
+    "rocketmq.topic-closed": {"command": "mqadmin updateTopicPerm -n localhost:9876 -c DefaultCluster -t exports -p 6"},
+    "embedded.file-replaced": {"remedy": "restart the workers, so that they open the new file."},
+}
+"""Values of single findings, in which the package's value would make no sense."""
+
 
 class Call(NamedTuple):
     """A place of the code that makes a finding."""
@@ -290,7 +343,7 @@ def rendered() -> str:
     for package in sorted(TABLES):
         for text in texts(package):
             if text.what:
-                values = {name: VALUES[package][name] for name in fields(text)}
+                values = {**VALUES[package], **OF_ONE.get(text.id, {})}
                 finding = Finding(
                     text.level or "warning", text.what.format(**values), text.remedy.format(**values), id=text.id
                 )
