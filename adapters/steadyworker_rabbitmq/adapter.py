@@ -175,7 +175,7 @@ class RabbitmqAdapter(Adapter, SettlesAsync, Renamable):
         if len(url.addresses) > 1 and not self._consumer.started:
             found += names_finding(*_names(url, purpose))
         if url.tls is None:
-            found += unencrypted(url.addresses, "write amqps:// in --broker, or protect the way to the broker.")
+            found += unencrypted(url.addresses, "amqps:// in --broker")
         return found
 
     @contextmanager

@@ -45,7 +45,7 @@ A message of a killed worker comes again after one; a broker that is restarted m
 SILENT = 120.0
 """Seconds after which a broker or a proxy has forgotten a member that sends no heartbeats (its channel's expiry)."""
 
-_TLS = "write rocketmq+grpcs:// in --broker, for proxies with TLS, or protect the way to the broker."
+_TLS = "rocketmq+grpcs:// in --broker, for proxies with TLS"
 
 
 class RocketmqAdapter(ABC):

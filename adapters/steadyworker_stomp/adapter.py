@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 from steadyworker.adapter import (
@@ -19,6 +20,7 @@ from steadyworker.adapter import (
     Sink,
     Uncounted,
 )
+from steadyworker.findings import FindingTexts
 from steadyworker.network.errors import Refused
 from steadyworker.network.iothread import IoThread
 from steadyworker.network.loop import PlainLoop
@@ -34,6 +36,8 @@ from steadyworker_stomp.declare import brief, prepare_at
 from steadyworker_stomp.publisher import Publisher
 from steadyworker_stomp.topology import check_names
 from steadyworker_stomp.url import BrokerUrl, parse_url
+
+_finding = FindingTexts("steadyworker_stomp")
 
 _SILENT = 4.0
 """Heart-beats after which both brokers have noticed a dead consumer, with the tolerance that is recommended for Classic."""
@@ -142,16 +146,10 @@ class StompAdapter:
         except Refused as error:
             if self._consumer.was_connected:
                 raise  # after a first connect, a refusal can end; the caller checks again later
-            return [
-                Finding(
-                    "error",
-                    f"{error}",
-                    "do as this message says; until then `run` exits with code 78.",
-                    id=error.id or "stomp.refused",
-                )
-            ]
+            refused = _finding("stomp.refused", error=error)
+            return [replace(refused, id=error.id or refused.id)]
         if url.tls is None:
-            found += unencrypted(url.addresses, "write stomp+ssl:// in --broker, or protect the way to the broker.")
+            found += unencrypted(url.addresses, "stomp+ssl:// in --broker")
         return found
 
     @contextmanager

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from steadyworker.adapter import Clock
 from steadyworker.errors import ConfigError, Finding
+from steadyworker.findings import FindingTexts
 from steadyworker.network.errors import Silent
 from steadyworker_stomp.connection import Visit, visit
 from steadyworker_stomp.dialects import CLASSIC, Dialect
@@ -21,6 +22,8 @@ It is long, because a visit sends no heartbeats; each of its requests has a time
 """
 
 _PROBE = "/temp-queue/steadyworker"
+
+_finding = FindingTexts("steadyworker_stomp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +65,7 @@ def scheduler_finding(visited: Visit) -> Finding | None:
     """Return an error if the broker delivers a delayed message at once; Artemis always delays."""
     if visited.dialect is not CLASSIC or delays(visited):
         return None
-    return Finding(
-        "error",
-        "This ActiveMQ delivers delayed messages at once, because its scheduler is off, so a retry would not wait.",
-        'set schedulerSupport="true" on <broker> in activemq.xml, and restart the broker.',
-        id="activemq.no-scheduler",
-    )
+    return _finding("activemq.no-scheduler")
 
 
 def delays(visited: Visit) -> bool:
