@@ -17,23 +17,23 @@ from concurrent.futures import Future
 
 from steadyworker.adapter import QueueSpec, Settings
 from steadyworker.errors import BrokerUnavailable, SteadyWorkerError
-from steadyworker.network import consumer
 from steadyworker.network.backoff import USEFUL_AFTER
+from steadyworker.network.consumer import Consumer
 from steadyworker.network.iothread import IoThread
 from steadyworker.network.owed import Owed
 from steadyworker.network.preparation import Preparation
-from steadyworker_stomp.connection import ManagedConnection, when_done
-from steadyworker_stomp.declare import Prepared
+from steadyworker_stomp.connection import StompLink, when_done
+from steadyworker_stomp.declare import PreparedBroker
 from steadyworker_stomp.dialects import Dialect, dialect_of
-from steadyworker_stomp.epoch import Epoch
-from steadyworker_stomp.stomp_internals import Connection
-from steadyworker_stomp.url import BrokerUrl
+from steadyworker_stomp.epoch import StompEpoch
+from steadyworker_stomp.stomp_internals import StompConnection
+from steadyworker_stomp.url import StompUrl
 
 _PATIENCE = 1.0
-"""Seconds in which the socket must take a frame: frames of a consumer are short, and the I/O thread waits."""
+"""Seconds in which the socket must accept a frame: frames of a consumer are short, and the I/O thread waits."""
 
 
-class Consumer(consumer.Consumer[ManagedConnection, Epoch]):
+class StompConsumer(Consumer[StompLink, StompEpoch]):
     """
     The consumer of one queue (`steadyworker.network.consumer`).
 
@@ -49,8 +49,8 @@ class Consumer(consumer.Consumer[ManagedConnection, Epoch]):
     def __init__(
         self,
         io: IoThread,
-        url: Callable[[], BrokerUrl],
-        preparation: Preparation[Prepared],
+        url: Callable[[], StompUrl],
+        preparation: Preparation[PreparedBroker],
         spec: QueueSpec,
         settings: Settings,
         forced: str | None,
@@ -62,7 +62,7 @@ class Consumer(consumer.Consumer[ManagedConnection, Epoch]):
         self._settings = settings
         self._preparing = False
         self._allowed = False
-        self.link = ManagedConnection(io, url, settings.clock, _PATIENCE, self._up, self._received, self._down)
+        self.link = StompLink(io, url, settings.clock, _PATIENCE, self._up, self._received, self._down)
         self._owed = Owed(io, self.link.abort)
 
     def _go(self) -> None:
@@ -75,7 +75,7 @@ class Consumer(consumer.Consumer[ManagedConnection, Epoch]):
             self._preparing = True
             self._io.in_background(self._preparation.prepared, self._prepared)
 
-    def _prepared(self, answer: Future[Prepared]) -> None:
+    def _prepared(self, answer: Future[PreparedBroker]) -> None:
         self._preparing = False
         try:
             answer.result()
@@ -84,12 +84,12 @@ class Consumer(consumer.Consumer[ManagedConnection, Epoch]):
         else:
             self._go()
 
-    def _up(self, connection: Connection) -> None:
+    def _up(self, connection: StompConnection) -> None:
         dialect = dialect_of(connection.server, self._forced)  # an error ends the connection
         if self._allowed:
             self._start_epoch(connection, dialect)
             return
-        # A user without the right to consume learns it before the epoch begins; a message that comes now comes again.
+        # A lacking right to consume shows before the epoch begins; a message that comes now comes again.
         answered = self._owed.expect("a subscription")
 
         def ended(answer: Future[None]) -> None:
@@ -101,9 +101,9 @@ class Consumer(consumer.Consumer[ManagedConnection, Epoch]):
         connection.subscribe(dialect.destination(self._spec.queue), "right", dialect.subscribed)
         when_done(self._io, connection.unsubscribe("right"), ended)
 
-    def _start_epoch(self, connection: Connection, dialect: Dialect) -> None:
+    def _start_epoch(self, connection: StompConnection, dialect: Dialect) -> None:
         self._begin(
-            Epoch(
+            StompEpoch(
                 self._next_number,
                 connection,
                 self.link,
@@ -112,7 +112,7 @@ class Consumer(consumer.Consumer[ManagedConnection, Epoch]):
                 dialect,
                 self._settings.clock,
                 lambda: self._window,
-                self.tell,
+                self.signal,
             )
         )
 
@@ -121,7 +121,7 @@ class Consumer(consumer.Consumer[ManagedConnection, Epoch]):
             self._epoch.received(headers, body)
 
     def _down(self, error: BrokerUnavailable) -> None:
-        """Handle a connection that failed or was lost; if it had an epoch, `Lost` says so."""
+        """Handle a connection that failed or was lost, and report the loss of its epoch if it had one."""
         epoch, self._epoch = self._epoch, None
         self._owed.forgive()
         if epoch is None:
@@ -129,5 +129,5 @@ class Consumer(consumer.Consumer[ManagedConnection, Epoch]):
             return
         epoch.lose(error)
         useful = epoch.useful(USEFUL_AFTER)
-        self._allowed = useful  # otherwise the broker may have refused the subscription, and the next try says why
+        self._allowed = useful  # otherwise the broker may have refused the subscription, and the next try shows why
         self._again(self._backoff.cut(useful=useful))

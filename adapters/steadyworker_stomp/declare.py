@@ -12,7 +12,7 @@ from steadyworker.network.errors import Silent
 from steadyworker_stomp.connection import Visit, visit
 from steadyworker_stomp.dialects import CLASSIC, Dialect
 from steadyworker_stomp.errors import translated
-from steadyworker_stomp.url import BrokerUrl
+from steadyworker_stomp.url import StompUrl
 
 _VISIT = 60
 """
@@ -27,7 +27,7 @@ _finding = FindingTexts("steadyworker_stomp")
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedBroker:
     """
     The facts found while the broker was prepared.
 
@@ -40,12 +40,12 @@ class Prepared:
     dialect: Dialect
 
 
-def brief(url: BrokerUrl) -> BrokerUrl:
+def brief(url: StompUrl) -> StompUrl:
     """Return the same URL with the heartbeat of a visit."""
     return replace(url, heartbeat=max(url.heartbeat, _VISIT))
 
 
-def prepare_at(url: Callable[[], BrokerUrl], mode: str, clock: Clock) -> Prepared:
+def prepare_at(url: Callable[[], StompUrl], mode: str, clock: Clock) -> PreparedBroker:
     """
     Recognise the broker, and check that it delays messages, unless the topology mode is "trust".
 
@@ -55,7 +55,7 @@ def prepare_at(url: Callable[[], BrokerUrl], mode: str, clock: Clock) -> Prepare
     """
     current = brief(url())
     with visit(current, clock) as visited, translated(visited.place):
-        prepared = Prepared(visited.connection.server, visited.dialect)
+        prepared = PreparedBroker(visited.connection.server, visited.dialect)
         if mode != "trust" and (finding := scheduler_finding(visited)) is not None:
             raise ConfigError(str(finding), [finding])
         return prepared

@@ -17,7 +17,7 @@ Version = tuple[int, ...]
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """
-    What one broker expects and sends.
+    The differences of one broker: what it expects and sends.
 
     Attributes:
         name: The name of the URL's option `dialect`.
@@ -70,7 +70,7 @@ def _artemis_id(headers: Mapping[str, str]) -> str | None:
 
 
 def _artemis_redelivered(headers: Mapping[str, str]) -> Redelivered:
-    """Return UNKNOWN for `false`, because Artemis says so of a message that a consumer gave back."""
+    """Return UNKNOWN for `false`, because Artemis also sends it with a message that a consumer gave back."""
     return Redelivered.YES if headers.get("redelivered") == "true" else Redelivered.UNKNOWN
 
 
@@ -83,7 +83,7 @@ def _classic_unshown(headers: Mapping[str, str], body: bytes) -> str | None:
     Return the reason for a message without a body and without a length.
 
     Classic 5.17 to 6.3 sends one for each JMS message that is neither text nor bytes, and for an empty text.
-    Nothing else in the frame tells them apart.
+    Nothing else in the frame distinguishes them.
     """
     if body or _LENGTH in headers:
         return None

@@ -42,7 +42,7 @@ FORM = Form(
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerUrl:
+class StompUrl:
     """The parsed URL, with hosts in any order; its text and repr never show the password."""
 
     addresses: tuple[Address, ...]
@@ -61,7 +61,7 @@ class BrokerUrl:
         return ",".join(map(str, self.addresses))
 
 
-def parse_url(url: str) -> BrokerUrl:
+def parse_url(url: str) -> StompUrl:
     """
     Parse a broker's URL.
 
@@ -81,7 +81,7 @@ def parse_url(url: str) -> BrokerUrl:
             "STOMP cannot send it, so give the user another password.",
             id="config.broker-url",
         )
-    return BrokerUrl(
+    return StompUrl(
         addresses=found.addresses,
         user=found.user,
         password=found.password,

@@ -223,6 +223,17 @@ class Form:
         return Address(host, int(port[1:]) if port else default_port)
 
 
+def identity_of(addresses: Sequence[Address]) -> str:
+    """Return the identity of a broker that reports no name of its own: its addresses."""
+    return ",".join(sorted(map(str, addresses)))
+
+
+def has_host_of(addresses: Sequence[Address], identity: str) -> bool:
+    """Return whether one of the addresses has a host of that identity, on any port: one port can be for TLS, another not."""
+    theirs = {address.rpartition(":")[0] for address in identity.split(",")}
+    return any(str(address).rpartition(":")[0] in theirs for address in addresses)
+
+
 def unencrypted(addresses: Sequence[Address], instead: str) -> list[Finding]:
     """Return a warning if a connection without TLS to one of these addresses leaves this machine; its remedy is to write `instead`."""
     remote = ", ".join(str(address) for address in addresses if not is_loopback(address.host))

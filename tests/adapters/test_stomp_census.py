@@ -16,8 +16,8 @@ from steadyworker.errors import BrokerUnavailable
 from steadyworker_stomp import StompAdapter
 from steadyworker_stomp.checks.artemis import (
     AddressSettings,
+    ArtemisManagement,
     FailedError,
-    Management,
     MissingError,
     address_settings,
     newest,
@@ -247,7 +247,7 @@ def test_the_queue_for_replies_needs_no_default_routing_type(stomp_node: StompNo
 @ARTEMIS_ONLY
 def test_a_question_that_artemis_does_not_know_is_an_error(stomp_broker: StompBroker, queue: str) -> None:
     with visiting(stomp_broker.url) as visited:
-        management = Management(visited)
+        management = ArtemisManagement(visited)
         with pytest.raises(MissingError):
             management.ask(f"queue.{queue}", "isPaused")
         with pytest.raises(FailedError, match="noSuchOperation"):

@@ -18,7 +18,7 @@ from steadyworker.adapter import Delivered, QueueSpec, Settings, Signal, Uncount
 from steadyworker.errors import BrokerUnavailable, Finding, NotPublished
 from steadyworker.network import owed
 from steadyworker_stomp import StompAdapter
-from steadyworker_stomp.checks.risks import QueueState, risks
+from steadyworker_stomp.checks.risks import ArtemisQueue, risks
 from steadyworker_stomp.checks.versions import OLDEST, version_findings
 from steadyworker_stomp.dialects import ARTEMIS, CLASSIC, Dialect
 from tests.adapters.stomp_kit import work
@@ -557,7 +557,7 @@ def judged(
     dlq: str | None = None,
     kept: bool | None = True,
 ) -> list[Finding]:
-    return [*risks(QueueState("exports", work, settings, own), dlq=dlq, letters_kept=kept)]
+    return [*risks(ArtemisQueue("exports", work, settings, own), dlq=dlq, letters_kept=kept)]
 
 
 def test_a_safe_queue_has_no_risk_whether_it_exists_or_not() -> None:

@@ -12,7 +12,7 @@ from steadyworker.adapter import Connected, Delivered, QueueSpec, Settle, Settle
 from steadyworker.clock import SystemClock
 from steadyworker.network.settlement import Settlement
 from steadyworker_stomp.dialects import ARTEMIS
-from steadyworker_stomp.epoch import Epoch
+from steadyworker_stomp.epoch import StompEpoch
 
 
 class Timers:
@@ -69,7 +69,7 @@ class Kept:
         self.broker, self.io, self.signals, self.window = Broker(messages), Timers(), list[Signal](), 1
         self.settled: list[object] = []
         fakes = cast("Any", self)
-        self.epoch = Epoch(
+        self.epoch = StompEpoch(
             1,
             fakes.broker,
             fakes,

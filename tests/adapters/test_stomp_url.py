@@ -19,7 +19,7 @@ from steadyworker.network.url import Address
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.memory_ledger import MemoryLedger
 from steadyworker_stomp import StompAdapter
-from steadyworker_stomp.url import HEARTBEAT, BrokerUrl, parse_url
+from steadyworker_stomp.url import HEARTBEAT, StompUrl, parse_url
 
 SPEC = QueueSpec("exports", "exports.dead")
 
@@ -32,7 +32,7 @@ def adapter(hosts: str, scheme: str = "stomp") -> StompAdapter:
 
 
 def test_a_url_without_anything_is_the_broker_of_this_host_without_a_login() -> None:
-    assert parse_url("stomp://localhost") == BrokerUrl((Address("localhost", 61613),), None, "", None, HEARTBEAT)
+    assert parse_url("stomp://localhost") == StompUrl((Address("localhost", 61613),), None, "", None, HEARTBEAT)
     assert parse_url("stomp+ssl://localhost").addresses == (Address("localhost", 61612),)
 
 

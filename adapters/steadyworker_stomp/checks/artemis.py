@@ -2,10 +2,10 @@
 Questions to Artemis, sent to its management address; for that, the user needs the rights `send` and `manage`.
 
 Artemis closes the connection on which it refuses a management request, so a connection that sends one must hold no message.
-Replies go to one address, which Artemis creates at the first question and keeps only if its settings say so.
+Replies go to one address, which Artemis creates at the first question and keeps only if its settings require it.
 On that address, a visit has a temporary queue with a filter, so it receives only its own replies.
 
-STOMP cannot tell the routing type of a temporary queue, so Artemis 2.55 gives it `default-queue-routing-type`.
+STOMP cannot express the routing type of a temporary queue, so Artemis 2.55 gives it `default-queue-routing-type`.
 Where that is ANYCAST, the second such queue is refused.
 The visits then share a queue that they create as a multicast queue, by management; it is not durable, and keeps 1,000 replies.
 """
@@ -41,7 +41,7 @@ class NoRepliesError(BrokerError):
     """A refusal of a queue for the replies of the broker, so that no question could be asked."""
 
 
-class Management:
+class ArtemisManagement:
     """
     The management of one Artemis, for one thread.
 
@@ -148,7 +148,7 @@ def address_settings(visited: Visit, queue: str) -> AddressSettings | None:
     Raises Silent or OSError if the connection fails.
     """
     try:
-        found = Management(visited).ask_json("broker", "getAddressSettingsAsJSON", queue)
+        found = ArtemisManagement(visited).ask_json("broker", "getAddressSettingsAsJSON", queue)
     except BrokerError:
         return None
     default = AddressSettings()
@@ -165,7 +165,7 @@ def address_settings(visited: Visit, queue: str) -> AddressSettings | None:
 def newest(visited: Visit) -> int | None:
     """Return a number that every message so far has at most, and every later message exceeds; None without the right to ask."""
     try:
-        management = Management(visited)
+        management = ArtemisManagement(visited)
         management.ask("broker", "getVersion")
     except BrokerError:
         return None
@@ -175,7 +175,7 @@ def newest(visited: Visit) -> int | None:
 def waiting(visited: Visit, queue: str, selector: str) -> list[int] | None:
     """Return the numbers of the first messages of a queue that no consumer has; None without the right to ask."""
     try:
-        found = Management(visited).ask_json(f"queue.{queue}", "listMessagesAsJSON", selector)
+        found = ArtemisManagement(visited).ask_json(f"queue.{queue}", "listMessagesAsJSON", selector)
     except BrokerError:
         return None
     return [int(each["messageID"]) for each in found]

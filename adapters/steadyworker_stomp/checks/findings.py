@@ -18,14 +18,14 @@ from steadyworker.errors import BrokerUnavailable, Finding
 from steadyworker.findings import FindingTexts
 from steadyworker.network.errors import Refused
 from steadyworker_stomp.checks import probes
-from steadyworker_stomp.checks.artemis import Management, MissingError
+from steadyworker_stomp.checks.artemis import ArtemisManagement, MissingError
 from steadyworker_stomp.checks.census import census, seen
-from steadyworker_stomp.checks.risks import QueueState, risks
+from steadyworker_stomp.checks.risks import ArtemisQueue, risks
 from steadyworker_stomp.checks.versions import version_findings
 from steadyworker_stomp.connection import Visit, ask
 from steadyworker_stomp.declare import brief, scheduler_finding
 from steadyworker_stomp.dialects import CLASSIC, Dialect, version_of
-from steadyworker_stomp.url import BrokerUrl
+from steadyworker_stomp.url import StompUrl
 
 _HASTY, _RARE = 5, 60
 _SILENT = 4
@@ -44,7 +44,7 @@ _finding = FindingTexts("steadyworker_stomp")
 Answer = TypeVar("Answer")
 
 
-def find(url: BrokerUrl, spec: QueueSpec, settings: Settings, *, consuming: bool) -> list[Finding]:
+def find(url: StompUrl, spec: QueueSpec, settings: Settings, *, consuming: bool) -> list[Finding]:
     """
     Return all findings, each with its remedy.
 
@@ -57,10 +57,10 @@ def find(url: BrokerUrl, spec: QueueSpec, settings: Settings, *, consuming: bool
         BrokerUnavailable: The broker cannot be reached; `Refused` if a later try cannot succeed.
         ConfigError: The broker is neither Classic nor Artemis.
     """
-    return [*_Check(url, spec, settings).findings(consuming=consuming)]
+    return [*_BrokerCheck(url, spec, settings).findings(consuming=consuming)]
 
 
-class _Check:
+class _BrokerCheck:
     """
     One check of one broker.
 
@@ -68,7 +68,7 @@ class _Check:
     A question without an answer is a finding, and the next one is asked, until `_IN_A_ROW` in a row got none.
     """
 
-    def __init__(self, url: BrokerUrl, spec: QueueSpec, settings: Settings) -> None:
+    def __init__(self, url: StompUrl, spec: QueueSpec, settings: Settings) -> None:
         self._url = url
         self._spec = spec
         self._settings = settings
@@ -204,10 +204,10 @@ class _Check:
 
     def _reported(self, visited: Visit, queue: str) -> list[Finding]:
         """Return the risks in what Artemis reports about one queue."""
-        management = Management(visited)
+        management = ArtemisManagement(visited)
         settings = management.ask_json("broker", "getAddressSettingsAsJSON", queue)
         own = _attributes(management, queue)
-        state = QueueState(queue, queue == self._spec.queue, {**settings}, own, *_routing(management, queue))
+        state = ArtemisQueue(queue, queue == self._spec.queue, {**settings}, own, *_routing(management, queue))
         address = settings.get("deadLetterAddress")
         kept = _attributes(management, address, "address") is not None if address else None
         return [*risks(state, dlq=self._url.moved_to(self._spec.queue), letters_kept=kept)]
@@ -226,14 +226,14 @@ def _prefetch_finding(visited: Visit) -> Finding | None:
     return None if probes.honours_prefetch(visited) else _finding("activemq.prefetch-ignored")
 
 
-def _attributes(management: Management, name: str, by: str = "name") -> dict[str, str] | None:
+def _attributes(management: ArtemisManagement, name: str, by: str = "name") -> dict[str, str] | None:
     """Return the attributes of the queue that has this name, or whose address has it; None if there is none."""
     wanted = json.dumps({"field": by, "operation": "EQUALS", "value": name})
     queues = management.ask_json("broker", "listQueues", wanted, 1, 1)["data"]
     return queues[0] if queues else None
 
 
-def _routing(management: Management, address: str) -> tuple[Sequence[str], int]:
+def _routing(management: ArtemisManagement, address: str) -> tuple[Sequence[str], int]:
     """Return the routing types of an address, and the number of its messages that no queue took; none if there is no address."""
     try:
         types = management.ask(f"address.{address}", "getRoutingTypes")

@@ -27,9 +27,9 @@ _finding = FindingTexts("steadyworker_stomp")
 
 
 @dataclass(frozen=True, slots=True)
-class QueueState:
+class ArtemisQueue:
     """
-    What Artemis reports about a queue.
+    A queue as Artemis reports it.
 
     Attributes:
         name: The queue.
@@ -85,7 +85,7 @@ class QueueState:
         return f"delete queue {self.name!r} when it is empty, and create it again without this attribute"
 
 
-def risks(state: QueueState, *, dlq: str | None, letters_kept: bool | None) -> Iterator[Finding]:
+def risks(state: ArtemisQueue, *, dlq: str | None, letters_kept: bool | None) -> Iterator[Finding]:
     """
     Yield every risk of one queue.
 
@@ -105,7 +105,7 @@ def risks(state: QueueState, *, dlq: str | None, letters_kept: bool | None) -> I
     yield from _oddities(state)
 
 
-def _attempts(state: QueueState, *, letters_kept: bool | None) -> Iterator[Finding]:
+def _attempts(state: ArtemisQueue, *, letters_kept: bool | None) -> Iterator[Finding]:
     """Yield a finding if the broker gives a message up after a number of lost connections."""
     attempts = state.number("maxDeliveryAttempts", _ATTEMPTS)
     if attempts < 0:
@@ -130,13 +130,13 @@ def _attempts(state: QueueState, *, letters_kept: bool | None) -> Iterator[Findi
         yield _finding("artemis.delivery-limit", queue=state.name, attempts=attempts)
 
 
-def _other_letters(state: QueueState, dlq: str | None) -> Iterator[Finding]:
+def _other_letters(state: ArtemisQueue, dlq: str | None) -> Iterator[Finding]:
     address = state.settings.get("deadLetterAddress")
     if state.work and dlq is not None and address and address != dlq:
         yield _finding("artemis.other-dead-letter-queue", queue=state.name, address=address, dlq=dlq)
 
 
-def _expiry(state: QueueState) -> Iterator[Finding]:
+def _expiry(state: ArtemisQueue) -> Iterator[Finding]:
     """Yield a finding for every setting that gives a message without an expiry time such a time."""
     if state.is_on("noExpiry"):
         return
@@ -158,7 +158,7 @@ def _expiry(state: QueueState) -> Iterator[Finding]:
         )
 
 
-def _full(state: QueueState) -> Iterator[Finding]:
+def _full(state: ArtemisQueue) -> Iterator[Finding]:
     """Yield a finding if the broker confirms messages that it drops."""
     for setting, element in (
         ("addressFullMessagePolicy", "address-full-policy"),
@@ -175,13 +175,13 @@ def _full(state: QueueState) -> Iterator[Finding]:
             )
 
 
-def _slow_consumers(state: QueueState) -> Iterator[Finding]:
+def _slow_consumers(state: ArtemisQueue) -> Iterator[Finding]:
     threshold = state.number("slowConsumerThreshold")
     if state.work and threshold >= 0 and state.settings.get("slowConsumerPolicy") == "KILL":
         yield _finding("artemis.slow-consumers-killed", queue=state.name, threshold=threshold)
 
 
-def _unrouted(state: QueueState) -> Iterator[Finding]:
+def _unrouted(state: ArtemisQueue) -> Iterator[Finding]:
     """Yield a warning if the broker drops messages that it confirms, because their senders name no routing type and no queue exists."""
     if state.dropped:
         count = "1 message" if state.dropped == 1 else f"{state.dropped} messages"
@@ -190,7 +190,7 @@ def _unrouted(state: QueueState) -> Iterator[Finding]:
         yield _finding("artemis.unrouted-messages", "multicast", queue=state.name)
 
 
-def _kind(state: QueueState) -> Iterator[Finding]:
+def _kind(state: ArtemisQueue) -> Iterator[Finding]:
     """Yield a finding for a queue of a kind that cannot keep jobs."""
     if state.own("routingType", "", "ANYCAST") != "ANYCAST":
         yield _finding("artemis.multicast-queue", queue=state.name)
@@ -202,7 +202,7 @@ def _kind(state: QueueState) -> Iterator[Finding]:
         yield _finding("artemis.non-destructive", queue=state.name)
 
 
-def _losses(state: QueueState) -> Iterator[Finding]:
+def _losses(state: ArtemisQueue) -> Iterator[Finding]:
     """Yield a finding for every attribute that makes the queue drop messages."""
     name, level, loss = state.name, state.level, state.loss
     if state.own("purgeOnNoConsumers", "defaultPurgeOnNoConsumers", "false") == "true":
@@ -235,7 +235,7 @@ def _losses(state: QueueState) -> Iterator[Finding]:
         yield _finding("artemis.auto-delete-queue", level=level, loses=loss, queue=name, contents=contents)
 
 
-def _oddities(state: QueueState) -> Iterator[Finding]:
+def _oddities(state: ArtemisQueue) -> Iterator[Finding]:
     """Yield a warning for every attribute of a work queue that holds up jobs."""
     if not state.work:
         return
