@@ -54,6 +54,9 @@ class RabbitmqAdapter(NetworkAdapter[RabbitmqUrl], Renamable):
         ConfigError: The URL or a name is invalid for RabbitMQ.
     """
 
+    _consumer: RabbitmqConsumer
+    _publisher: RabbitmqPublisher
+
     def __init__(self, url: str, spec: QueueSpec, settings: Settings) -> None:
         super().__init__(url, parse_url, settings)
         self._spec = spec

@@ -27,10 +27,10 @@ from steadyworker.network.preparation import Preparation
 from steadyworker.network.url import has_host_of, identity_of, unencrypted
 from steadyworker_stomp.checks.census import census, has_queue
 from steadyworker_stomp.checks.findings import find
-from steadyworker_stomp.connection import ask, visit
+from steadyworker_stomp.connection import ask, brief, visit
 from steadyworker_stomp.consumer import StompConsumer
 from steadyworker_stomp.deadletters import StompDeadLetters, patient
-from steadyworker_stomp.declare import brief, prepare_at
+from steadyworker_stomp.declare import prepare_at
 from steadyworker_stomp.publisher import StompPublisher
 from steadyworker_stomp.topology import check_names
 from steadyworker_stomp.url import StompUrl, parse_url
@@ -53,6 +53,9 @@ class StompAdapter(NetworkAdapter[StompUrl], Renamable):
     Raises:
         ConfigError: The URL or a name is invalid for this broker.
     """
+
+    _consumer: StompConsumer
+    _publisher: StompPublisher
 
     def __init__(self, url: str, spec: QueueSpec, settings: Settings) -> None:
         check_names(spec)
@@ -94,15 +97,13 @@ class StompAdapter(NetworkAdapter[StompUrl], Renamable):
     @override
     def exists(self) -> bool:
         """Return whether the broker has the queue; True if the user has no right to ask."""
-        url = brief(self._url())
-        with ask(url, self._settings.clock) as visited:
+        with ask(self._url(), self._settings.clock) as visited:
             return has_queue(visited, self._spec.queue)
 
     @override
     def consumers(self) -> int | Uncounted:
         """Return the number of connections that consume the queue; Uncounted if the user has no right to ask."""
-        url = brief(self._url())
-        with ask(url, self._settings.clock) as visited:
+        with ask(self._url(), self._settings.clock) as visited:
             return census(visited, self._spec.queue)
 
     @override

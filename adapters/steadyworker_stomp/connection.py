@@ -19,6 +19,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 
 from steadyworker.adapter import Clock
@@ -195,6 +196,18 @@ def when_done(io: IoThread, request: Future[None], then: Callable[[Future[None]]
 
 _PATIENCE = 10.0
 
+_VISIT = 60
+"""
+The heartbeat to which a visit agrees, in seconds.
+
+It is long, because a visit sends no heartbeats; each of its requests has a time limit of its own.
+"""
+
+
+def brief(url: StompUrl) -> StompUrl:
+    """Return the same URL with the heartbeat of a visit."""
+    return replace(url, heartbeat=max(url.heartbeat, _VISIT))
+
 
 class Visit:
     """
@@ -264,6 +277,13 @@ class Visit:
                 raise  # the connection's own error
             raise Silent(f"no reply to a request within {self.within:g} s") from None
 
+    def message(self, what: str) -> Received:
+        """Return the next message, which `what` names; raises Silent if none arrives in time, or the cause if the connection has ended."""
+        found = self.next(self.within)
+        if found is None:
+            raise Silent(f"no {what} within {self.within:g} s")
+        return found
+
     def next(self, within: float) -> Received | None:
         """Return the next message, or None if none arrives within these seconds; raises the cause if the connection has ended."""
         try:
@@ -285,7 +305,7 @@ Message = Received | tuple[StompConnection, Exception]
 @contextmanager
 def ask(url: StompUrl, clock: Clock) -> Iterator[Visit]:
     """Open a visit for one question of a check or a count, which must be answered in time; its errors are translated."""
-    with visit(url, clock, owed.QUESTION_WITHIN, whole=True) as visited, translated(visited.place):
+    with visit(brief(url), clock, owed.QUESTION_WITHIN, whole=True) as visited, translated(visited.place):
         yield visited
 
 
@@ -306,6 +326,3 @@ def visit(url: StompUrl, clock: Clock, within: float = owed.ANSWER_WITHIN, *, wh
         yield visited
     finally:
         visited.close()
-
-
-__all__ = ["Received", "StompLink", "Visit", "ask", "visit", "when_done"]

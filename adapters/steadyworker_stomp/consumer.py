@@ -23,7 +23,6 @@ from steadyworker.network.iothread import IoThread
 from steadyworker.network.owed import Owed
 from steadyworker.network.preparation import Preparation
 from steadyworker_stomp.connection import StompLink, when_done
-from steadyworker_stomp.declare import PreparedBroker
 from steadyworker_stomp.dialects import Dialect, dialect_of
 from steadyworker_stomp.epoch import StompEpoch
 from steadyworker_stomp.stomp_internals import StompConnection
@@ -50,7 +49,7 @@ class StompConsumer(Consumer[StompLink, StompEpoch]):
         self,
         io: IoThread,
         url: Callable[[], StompUrl],
-        preparation: Preparation[PreparedBroker],
+        preparation: Preparation[Dialect],
         spec: QueueSpec,
         settings: Settings,
         forced: str | None,
@@ -75,7 +74,7 @@ class StompConsumer(Consumer[StompLink, StompEpoch]):
             self._preparing = True
             self._io.in_background(self._preparation.prepared, self._prepared)
 
-    def _prepared(self, answer: Future[PreparedBroker]) -> None:
+    def _prepared(self, answer: Future[Dialect]) -> None:
         self._preparing = False
         try:
             answer.result()

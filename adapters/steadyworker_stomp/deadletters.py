@@ -35,7 +35,7 @@ from steadyworker.adapter import Clock, Delivery, OutgoingMessage, QueueSpec, Re
 from steadyworker.errors import LettersHeld, Unsettled
 from steadyworker.network import owed
 from steadyworker.network.errors import Silent
-from steadyworker_stomp.checks.artemis import address_settings, newest, waiting
+from steadyworker_stomp.checks.artemis import dead_letter_address, newest, waiting
 from steadyworker_stomp.checks.census import has_queue, subscriptions
 from steadyworker_stomp.connection import Received, Visit
 from steadyworker_stomp.dialects import ARTEMIS, CLASSIC
@@ -161,10 +161,8 @@ class StompDeadLetters:
         if self._dlq:
             return self._dlq
         with self._ask() as asked, translated(asked.place):
-            if asked.dialect is CLASSIC:
-                return asked.dialect.dead_letters
-            settings = address_settings(asked, self._spec.queue)
-            return asked.dialect.dead_letters if settings is None else settings.dead_letter_address
+            default = asked.dialect.dead_letters
+            return default if asked.dialect is CLASSIC else dead_letter_address(asked, self._spec.queue, default)
 
     def _moved(self, queue: str) -> frozenset[str]:
         """Return the queues whose letters this reader reads from `queue`; none to read every letter."""

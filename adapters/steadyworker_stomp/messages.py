@@ -33,39 +33,11 @@ _MOST_HEADERS = 900
 
 _FRAME = frozenset(
     {
-        *(
-            "ack",
-            "browser",
-            "content-length",
-            "destination",
-            "heart-beat",
-            "host",
-            "id",
-            "login",
-            "message",
-            "message-id",
-        ),
-        *(
-            "passcode",
-            "receipt",
-            "receipt-id",
-            "selector",
-            "server",
-            "session",
-            "subscription",
-            "transaction",
-            "version",
-        ),
-        *(
-            "accept-version",
-            "transformation",
-            "transformation-error",
-            "redelivered",
-            "timestamp",
-            "persistent",
-            "expires",
-        ),
-        *("destination-type", "subscription-type", "amqMessageId", "scheduledJobId"),
+        *("ack", "browser", "content-length", "destination", "heart-beat", "host", "id", "login", "message"),
+        *("message-id", "passcode", "receipt", "receipt-id", "selector", "server", "session", "subscription"),
+        *("transaction", "version", "accept-version", "transformation", "transformation-error", "redelivered"),
+        *("timestamp", "persistent", "expires", "destination-type", "subscription-type", "amqMessageId"),
+        "scheduledJobId",
     }
 )
 _PROPERTIES = frozenset(

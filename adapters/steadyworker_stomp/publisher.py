@@ -26,7 +26,6 @@ from steadyworker.network.errors import Silent
 from steadyworker.network.iothread import IoThread
 from steadyworker.network.preparation import Preparation
 from steadyworker_stomp.connection import StompLink
-from steadyworker_stomp.declare import PreparedBroker
 from steadyworker_stomp.dialects import Dialect, dialect_of
 from steadyworker_stomp.errors import BrokerError, is_full, is_too_large, unavailable
 from steadyworker_stomp.messages import LINE_BYTES, frame_headers, frame_of, longest_line
@@ -64,7 +63,7 @@ class StompPublisher:
         self,
         io: IoThread,
         url: Callable[[], StompUrl],
-        preparation: Preparation[PreparedBroker],
+        preparation: Preparation[Dialect],
         spec: QueueSpec,
         settings: Settings,
         forced: str | None,

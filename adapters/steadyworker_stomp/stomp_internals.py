@@ -441,6 +441,3 @@ def _beats(text: str) -> tuple[float, float]:
 def login_problem(text: str) -> bool:
     """Return whether a login text would break its frame: STOMP cannot escape anything in a CONNECT."""
     return any(character in _CONTROL for character in text)
-
-
-__all__ = ["StompConnection", "login_problem"]

@@ -1,17 +1,7 @@
 """
 The broker's URL: its addresses, login and options.
 
-`stomp[+ssl]://user:password@host1:61613,host2?option=value&…`; user and password are percent-encoded.
-
-| option | |
-|---|---|
-| `heartbeat` | seconds, 10 by default; a side that receives nothing for some heart-beats (here three) drops the connection |
-| `dialect` | `classic` or `artemis`; by default the broker's own name decides |
-| `dlq` | the queue to which the broker itself moves dead letters; by default `ActiveMQ.DLQ`, on Artemis the address setting's; `{queue}` stands for the work queue's name; if the user may not read it, name the Worker's own dead-letter queue |
-| `cafile` | `stomp+ssl`: a PEM file of the authorities to trust for the broker's certificate, instead of the system's authorities |
-| `certfile`, `keyfile` | `stomp+ssl`: our own certificate and its key |
-| `server_name` | `stomp+ssl`: the name in the broker's certificate, if it is not the host's name |
-
+The README of this adapter has the form of the URL, and a table of the options.
 The adapter always verifies the broker's certificate.
 """
 

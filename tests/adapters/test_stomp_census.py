@@ -15,17 +15,15 @@ from steadyworker.adapter import Connected, QueueSpec, Settings, Signal, SystemC
 from steadyworker.errors import BrokerUnavailable
 from steadyworker_stomp import StompAdapter
 from steadyworker_stomp.checks.artemis import (
-    AddressSettings,
     ArtemisManagement,
     FailedError,
     MissingError,
-    address_settings,
+    dead_letter_address,
     newest,
     waiting,
 )
 from steadyworker_stomp.checks.census import census, has_queue, subscriptions
-from steadyworker_stomp.connection import Visit, visit
-from steadyworker_stomp.declare import brief
+from steadyworker_stomp.connection import Visit, brief, visit
 from steadyworker_stomp.dialects import ARTEMIS
 from steadyworker_stomp.url import parse_url
 from tests.brokers.stomp_broker import StompBroker
@@ -178,29 +176,15 @@ def test_a_connection_that_ends_during_a_question_is_an_error(stomp_broker: Stom
 
 
 @ARTEMIS_ONLY
-def test_the_settings_of_an_address_are_read(stomp_broker: StompBroker, queue: str) -> None:
-    """The broker leaves out what is not set, so the defaults are ours."""
+def test_the_address_of_dead_letters_is_read(stomp_broker: StompBroker, queue: str) -> None:
+    def found(name: str, url: str = stomp_broker.url) -> str | None:
+        return asked(url, lambda at: dead_letter_address(at, name, "by default"))
 
-    def found(name: str) -> AddressSettings | None:
-        return asked(stomp_broker.url, lambda at: address_settings(at, name))
-
-    assert found(queue) == AddressSettings(10, "DLQ", -1, "NOTIFY", True, "PAGE")
-    (broker,) = stomp_broker.jolokia.search("org.apache.activemq.artemis:broker=*")
-    changed = {
-        "maxDeliveryAttempts": 3,
-        "deadLetterAddress": f"{queue}.moved",
-        "slowConsumerThreshold": 5,
-        "slowConsumerPolicy": "KILL",
-        "autoCreateQueues": False,
-        "addressFullMessagePolicy": "DROP",
-    }
-    add, remove = "addAddressSettings(java.lang.String,java.lang.String)", "removeAddressSettings(java.lang.String)"
-    stomp_broker.jolokia.execute(broker, add, f"{queue}.#", json.dumps(changed))
-    try:
-        assert found(f"{queue}.a") == AddressSettings(3, f"{queue}.moved", 5, "KILL", False, "DROP")
-    finally:
-        stomp_broker.jolokia.execute(broker, remove, f"{queue}.#")
-    assert asked(stomp_broker.limited_url, lambda at: address_settings(at, queue)) is None
+    assert found(queue) == "DLQ"
+    for address in (f"{queue}.moved", ""):
+        with stomp_broker.address_settings(queue, {"deadLetterAddress": address}):
+            assert found(queue) == (address or None)
+    assert found(queue, stomp_broker.limited_url) == "by default"
 
 
 @ARTEMIS_ONLY
@@ -273,7 +257,7 @@ class MadeUpArtemis:
 
     def wait(self, _: object) -> None: ...
 
-    def next(self, _: float) -> tuple[dict[str, str], bytes]:
+    def message(self, _: str) -> tuple[dict[str, str], bytes]:
         succeeded, result = next(self._answers)
         headers = {"message-id": "a,1", "_AMQ_OperationSucceeded": str(succeeded).lower()}
         return headers, json.dumps([result]).encode()

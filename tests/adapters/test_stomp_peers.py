@@ -257,7 +257,7 @@ def test_a_refused_right_has_one_remedy_which_is_not_another_broker(peer: StartP
 
     (finding,) = open_worker(peer(answer).url).adapter.findings(QueueSpec("exports", "exports.dead"))
     assert "grant the user read, write and admin for the topics ActiveMQ.Advisory.>" in finding.what
-    assert finding.remedy == "do as this message says; until then `run` exits with code 78."
+    assert finding.remedy == "correct what this message names; until then `run` exits with code 78."
 
 
 def test_a_broker_that_falls_silent_is_given_up_after_three_heartbeats(

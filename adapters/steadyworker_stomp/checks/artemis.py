@@ -15,10 +15,8 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from steadyworker.network.errors import Silent
 from steadyworker_stomp.connection import Visit
 from steadyworker_stomp.errors import BrokerError, is_right
 
@@ -77,11 +75,7 @@ class ArtemisManagement:
             Silent: No reply came in time.
         """
         self._send(resource, operation, arguments, {"reply-to": _REPLIES, "correlation-id": self._mark})
-        match self._visited.next(self._visited.within):
-            case ({**found}, bytes(body)):
-                pass
-            case _:
-                raise Silent(f"no reply to a question within {self._visited.within:g} s")
+        found, body = self._visited.message("reply to a question")
         self.newest = int(found["message-id"].partition(",")[2])
         (result,) = json.loads(body) or [None]
         if found.get("_AMQ_OperationSucceeded") != "true":
@@ -116,50 +110,18 @@ class ArtemisManagement:
         return json.loads(self.ask(resource, operation, *arguments))
 
 
-@dataclass(frozen=True, slots=True)
-class AddressSettings:
+def dead_letter_address(visited: Visit, queue: str, default: str) -> str | None:
     """
-    The settings of a queue's address, with the broker's defaults for those that are not set.
+    Return the address to which an Artemis moves dead letters of the queue `queue`, which need not exist; None if it deletes them.
 
-    Attributes:
-        max_delivery_attempts: Deliveries after which a message becomes a dead letter; -1 for no limit.
-            A delivery counts if the consumer's connection ends before the acknowledgement.
-        dead_letter_address: The address to which the broker moves dead letters; None if it deletes them.
-        slow_consumer_threshold: The rate below which a consumer is slow, in messages per second
-            unless the broker measures in another unit; -1 if no consumer is.
-        slow_consumer_policy: `KILL`, which closes a slow consumer's connection, or `NOTIFY`.
-        auto_create_queues: The broker creates a missing queue at its first use.
-        address_full_policy: `PAGE`, `BLOCK`, `FAIL`, or `DROP`, which loses messages.
-    """
-
-    max_delivery_attempts: int = 10
-    dead_letter_address: str | None = None
-    slow_consumer_threshold: int = -1
-    slow_consumer_policy: str = "NOTIFY"
-    auto_create_queues: bool = True
-    address_full_policy: str = "PAGE"
-
-
-def address_settings(visited: Visit, queue: str) -> AddressSettings | None:
-    """
-    Return the settings of the address of the queue `queue` on an Artemis; the queue need not exist.
-
-    Return None if the user has no right to ask; the visit's connection has then ended, so make a visit for this question only.
+    Return `default` if the user has no right to ask; the visit's connection has then ended, so make a visit for this question only.
     Raises Silent or OSError if the connection fails.
     """
     try:
-        found = ArtemisManagement(visited).ask_json("broker", "getAddressSettingsAsJSON", queue)
+        settings = ArtemisManagement(visited).ask_json("broker", "getAddressSettingsAsJSON", queue)
     except BrokerError:
-        return None
-    default = AddressSettings()
-    return AddressSettings(
-        max_delivery_attempts=int(found.get("maxDeliveryAttempts", default.max_delivery_attempts)),
-        dead_letter_address=found.get("deadLetterAddress") or None,
-        slow_consumer_threshold=int(found.get("slowConsumerThreshold", default.slow_consumer_threshold)),
-        slow_consumer_policy=str(found.get("slowConsumerPolicy", default.slow_consumer_policy)),
-        auto_create_queues=bool(found.get("autoCreateQueues", default.auto_create_queues)),
-        address_full_policy=str(found.get("addressFullMessagePolicy", default.address_full_policy)),
-    )
+        return default
+    return settings.get("deadLetterAddress") or None
 
 
 def newest(visited: Visit) -> int | None:

@@ -22,7 +22,6 @@ from contextlib import suppress
 from typing import Any
 
 from steadyworker.adapter import Uncounted
-from steadyworker.network.errors import Silent
 from steadyworker_stomp.checks.artemis import ArtemisManagement, FailedError, MissingError, NoRepliesError
 from steadyworker_stomp.connection import Received, Visit
 from steadyworker_stomp.dialects import ARTEMIS, CLASSIC
@@ -164,10 +163,7 @@ def _sent_at_once(visited: Visit, topic: str) -> Iterator[Received]:
     visited.connection.listen(topic, "advisory", {})
     visited.wait(visited.connection.send(_MARK, b"", {}))
     while True:
-        match visited.next(visited.within):
-            case ({"subscription": "mark"}, _):
-                return
-            case ({**headers}, bytes(body)):
-                yield headers, body
-            case _:
-                raise Silent(f"no list of {topic} within {visited.within:g} s")
+        headers, body = visited.message(f"list of {topic}")
+        if headers.get("subscription") == "mark":
+            return
+        yield headers, body

@@ -23,7 +23,7 @@ from steadyworker_stomp.checks.census import census, seen
 from steadyworker_stomp.checks.risks import ArtemisQueue, risks
 from steadyworker_stomp.checks.versions import version_findings
 from steadyworker_stomp.connection import Visit, ask
-from steadyworker_stomp.declare import brief, scheduler_finding
+from steadyworker_stomp.declare import scheduler_finding
 from steadyworker_stomp.dialects import CLASSIC, Dialect, version_of
 from steadyworker_stomp.url import StompUrl
 
@@ -140,7 +140,7 @@ class _BrokerCheck:
 
     def _visit(self, question: Callable[[Visit], Answer]) -> Answer:
         """Return the answer to a question on a connection of its own."""
-        with ask(brief(self._url), self._settings.clock) as visited:
+        with ask(self._url, self._settings.clock) as visited:
             return question(visited)
 
     def _common(self, visited: Visit, *, consuming: bool) -> tuple[Dialect, list[Finding]]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from steadyworker.network.errors import Silent
 from steadyworker_stomp.connection import Visit
 from steadyworker_stomp.dialects import CLASSIC
 from steadyworker_stomp.errors import BrokerError
@@ -65,11 +64,8 @@ def honours_prefetch(visited: Visit) -> bool:
     holders: list[str | None] = []
     for number in ("first", "second"):
         visited.wait(connection.subscribe(_TEMPORARY, number, visited.dialect.subscribed))
-        match visited.next(visited.within):
-            case ({**headers}, bytes()):
-                holders.append(headers.get("subscription"))
-            case _:
-                raise Silent(f"no message of a temporary queue within {visited.within:g} s")
+        headers, _ = visited.message("message of a temporary queue")
+        holders.append(headers.get("subscription"))
     for number in ("first", "second"):
         visited.wait(connection.unsubscribe(number))
     return holders == ["first", "second"]
