@@ -1,5 +1,5 @@
 """
-The adapter for ActiveMQ Classic 5.18 and newer, and Artemis 2.55 and newer. It speaks STOMP 1.2 through stomp.py; `url.py` explains its URLs.
+The adapter for ActiveMQ Classic 5.18 and newer, and Artemis 2.55 and newer. It speaks STOMP 1.2 through stomp.py; the README explains its URLs.
 
 | our word | in STOMP |
 |---|---|

@@ -46,7 +46,7 @@ class StompAdapter(NetworkAdapter[StompUrl], Renamable):
     The adapter for one queue of one broker and one worker process; it connects at its first use.
 
     Args:
-        url: The broker's URL (`url.py`).
+        url: The broker's URL, as the README explains it.
         spec: The queue, and its dead-letter queue.
         settings: The operator's settings.
 
@@ -63,9 +63,8 @@ class StompAdapter(NetworkAdapter[StompUrl], Renamable):
         self._spec = spec
         self._preparation = Preparation(lambda: prepare_at(self._url, settings.topology, settings.clock))
         self._io = IoThread(f"stomp {spec.queue}", settings.clock, PlainLoop)
-        forced = self._first.dialect
-        self._consumer = StompConsumer(self._io, self._url, self._preparation, spec, settings, forced)
-        self._publisher = StompPublisher(self._io, self._url, self._preparation, spec, settings, forced)
+        self._consumer = StompConsumer(self._io, self._url, self._preparation, spec, settings)
+        self._publisher = StompPublisher(self._io, self._url, self._preparation, spec, settings)
 
     @property
     @override

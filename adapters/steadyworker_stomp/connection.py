@@ -28,7 +28,6 @@ from steadyworker.network import owed
 from steadyworker.network.errors import Silent
 from steadyworker.network.iothread import IoThread, Timer
 from steadyworker.network.url import Address
-from steadyworker_stomp.dialects import dialect_of
 from steadyworker_stomp.errors import translated, unavailable
 from steadyworker_stomp.hosts import connect_any
 from steadyworker_stomp.stomp_internals import OnMessage, StompConnection
@@ -257,11 +256,7 @@ class Visit:
 
         self.connection, address = connect_any(self._url, self._clock, _PATIENCE, received, ended, self._left)
         self.place = str(address)
-        try:
-            self.dialect = dialect_of(self.connection.server, self._url.dialect)
-        except ConfigError:
-            self.close()
-            raise
+        self.dialect = self.connection.dialect
 
     @property
     def _left(self) -> float:

@@ -23,7 +23,7 @@ from steadyworker.network.iothread import IoThread
 from steadyworker.network.owed import Owed
 from steadyworker.network.preparation import Preparation
 from steadyworker_stomp.connection import StompLink, when_done
-from steadyworker_stomp.dialects import Dialect, dialect_of
+from steadyworker_stomp.dialects import Dialect
 from steadyworker_stomp.epoch import StompEpoch
 from steadyworker_stomp.stomp_internals import StompConnection
 from steadyworker_stomp.url import StompUrl
@@ -42,7 +42,6 @@ class StompConsumer(Consumer[StompLink, StompEpoch]):
         preparation: Checks the broker.
         spec: The queue to consume.
         settings: The operator's settings.
-        forced: The dialect that the URL forces.
     """
 
     def __init__(
@@ -52,10 +51,8 @@ class StompConsumer(Consumer[StompLink, StompEpoch]):
         preparation: Preparation[Dialect],
         spec: QueueSpec,
         settings: Settings,
-        forced: str | None,
     ) -> None:
         super().__init__(io)
-        self._forced = forced
         self._preparation = preparation
         self._spec = spec
         self._settings = settings
@@ -84,9 +81,9 @@ class StompConsumer(Consumer[StompLink, StompEpoch]):
             self._go()
 
     def _up(self, connection: StompConnection) -> None:
-        dialect = dialect_of(connection.server, self._forced)  # an error ends the connection
+        dialect = connection.dialect
         if self._allowed:
-            self._start_epoch(connection, dialect)
+            self._start_epoch(connection)
             return
         # A lacking right to consume shows before the epoch begins; a message that comes now comes again.
         answered = self._owed.expect("a subscription")
@@ -95,20 +92,18 @@ class StompConsumer(Consumer[StompLink, StompEpoch]):
             answered()
             if answer.exception() is None:  # an error ends the connection, and `_down` follows
                 self._allowed = True
-                self._start_epoch(connection, dialect)
+                self._start_epoch(connection)
 
         connection.subscribe(dialect.destination(self._spec.queue), "right", dialect.subscribed)
         when_done(self._io, connection.unsubscribe("right"), ended)
 
-    def _start_epoch(self, connection: StompConnection, dialect: Dialect) -> None:
+    def _start_epoch(self, connection: StompConnection) -> None:
         self._begin(
             StompEpoch(
                 self._next_number,
                 connection,
-                self.link,
                 self._io,
                 self._spec,
-                dialect,
                 self._settings.clock,
                 lambda: self._window,
                 self.signal,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from steadyworker.adapter import Redelivered
 from steadyworker.errors import ConfigError
@@ -12,6 +13,7 @@ from steadyworker.errors import ConfigError
 _SERVER = re.compile(r"(?P<name>[A-Za-z-]+)/(?P<version>\d+(?:\.\d+)*)")
 
 Version = tuple[int, ...]
+DialectName = Literal["classic", "artemis"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,7 @@ class Dialect:
     The differences of one broker: what it expects and sends.
 
     Attributes:
-        name: The name of the URL's option `dialect`.
+        name: The value of the URL's option `dialect`.
         broker: The broker's name for people.
         prefix: Stands before the name of a queue in a destination.
         sent: Headers of each message to a queue.
@@ -145,7 +147,7 @@ _BY_NAME = {"classic": CLASSIC, "artemis": ARTEMIS}
 _BY_SERVER = {"ActiveMQ": CLASSIC, "ActiveMQ-Artemis": ARTEMIS}
 
 
-def dialect_of(server: str, forced: str | None) -> Dialect:
+def dialect_of(server: str, forced: DialectName | None) -> Dialect:
     """
     Return the dialect of a broker that calls itself `server`, unless the URL forces one.
 

@@ -33,8 +33,7 @@ from steadyworker.errors import BrokerUnavailable
 from steadyworker.network.iothread import IoThread, Timer
 from steadyworker.network.owed import Owed
 from steadyworker.network.settlement import Settlement, stale, unsettled
-from steadyworker_stomp.connection import StompLink, when_done
-from steadyworker_stomp.dialects import Dialect
+from steadyworker_stomp.connection import when_done
 from steadyworker_stomp.messages import delivery_of
 from steadyworker_stomp.stomp_internals import StompConnection
 
@@ -68,10 +67,8 @@ class StompEpoch:
     Args:
         number: The epoch's number.
         connection: An open connection that is used for nothing else.
-        link: The holder of the connection.
         io: The I/O thread.
         spec: The queue.
-        dialect: The broker's dialect.
         clock: The clock.
         window: Returns the current prefetch.
         sink: Receives `Delivered` and `Lost`.
@@ -81,10 +78,8 @@ class StompEpoch:
         self,
         number: int,
         connection: StompConnection,
-        link: StompLink,
         io: IoThread,
         spec: QueueSpec,
-        dialect: Dialect,
         clock: Clock,
         window: Window,
         sink: Sink,
@@ -92,9 +87,9 @@ class StompEpoch:
         self.number = number
         self._connection = connection
         self._io = io
-        self._owed = Owed(io, link.abort)
+        self._owed = Owed(io, connection.abort)
         self._spec = spec
-        self._dialect = dialect
+        self._dialect = connection.dialect
         self._clock = clock
         self._window = window
         self._sink = sink
@@ -200,7 +195,7 @@ class StompEpoch:
         self._sink(
             Unreachable(
                 f"Expected text or bytes in the queue {self._spec.queue!r}, got {len(self._kept)} messages whose content "
-                f"{self._dialect.broker} does not send over STOMP; this process keeps them, and takes no more: let the sender send "
+                f"{self._dialect.broker} does not send over STOMP; this process keeps them, and accepts no more: let the sender send "
                 "text or bytes, stop this process, and remove or move these messages with a JMS client or the broker's console.",
                 explain="steadyworker.unshown",
             )

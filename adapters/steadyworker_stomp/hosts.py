@@ -42,7 +42,7 @@ def connect_any(
 
     Raises:
         BrokerUnavailable: No host accepted the connection within these seconds (at most 20); `Refused` if a later try cannot succeed.
-        ConfigError: A file of the URL cannot be used.
+        ConfigError: A file of the URL cannot be used, or the broker's dialect is unknown.
     """
     within = min(within, _OPEN_WITHIN)
     race = _Race(lambda address: _connect(url, address, clock, within, patience, on_message, on_end))
@@ -86,7 +86,8 @@ def _connect(
     name = (url.tls and url.tls.server_name) or address.host
     sock = open_socket(address.host, address.port, tls, name, began + min(within, _CONNECT_WITHIN), clock)
     connection = StompConnection(sock, address.host, clock, patience, on_message, on_end)
-    connection.connect(url.user, url.password, url.heartbeat, max(0.1, began + within - clock.monotonic()))
+    left = max(0.1, began + within - clock.monotonic())
+    connection.connect(url.user, url.password, url.heartbeat, left, url.dialect)
     return connection
 
 

@@ -26,7 +26,7 @@ from steadyworker.network.errors import Silent
 from steadyworker.network.iothread import IoThread
 from steadyworker.network.preparation import Preparation
 from steadyworker_stomp.connection import StompLink
-from steadyworker_stomp.dialects import Dialect, dialect_of
+from steadyworker_stomp.dialects import Dialect
 from steadyworker_stomp.errors import BrokerError, is_full, is_too_large, unavailable
 from steadyworker_stomp.messages import LINE_BYTES, frame_headers, frame_of, longest_line
 from steadyworker_stomp.stomp_internals import StompConnection
@@ -56,7 +56,6 @@ class StompPublisher:
         preparation: Checks the broker; needed only before a delayed message.
         spec: The queue.
         settings: The operator's settings.
-        forced: The dialect that the URL forces.
     """
 
     def __init__(
@@ -66,10 +65,8 @@ class StompPublisher:
         preparation: Preparation[Dialect],
         spec: QueueSpec,
         settings: Settings,
-        forced: str | None,
     ) -> None:
         self._io = io
-        self._forced = forced
         self._preparation = preparation
         self._spec = spec
         self._settings = settings
@@ -92,7 +89,8 @@ class StompPublisher:
         """
         if message.first:
             check_size("a body", len(message.body), self._settings.max_body)
-        connection, dialect = self._connected(message)
+        connection = self._connected(message)
+        dialect = connection.dialect
         queue = queue_of(self._spec, message)
         if message.first:
             check_size("a header line", longest_line(frame_headers(message, dialect)), LINE_BYTES)
@@ -128,13 +126,12 @@ class StompPublisher:
         except Exception as error:
             raise self._failed(queue, error, flight) from error
 
-    def _connected(self, message: OutgoingMessage) -> tuple[StompConnection, Dialect]:
+    def _connected(self, message: OutgoingMessage) -> StompConnection:
         """Return an open connection; raise NotPublished if there is none in time."""
         try:
             if message.to is Target.LATER:
                 self._preparation.prepared()
-            connection = self._io.ask(self._get_connection, owed.ANSWER_WITHIN)
-            return connection, dialect_of(connection.server, self._forced)
+            return self._io.ask(self._get_connection, owed.ANSWER_WITHIN)
         except TimeoutError:
             raise NotPublished(
                 f"Expected a connection to publish to queue {queue_of(self._spec, message)!r} within {owed.ANSWER_WITHIN:g} s, "

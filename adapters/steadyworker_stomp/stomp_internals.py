@@ -26,7 +26,9 @@ from contextlib import suppress
 from typing import Any
 
 from steadyworker.adapter import Clock
+from steadyworker.errors import ConfigError
 from steadyworker.network.errors import Foreign, Silent
+from steadyworker_stomp.dialects import Dialect, DialectName, dialect_of
 from steadyworker_stomp.errors import BrokerError
 from steadyworker_stomp.sockets import confirm_at_once
 
@@ -73,10 +75,13 @@ class StompConnection:
 
     Attributes:
         server: The broker's name for itself; empty if it sent none.
+        dialect: The broker's dialect, after `connect`.
         beat_every: Seconds after which the broker expects a heart-beat; 0 for never.
         silent_after: Seconds without a byte after which the broker is dead: three heart-beats; 0 for never.
         received_at: The time (monotonic clock) of the last bytes from the broker.
     """
+
+    dialect: Dialect
 
     def __init__(
         self, sock: socket.socket, host: str, clock: Clock, patience: float, on_message: OnMessage, on_end: OnEnd
@@ -111,8 +116,14 @@ class StompConnection:
         """The cause of the end, once `on_end` was called or is about to be; None before."""
         return self._cause if self._over else None
 
-    def connect(self, user: str | None, password: str, heartbeat: float, within: float) -> None:
-        """Log in, and wait for the broker's answer; raises BrokerError, Foreign, Silent or OSError."""
+    def connect(
+        self, user: str | None, password: str, heartbeat: float, within: float, forced: DialectName | None
+    ) -> None:
+        """
+        Log in, and wait for the broker's answer; `forced` is the dialect that the URL forces.
+
+        Raises BrokerError, Foreign, Silent or OSError, and ConfigError if the dialect is unknown.
+        """
         wanted = f"{heartbeat * 1000:.0f}"
         self._transport.start()
         headers = {"heart-beat": f"{wanted},{wanted}"}
@@ -128,8 +139,9 @@ class StompConnection:
             raise
         self.server = answer.get("server", "")
         try:
+            self.dialect = dialect_of(self.server, forced)
             theirs, wants = _beats(answer.get("heart-beat", "0,0"))
-        except Foreign as error:
+        except (ConfigError, Foreign) as error:
             self.abort(error)
             raise
         self.beat_every = max(heartbeat, wants) if wants else 0.0

@@ -8,10 +8,11 @@ The adapter always verifies the broker's certificate.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, cast
+from typing import cast
 
 from steadyworker.errors import ConfigError
 from steadyworker.network.url import Address, Form, Tls, heartbeat_of
+from steadyworker_stomp.dialects import DialectName
 from steadyworker_stomp.stomp_internals import login_problem
 
 HEARTBEAT = 10
@@ -20,8 +21,6 @@ The default heartbeat in seconds.
 
 A broker notices a dead worker after two to four heartbeats, and only then delivers the worker's message again.
 """
-
-DialectName = Literal["classic", "artemis"]
 
 FORM = Form(
     ports={"stomp": 61613, "stomp+ssl": 61612},

@@ -25,7 +25,7 @@ class Publishes(Protocol):
 
 class NetworkAdapter(Adapter, SettlesAsync, Generic[AUrl]):
     """
-    The base class: it passes each call to the consumer, to the publisher or to the I/O thread, which a subclass makes.
+    The base class: it passes each call on to the consumer, the publisher or the I/O thread, which the subclass creates.
 
     Args:
         url: The broker's URL.

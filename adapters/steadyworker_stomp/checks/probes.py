@@ -43,7 +43,7 @@ def consume(visited: Visit, queue: str) -> None:
 
 
 def send(visited: Visit, queue: str) -> None:
-    """Send an empty message to the queue, and take it back before any consumer sees it; raises BrokerError."""
+    """Send an empty message to the queue in a transaction that is aborted, so that no consumer sees it; raises BrokerError."""
     transaction = "right"
     visited.wait(visited.connection.transact("BEGIN", transaction))
     headers = {**visited.dialect.sent, "transaction": transaction}
