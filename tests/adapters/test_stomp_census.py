@@ -148,19 +148,19 @@ def test_a_user_without_the_right_to_ask_gets_no_number_each_time(stomp_broker: 
     assert adapter.exists()
 
 
-def test_a_look_for_a_queue_creates_none(stomp_broker: StompBroker, queue: str) -> None:
-    def look(name: str) -> bool:
+def test_a_search_for_a_queue_creates_none(stomp_broker: StompBroker, queue: str) -> None:
+    def exists(name: str) -> bool:
         return asked(stomp_broker.url, lambda at: has_queue(at, name))
 
-    def looks() -> list[bool]:
-        return [look(name) for name in (queue, f"{queue}.x", queue[:-1])]
+    def search() -> list[bool]:
+        return [exists(name) for name in (queue, f"{queue}.x", queue[:-1])]
 
-    assert looks() == [False, False, False]
+    assert search() == [False, False, False]
     assert asked(stomp_broker.url, lambda at: census(at, queue)) == 0
-    assert looks() == [False, False, False]
+    assert search() == [False, False, False]
     with stomp_broker.client() as client:
         client.send(queue)
-    assert looks() == [True, False, False]
+    assert search() == [True, False, False]
 
 
 def test_a_connection_that_ends_during_a_question_is_an_error(stomp_broker: StompBroker, queue: str) -> None:
@@ -188,7 +188,7 @@ def test_the_address_of_dead_letters_is_read(stomp_broker: StompBroker, queue: s
 
 
 @ARTEMIS_ONLY
-def test_messages_that_wait_are_told_by_number_and_later_ones_have_larger_numbers(
+def test_messages_that_wait_are_listed_by_number_and_later_ones_have_larger_numbers(
     stomp_broker: StompBroker, queue: str
 ) -> None:
     with stomp_broker.client() as client, stomp_broker.client() as consumer:
@@ -223,8 +223,8 @@ def test_the_queue_for_replies_needs_no_default_routing_type(stomp_node: StompNo
         adapter.stop(5)
         with ThreadPoolExecutor(8) as threads:  # visits that share the queue get their own replies only
             names = [queue, *[f"{queue}.missing-{number}" for number in range(20)]]
-            looks = [*threads.map(lambda name: asked(stomp_node.url, lambda at: has_queue(at, name)), names)]
-        assert looks == [True] + [False] * 20
+            found = [*threads.map(lambda name: asked(stomp_node.url, lambda at: has_queue(at, name)), names)]
+        assert found == [True] + [False] * 20
     stomp_node.remove_queues("steadyworker.replies")
 
 
@@ -240,7 +240,7 @@ def test_a_question_that_artemis_does_not_know_is_an_error(stomp_broker: StompBr
 
 
 class MadeUpArtemis:
-    """The visit of a management that answers as it is told, and counts its questions."""
+    """The visit of a management with prepared answers, which counts its questions."""
 
     dialect = ARTEMIS
     within = 10.0
