@@ -22,9 +22,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 
+from typing_extensions import override
+
 from steadyworker.adapter import Clock
 from steadyworker.errors import BrokerUnavailable, ConfigError
 from steadyworker.network import owed
+from steadyworker.network.consumer import BrokerLink
 from steadyworker.network.errors import Silent
 from steadyworker.network.iothread import IoThread, Timer
 from steadyworker.network.url import Address
@@ -37,7 +40,7 @@ _BEATS = 3
 """Heart-beats sent in the time in which the broker expects one: Classic has no tolerance by default."""
 
 
-class StompLink:
+class StompLink(BrokerLink):
     """
     The connection for one purpose; only the I/O thread may call its methods.
 
@@ -81,8 +84,8 @@ class StompLink:
         return self._connection if self._connection is not None and self._connection.is_open else None
 
     @property
+    @override
     def is_closed(self) -> bool:
-        """True if there is no connection in any state: open, opening or closing."""
         return self._connection is None and not self._opening
 
     def open(self) -> None:
@@ -95,11 +98,13 @@ class StompLink:
         self._opening = True
         self._io.in_background(self._connect, self._connected)
 
+    @override
     def abort(self, error: Exception) -> None:
         """End the connection without waiting for the broker; if called twice, `down` receives the first error."""
         if self._connection is not None:
             self._connection.abort(error)
 
+    @override
     def close(self, within: float) -> None:
         """Send DISCONNECT when the broker has answered every request, and close; abort after `within` seconds."""
         closing = Silent("closed by us", id="")

@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 
+from typing_extensions import override
+
 from steadyworker.adapter import QueueSpec, Settings
 from steadyworker.errors import BrokerUnavailable, SteadyWorkerError
 from steadyworker.network.backoff import USEFUL_AFTER
@@ -61,8 +63,8 @@ class StompConsumer(Consumer[StompLink, StompEpoch]):
         self.link = StompLink(io, url, settings.clock, _PATIENCE, self._up, self._received, self._down)
         self._owed = Owed(io, self.link.abort)
 
+    @override
     def _go(self) -> None:
-        """Take the next step towards an epoch."""
         if self._io.stopping or self._epoch is not None or self._preparing or not self.link.is_closed:
             return
         if self._preparation.known is not None:

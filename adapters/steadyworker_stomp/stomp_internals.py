@@ -139,8 +139,8 @@ class StompConnection:
             raise
         self.server = answer.get("server", "")
         try:
-            self.dialect = dialect_of(self.server, forced)
             theirs, wants = _beats(answer.get("heart-beat", "0,0"))
+            self.dialect = dialect_of(self.server, forced)
         except (ConfigError, Foreign) as error:
             self.abort(error)
             raise
