@@ -16,6 +16,8 @@ from __future__ import annotations
 import secrets
 from dataclasses import replace
 
+from typing_extensions import override
+
 from steadyworker.adapter import Capabilities, Delays, QueueSpec, Settings
 from steadyworker.network.preparation import Preparation
 from steadyworker_rocketmq.adapter import LATE, SILENT, RocketmqAdapter
@@ -53,6 +55,7 @@ class DirectAdapter(RocketmqAdapter):
         self._consumer = DirectConsumer(self._io, self._url, self._names, self._preparation, id_, spec, settings)
 
     @property
+    @override
     def capabilities(self) -> Capabilities:
         """The abilities of a broker: delays by levels, which are the brokers' own once it was asked, and a count of members."""
         return Capabilities(
@@ -68,10 +71,12 @@ class DirectAdapter(RocketmqAdapter):
             max_body=self._settings.max_body,
         )
 
+    @override
     def exists(self) -> bool:
         """Return whether a name server knows the work topic."""
         return self._at_name_server()
 
+    @override
     def consumers(self) -> int:
         """Return the number of members of the consumer group."""
         url = self._url()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from typing_extensions import override
+
 from steadyworker.adapter import Capabilities, Delays, Finding, QueueSpec, Settings, Uncounted
 from steadyworker.errors import BrokerUnavailable
 from steadyworker.findings import FindingTexts
@@ -42,6 +44,7 @@ class GrpcAdapter(RocketmqAdapter):
         )
 
     @property
+    @override
     def capabilities(self) -> Capabilities:
         """The abilities of a broker behind proxies; a name server is needed for dead letters."""
         return Capabilities(
@@ -58,6 +61,7 @@ class GrpcAdapter(RocketmqAdapter):
             max_body=self._settings.max_body,
         )
 
+    @override
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:
         """Return the problems of proxies, brokers, topics and groups; raises BrokerUnavailable if no proxy replies."""
         url = self._url()
@@ -82,6 +86,7 @@ class GrpcAdapter(RocketmqAdapter):
         except BrokerUnavailable:
             return False
 
+    @override
     def exists(self) -> bool:
         """Return whether the work topic exists; with `?namesrv=`, a name server is asked, because a proxy would remember a missing topic."""
         if self._first.namesrv:
@@ -94,6 +99,7 @@ class GrpcAdapter(RocketmqAdapter):
             raise unavailable(error, str(self._url())) from error
         return True
 
+    @override
     def consumers(self) -> int | Uncounted:
         """
         Return the number of members of the consumer group.
