@@ -389,6 +389,7 @@ def test_a_broker_that_is_away_for_too_long(stage: Stage) -> None:
     explained(process, "worker_stopped", "steadyworker.exit-unavailable")
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_away_from_the_start(stage: Stage) -> None:
     with stage.locked(stage.broker):
         process = stage.command("run", f"{JOBS}:Steps", "--give-up-after", "4")

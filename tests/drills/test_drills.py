@@ -64,6 +64,7 @@ def own_places(places: Places) -> Iterator[RabbitmqPlaces | None]:
         yield RabbitmqPlaces(node)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(500)
 def test_we_pass_every_drill(places: Places, own_places: RabbitmqPlaces | None, tmp_path: Path) -> None:
     """All at once, as they mostly sleep; the ways to lose a connection once more with adoption switched off."""

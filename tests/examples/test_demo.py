@@ -17,6 +17,7 @@ from tests.exports.spark.archives import share
 from tests.support.stage import eventually
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_the_demo_ends_as_it_has_to(archive: Path, tmp_path: Path, shell: Shell) -> None:

@@ -100,7 +100,7 @@ def _killed(proxy: Proxy, fleet: Fleet) -> None:
     fleet.worker(LIGHT, broker=fleet.place.url(through=proxy))
 
 
-@pytest.mark.also("classic", "artemis")
+@pytest.mark.also("classic")
 @pytest.mark.parametrize("happens", [_cut, _killed])
 def test_a_retry_that_is_disturbed_between_its_copy_and_the_acknowledgement_of_the_original(
     fleet: Fleet, happens: Callable[[Proxy, Fleet], None]
@@ -119,7 +119,7 @@ def test_a_retry_that_is_disturbed_between_its_copy_and_the_acknowledgement_of_t
         assert fleet.reaches(fleet.queue, State.DONE).counters.attempts == 1
 
 
-@pytest.mark.also("classic", "artemis")
+@pytest.mark.also("classic")
 def test_a_message_that_is_no_job_and_a_job_that_kills_its_process_are_dead_letters_and_the_next_job_runs(
     fleet: Fleet,
 ) -> None:

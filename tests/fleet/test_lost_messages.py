@@ -70,6 +70,7 @@ def test_a_queue_is_purged_while_the_worker_of_a_long_job_is_killed(fleet: Fleet
     takes_over_from_ten(fleet, fleet.worker(STEADY, script=SOON_LOST))
 
 
+@pytest.mark.slow
 def test_a_queue_that_is_deleted_under_verify_is_named_and_the_job_goes_on_when_it_exists_again(
     rabbitmq_place: RabbitmqPlace, fleet: Fleet
 ) -> None:
@@ -147,6 +148,7 @@ def test_a_time_to_live_drops_the_message_of_a_killed_worker(rabbitmq_place: Rab
     takes_over_from_ten(fleet, fleet.worker(STEADY, script=SOON_LOST))
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_quiet_or_drains_or_has_had_its_jobs_takes_no_lost_one(
     rabbitmq_place: RabbitmqPlace, fleet: Fleet
 ) -> None:

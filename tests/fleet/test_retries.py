@@ -149,7 +149,7 @@ def _full(place: RabbitmqPlace) -> None:
                 foreign.basic_publish("", RETRY, b"")
 
 
-@pytest.mark.parametrize("spoil", [_missing, _full])
+@pytest.mark.parametrize("spoil", [pytest.param(_missing, marks=pytest.mark.slow), _full])
 def test_a_retry_without_a_target_keeps_its_original(
     rabbitmq_place: RabbitmqPlace, fleet: Fleet, spoil: Callable[[RabbitmqPlace], None]
 ) -> None:

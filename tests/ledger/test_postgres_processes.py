@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,16 +13,15 @@ import pytest
 from msgspec.structs import replace
 
 from steadyworker.clock import SystemClock, Times
-from steadyworker.ledger.base import Claimed, JobId, Ledger, Renewal, State, Token
+from steadyworker.ledger.base import Claimed, Ledger, Renewal, Token
 from steadyworker.ledger.lease import Keeper
 from steadyworker.ledger.owners import OwnerLock, new_owner_id
 from steadyworker.ledger.postgres.ledger import PostgresLedger
 from steadyworker.outcome import Counters
 from tests.brokers.postgres import Cluster
 from tests.conftest import Eventually
-from tests.ledger.kit import Actor, line, tell
+from tests.ledger.kit import JOB, Actor, Commits, one_wins_each_time
 
-JOB = JobId("shop", "exports", "m-17")
 BODY = b"\x01" * 32
 OWNERS = 200
 MEASURED = 30.0
@@ -42,58 +40,27 @@ def ledger(database: str, tmp_path: Path) -> Iterator[PostgresLedger]:
 def test_of_two_processes_that_claim_a_row_a_thousand_times_one_wins_each_time(
     actor: Actor, database: str, ledger: Ledger
 ) -> None:
-    """Each version of the row is claimed once at most, and the versions make one line."""
-    racers = [actor("race", database, name) for name in ("a", "b")]
-    assert [line(racer) for racer in racers] == ["ready", "ready"]
-    wins: list[list[tuple[int, int]]] = []
-    for racer in racers:
-        tell(racer, "go")
-    for racer in racers:
-        said, _ = racer.communicate(timeout=100)
-        assert racer.returncode == 0
-        wins.append([(int(seen), int(won)) for seen, won in map(str.split, said.splitlines())])
-    assert all(wins), "both won some"
-    versions = sorted(wins[0] + wins[1])
-    assert [seen for seen, _ in versions] == [0, *(won for _, won in versions[:-1])]
-    row = ledger.read(JOB)
-    assert row is not None
-    assert row.fence == versions[-1][1]
+    one_wins_each_time(actor, database, ledger)
 
 
-def test_a_sigkill_of_worker_or_server_loses_nothing_that_was_said(
+def test_a_sigkill_of_worker_or_server_loses_nothing_that_was_answered(
     actor: Actor, postgres_cluster: Cluster, database: str, ledger: Ledger
 ) -> None:
     """What a call has answered is in the ledger, whichever instruction the kill hits, and the next process goes on."""
-    said: dict[str, tuple[str, int]] = {}
-
-    def note(words: str) -> None:
-        key, state, fence = words.split()
-        said[key] = (state, int(fence))
-
-    order = list(State)
+    commits = Commits()
     for lines in (3, 8, 21, 4, 13):
         process = actor("live", database)
-        for _ in range(lines):
-            note(line(process))
+        commits.read(process, lines)
         if lines % 2:
             postgres_cluster.kill()
             postgres_cluster.start()
-        process.send_signal(signal.SIGKILL)
-        assert process.stdout is not None
-        for words in process.stdout:  # `communicate` would begin behind what `readline` has read, within a line
-            note(words)
-        process.wait(30)
+        commits.kill(process)
         with closing(opened(database, ledger._owners_dir)) as afresh:  # type: ignore[attr-defined]
-            for key, (state, fence) in said.items():
-                row = afresh.read(replace(JOB, key=key))
-                assert row is not None
-                assert order.index(row.state) >= order.index(State(state))
-                assert row.fence >= fence
-    highest = max(fence for _, fence in said.values())
+            commits.are_in(afresh)
     with closing(opened(database, ledger._owners_dir)) as afresh:  # type: ignore[attr-defined]
         claimed = afresh.claim(Claimed(replace(JOB, key="next"), None, "me", 0, b"", Counters()))
     assert claimed is not None
-    assert claimed.fence > highest
+    assert claimed.fence > commits.highest
 
 
 def test_an_owner_of_this_host_is_dead_when_its_lock_is_free(ledger: PostgresLedger, tmp_path: Path) -> None:
@@ -138,6 +105,7 @@ class Held:
         pytest.fail(cause)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_two_hundred_owners_that_renew_cost_the_server_less_than_a_twentieth_of_a_core(
     postgres_cluster: Cluster,

@@ -23,7 +23,7 @@ from steadyworker.ledger.sqlite import schema as sql
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Counters
 from steadyworker.testing.clock import FakeClock
-from tests.ledger.kit import ROOT, Actor, line, tell
+from tests.ledger.kit import ROOT, Actor, line, request
 from tests.ledger.test_sqlite_faults import in_own_mounts
 from tests.support import schema_6
 from tests.support.schema_6 import version_before
@@ -129,7 +129,7 @@ def shape(path: Path) -> dict[str, Any]:
 
 def told(process: subprocess.Popen[str], words: str) -> str:
     """Tell an actor something, and return what it says then."""
-    tell(process, words)
+    request(process, words)
     return line(process)
 
 
@@ -364,7 +364,7 @@ class TestWholeOrNotAtAll:
         both = [actor("migrate", path) for _ in range(2)]
         assert [told(process, "ready?") for process in both] == ["ready", "ready"]
         for process in both:
-            tell(process, "0")
+            request(process, "0")
         assert sorted(line(process) for process in both) == ["ended False", "ended True"]
         assert asked(path, "SELECT schema FROM meta") == [(7,)]
         assert rows_of(path) == rows

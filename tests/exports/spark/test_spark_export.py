@@ -348,7 +348,14 @@ def spins(host: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("when", ["open", "planning", "started", "progress", "endless function"])
+@pytest.mark.parametrize(
+    "when",
+    [
+        *(pytest.param(when, marks=pytest.mark.slow) for when in ("open", "planning", "started")),
+        "progress",
+        "endless function",
+    ],
+)
 def test_a_cancelled_export_gives_its_cores_back(
     warm: SparkService, payments: Path, tmp_path: Path, when: str, eventually: Any
 ) -> None:
@@ -398,6 +405,7 @@ def is_idle(host: int) -> bool:
     return session_cpu(host) - before < 0.1
 
 
+@pytest.mark.slow
 def test_a_cancelled_export_leaves_no_stage_although_spark_writes_into_it(
     warm: SparkService, tmp_path: Path, eventually: Any
 ) -> None:

@@ -196,9 +196,8 @@ EXHAUSTING = {
 }
 
 
-@pytest.mark.parametrize(
-    "where", [pytest.param(where, marks=[] if "executor" in where else [pytest.mark.slow]) for where in EXHAUSTING]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("where", EXHAUSTING)
 def test_exhausted_memory_ends_the_host_not_its_neighbours_file(
     made: Callable[..., SparkService], payments: Path, undisturbed: Manifest, tmp_path: Path, where: str
 ) -> None:

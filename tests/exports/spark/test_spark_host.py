@@ -238,8 +238,7 @@ def test_an_idle_host_ends_and_its_folder_with_it(
     assert list((tmp_path / "scratch" / "hosts").iterdir()) == []
 
 
-# How many jobs a host is given, test_many_small_exports_lose_none_and_slow_none_down counts, too.
-@pytest.mark.parametrize("limit", [{"max_rss": 1}, pytest.param({"jobs_per_host": 1}, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("limit", [{"max_rss": 1}, {"jobs_per_host": 1}])
 def test_a_host_that_has_had_its_share_takes_no_more_and_ends(
     made: Callable[..., SparkService], payments: Path, tmp_path: Path, eventually: Eventually, limit: dict[str, int]
 ) -> None:
@@ -280,7 +279,7 @@ def priorities(process: int) -> set[int]:
     return found
 
 
-@pytest.mark.parametrize("dies", ["at once", "slowly"])
+@pytest.mark.parametrize("dies", ["at once", pytest.param("slowly", marks=pytest.mark.slow)])
 def test_host_and_jvm_are_gone_within_3_seconds_of_their_parents_death(
     archive: Path, tmp_path: Path, eventually: Eventually, dies: str
 ) -> None:

@@ -58,7 +58,7 @@ def small(service: SparkService, payments: Path, to: Path, number: int) -> float
 @pytest.mark.parametrize(
     ("exports", "jobs_per_host"),
     [
-        pytest.param(30, 20, id="30 exports, 20 to a host"),
+        pytest.param(30, 20, id="30 exports, 20 to a host", marks=pytest.mark.slow),
         pytest.param(1000, 1001, id="1000 exports by one host", marks=pytest.mark.slow),
         pytest.param(1000, 300, id="1000 exports, 300 to a host", marks=pytest.mark.slow),
     ],

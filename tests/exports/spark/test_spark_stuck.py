@@ -38,6 +38,7 @@ def made(archive: Path, tmp_path: Path) -> Iterator[Callable[..., SparkService]]
         service.stop(10)
 
 
+@pytest.mark.slow
 def test_a_stuck_function_is_caught_and_a_slow_one_is_spared(made: Callable[..., SparkService], tmp_path: Path) -> None:
     """
     The slow one sleeps 0.3 s for each of 64 rows, twice, on two cores: longer than the limit in all, and never still.
