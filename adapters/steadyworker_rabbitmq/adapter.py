@@ -41,7 +41,7 @@ from steadyworker_rabbitmq.topology import Topology
 from steadyworker_rabbitmq.url import RabbitmqUrl, parse_url
 
 
-class RabbitmqAdapter(NetworkAdapter[RabbitmqUrl], Renamable):
+class RabbitmqAdapter(NetworkAdapter[RabbitmqUrl, RabbitmqConsumer, RabbitmqPublisher], Renamable):
     """
     The adapter for one queue of one virtual host and one worker process; it connects at its first use.
 
@@ -53,9 +53,6 @@ class RabbitmqAdapter(NetworkAdapter[RabbitmqUrl], Renamable):
     Raises:
         ConfigError: The URL or a name is invalid for RabbitMQ.
     """
-
-    _consumer: RabbitmqConsumer
-    _publisher: RabbitmqPublisher
 
     def __init__(self, url: str, spec: QueueSpec, settings: Settings) -> None:
         super().__init__(url, parse_url, settings)

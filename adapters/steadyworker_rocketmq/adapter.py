@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 from typing_extensions import override
 
 from steadyworker.adapter import Finding, QueueSpec, Renamable, Settings, Uncounted
-from steadyworker.network.adapter import NetworkAdapter
+from steadyworker.network.adapter import AConsumer, NetworkAdapter
 from steadyworker.network.errors import Refused
 from steadyworker.network.iothread import IoThread
 from steadyworker.network.loop import PlainLoop
@@ -36,8 +37,10 @@ SILENT = 120.0
 
 _TLS = "rocketmq+grpcs:// in --broker, for proxies with TLS"
 
+APublisher = TypeVar("APublisher", bound=RocketmqPublisher)
 
-class RocketmqAdapter(NetworkAdapter[RocketmqUrl], Renamable):
+
+class RocketmqAdapter(NetworkAdapter[RocketmqUrl, AConsumer, APublisher], Renamable):
     """
     The base of both drivers' adapters; it connects at its first use.
 
@@ -49,8 +52,6 @@ class RocketmqAdapter(NetworkAdapter[RocketmqUrl], Renamable):
     Raises:
         ConfigError: The URL or a name is invalid for RocketMQ.
     """
-
-    _publisher: RocketmqPublisher
 
     def __init__(self, url: str, spec: QueueSpec, settings: Settings) -> None:
         super().__init__(url, parse_url, settings)

@@ -41,7 +41,7 @@ _SILENT = 4.0
 """Heart-beats after which both brokers have noticed a dead consumer, with the tolerance that is recommended for Classic."""
 
 
-class StompAdapter(NetworkAdapter[StompUrl], Renamable):
+class StompAdapter(NetworkAdapter[StompUrl, StompConsumer, StompPublisher], Renamable):
     """
     The adapter for one queue of one broker and one worker process; it connects at its first use.
 
@@ -53,9 +53,6 @@ class StompAdapter(NetworkAdapter[StompUrl], Renamable):
     Raises:
         ConfigError: The URL or a name is invalid for this broker.
     """
-
-    _consumer: StompConsumer
-    _publisher: StompPublisher
 
     def __init__(self, url: str, spec: QueueSpec, settings: Settings) -> None:
         check_names(spec)

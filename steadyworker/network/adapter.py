@@ -12,8 +12,6 @@ from steadyworker.network.consumer import Consumer
 from steadyworker.network.iothread import IoThread
 from steadyworker.network.settlement import OnSettled
 
-AUrl = TypeVar("AUrl")
-
 
 class Publishes(Protocol):
     """The interface of a publisher."""
@@ -23,7 +21,12 @@ class Publishes(Protocol):
         ...
 
 
-class NetworkAdapter(Adapter, SettlesAsync, Generic[AUrl]):
+AUrl = TypeVar("AUrl")
+AConsumer = TypeVar("AConsumer", bound=Consumer[Any, Any])
+APublisher = TypeVar("APublisher", bound=Publishes)
+
+
+class NetworkAdapter(Adapter, SettlesAsync, Generic[AUrl, AConsumer, APublisher]):
     """
     The base class: it passes each call on to the consumer, the publisher or the I/O thread, which the subclass creates.
 
@@ -34,8 +37,8 @@ class NetworkAdapter(Adapter, SettlesAsync, Generic[AUrl]):
     """
 
     _io: IoThread
-    _consumer: Consumer[Any, Any]
-    _publisher: Publishes
+    _consumer: AConsumer
+    _publisher: APublisher
 
     def __init__(self, url: str, parse: Callable[[str], AUrl], settings: Settings) -> None:
         self._first = parse(url)

@@ -28,7 +28,7 @@ from steadyworker_rocketmq.errors import translated
 from steadyworker_rocketmq.topology import PreparedTopics, delay_levels, prepare_at, remoting_of
 
 
-class DirectAdapter(RocketmqAdapter):
+class DirectAdapter(RocketmqAdapter[DirectConsumer, DirectPublisher]):
     """
     The adapter for one queue at some brokers and one worker process; it connects at its first use.
 
@@ -43,8 +43,6 @@ class DirectAdapter(RocketmqAdapter):
     - A broker writes places to its disk every 5 s.
       So after its crash, messages that were acknowledged shortly before come again; the ledger answers them from its record.
     """
-
-    _consumer: DirectConsumer
 
     def __init__(self, url: str, spec: QueueSpec, settings: Settings) -> None:
         super().__init__(url, spec, settings)

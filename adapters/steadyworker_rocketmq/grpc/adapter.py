@@ -22,7 +22,7 @@ from steadyworker_rocketmq.grpc.publisher import GrpcPublisher
 _finding = FindingTexts("steadyworker_rocketmq")
 
 
-class GrpcAdapter(RocketmqAdapter):
+class GrpcAdapter(RocketmqAdapter[GrpcConsumer, GrpcPublisher]):
     """
     The adapter for one queue at some proxies and one worker process; it connects at its first use.
 
@@ -33,8 +33,6 @@ class GrpcAdapter(RocketmqAdapter):
     - After a crash of the broker, a message whose acknowledgement was confirmed can come again, as a first delivery.
       The ledger answers it from its record.
     """
-
-    _publisher: GrpcPublisher
 
     def __init__(self, url: str, spec: QueueSpec, settings: Settings) -> None:
         super().__init__(url, spec, settings)
