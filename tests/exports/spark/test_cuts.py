@@ -204,7 +204,10 @@ WIDE = ", ".join(f"'' AS c{number}" for number in range(90))
 """Columns that make few rows as many bytes, in Spark's eyes, as 60 MB have."""
 
 
-@pytest.mark.parametrize("key", ["small", "large", "amount", "day", "moment", "local"])
+@pytest.mark.parametrize(
+    "key",
+    ["amount", "moment", *(pytest.param(key, marks=pytest.mark.slow) for key in ("small", "large", "day", "local"))],
+)
 def test_numbers_and_times_are_cut_by_a_sample_into_spark_s_own_order(look: Any, key: str) -> None:
     found = look(f"SELECT id, {key} AS key, {WIDE} FROM t", zone=BERLIN)
     assert found == found | {"right": True, "rows": ROWS, "cut by": "us", "cells": 4 * PIECES}
@@ -212,38 +215,45 @@ def test_numbers_and_times_are_cut_by_a_sample_into_spark_s_own_order(look: Any,
     assert found["heaviest"] < 3 * ROWS / found["parts"]
 
 
+NOT_CUT = {
+    # what is asked for, and the setting under which
+    "text": (f"SELECT id, text AS key, {WIDE} FROM t", ""),
+    "floats": (f"SELECT id, real AS key, {WIDE} FROM t", ""),
+    "a heavy value": (f"SELECT id, heavy AS key, {WIDE} FROM t", ""),
+    "groups": (f"SELECT id, min(large) AS key, {WIDE} FROM t GROUP BY id", ""),
+    "a limit": (f"SELECT id, large AS key, {WIDE} FROM t ORDER BY large LIMIT 20000", ""),
+    "a large join": (
+        f"SELECT a.id, b.large AS key, {WIDE} FROM t a JOIN t b USING (id)",
+        "spark.sql.autoBroadcastJoinThreshold=-1",
+    ),
+    "a full join": (
+        f"SELECT t.id, small AS key, {WIDE} FROM t FULL JOIN VALUES (0), (1) AS n(n) ON t.id % 2 = n",
+        "",
+    ),
+    "a join by merging": (
+        f"SELECT /*+ MERGE(n) */ t.id, small AS key, {WIDE} FROM t JOIN VALUES (0), (1) AS n(n) ON t.id % 2 = n",
+        "",
+    ),
+    "a query within": (f"SELECT id, small AS key, {WIDE} FROM t WHERE small < (SELECT max(small) FROM t)", ""),
+    "not adaptive": (f"SELECT id, large AS key, {WIDE} FROM t", "spark.sql.adaptive.enabled=false"),
+    "not put together": (
+        f"SELECT id, large AS key, {WIDE} FROM t",
+        "spark.sql.adaptive.coalescePartitions.enabled=false",
+    ),
+    "another count": (
+        f"SELECT id, large AS key, {WIDE} FROM t",
+        "spark.sql.adaptive.coalescePartitions.initialPartitionNum=7",
+    ),
+}
+ALWAYS = {"text", "a heavy value", "a limit", "a large join", "not adaptive"}
+"""One of each reason: a kind of key, its values, a query that has one piece already, a plan, and a setting."""
+
+
 @pytest.mark.parametrize(
     ("query", "of"),
     [
-        (f"SELECT id, text AS key, {WIDE} FROM t", ""),
-        (f"SELECT id, real AS key, {WIDE} FROM t", ""),
-        (f"SELECT id, heavy AS key, {WIDE} FROM t", ""),
-        (f"SELECT id, min(large) AS key, {WIDE} FROM t GROUP BY id", ""),
-        (f"SELECT id, large AS key, {WIDE} FROM t ORDER BY large LIMIT 20000", ""),
-        (
-            f"SELECT a.id, b.large AS key, {WIDE} FROM t a JOIN t b USING (id)",
-            "spark.sql.autoBroadcastJoinThreshold=-1",
-        ),
-        (f"SELECT t.id, small AS key, {WIDE} FROM t FULL JOIN VALUES (0), (1) AS n(n) ON t.id % 2 = n", ""),
-        (f"SELECT /*+ MERGE(n) */ t.id, small AS key, {WIDE} FROM t JOIN VALUES (0), (1) AS n(n) ON t.id % 2 = n", ""),
-        (f"SELECT id, small AS key, {WIDE} FROM t WHERE small < (SELECT max(small) FROM t)", ""),
-        (f"SELECT id, large AS key, {WIDE} FROM t", "spark.sql.adaptive.enabled=false"),
-        (f"SELECT id, large AS key, {WIDE} FROM t", "spark.sql.adaptive.coalescePartitions.enabled=false"),
-        (f"SELECT id, large AS key, {WIDE} FROM t", "spark.sql.adaptive.coalescePartitions.initialPartitionNum=7"),
-    ],
-    ids=[
-        "text",
-        "floats",
-        "a heavy value",
-        "groups",
-        "a limit",
-        "a large join",
-        "a full join",
-        "a join by merging",
-        "a query within",
-        "not adaptive",
-        "not put together",
-        "another count",
+        pytest.param(*asked, id=name, marks=[] if name in ALWAYS else [pytest.mark.slow])
+        for name, asked in NOT_CUT.items()
     ],
 )
 def test_what_cannot_be_cut_so_is_cut_by_spark(look: Any, query: str, of: str) -> None:
@@ -288,6 +298,7 @@ def test_of_very_many_pieces_nobody_knows_the_bytes(look: Any) -> None:
     assert found == found | {"right": True, "cut by": "Spark", "cells": 501}
 
 
+@pytest.mark.slow
 def test_a_sample_far_larger_than_thought_is_left_to_spark(archive: Path, tmp_path: Path) -> None:
     """A driver takes 64 MB of results; this one takes 600 kB, and the keys have 770 that come of so well packed a file."""
     rows, draw = 3_000_000, random.Random(3)

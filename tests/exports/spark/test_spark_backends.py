@@ -1,4 +1,8 @@
-"""What an export promises holds on every back end: the tests of `test_spark_export.py` on a cluster and on a Connect server."""
+"""
+What an export promises holds on every back end: on a cluster and on a Connect server.
+
+`test_spark_backends_values.py` has the tests of values.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +25,7 @@ from steadyworker.exports.spark.settings import SparkSettings
 from tests.conftest import Eventually
 from tests.exports.spark.clusters import ConnectServer, Standalone
 from tests.exports.spark.sparkkit import BIG, ORDER, QUERY, SMALL_TASKS, LiveServices, session
-from tests.exports.spark.test_spark_decimals import (  # noqa: F401 - as those below
-    test_numbers_of_json_are_read_as_they_are_written_and_inside_of_others_too,
-)
 from tests.exports.spark.test_spark_export import (  # noqa: F401 - collected here a second time, with this file's `warm`
-    test_a_second_run_of_the_job_answers_with_the_file_that_is_there,
-    test_an_empty_result_is_a_header_with_a_manifest,
-    test_csv_is_typed_only_where_no_text_is_lost,
-    test_nasty_values_become_the_same_bytes_as_by_the_light_path,
-    test_one_column_tells_null_from_nothing_and_groups_count_both,
     test_the_file_is_sorted_and_whole_and_equals_what_the_light_path_writes,
 )
 from tests.exports.spark.test_spark_older import (
@@ -87,6 +83,7 @@ def test_a_lake_is_refused_and_so_is_what_can_never_succeed(
     never_succeeds(warm, exported, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_part_that_is_missing_in_the_listing_is_noticed_here_too(warm: SparkService, tmp_path: Path) -> None:
     a_missing_part_is_noticed(warm, tmp_path)
 

@@ -1,0 +1,24 @@
+"""Values become the same bytes on every back end: the tests of `test_spark_export.py` on a cluster and on a Connect server."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.exports.spark.test_spark_backends import on_cluster, on_connect, warm  # noqa: F401 - fixtures
+from tests.exports.spark.test_spark_decimals import (  # noqa: F401 - as those below
+    test_numbers_of_json_are_read_as_they_are_written_and_inside_of_others_too,
+)
+from tests.exports.spark.test_spark_export import (  # noqa: F401 - collected here a second time, with this `warm`
+    test_a_second_run_of_the_job_answers_with_the_file_that_is_there,
+    test_an_empty_result_is_a_header_with_a_manifest,
+    test_csv_is_typed_only_where_no_text_is_lost,
+    test_nasty_values_become_the_same_bytes_as_by_the_light_path,
+    test_one_column_tells_null_from_nothing_and_groups_count_both,
+)
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(400),
+    pytest.mark.xdist_group("spark servers"),
+]
