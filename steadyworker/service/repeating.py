@@ -12,7 +12,7 @@ class Repeating:
 
     Args:
         name: The thread's name.
-        work: Does the work once, and returns the seconds until the next time.
+        work: A function that does the work once, and returns the seconds until the next time.
         first_in: Seconds from the start until the first time.
     """
 
