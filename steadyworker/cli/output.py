@@ -51,7 +51,7 @@ def json_line(value: Any) -> None:
 
 
 def without_secrets(value: Any) -> Any:
-    """Return JSON data without secrets: in its texts, and as the value of a name such as `password`."""
+    """Return JSON data without the secrets in its texts, and without the values of names such as `password`."""
     if isinstance(value, Mapping):
         return {name: REDACTED if is_secret_name(name) else without_secrets(inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -127,13 +127,13 @@ def instant(wall: float | None) -> str | None:
     """
     Return a wall-clock time as ISO 8601 in UTC.
 
-    Return None for a number outside the range of times: another program's timestamp can be in milliseconds or nanoseconds.
+    Return None for a number outside the range of times, because another program's timestamp can be in milliseconds or nanoseconds.
     """
     if wall is None:
         return None
     try:
         return datetime.fromtimestamp(wall, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    except (ValueError, OverflowError, OSError):  # which of them depends on the number's size
+    except (ValueError, OverflowError, OSError):  # the number's size decides which error is raised
         return None
 
 

@@ -2,7 +2,7 @@
 The settings of services: each service that is installed declares its own (`service/job_services.py`).
 
 To read a declaration, its module must be imported.
-So the declarations are read only if a setting is given that the core does not know, or if all settings are listed.
+So the declarations are read only if all settings are listed, or if a given setting is no setting of the core.
 """
 
 from __future__ import annotations

@@ -53,5 +53,5 @@ def units(
 
 
 def given_urls(options: Options) -> list[str]:
-    """Return which URLs the command line or the environment gives; those of the settings file stay there."""
+    """Return which URLs the command line or the environment gives; the URLs of the settings file stay in that file."""
     return [url for url in ("broker", "ledger") if options.origins.get(url, "").startswith(("--", PREFIX))]

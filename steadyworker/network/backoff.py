@@ -26,7 +26,7 @@ FIRST = 0.5
 """Seconds within which the first try after a lost connection happens."""
 
 REFUSED = 10.0
-"""Seconds over which a fleet spreads its second try; the limit doubles with each later try."""
+"""Seconds over which a fleet spreads its second tries; the limit doubles with each later try."""
 
 LONGEST = 60.0
 """The longest time between two tries, in seconds."""
@@ -39,7 +39,8 @@ class Backoff:
     """
     The waits of one client, drawn at random so that a fleet does not reconnect at the same moment.
 
-    A connection that was not useful counts as a refused try, so that a broker that crashes at each connect has time to recover.
+    A connection that was not useful counts as a refused try.
+    So a broker that crashes at each connect has time to recover.
     """
 
     def __init__(self) -> None:
