@@ -27,7 +27,7 @@ class MakeHarness(Protocol):
 
 @pytest.fixture
 def harness() -> Iterator[MakeHarness]:
-    """Return a function that starts a `steadyworker.testing.Harness` for Workers; the fixture stops each when the test ends."""
+    """Return a function that starts a `steadyworker.testing.Harness` for Workers; the fixture stops each Harness when the test ends."""
     from steadyworker.testing.harness import Harness
 
     made: list[Harness] = []

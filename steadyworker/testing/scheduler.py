@@ -2,7 +2,7 @@
 The scheduler of a Harness: it decides on the next turn, and moves fake time.
 
 Only handlers have their own threads in a Harness; everything else runs in the test's thread.
-The test waits in real time only while a handler or a `setup` runs; the events of these wake the test.
+The test waits in real time only while a handler or a `setup` runs; an event of the handler or the `setup` wakes the test.
 Fake time passes only when nothing else can happen, or when a test moves it.
 """
 
