@@ -107,7 +107,7 @@ Shell completion (bash; zsh and fish work the same way):
 
 
 class _Verbs(Group):
-    """A command group that imports a verb when it is called, and prints an error with its remedy."""
+    """A command group that imports a verb when the verb is called, and prints an error with its remedy."""
 
     @override
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -212,7 +212,7 @@ def _print_count(done: Sequence[object], what: str) -> None:
 
 
 def _with_facts(queue: DeadLetterQueue, letter: DeadLetter) -> DeadLetter:
-    """Return the letter; if the broker itself made it from the message of a dead job, add the ledger's facts about this job."""
+    """Return the letter, with the ledger's facts about its job if the broker itself made the letter."""
     row = None
     if letter.keyed and not letter.ours and not letter.reason:
         with suppress(LedgerUnavailable):  # the letter is worth showing without the facts
@@ -241,7 +241,7 @@ def _print_parked(queue: DeadLetterQueue, letters: Sequence[DeadLetter]) -> None
 
 
 def _gone(queue: DeadLetterQueue) -> list[DeadLetter]:
-    """Return the newest dead jobs whose letter is gone, without their bodies."""
+    """Return the newest dead jobs whose letter is gone, without the bodies of their messages."""
     with suppress(LedgerUnavailable):
         return [replace(letter, body=b"") for letter in islice(queue.kept(), _MOST_GONE)]
     return []

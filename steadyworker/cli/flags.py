@@ -29,7 +29,7 @@ class CommandWithSettings(click.Command):
     A verb with every setting, of the core and of services.
 
     The settings of services can be declared only after the import of the services' modules.
-    Therefore they are declared only if the command line has an option that is no setting of the core, such as `--help`.
+    Therefore the settings of services are declared only if the command line has an option that is no setting of the core, such as `--help`.
     """
 
     @override

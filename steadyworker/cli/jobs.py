@@ -173,7 +173,7 @@ def _lost(ledger: Ledger, namespace: str | None, queue: str | None) -> Iterator[
 
 
 def _print_stranded(orphans: Sequence[Orphan], listed: Collection[JobId]) -> None:
-    """Print how many jobs that need an operator are missing from the list, because they are not among the newest."""
+    """Print how many jobs need an operator, but are missing from the list, because it has only the newest jobs."""
     if count := sum(orphan.hindrance is not None and orphan.row.id not in listed for orphan in orphans):
         jobs = (
             f"{count_text(count, 'more job')} of which no message came for an hour, and that no worker starts by itself"

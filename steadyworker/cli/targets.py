@@ -62,7 +62,7 @@ def find_worker(target: str) -> type[Worker[Any, Any]]:
 
 def worker_or_queue(target: str) -> type[Worker[Any, Any]] | str:
     """
-    Return the Worker that "module:Class" names, or the target itself if it is the name of a queue.
+    Return the Worker that "module:Class" names, or the target itself if the target names a queue.
 
     The name of a queue can also have a colon.
     A target is a Worker if the part after the colon begins with a capital letter, or if such a module exists.

@@ -281,7 +281,7 @@ def _variable(name: str) -> str:
 
 
 def _near(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is most similar, or None if none is similar."""
+    """Return the most similar known name, or None if no known name is similar."""
     return next(iter(difflib.get_close_matches(name.lower().replace("-", "_"), list(known), n=1)), None)
 
 

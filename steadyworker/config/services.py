@@ -39,7 +39,7 @@ class ServiceSettings:
 
 def all_options() -> tuple[Option, ...]:
     """
-    Return the settings of the core, and then those of all services.
+    Return the settings of the core, and then the settings of all services.
 
     Raises:
         ConfigError: The entry point of a service is broken.

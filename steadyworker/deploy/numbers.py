@@ -40,7 +40,7 @@ class Numbers:
 
     Attributes:
         stop_within: The setting of this name: the time for a whole stop.
-        time_limit: The longest time limit of these Workers; infinite if one of them has no limit.
+        time_limit: The longest time limit of these Workers; infinite if a Worker has no limit.
         broker_notices: The time in which the broker notices a dead or frozen worker process: three heartbeats.
             0 if the broker has no heartbeats, because it is on this host.
         lost_after: The time after which another worker process may take over the jobs of a frozen worker process: lease and margin.

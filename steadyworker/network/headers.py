@@ -1,8 +1,8 @@
 """
 Moves headers for which a broker has no room behind the body of their message, uncut.
 
-A copy has more headers than its original message, and some brokers accept less than other brokers.
-No text is cut, because any header can be the one that names the job.
+A copy has more headers than its original message, and some brokers accept fewer headers than others.
+No text is cut, because any header can be the header that names the job.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def carried(
     The longest headers move first.
     The headers that describe the job move last, so that a broker's tools show them.
     `packed` returns a value in a form that JSON can express.
-    A sender's own header `BEHIND` always moves, so that `restored` does not mistake the message for one with moved headers.
+    A sender's own header `BEHIND` always moves, so that `restored` does not mistake a message of the sender for a message of `carried`.
     """
     if BEHIND not in headers and fit(headers):
         return dict(headers), body
@@ -76,5 +76,5 @@ def restored(
 
 
 def encoding_of(named: str | None) -> str | None:
-    """Return the content encoding that a sender names, or None if it is only plain text or plain bytes (Celery names utf-8)."""
+    """Return the content encoding that a sender names, or None if it means only plain text or plain bytes (Celery names utf-8)."""
     return None if (named or "").strip().lower() in _PLAIN else named

@@ -47,7 +47,7 @@ class Member(Protocol):
 
 
 class Loop(Protocol):
-    """The interface of a loop; its names are those of pika's `IOLoop`."""
+    """The interface of a loop, with the names of pika's `IOLoop`."""
 
     def call_later(self, delay: float, action: Callable[[], None], /) -> object:
         """Call a function after `delay` seconds, and return a handle of this timer."""
@@ -214,7 +214,7 @@ class IoThread:
         self.end_if_closed()
 
     def end_if_closed(self) -> None:
-        """Leave the loop once `stop` was called and every connection is closed."""
+        """Leave the loop if `stop` was called and every connection is closed."""
         if self._stopping and all(member.is_closed for member in self.members):
             self.loop.stop()
 

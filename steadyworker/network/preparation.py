@@ -14,10 +14,10 @@ Prepared = TypeVar("Prepared")
 
 class Preparation(Generic[Prepared]):
     """
-    A preparation that runs once, and whose result is kept; thread-safe.
+    A preparation that runs once and keeps its result; thread-safe.
 
     Args:
-        prepare: Prepares the broker, blocking, and returns the facts that it found; raises SteadyWorkerError.
+        prepare: A function that prepares the broker, blocks meanwhile, and returns the facts that it found; raises SteadyWorkerError.
     """
 
     def __init__(self, prepare: Callable[[], Prepared]) -> None:

@@ -106,7 +106,7 @@ class Form:
     Args:
         ports: The default port of each scheme.
         tls_scheme: The scheme with TLS.
-        options: The options besides those of TLS.
+        options: The options, except the options of TLS.
         example: A URL, and what is percent-encoded, as messages give it.
         path: The meaning of the path; None if the URLs have no path.
         tls_options: The options of TLS that the client library can take.

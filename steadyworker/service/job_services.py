@@ -95,7 +95,7 @@ def remember_folder(services: Mapping[str, JobService], folder: bytes) -> None:
 
 
 class _LateService:
-    """A `JobService` that imports and opens the real one when it is needed."""
+    """A `JobService` that imports and opens the real service when a call needs it."""
 
     def __init__(self, name: str, entry: EntryPoint, options: Options, clock: Clock) -> None:
         self._name, self._entry, self._options, self._clock = name, entry, options, clock
@@ -111,7 +111,7 @@ class _LateService:
         return self._opened().open(request, uid, fence, emit)
 
     def purge(self, ended: EndedJobs) -> None:
-        """Let the real service remove what jobs have left, if its folder contains something."""
+        """Let the real service remove what jobs have left, if the service's folder contains something."""
         self.open_if_used()
         if (real := self._real) is not None:
             real.purge(ended)

@@ -57,7 +57,7 @@ While a broker starts again, one reason has several causes, for some seconds eac
 
 class Monitor:
     """
-    Watches the parts, and reports their state to the probes and to systemd.
+    The monitor of the parts, which reports their state to the probes and to systemd.
 
     1. `open` starts the health server and sends READY=1.
        `open` comes before the first contact with a broker, because a systemd unit must start while its broker is down.
@@ -88,9 +88,9 @@ class Monitor:
         self._watchdog: Watchdog | None = None
         self._unready: Mapping[str, Cause] = {"worker": Cause("starting")}
         self._logged: dict[str, str] = {}
-        """By part, the id of the explanation that was logged last."""
+        """For each part that is not ready, the id of the explanation that was logged last."""
         self._changed: dict[str, tuple[str, float]] = {}
-        """By part, a different id that explains the reason now, and the time since which it does."""
+        """By part, the id of a newer explanation that is not logged yet, and the time since which it holds."""
         self._started_at = -_STARTS_WITHIN
         self._since_start: set[str] | None = None
         self._stopping = False
@@ -163,7 +163,7 @@ class Monitor:
 
     def _log_changes(self, now: float, before: Mapping[str, Cause], unready: Mapping[str, Cause]) -> None:
         """
-        Log a reason why the process is not ready when two checks in a row have found it, and log its end.
+        Log each reason why the process is not ready, after two checks in a row have found it, and log its end.
 
         A reason that only one check has found is not logged.
         A reason that has lasted since the start is logged only if it lasts longer than the start.

@@ -1,4 +1,4 @@
-"""Work that a worker process repeats on a thread of its own, because a broker or a ledger can respond slowly."""
+"""Work that a worker process repeats on a separate thread, because a broker or a ledger can respond slowly."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class Service:
     4. If the main thread does not keep the stop budget, another thread ends the process (`deadline.py`).
 
     `wire` creates the parts; `run` calls it again while the broker or the ledger cannot be reached.
-    With `reload`, a changed file makes the process quiet, and ends it when it is idle.
+    With `reload`, a changed file makes the process quiet, and ends the process when all runners are idle.
     """
 
     def __init__(
@@ -284,7 +284,7 @@ class Service:
 
     def _close(self, assembly: Assembly, closers: Sequence[Callable[[float], object]], within: float) -> None:
         """
-        Call these closers in parallel, and wait for them for at most `within` seconds and 0.25 s more.
+        Call these closers in parallel, and wait for their ends, at most `within` seconds and 0.25 s more.
 
         Meanwhile the main thread handles signals and feeds the watchdog, because closing can take long.
         A third signal ends the wait, and calls the closers again with 0 s.

@@ -74,9 +74,7 @@ class Turns:
         deadline = self._real.monotonic() + within
         warming = True
         while warming and self._real.monotonic() < deadline:
-            warming = (
-                process.warming
-            )  # read before the turn: a slot that is warm by now has posted its event, and the turn below handles it
+            warming = process.warming  # This is read before the turn, because a slot that is warm by now has posted its event, which the turn below handles.
             if not self.turn() and warming:
                 self.wake.wait(_POLL)
 
@@ -84,7 +82,7 @@ class Turns:
         """
         Run turns until these processes have finished, and return whether all did.
 
-        Handlers get real time, everything else gets fake time.
+        Only handlers get real time, and everything else gets fake time.
         """
         real, fake = self._real.monotonic() + _PATIENCE * (1 + by_force), self._clock.monotonic() + _STAGE
         while not all(process.finished for process in processes):

@@ -126,7 +126,7 @@ class WorkerProcess:
 
     @property
     def idle(self) -> bool:
-        """True if nothing runs in the process, so that only a message can give it work."""
+        """True if nothing runs in the process, so that only a message can give the process work."""
         return (
             self.frozen
             or self.stopped

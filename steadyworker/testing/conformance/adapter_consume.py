@@ -108,7 +108,7 @@ class ConsumePromises(AdapterBench):
         assert keys == Counter({f"k-{n}": 1 for n in range(1, 11)})
 
     def test_signals_come_one_at_a_time_from_one_thread(self, adapter: Adapter) -> None:
-        """The sink need not be thread-safe, because one thread calls it, with one signal at a time."""
+        """The sink need not be thread-safe, because one thread calls the sink, with one signal at a time."""
         threads: set[int] = set()
         inside = threading.Semaphore(1)
 

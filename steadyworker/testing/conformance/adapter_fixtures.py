@@ -95,7 +95,7 @@ class AdapterBench:
             pytest.skip("this broker's deliveries outlive a cut connection")
 
     def started(self, adapter: Adapter, credits_: int = 0, then: Sink | None = None) -> Tape:
-        """Start the adapter, wait until it is connected, set its prefetch, and return the tape of its signals."""
+        """Start the adapter, wait until it is connected, set its prefetch, and return the `Tape` of its signals."""
         tape = Tape(self, then)
         adapter.start(tape)
         tape.connected()

@@ -28,7 +28,7 @@ class LedgerBench:
     Base of the ledger tests; a subclass implements `make_ledger` and `saved`.
 
     Attributes:
-        times: The ledger's durations; a suite for a ledger with its own clock scales them down, so that no test waits long.
+        times: The ledger's durations. A suite for a ledger with its own clock scales the durations down, so that no test waits long.
         own_clock: True if the ledger reads its own clock (a server's clock); the suite then skips tests in which days pass.
         durable: True if the record survives a close of the ledger.
     """

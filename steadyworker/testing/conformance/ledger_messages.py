@@ -106,7 +106,7 @@ class MessagePromises(LedgerBench):
         assert ledger.message(replace(JOB, key="unknown")) is None
 
     def test_a_refused_claim_keeps_no_message(self, ledger: Ledger) -> None:
-        """The message is written in the claim's transaction, so a claim that loses writes none."""
+        """The message is written in the claim's transaction, so a refused claim writes no message."""
         before = kept(ledger, message=None)
         assert ledger.claim(Claimed(JOB, None, OTHER, 0, BODY, Counters(), MESSAGE)) is None
         kept(ledger, message=None, seen=before)
@@ -132,7 +132,11 @@ class MessagePromises(LedgerBench):
 
     @pytest.mark.parametrize("state", State)
     def test_a_message_is_kept_until_its_job_is_done(self, ledger: Ledger, state: State) -> None:
-        """`done` deletes the message; a `dead` job keeps it, so that a dead letter that is gone can be replayed."""
+        """
+        `done` deletes the message.
+
+        A `dead` job keeps its message, so that a dead letter that is gone can be replayed.
+        """
         brought(ledger, state)
         assert ledger.message(JOB) == (None if state is State.DONE else MESSAGE)
 
@@ -198,7 +202,7 @@ class MessagePromises(LedgerBench):
         assert self.found(ledger, self.times.lease * 2) == []
 
     def test_a_retry_is_an_orphan_after_the_time_that_moved_recorded(self, ledger: Ledger, clock: FakeClock) -> None:
-        """The wait follows the time that `moved` recorded, not the retry's own delay, because the broker can deliver later."""
+        """The time that `moved` recorded counts, not the retry's own delay, because the broker can deliver later."""
         ledger.register(ME, "host", [NAME])
         token = brought(ledger, State.MOVING)
         assert ledger.moved(token, wake_in=self.times.lease * 2)
@@ -330,7 +334,7 @@ class MessagePromises(LedgerBench):
         self, ledger: Ledger, clock: FakeClock
     ) -> None:
         """
-        The delay of a deferred copy can be longer than the search for orphans waits.
+        The delay of a deferred copy can be longer than the wait after which a job counts as an orphan.
 
         In this test, the job is interrupted during this delay.
         """
@@ -550,7 +554,7 @@ class MessagePromises(LedgerBench):
         assert ledger.message(ROUND_1) is None
 
     def test_the_next_round_may_be_forgotten_for(self, ledger: Ledger) -> None:
-        """A replayed dead letter with a checkpoint can be forgotten, because the new row has copied it."""
+        """A replayed dead letter with a checkpoint can be forgotten, because the new row has copied the checkpoint."""
         in_state(ledger, State.DEAD, checkpoint=b"400")
         assert ledger.replay(ROUND_1, MESSAGE, BODY)
         ledger.forget(JOB)

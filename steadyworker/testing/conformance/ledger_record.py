@@ -271,7 +271,11 @@ class RecordPromises(LedgerBench):
     def test_a_row_is_kept_for_its_time(
         self, ledger: Ledger, clock: FakeClock, state: State, *, known: bool | None
     ) -> None:
-        """A `moved` row is kept until 14 days after the retry is due, a `dead` row 30 days, a `done` row 14 days (24 h if confirmed)."""
+        """
+        The ledger keeps a `moved` row until 14 days after the retry is due.
+
+        The ledger keeps a `dead` row for 30 days, and a `done` row for 14 days (24 h if confirmed).
+        """
         if self.own_clock:
             pytest.skip("reads a clock of its own")
         _, token = in_state(ledger, state)
@@ -354,7 +358,7 @@ class RecordPromises(LedgerBench):
         assert ledger.read(replace(JOB, key="unknown")) is None
 
     def test_the_record_outlives_the_process(self, ledger: Ledger, tmp_path: Path, clock: FakeClock) -> None:
-        """A ledger that was closed, even twice, still has all rows when it is opened again, and its fences continue."""
+        """A ledger that was closed, even twice, and opened again still has all rows, and its fences continue."""
         if not self.durable:
             pytest.skip("is not durable")
         token = claimed(ledger).token
