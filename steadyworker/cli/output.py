@@ -76,7 +76,11 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
 
 
 def framed(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> Table:
-    """Return the table for a terminal; a cell that is not text (a progress bar) is shown as it is."""
+    """
+    Return the table for a terminal.
+
+    A cell that is not text, such as a progress bar, is shown unchanged.
+    """
     framed_table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False)
     for column in columns:
         framed_table.add_column(column.title, justify="right" if column.right else "left", overflow="fold")

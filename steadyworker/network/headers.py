@@ -1,7 +1,7 @@
 """
 Moves headers for which a broker has no room behind the body of their message, uncut.
 
-A copy has more headers than its original message, and some brokers accept fewer headers than others.
+A copy has more headers than its original message, and some brokers have less room for headers than others.
 No text is cut, because any header can be the header that names the job.
 """
 

@@ -251,7 +251,7 @@ def unencrypted(addresses: Sequence[Address], instead: str) -> list[Finding]:
 
 
 def heartbeat_of(options: Mapping[str, str], default: int) -> int:
-    """Return the option `heartbeat`, in seconds; raises ConfigError if it is not from 1 to 3600 whole seconds."""
+    """Return the option `heartbeat`, in seconds; raises ConfigError unless the option is a whole number from 1 to 3600."""
     text = options.get("heartbeat", str(default))
     if text.isdecimal() and 1 <= int(text) <= _LONGEST_HEARTBEAT:
         return int(text)

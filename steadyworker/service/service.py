@@ -401,7 +401,7 @@ class Service:
             self.enter(Stage.DRAINING, reason)
 
     def enter(self, stage: Stage, reason: str, *, kill: bool = False) -> None:
-        """Enter a stage if that is legal, and notify the runners; `kill` ends the jobs that still run."""
+        """Enter a stage if this change of stage is legal, and notify the runners; `kill` ends the jobs that still run."""
         reached = advance(self.stage, stage)
         if reached is self.stage and not (kill and not self._killing):
             return

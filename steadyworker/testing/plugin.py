@@ -21,7 +21,7 @@ class MakeHarness(Protocol):
     """The type of the fixture `harness`; call it like `Harness`."""
 
     def __call__(self, *workers: type[Worker[Any, Any]], adoption: bool = True, processes: bool = False) -> Harness:
-        """Return a started Harness for these Workers; the fixture stops it when the test ends."""
+        """Return a started Harness for these Workers; the fixture stops this Harness when the test ends."""
         ...
 
 

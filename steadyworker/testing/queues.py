@@ -269,7 +269,11 @@ class Queues:
         return found
 
     def _delay(self, wanted: float) -> float:
-        """Return the delay, rounded up to a level or cut to the longest level; without levels, return it unchanged."""
+        """
+        Return the delay, rounded up to a level or cut to the longest level.
+
+        Without levels, return the delay unchanged.
+        """
         return next((level for level in self.levels if level >= wanted), max(self.levels, default=wanted))
 
     def _remove(self, consumer: MemoryConsumer, id_: str, how: Settle) -> None:

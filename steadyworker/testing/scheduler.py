@@ -38,7 +38,7 @@ class Turns:
         self._real = SystemClock()
 
     def turn(self) -> bool:
-        """Run one turn of the broker and of each worker process; return whether any of them had work."""
+        """Run one turn of the broker and of each worker process, and return whether the broker or a process had work."""
         self.wake.clear()
         done = [self._broker.pump() > 0, *(process.turn() for process in self._processes)]
         return any(done)
@@ -74,7 +74,8 @@ class Turns:
         deadline = self._real.monotonic() + within
         warming = True
         while warming and self._real.monotonic() < deadline:
-            warming = process.warming  # This is read before the turn, because a slot that is warm by now has posted its event, which the turn below handles.
+            # This is read before the turn, because a slot that is warm by now has posted its event, which the turn below handles.
+            warming = process.warming
             if not self.turn() and warming:
                 self.wake.wait(_POLL)
 

@@ -305,7 +305,11 @@ class ConsumePromises(AdapterBench):
         assert signals == []
 
     def test_the_io_thread_records_its_last_turn(self, adapter: Adapter) -> None:
-        """`last_turn` is None before `start` and without a thread; otherwise it increases while the thread is alive."""
+        """
+        `last_turn` is None before `start`, and for an adapter without a thread.
+
+        Otherwise `last_turn` increases while the thread is alive.
+        """
         assert adapter.last_turn is None
         tape = self.started(adapter, 1)
         before = adapter.last_turn

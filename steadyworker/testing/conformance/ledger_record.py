@@ -210,7 +210,11 @@ class RecordPromises(LedgerBench):
     def test_a_late_job_that_a_later_round_replaces_is_not_listed_as_late(
         self, ledger: Ledger, clock: FakeClock
     ) -> None:
-        """A job whose message was lost is late until it is sent again; `jobs` still lists its row."""
+        """
+        A job whose message was lost is late until the job is sent again.
+
+        After that, `jobs` still lists the row of the late job.
+        """
         replaced, waiting = (in_state(ledger, State.MOVED, id=replace(JOB, key=key))[0].id for key in ("m-1", "m-2"))
         in_state(ledger, State.DONE, id=replace(JOB, queue="refunds", key="m-2", round=1))
         self.let_pass(clock, self.times.lease + AGAIN.delay)
