@@ -288,7 +288,11 @@ def _progress_bar(row: Row, progress: Progress | None) -> Any:
 
 
 def _watch(chosen: Any, where: str) -> None:
-    """Read the ledger again and again, and show the jobs, until Ctrl-C."""
+    """
+    Show the jobs until Ctrl-C.
+
+    This function reads the ledger again and again, but never writes to it.
+    """
 
     def picture() -> Any:
         now = SystemClock().wall()
