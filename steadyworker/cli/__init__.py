@@ -1,6 +1,7 @@
 """
-The command line: one file per verb, imported only when that verb is called, so that `--help` is fast.
+The command line.
 
+Each verb has its own file, which is imported only when the verb is called, so that `--help` is fast.
 Other packages add verbs by their entry points (`other_verbs.py`).
 `EXIT_CODES` is the table of all exit codes, and `steadyworker --help` prints it.
 """
@@ -53,7 +54,7 @@ EXIT_CODES: tuple[tuple[int, str], ...] = (
     (BROKEN_OFF, "Ctrl-C, but not for run and trace, which then stop as after SIGTERM."),
     (143, "Only run: a job had to be killed, or a second signal came."),
 )
-"""All exit codes of all commands, with their meanings; the codes from 64 to 78 are those of sysexits.h."""
+"""All exit codes of all commands, with their meanings; the codes from 64 to 78 come from sysexits.h."""
 
 _VERBS = {
     "run": "Run Workers until a signal stops them.",
@@ -106,7 +107,7 @@ Shell completion (bash; zsh and fish work the same way):
 
 
 class _Verbs(Group):
-    """A command group that imports a verb when it is called, and prints an error with its remedy."""
+    """A command group that imports a verb when the verb is called, and prints an error with its remedy."""
 
     @override
     def list_commands(self, ctx: click.Context) -> list[str]:

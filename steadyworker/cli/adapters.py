@@ -60,7 +60,11 @@ def _library(adapter: dict[str, Any]) -> str:
 
 
 def _needs(entry: EntryPoint) -> tuple[str | None, list[str]]:
-    """Return this adapter's extra (that of the module steadyworker_x.y is `x-y`), and the libraries of that extra."""
+    """
+    Return this adapter's extra, and the libraries of that extra.
+
+    The extra of the module `steadyworker_x.y` is `x-y`.
+    """
     extra = entry.module.removeprefix(_PREFIX).replace(".", "-")
     distribution: Distribution | None = entry.dist
     if distribution is None or extra not in (distribution.metadata.get_all("Provides-Extra") or []):

@@ -212,10 +212,10 @@ def _print_count(done: Sequence[object], what: str) -> None:
 
 
 def _with_facts(queue: DeadLetterQueue, letter: DeadLetter) -> DeadLetter:
-    """Return a letter that the broker made of a dead job's message, with the facts that the ledger has about this job."""
+    """Return the letter, with the ledger's facts about its job if the broker itself made the letter."""
     row = None
     if letter.keyed and not letter.ours and not letter.reason:
-        with suppress(LedgerUnavailable):  # the letter is worth showing without them
+        with suppress(LedgerUnavailable):  # the letter is worth showing without the facts
             row = queue.row(letter)
     if row is None or row.job_state not in (JobState.DEAD, JobState.CANCELLED):
         return letter
@@ -241,7 +241,7 @@ def _print_parked(queue: DeadLetterQueue, letters: Sequence[DeadLetter]) -> None
 
 
 def _gone(queue: DeadLetterQueue) -> list[DeadLetter]:
-    """Return the newest dead jobs whose letter is gone, without their bodies."""
+    """Return the newest dead jobs whose letter is gone, without the bodies of their messages."""
     with suppress(LedgerUnavailable):
         return [replace(letter, body=b"") for letter in islice(queue.kept(), _MOST_GONE)]
     return []
@@ -264,7 +264,7 @@ def _print_left_alone(queue: DeadLetterQueue) -> None:
 
 
 def _unshown(queue: DeadLetterQueue) -> None:
-    """Raise SteadyWorkerError if letters stayed because their content did not arrive."""
+    """Raise SteadyWorkerError if letters stayed at the broker, because their content did not arrive."""
     if queue.unshown:
         raise SteadyWorkerError(unshown_text(queue.unshown))
 
@@ -344,7 +344,7 @@ def _paragraph(letter: DeadLetter, checkpoint: bytes | None) -> Iterator[str]:
 
 
 def _payload(letter: DeadLetter) -> Any:
-    """Return the payload for `--json`: JSON data if the payload is short JSON, else the text that people see."""
+    """Return the payload for `--json`: JSON data if the payload is short JSON, otherwise the text that people see."""
     value = _json_or_text(letter.body) if len(letter.body) <= _PREVIEW else None
     return _payload_text(letter) if value is None or isinstance(value, str) else without_secrets(value)
 

@@ -25,7 +25,7 @@ from steadyworker.text.redaction import redact
 
 
 def _matching(pattern: str, expected: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """Return a callback for an option: a usage error for a value that the pattern does not match."""
+    """Return a callback for an option, which raises a usage error if the pattern does not match the value."""
 
     def checked(_ctx: click.Context, _option: click.Parameter, given: Any) -> Any:
         for text in given if isinstance(given, tuple) else (given,):
@@ -41,7 +41,7 @@ _is_folder = _matching(r"(/[\w.-]+)+", "an absolute path of letters, digits and 
 
 
 def _shared(verb: Function) -> Function:
-    """Add the arguments of every platform: the Workers, the settings that change a number, a name, and the files' folder."""
+    """Add the arguments that every platform has: the Workers, the settings that change a number, a name, and the files' folder."""
     for decorate in (
         click.option(
             "--output",
@@ -122,7 +122,11 @@ def kubernetes(
 
 
 def _planned(targets: Sequence[str], options: Options, *, on_one_host: bool = True) -> tuple[list[WorkerSpec], Numbers]:
-    """Return the Workers' specs and numbers without a connection; refuse a broker or ledger for one host unless `on_one_host`."""
+    """
+    Return the Workers' specs and numbers, without a connection to the broker.
+
+    Refuse a broker or ledger that serves one host only, unless `on_one_host`.
+    """
     specs = specs_of([find_worker(target) for target in targets], options)
     adapters = [open_adapter_for(spec, options) for spec in specs]
     brokers = [adapter.capabilities for adapter in adapters]

@@ -28,8 +28,8 @@ class CommandWithSettings(click.Command):
     """
     A verb with every setting, of the core and of services.
 
-    To declare the settings of services, their modules must be imported.
-    Therefore they are declared only if the command line has an option that the core does not know, such as `--help`.
+    The settings of services can be declared only after the import of the services' modules.
+    Therefore the settings of services are declared only if the command line has an option that is no setting of the core, such as `--help`.
     """
 
     @override
@@ -90,7 +90,11 @@ def _declared(option: Option) -> Iterator[Setting]:
 
 
 def _declarations(option: Option) -> Iterator[tuple[list[str], dict[str, Any]]]:
-    """Yield the names and attributes of a setting's two options: that with the value, and that with a file's path."""
+    """
+    Yield the names and attributes of a setting's two options.
+
+    The first option takes the value, and the second takes the path of a file with the value.
+    """
     default = f" [default: {option.default:g}]" if isinstance(option.default, float) else ""
     if isinstance(option.default, str):
         default = f" [default: {option.default}]"

@@ -1,4 +1,4 @@
-"""A group of commands that names the nearest one for a misspelt command."""
+"""A group of commands, which answers a misspelt command with the name of the nearest known command."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing_extensions import override
 
 
 class Group(click.Group):
-    """A command group; an unknown command is a usage error, which names the nearest known command."""
+    """A command group, in which an unknown command is a usage error that names the nearest known command."""
 
     @override
     def resolve_command(

@@ -51,10 +51,18 @@ _STATES = {
     JobState.CANCELLED: (State.MOVING, State.DEAD),
     JobState.DEAD: (State.MOVING, State.DEAD),
 }
-"""For each state that users see (`Row.job_state`), the states of rows that it can come from; the ledger's query reads only such rows."""
+"""
+For each state that users see (`Row.job_state`), the possible states of the rows behind it.
+
+The ledger's query reads only rows in these states.
+"""
 
 Job = tuple[Row, Progress | None, Orphan | None]
-"""A job's row, its last progress, and if no message of it came for an hour, the reason for which it waits."""
+"""
+A job's row, its last progress, and its `Orphan`, which has the reason why the job waits.
+
+The `Orphan` is None unless no message of the job came for an hour.
+"""
 
 
 @click.command(
@@ -133,7 +141,11 @@ def command(
 
 
 def _chosen(ledger: Ledger, wanted: JobFilter, state: str | None, orphans: Sequence[Orphan]) -> Iterator[Job]:
-    """Yield the jobs of a listing; in one of overdue jobs, those that no worker process starts by itself come first."""
+    """
+    Yield the jobs of a listing.
+
+    In a listing of overdue jobs, the jobs that no worker process starts by itself come first.
+    """
     known = {orphan.row.id: orphan for orphan in orphans}
     first = [orphan for orphan in orphans if orphan.hindrance is not None and wanted.late_by is not None]
     for orphan in first:
@@ -147,7 +159,11 @@ def _chosen(ledger: Ledger, wanted: JobFilter, state: str | None, orphans: Seque
 
 
 def _lost(ledger: Ledger, namespace: str | None, queue: str | None) -> Iterator[Orphan]:
-    """Yield the overdue jobs of which no message came; first those that no worker process starts by itself."""
+    """
+    Yield the overdue jobs of which no message came.
+
+    The jobs that no worker process starts by itself come first.
+    """
     bindings = [
         (bound, name) for bound, name in ledger.bindings() if namespace in (None, bound) and queue in (None, name)
     ]
@@ -157,7 +173,7 @@ def _lost(ledger: Ledger, namespace: str | None, queue: str | None) -> Iterator[
 
 
 def _print_stranded(orphans: Sequence[Orphan], listed: Collection[JobId]) -> None:
-    """Print how many jobs need an operator that the list does not show, because they are not among the newest."""
+    """Print how many jobs need an operator, but are missing from the list, because it has only the newest jobs."""
     if count := sum(orphan.hindrance is not None and orphan.row.id not in listed for orphan in orphans):
         jobs = (
             f"{count_text(count, 'more job')} of which no message came for an hour, and that no worker starts by itself"
@@ -272,7 +288,11 @@ def _progress_bar(row: Row, progress: Progress | None) -> Any:
 
 
 def _watch(chosen: Any, where: str) -> None:
-    """Show the jobs until Ctrl-C; this only reads the ledger."""
+    """
+    Show the jobs until Ctrl-C.
+
+    This function reads the ledger again and again, but never writes to it.
+    """
 
     def picture() -> Any:
         now = SystemClock().wall()

@@ -2,7 +2,8 @@
 The verbs of other packages, found by the entry-point group `steadyworker.commands`.
 
 An entry point of this group has the verb's name, and names a `Verb`.
-`steadyworker --help` imports the module that has the `Verb`, so this module imports little; the command is in another one.
+`steadyworker --help` imports the module that has the `Verb`, so that module should import little.
+The command is in another module, which `Verb.module` names.
 The verbs of `steadyworker` itself have precedence.
 """
 
@@ -27,7 +28,7 @@ class Verb:
 
     Attributes:
         help: The verb's line in `steadyworker --help`.
-        module: The module whose `command` is the verb, a `click.Command`; it is imported when the verb is called.
+        module: The module whose `command`, a `click.Command`, is the verb. The module is imported when the verb is called.
     """
 
     help: str
@@ -40,7 +41,11 @@ def names() -> list[str]:
 
 
 def lines_of_help() -> dict[str, str]:
-    """Return the line of help of each verb; the line of a broken one is its error, so that the other lines can be read."""
+    """
+    Return the line of help of each verb.
+
+    The line of a broken verb is its error, so that the other lines can be read.
+    """
     lines: dict[str, str] = {}
     for name, entry in installed(GROUP).items():
         try:

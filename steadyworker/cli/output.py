@@ -51,7 +51,7 @@ def json_line(value: Any) -> None:
 
 
 def without_secrets(value: Any) -> Any:
-    """Return JSON data without secrets: in its texts, and as the value of a name such as `password`."""
+    """Return JSON data without the secrets in its texts, and without the values of names such as `password`."""
     if isinstance(value, Mapping):
         return {name: REDACTED if is_secret_name(name) else without_secrets(inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -76,7 +76,11 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
 
 
 def framed(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> Table:
-    """Return the table for a terminal; a cell that is not text (a progress bar) is shown as it is."""
+    """
+    Return the table for a terminal.
+
+    A cell that is not text, such as a progress bar, is shown unchanged.
+    """
     framed_table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False)
     for column in columns:
         framed_table.add_column(column.title, justify="right" if column.right else "left", overflow="fold")
@@ -127,13 +131,13 @@ def instant(wall: float | None) -> str | None:
     """
     Return a wall-clock time as ISO 8601 in UTC.
 
-    Return None for a number outside the range of times: another program's timestamp can be in milliseconds or nanoseconds.
+    Return None for a number outside the range of times, because another program's timestamp can be in milliseconds or nanoseconds.
     """
     if wall is None:
         return None
     try:
         return datetime.fromtimestamp(wall, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    except (ValueError, OverflowError, OSError):  # which of them depends on the number's size
+    except (ValueError, OverflowError, OSError):  # the number's size decides which error is raised
         return None
 
 

@@ -62,7 +62,8 @@ def command(
     For secrets, add -file to an option (--broker-file), and name a file that holds the value.
     """
     config = arguments.pop("config", None)
-    here = Path.cwd()  # before the import of the Worker, whose error would hide that this folder was deleted
+    # This comes before the import of the Worker, because the error of that import would hide that this folder was deleted.
+    here = Path.cwd()
     watch = Reload(here) if reload else None
     try:
         workers = [find_worker(target) for target in targets]

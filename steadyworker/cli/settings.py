@@ -18,8 +18,9 @@ from steadyworker.ledger.base import Ledger
 
 def settings(*names: str) -> Callable[[Function], Function]:
     """
-    Add these settings and `--config` to a verb as options; without names, add every setting, of the core and of services.
+    Add these settings and `--config` to a verb as options.
 
+    Without names, add every setting, of the core and of services.
     The verb receives the effective `Options` as its first argument.
     Raises ConfigError, when the verb is called, for an invalid value.
     """
@@ -35,12 +36,16 @@ def settings(*names: str) -> Callable[[Function], Function]:
 
 
 def client_settings(verb: Function) -> Function:
-    """Add the settings of a client to a verb: those of its connections to broker and ledger."""
+    """Add a client's settings, which its connections to broker and ledger need, to a verb."""
     return settings(*OF_A_CLIENT)(verb)
 
 
 def loaded(arguments: dict[str, Any]) -> Options:
-    """Return the effective settings; arguments win over the environment, which wins over the file and the defaults."""
+    """
+    Return the effective settings.
+
+    Arguments have precedence over the environment, the environment over the file, and the file over the defaults.
+    """
     config = arguments.pop("config", None)
     return load(arguments, os.environ, Path.cwd(), config)
 

@@ -13,7 +13,7 @@ from steadyworker.system.streams import open_standard_streams
 
 
 class OutputFailed(OSError):
-    """A failed write to standard output; `by_reader` is true if the reader of a pipe has closed it."""
+    """A failed write to standard output; `by_reader` is true if the reader of a pipe has closed the pipe."""
 
     def __init__(self, cause: OSError) -> None:
         super().__init__(f"Expected to write to standard output, got: {cause.strerror}: send it elsewhere.")
@@ -72,7 +72,11 @@ def prepare() -> None:
 
 
 def discard_output() -> None:
-    """Discard output that could not be written; otherwise the interpreter would try again at its end, and fail."""
+    """
+    Discard output that could not be written.
+
+    Otherwise the interpreter would try again to write this output at its exit, and fail.
+    """
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)

@@ -52,7 +52,7 @@ def find_worker(target: str) -> type[Worker[Any, Any]]:
     except BaseException as error:
         place = _place(error)
         if place is None and isinstance(error, SteadyWorkerError):
-            raise  # the target itself is wrong, and the message says how
+            raise  # the target itself is wrong, and the message explains how
         module = target.partition(":")[0]
         raise ConfigError(
             f"Expected to import {module!r}, but {place or 'its import'} raised {type(error).__name__}: {_text(error)}\n"
@@ -62,7 +62,7 @@ def find_worker(target: str) -> type[Worker[Any, Any]]:
 
 def worker_or_queue(target: str) -> type[Worker[Any, Any]] | str:
     """
-    Return the Worker that "module:Class" names, or the target itself if it is the name of a queue.
+    Return the Worker that "module:Class" names, or the target itself if the target names a queue.
 
     The name of a queue can also have a colon.
     A target is a Worker if the part after the colon begins with a capital letter, or if such a module exists.
@@ -77,7 +77,7 @@ def worker_or_queue(target: str) -> type[Worker[Any, Any]] | str:
 
 
 def _text(error: BaseException) -> str:
-    if isinstance(error, SyntaxError):  # its str() repeats file and line
+    if isinstance(error, SyntaxError):  # the str() of the error repeats file and line
         return f"{error.msg}: {error.text.strip()}" if error.text else error.msg
     if isinstance(error, SystemExit):
         return f"{error.code}. A module that is imported must not end the program: guard its last lines by `if __name__ == '__main__':`."
@@ -86,9 +86,9 @@ def _text(error: BaseException) -> str:
 
 def _place(error: BaseException) -> str | None:
     """
-    Return file:line of the user's code that failed, or None if the import failed before any of it ran.
+    Return file:line of the user's code that failed, or None if the import failed before any user code ran.
 
-    Frames of installed libraries count only if there are no others, because the user's module can itself be installed.
+    Frames of installed libraries count only if there are no other frames, because the user's module can itself be installed.
     """
     if isinstance(error, SyntaxError) and error.filename is not None and Path(error.filename).is_file():
         return f"{error.filename}:{error.lineno}"

@@ -1,5 +1,5 @@
 """
-Settings: the table of options (`options`), those of services (`services`), and the rule that selects each value (`resolve`).
+Settings: the table of options (`options`), the options of services (`services`), and the rule that selects each value (`resolve`).
 
 `resolve.load` checks all settings, and returns them as one frozen `Options`.
 """

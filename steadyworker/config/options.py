@@ -24,7 +24,7 @@ _PORTS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of value: its name in the help, the text for an error's "Expected …", and the function that reads it."""
+    """A kind of value: its name in the help, the text for an error's "Expected …", and the function that reads such a value."""
 
     metavar: str
     expected: str
@@ -34,7 +34,11 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One setting; `default` is None if it depends on the state directory, or if an unset option is off."""
+    """
+    One setting.
+
+    `default` is None if the default depends on the state directory, or if the option is off until it is set.
+    """
 
     name: str
     kind: Kind
@@ -96,7 +100,7 @@ def _folder(value: Any) -> Path:
     path = Path(_text(str(value) if isinstance(value, Path) else value))
     try:
         return path.expanduser()
-    except RuntimeError as error:  # ~name of a user that does not exist
+    except RuntimeError as error:  # `~name` names a user that does not exist
         raise ValueError("no such home directory") from error
 
 
@@ -209,7 +213,7 @@ OPTIONS: tuple[Option, ...] = (
 
 
 def as_variable(value: object) -> str:
-    """Return a setting as its variable of the environment has it."""
+    """Return a setting's value as the text of its environment variable."""
     match value:
         case tuple():
             return ",".join(f"{step:.15g}" for step in value)

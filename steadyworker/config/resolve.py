@@ -1,6 +1,7 @@
 """
-Finds the value of each setting: `--x-y`, else `STEADYWORKER_X_Y`, else `x_y` in `steadyworker.toml`, else the default.
+Finds the value of each setting, in the first source that has a value.
 
+The sources are, in this order: `--x-y`, `STEADYWORKER_X_Y`, `x_y` in `steadyworker.toml`, and the default.
 For a secret, each setting can name a file with the value: `--x-y-file`, `STEADYWORKER_X_Y_FILE` or `x_y_file`.
 An empty environment variable counts as not given.
 One ConfigError reports all problems at once.
@@ -33,10 +34,10 @@ _VALUE_BYTES = 64 << 10
 _finding = FindingTexts("steadyworker.config")
 _FLAG = "--"
 OF_A_CLIENT = ("broker", "ledger", "namespace", "state_dir", "topology", "delays")
-"""The settings that a client needs: a program that sends jobs, and the commands that do."""
+"""The settings that a client needs; a client is a program or a command that sends jobs."""
 
 _WORKER_DURATIONS = ("time_limit", "stall_limit")
-# The variables that Kubernetes sets in every container beside a Service named steadyworker, or steadyworker-something.
+# Kubernetes sets these variables in every container beside a Service named steadyworker, or steadyworker-something.
 _SERVICE_LINK = re.compile(
     r"(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)", re.ASCII
 )
@@ -52,7 +53,7 @@ class Options:
         origins: The source of each setting: a flag, a variable, the configuration file's path, or `default`.
         files: The path of the file for each setting that was given as a file.
         config: The path of the configuration file, or None without one.
-        of_services: The given settings of services, by name; `value` also returns those that are not given.
+        of_services: The given settings of services, by name. `value` also returns settings that are not given.
     """
 
     broker: str
@@ -97,8 +98,9 @@ class Options:
 
     def fresh(self, name: Literal["broker", "ledger"]) -> str:
         """
-        Return the URL; if it was given as a file, read that file again, so that the next connect uses a rotated password.
+        Return the URL that this setting has.
 
+        If the URL was given as a file, read that file again, so that the next connect uses a rotated password.
         Raises ConfigError if the file can no longer be read.
         """
         if name not in self.files:
@@ -158,8 +160,8 @@ def handed_on(options: Options, cwd: Path, config: Path | None = None) -> dict[s
     Return the variables of the environment by which a handler's `Client()` gets the settings of this process's command line.
 
     The caller must remove a variable whose value is None.
-    A handler's process inherits the settings of the environment, and reads the file in the working directory, anyway.
-    For a setting that was given as a file, a variable names the file, so that no environment contains the secret.
+    The other settings need no variable: a handler's process inherits the environment, and reads the file in the working directory.
+    If a setting was given as a file, its variable names the file, so that no environment contains the secret.
     """
     found: dict[str, str | None] = {}
     if config is not None:
@@ -199,7 +201,11 @@ class _Reading:
                 self.problems.append(_unknown(name, known, layer))
 
     def value(self, option: Option, layers: Iterable[_Layer]) -> Any:
-        """Return the setting from the first layer that has it; if the value is wrong, record this and return the default."""
+        """
+        Return the setting from the first layer that has it.
+
+        If the value is wrong, record this, and return the default.
+        """
         for layer in layers:
             given = [name for name in (option.name, f"{option.name}_file") if name in layer.values]
             if not given:
@@ -275,7 +281,7 @@ def _variable(name: str) -> str:
 
 
 def _near(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is most similar, or None if none is similar."""
+    """Return the most similar known name, or None if no known name is similar."""
     return next(iter(difflib.get_close_matches(name.lower().replace("-", "_"), list(known), n=1)), None)
 
 
@@ -293,7 +299,7 @@ def _variables(environ: Mapping[str, str]) -> dict[str, object]:
 
 
 def _file(environ: Mapping[str, str], cwd: Path, config: Path | None) -> Path | None:
-    """Return the configuration file's path, or None if no option or variable names a file and `cwd` has none."""
+    """Return the configuration file's path, or None if no option or variable names a file, and `cwd` has no such file."""
     if named := config or environ.get(_variable("config")):
         return cwd / named
     path = cwd / FILE_NAME

@@ -2,7 +2,7 @@
 The settings of services: each service that is installed declares its own (`service/job_services.py`).
 
 To read a declaration, its module must be imported.
-So the declarations are read only if a setting is given that the core does not know, or if all settings are listed.
+So the declarations are read only if all settings are listed, or if a given setting is no setting of the core.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ServiceSettings:
 
 def all_options() -> tuple[Option, ...]:
     """
-    Return the settings of the core, and then those of all services.
+    Return the settings of the core, and then the settings of all services.
 
     Raises:
         ConfigError: The entry point of a service is broken.

@@ -28,7 +28,11 @@ from steadyworker.spec import WorkerSpec
 
 _STATE_AND_TMP_GIB, _DATA_GIB = 3, 10
 _ONE_MESSAGE = ', --max-jobs, "1", --idle-exit, "60", --give-up-after, "600"'
-"""The arguments of a pod that runs one message: it also ends if there is none, or if the broker is away."""
+"""
+The arguments of a pod that runs one message.
+
+The pod also ends if there is no message, or if the broker is away.
+"""
 
 
 def manifests(
@@ -78,7 +82,11 @@ def manifests(
 
 
 def _ports(options: Options) -> str:
-    """Return the ports of broker and ledger; all ports if a URL has none, because only that URL's adapter knows its default."""
+    """
+    Return the ports of broker and ledger.
+
+    If a URL has no port, return all ports, because only that URL's adapter knows the default port.
+    """
     places = [urlsplit(url).netloc.rpartition("@")[2] for url in (options.broker, options.ledger)]
     ends = [re.search(r":(\d+)$", host) for place in places for host in place.split(",")]
     found = sorted({int(end[1]) for end in ends if end})

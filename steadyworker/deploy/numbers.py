@@ -9,7 +9,7 @@ The durations that a platform (systemd, Kubernetes) needs, computed from Workers
     time_limit ────────────────→ finishes_within ──→ the stop_within in which every job can finish
 
 All results are whole seconds, rounded up, because that is what the platforms accept.
-The templates have the reason of each, and the durations that no Worker changes.
+The templates have the reason of each result, and the durations that no Worker changes.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Numbers:
 
     Attributes:
         stop_within: The setting of this name: the time for a whole stop.
-        time_limit: The longest time limit of these Workers; infinite if one of them has no limit.
+        time_limit: The longest time limit of these Workers; infinite if a Worker has no limit.
         broker_notices: The time in which the broker notices a dead or frozen worker process: three heartbeats.
             0 if the broker has no heartbeats, because it is on this host.
-        lost_after: The time after which another worker process may take over the jobs of a frozen one: lease and margin.
+        lost_after: The time after which another worker process may take over the jobs of a frozen worker process: lease and margin.
     """
 
     stop_within: float
@@ -56,7 +56,7 @@ class Numbers:
         """
         The time between the first signal of the platform and its SIGKILL: the stop, and the exit after it.
 
-        With less, the platform kills jobs that had time left, and the ledger records crashes in place of interruptions.
+        With a shorter time, the platform kills jobs that had time left, and the ledger records crashes in place of interruptions.
         """
         return math.ceil(self.stop_within) + EXIT_TAKES
 
@@ -65,7 +65,8 @@ class Numbers:
         """
         The time without a sign of progress after which the platform restarts the process.
 
-        An earlier restart would end jobs that could go on. A later one is no better, because another process has the jobs by then.
+        An earlier restart would end jobs that could go on.
+        A later restart is no better, because another process has the jobs by then.
         """
         return math.ceil(max(self.broker_notices, self.lost_after))
 
@@ -76,7 +77,7 @@ class Numbers:
 
     @property
     def interrupts_after(self) -> int:
-        """The time after the first stop signal in which jobs may finish; then they are interrupted."""
+        """The time after the first stop signal in which jobs may finish. After this time, the jobs are interrupted."""
         return max(0, math.ceil(self.stop_within - INTERRUPT_BEFORE_END))
 
     @property
@@ -89,7 +90,8 @@ class Numbers:
         """
         The number of failed liveness probes after which Kubernetes restarts the container (`failureThreshold`).
 
-        `/livez` fails when a thread is stuck, which is known after 30 to 60 s; the probes then allow the watchdog's time.
+        `/livez` fails when a thread is stuck, which is known after 30 to 60 s.
+        The probes then allow the watchdog's time.
         """
         return max(3, math.ceil(self.watchdog / PROBE_EVERY))
 

@@ -5,7 +5,7 @@ The files for systemd 250 and newer.
 |---|---|
 | `NAME@.service` | one worker process; each instance is one more |
 | `NAME.target` | all worker processes of a machine |
-| `NAME-send.service`, `NAME-send.timer` | one job a day for the first Worker, instead of cron; for those who enable the timer |
+| `NAME-send.service`, `NAME-send.timer` | one job a day for the first Worker, instead of cron, if an operator enables the timer |
 
 No unit has a URL, because every user of the machine can read a unit, and a URL can have a password.
 The URL is in a file that only root can read, and systemd gives the worker process a copy (`LoadCredential=` in systemd.exec(5)).
@@ -53,5 +53,5 @@ def units(
 
 
 def given_urls(options: Options) -> list[str]:
-    """Return which URLs the command line or the environment gives; those of the settings file stay there."""
+    """Return which URLs the command line or the environment gives; the URLs of the settings file stay in that file."""
     return [url for url in ("broker", "ledger") if options.origins.get(url, "").startswith(("--", PREFIX))]

@@ -19,7 +19,8 @@ def filled(template: str, values: Mapping[str, str]) -> str:
     """
     Return the text of a template with its values.
 
-    A value alone on a line can have several lines, which all get its indent; if it is empty, the line is left out.
+    A value alone on a line can have several lines, which all get the indent of that line.
+    If such a value is empty, the line is left out.
     """
 
     def value(found: re.Match[str]) -> str:

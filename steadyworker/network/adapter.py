@@ -28,11 +28,13 @@ APublisher = TypeVar("APublisher", bound=Publishes)
 
 class NetworkAdapter(Adapter, SettlesAsync, Generic[AUrl, AConsumer, APublisher]):
     """
-    The base class: it passes each call on to the consumer, the publisher or the I/O thread, which the subclass creates.
+    The base class, which passes each call on to the consumer, the publisher or the I/O thread.
+
+    The subclass creates these three parts.
 
     Args:
         url: The broker's URL.
-        parse: Parses such a URL; raises ConfigError.
+        parse: A function that parses such a URL; raises ConfigError.
         settings: The operator's settings.
     """
 

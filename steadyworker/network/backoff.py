@@ -9,13 +9,16 @@ The back-off of reconnects: random waits, short after a cut, and longer after ea
 | 4 | 20 to 40 |
 | 5 and later | 30 to 60 |
 
-Waits 3 and 4 begin at the longest previous wait, so that the third and fourth tries of a fleet hardly overlap with the earlier tries.
+Waits 3 and 4 begin at the longest previous wait.
+So the third and fourth tries of a fleet hardly overlap with the earlier tries.
 In simulations, 200 workers lost the broker at the same moment, for 0.5 s to 10 min.
 On average, 11 % of the workers tried to connect in the busiest second after the broker's return.
 In 2 of 2600 simulated outages, 20 % or more of the workers did so.
 Full jitter over 5 s, doubled for each try, is worse: 29 % tried to connect in the busiest second.
-With full jitter, a fifth of the workers makes its second try in each of these 5 seconds, while some already make their third.
-Our waits have a price: after a broker restart of 7 s, a worker waits 8 s on average; with full jitter, it waits 6 s.
+With full jitter, a fifth of the workers makes its second try in each of these 5 seconds.
+In the same seconds, some workers already make their third try.
+Our waits have a price: after a broker restart of 7 s, a worker waits 8 s on average.
+With full jitter, a worker waits 6 s.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ FIRST = 0.5
 """Seconds within which the first try after a lost connection happens."""
 
 REFUSED = 10.0
-"""Seconds over which a fleet spreads its second try; the limit doubles with each later try."""
+"""Seconds over which a fleet spreads its second tries; the limit doubles with each later try."""
 
 LONGEST = 60.0
 """The longest time between two tries, in seconds."""
@@ -39,7 +42,8 @@ class Backoff:
     """
     The waits of one client, drawn at random so that a fleet does not reconnect at the same moment.
 
-    A connection that was not useful counts as a refused try, so that a broker that crashes at each connect has time to recover.
+    A connection that was not useful counts as a refused try.
+    So a broker that crashes at each connect has time to recover.
     """
 
     def __init__(self) -> None:

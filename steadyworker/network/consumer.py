@@ -82,7 +82,7 @@ class Consumer(ABC, Generic[ALink, AnEpoch]):
 
     @abstractmethod
     def _go(self) -> None:
-        """Take the next step towards an epoch, if there is none."""
+        """Take the next step towards an epoch, if no epoch is under way."""
 
     # --- for other threads -----------------------------------------------------------------------------------------
 
@@ -130,7 +130,7 @@ class Consumer(ABC, Generic[ALink, AnEpoch]):
         raise settled
 
     def settle_async(self, delivery: Delivery, how: Settle, on_settled: OnSettled) -> None:
-        """Start to settle; the consumer calls `on_settled` once, in the I/O thread or in the caller's thread."""
+        """Start to settle the delivery; the consumer calls `on_settled` once, in the I/O thread or in the caller's thread."""
         if not self.started:
             on_settled(stale(delivery))
             return

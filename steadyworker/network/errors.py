@@ -1,7 +1,9 @@
 """
-Translates the errors of TLS, name service and operating system into ours; an adapter adds those of its client library.
+Translates the errors of TLS, name service and operating system into SteadyWorker's errors.
 
-Each of our messages states what was expected, what was got, and what to do; each of our errors keeps the original error as its cause.
+An adapter adds the errors of its client library.
+Each of SteadyWorker's messages states what was expected, what was got, and what to do.
+Each of SteadyWorker's errors keeps the original error as its cause.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ _WRONG_HOST = 62
 """OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH."""
 
 _UNREACHED = ("network.connection-refused", "network.unreachable", "network.no-reply", "network.unknown-host")
-"""The entries for errors by which an address may be wrong, or no server may be there."""
+"""The entries for errors that can mean a wrong address, or an address without a server."""
 
 _HOP = "steadyworker_hop"
 """The attribute of an error that has its `Hop`."""
@@ -46,7 +48,7 @@ class Silent(Exception):
 
     Args:
         text: What is missing, for people.
-        id: The entry of the catalogue that explains it.
+        id: The entry of the catalogue that explains the missing reply.
     """
 
     def __init__(self, text: str, id: str = "network.no-reply") -> None:
@@ -59,7 +61,11 @@ class Foreign(Exception):
 
 
 class Judged(NamedTuple):
-    """A description of an error, its remedy, whether it is a refusal (`Refused`), and the entry of the catalogue that explains it."""
+    """
+    A description of an error, with its remedy and the entry of the catalogue that explains it.
+
+    `refused` is true if the error is a refusal (`Refused`).
+    """
 
     got: str
     remedy: str
@@ -69,12 +75,14 @@ class Judged(NamedTuple):
 
 class Hop(NamedTuple):
     """
-    A server that another server named, or one of several roles in a URL: errors name it, because the URL does not.
+    A server that another server named, or that has one of several roles in a URL.
+
+    Errors name this server, because the URL does not.
 
     Attributes:
         place: Its address and role, and the server that gave the address.
-        remedy: The remedy if it cannot be reached; empty for the usual one.
-        id: The entry of the catalogue for that; empty for the usual one.
+        remedy: The remedy if the server cannot be reached; empty for the usual remedy.
+        id: The entry of the catalogue for a server that cannot be reached; empty for the usual entry.
     """
 
     place: str
@@ -83,7 +91,11 @@ class Hop(NamedTuple):
 
 
 def at_hop(error: Exception, hop: Hop | None) -> None:
-    """Remember at which server an error arose, which `Translator.unavailable` then names; the first call for an error counts."""
+    """
+    Record the server at which an error arose, so that `Translator.unavailable` names this server.
+
+    Only the first call for an error counts.
+    """
     if hop is not None:
         vars(error).setdefault(_HOP, hop)
 
@@ -106,9 +118,9 @@ class Translator:
     Args:
         broker: The broker's name in messages.
         ports: The schemes and their default ports, as messages give them.
-        trusts: The broker's setting that names the authorities whose client certificates it trusts.
-        judge: Judges the errors of the client library; None for all others.
-        root: Returns the error inside the client library's wrappers.
+        trusts: The broker's setting that names the authorities whose client certificates the broker trusts.
+        judge: A function that judges the errors of the client library, and returns None for all other errors.
+        root: A function that returns the error inside the client library's wrappers.
     """
 
     broker: str
@@ -123,7 +135,7 @@ class Translator:
 
         The result is `Refused` if a person must act.
         Otherwise it is a plain BrokerUnavailable, after which the adapter tries again.
-        If the error arose at another server (`at_hop`), the text names that one.
+        If the error arose at another server (`at_hop`), the text names that server.
         """
         if isinstance(error, BrokerUnavailable):
             return error
@@ -161,7 +173,7 @@ class Translator:
             raise (ours if to is None else to(str(ours), id=ours.id)) from error
 
     def _certificate(self, error: BaseException) -> Judged | None:
-        """Judge an error that contains the broker's TLS alert about our certificate; None for all others."""
+        """Judge an error that contains the broker's TLS alert about our certificate; return None for all other errors."""
         text = repr(error)
         if "ALERT_CERTIFICATE_EXPIRED" in text:
             return Judged(
@@ -229,7 +241,7 @@ def _by_alert(alert: str) -> str:
 
 
 def _by_kind(error: OSError) -> str:
-    """Return the id of the entry for an error of a socket; empty if it is of another kind."""
+    """Return the id of the entry for an error of a socket; return an empty text for other errors."""
     match error:
         case ConnectionRefusedError():
             return "network.connection-refused"
@@ -242,7 +254,11 @@ def _by_kind(error: OSError) -> str:
 
 
 def worst(errors: Sequence[BrokerUnavailable]) -> BrokerUnavailable:
-    """Return the error that stands for a try at every host: `Refused` only if every host refused, as otherwise a later try can succeed."""
+    """
+    Return the error that stands for a try at every host.
+
+    It is `Refused` only if every host refused, because otherwise a later try can succeed.
+    """
     return next((error for error in errors if not isinstance(error, Refused)), errors[-1])
 
 

@@ -1,8 +1,8 @@
 """
-Headers for which a broker has no room: they travel behind the body, whole.
+Moves headers for which a broker has no room behind the body of their message, uncut.
 
-A copy has more headers than its original, and some brokers accept less than others.
-No text is cut, because any header can be the one that names the job.
+A copy has more headers than its original message, and some brokers have less room for headers than others.
+No text is cut, because any header can be the header that names the job.
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ from typing import Any
 from steadyworker.delivery import OWN_HEADERS, REASON
 
 BEHIND = "sw-behind"
-"""The header with the size of the body in bytes, if headers travel behind it, as a JSON object."""
+"""
+The header with the size of the body in bytes, if headers travel behind the body.
+
+The headers behind the body are a JSON object.
+"""
 
 _OF_THE_JOB = frozenset(OWN_HEADERS) - {REASON}
 
@@ -29,11 +33,13 @@ def carried(
     packed: Callable[[Any], Any] = str,
 ) -> tuple[dict[str, Any], bytes]:
     """
-    Return headers that `fit` accepts, and the body, behind which the other headers travel; `restored` is the inverse.
+    Return headers that `fit` accepts, and the body with all other headers behind it.
 
-    The longest headers move first, and the headers that describe the job move last, so that a broker's tools show these.
+    `restored` is the inverse.
+    The longest headers move first.
+    The headers that describe the job move last, so that a broker's tools show them.
     `packed` returns a value in a form that JSON can express.
-    A sender's own header `BEHIND` always moves, so that no message is mistaken for one of these.
+    A sender's own header `BEHIND` always moves, so that `restored` does not mistake a message of the sender for a message of `carried`.
     """
     if BEHIND not in headers and fit(headers):
         return dict(headers), body
@@ -53,8 +59,9 @@ def restored(
     headers: Mapping[str, Any], body: bytes, unpacked: Callable[[Any], Any] = str
 ) -> tuple[Mapping[str, Any], bytes]:
     """
-    Return all headers and the body of a message that `carried` made; any other message stays as it is.
+    Return all headers and the body of a message that `carried` made.
 
+    Any other message stays as it is.
     `unpacked` is the inverse of `packed`.
     """
     size = headers.get(BEHIND)
@@ -69,5 +76,5 @@ def restored(
 
 
 def encoding_of(named: str | None) -> str | None:
-    """Return the content encoding that a sender names, or None if it is only plain text or plain bytes (Celery names utf-8)."""
+    """Return the content encoding that a sender names, or None if it means only plain text or plain bytes (Celery names utf-8)."""
     return None if (named or "").strip().lower() in _PLAIN else named

@@ -1,12 +1,12 @@
 """
-The I/O thread: it runs a loop, and is the only thread that touches an adapter's consuming connection.
+The I/O thread, which runs a loop, and is the only thread that touches an adapter's consuming connection.
 
-Other threads pass functions to it, which it runs.
+Other threads pass functions to the I/O thread, which runs them.
 An error in such a function, or in the client library, ends the connections but never the thread.
 
 The adapter gives the loop.
-For a client library with a loop of its own, it is that loop: pika's `IOLoop`.
-For a client library that reads in threads of its own, it is the `PlainLoop` of `loop.py`.
+If a client library has its own loop, the adapter gives that loop, for example pika's `IOLoop`.
+If a client library reads in its own threads, the adapter gives the `PlainLoop` of `loop.py`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Member(Protocol):
 
 
 class Loop(Protocol):
-    """The interface of a loop; its names are those of pika's `IOLoop`."""
+    """The interface of a loop, with the names of pika's `IOLoop`."""
 
     def call_later(self, delay: float, action: Callable[[], None], /) -> object:
         """Call a function after `delay` seconds, and return a handle of this timer."""
@@ -114,7 +114,11 @@ class IoThread:
         self._over = False
 
     def call(self, action: Callable[[], None]) -> None:
-        """Run a function on the thread soon; raises BrokerUnavailable after `stop`, or if the system allows no thread or no file."""
+        """
+        Run a function on the thread soon.
+
+        Raises BrokerUnavailable after `stop`, or if the system allows no further thread or no further open file.
+        """
         with self._lock:
             if self._over or (self._stopping and self._thread is None):
                 raise BrokerUnavailable("Expected an open adapter, got one that was stopped: open another.")
@@ -144,7 +148,7 @@ class IoThread:
 
     def ask(self, question: Callable[[Future[Answer]], None], within: float) -> Answer:
         """
-        Run `question` on the thread, and return the result that it sets on its future.
+        Run `question` on the thread, and return the result that `question` sets on its future.
 
         Raises the exception that `question` sets there, or TimeoutError after `within` seconds.
         """
@@ -210,7 +214,7 @@ class IoThread:
         self.end_if_closed()
 
     def end_if_closed(self) -> None:
-        """Leave the loop once `stop` was called and every connection is closed."""
+        """Leave the loop if `stop` was called and every connection is closed."""
         if self._stopping and all(member.is_closed for member in self.members):
             self.loop.stop()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class PlainLoop:
-    """A loop of timers and calls (`iothread.Loop`): asyncio's, without any of its input and output."""
+    """A loop of timers and calls (`iothread.Loop`), which is asyncio's loop without input and output."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()

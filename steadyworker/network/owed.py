@@ -11,7 +11,11 @@ ANSWER_WITHIN = 30.0
 """Seconds in which the broker must reply to a request; the client libraries themselves would wait without limit."""
 
 QUESTION_WITHIN = 10.0
-"""Seconds in which the broker must answer a question of a check or a count: people and the next question wait for it."""
+"""
+Seconds in which the broker must answer a question of a check or a count.
+
+The limit is this short because people and the next question wait for the answer.
+"""
 
 
 class Owed:
@@ -28,8 +32,9 @@ class Owed:
 
     def expect(self, what: str, id: str = "network.no-reply") -> Callable[[], None]:
         """
-        Return a function to call when the reply arrives; without this call in time, abort the connection.
+        Return a function that the caller must call when the reply arrives.
 
+        If this call is late, this object aborts the connection.
         `id` is the entry of the catalogue that explains a missing reply.
         """
         silent = Silent(f"no reply to {what} within {ANSWER_WITHIN:g} s", id)

@@ -14,10 +14,10 @@ Prepared = TypeVar("Prepared")
 
 class Preparation(Generic[Prepared]):
     """
-    A preparation that runs once, and whose result is kept; thread-safe.
+    A preparation that runs once and keeps its result; thread-safe.
 
     Args:
-        prepare: Prepares the broker, blocking, and returns the facts that it found; raises SteadyWorkerError.
+        prepare: A function that prepares the broker, blocks meanwhile, and returns the facts that it found; raises SteadyWorkerError.
     """
 
     def __init__(self, prepare: Callable[[], Prepared]) -> None:
@@ -37,7 +37,7 @@ class Preparation(Generic[Prepared]):
 
         The call blocks, and raises the errors of `prepare`.
         Threads that call it at the same time share one attempt and its result.
-        If each thread made its own attempt in turn, the last of many senders would wait for the timeouts of all.
+        If each thread made its own attempt in turn, the last of many senders would wait for the timeouts of all attempts.
         """
         with self._lock:
             if self._prepared is not None:
@@ -66,5 +66,9 @@ class Preparation(Generic[Prepared]):
                 )
 
     def forget(self) -> None:
-        """Discard the result, so that the next use prepares the broker again; for a queue that is missing or has changed."""
+        """
+        Discard the result, because the queue is missing or has changed.
+
+        The next use then prepares the broker again.
+        """
         self._prepared = None

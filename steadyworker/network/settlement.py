@@ -29,7 +29,7 @@ def stale(delivery: Delivery) -> StaleDelivery:
 
 
 def unsettled(cause: str) -> Unsettled:
-    """Return the error for a settlement that was sent, if it is unknown whether it arrived."""
+    """Return the error for a settlement that was sent, but that the broker may not have received."""
     return Unsettled(
         f"Expected the broker to confirm a settlement, got: {cause}; "
         "if the settlement did not arrive, the message comes again."

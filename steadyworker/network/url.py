@@ -20,7 +20,7 @@ from steadyworker.errors import ConfigError, Finding
 from steadyworker.findings import FindingTexts
 from steadyworker.names import is_loopback
 
-# The pattern of RFC 3986, appendix B. Since its releases of 2025, Python's `urlsplit` refuses [::1] behind another host.
+# This is the pattern of RFC 3986, appendix B. Python's `urlsplit`, since the releases of 2025, refuses [::1] behind another host.
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://([^/?#]*)([^?#]*)(?:\?([^#]*))?(?:#.*)?", re.IGNORECASE | re.DOTALL)
 _LONGEST_HEARTBEAT = 3600
 
@@ -28,7 +28,7 @@ _finding = FindingTexts("steadyworker.network")
 
 TLS_OPTIONS = ("cafile", "certfile", "keyfile", "server_name")
 TCP_OPTIONS = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
-"""With these, the kernel notices a vanished peer within 30 s if data is unacknowledged, otherwise within 90 s."""
+"""With these options, the kernel notices a vanished peer within 30 s if data is unacknowledged, otherwise within 90 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Tls:
             # This is Python's own minimum; Debian's Python leaves the minimum to OpenSSL's configuration.
             context.minimum_version = max(context.minimum_version, ssl.TLSVersion.TLSv1_2)
             if self.certfile is not None:
-                # With an empty password, OpenSSL refuses an encrypted key; without one, it would ask for a password on the terminal.
+                # With an empty password, OpenSSL refuses an encrypted key. Without a password, OpenSSL would ask for one on the terminal.
                 context.load_cert_chain(self.certfile, self.keyfile, password="")
         except ssl.SSLError as error:
             got = error.reason or "no PEM"
@@ -106,7 +106,7 @@ class Form:
     Args:
         ports: The default port of each scheme.
         tls_scheme: The scheme with TLS.
-        options: The options besides those of TLS.
+        options: The options, except the options of TLS.
         example: A URL, and what is percent-encoded, as messages give it.
         path: The meaning of the path; None if the URLs have no path.
         tls_options: The options of TLS that the client library can take.
@@ -130,7 +130,7 @@ class Form:
         if match is None or match[1].lower() not in self.ports:
             raise ConfigError(
                 f"Expected a broker's URL, got something else: {self.example}.", id="config.broker-url"
-            )  # it can have a password
+            )  # the URL can have a password
         parts = SplitResult(match[1].lower(), match[2], match[3], match[4] or "", "")
         userinfo, at, hosts = parts.netloc.rpartition("@")
         user, _, password = userinfo.partition(":")
@@ -142,7 +142,7 @@ class Form:
                 id="config.broker-url",
             )
         self._check_path(parts.path)
-        # Before the options: if the host is missing, they are a part of the password.
+        # The host is checked before the options, because the options are a part of the password if the host is missing.
         addresses = tuple(self._address(host, self.ports[parts.scheme]) for host in hosts.split(","))
         options = self._options(parts)
         tls = Tls(**{name: options.get(name) for name in TLS_OPTIONS}) if parts.scheme == self.tls_scheme else None
@@ -229,13 +229,21 @@ def identity_of(addresses: Sequence[Address]) -> str:
 
 
 def has_host_of(addresses: Sequence[Address], identity: str) -> bool:
-    """Return whether one of the addresses has a host of that identity, on any port: one port can be for TLS, another not."""
+    """
+    Return whether one of the addresses has a host of that identity.
+
+    The port does not count, because one port can be for TLS, and another for connections without TLS.
+    """
     theirs = {address.rpartition(":")[0] for address in identity.split(",")}
     return any(str(address).rpartition(":")[0] in theirs for address in addresses)
 
 
 def unencrypted(addresses: Sequence[Address], instead: str) -> list[Finding]:
-    """Return a warning if a connection without TLS to one of these addresses leaves this machine; its remedy is to write `instead`."""
+    """
+    Return a warning if a connection without TLS to one of these addresses leaves this machine.
+
+    The warning's remedy is to write `instead`.
+    """
     remote = ", ".join(str(address) for address in addresses if not is_loopback(address.host))
     if not remote:
         return []
@@ -243,7 +251,7 @@ def unencrypted(addresses: Sequence[Address], instead: str) -> list[Finding]:
 
 
 def heartbeat_of(options: Mapping[str, str], default: int) -> int:
-    """Return the option `heartbeat`, in seconds; raises ConfigError if it is not from 1 to 3600 whole seconds."""
+    """Return the option `heartbeat`, in seconds; raises ConfigError unless the option is a whole number from 1 to 3600."""
     text = options.get("heartbeat", str(default))
     if text.isdecimal() and 1 <= int(text) <= _LONGEST_HEARTBEAT:
         return int(text)

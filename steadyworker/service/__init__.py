@@ -1,5 +1,5 @@
 """
-The worker process: wires its parts together, starts them, watches them and stops them.
+The worker process: its parts are wired, started, watched and stopped here.
 
 | file | subject |
 |---|---|

@@ -63,7 +63,7 @@ class Assembly:
         """
         Delete the ledger's expired rows, and let the services remove what ended jobs have left on this host.
 
-        If the ledger cannot be reached, the next purge deletes them.
+        If the ledger cannot be reached, the next purge deletes these rows.
         """
         with suppress(LedgerUnavailable):
             self.ledger.purge()
@@ -74,7 +74,7 @@ class Assembly:
         """
         Unregister this process from the ledger, close the ledger, end the guard, and release the owner lock.
 
-        After this call, another worker process can take over at once each job that this process still holds.
+        After this call, another worker process can at once take over each job that this process still holds.
         If a handler's thread has not ended, the guard stays until this process exits, and then ends this process's session.
         """
         with suppress(LedgerUnavailable):
@@ -106,17 +106,22 @@ class Plan:
 
 
 _INLINE: Mapping[str, object] = {"isolation": "thread", "concurrency": 1, "time_limit": None, "stall_limit": None}
-"""The attributes under --inline: a run in this process, one at a time, which no limit ends while its developer thinks."""
+"""
+The attributes under --inline: runs in this process, one at a time.
+
+They have no time limit and no stall limit, so no limit ends a run while its developer thinks.
+"""
 
 
 def specs_of(
     workers: Sequence[type[Worker[Any, Any]]], options: Options, overrides: Mapping[str, object] = MappingProxyType({})
 ) -> list[WorkerSpec]:
     """
-    Return the Workers' specs, with the overrides of the file and of the command line; `overrides` outrank both.
+    Return the Workers' specs, with the overrides of the settings file and of the command line.
 
+    `overrides` have precedence over both.
     Raises ConfigError if there is no Worker, if --concurrency is given for several Workers, or if two Workers share a queue.
-    Two Workers must not have the same queue, and no dead-letter queue may be a queue or dead-letter queue of another Worker.
+    It raises ConfigError, too, if a Worker's dead-letter queue is a queue or dead-letter queue of another Worker.
     """
     if not workers:
         raise ConfigError(
@@ -162,7 +167,8 @@ def plan(
     """
     Open the ledger and the adapters, without a connection to any broker.
 
-    With `inline`, jobs run in this process; without `create`, a ledger that does not exist stays missing.
+    With `inline`, jobs run in this process.
+    Without `create`, this function does not create a missing ledger.
     """
     specs = specs_of(workers, options, _INLINE if inline else {})
     clock, times = SystemClock(), times or Times()
@@ -259,7 +265,7 @@ def counted(broker: Capabilities, options: Options) -> bool:
     """
     Return whether the consumer audit compares the broker's consumers with the owners in the ledger.
 
-    The audit is off if the broker does not count consumers, serves one host only, or if --ledger-reach is `host`.
+    The audit is off if the broker does not count consumers, if the broker serves one host only, or if --ledger-reach is `host`.
     """
     return broker.counts_consumers and not broker.one_host and options.ledger_reach != "host"
 

@@ -31,8 +31,8 @@ class BrokerRecheck:
         lasting: The errors that the last two checks have found.
 
     Args:
-        questions: Each returns the findings of one queue's broker, or raises BrokerUnavailable.
-        known: The findings that the start has logged, and that are not logged again.
+        questions: Functions. Each returns the findings of one queue's broker, or raises BrokerUnavailable.
+        known: The findings that the start has logged. They are not logged again.
     """
 
     def __init__(self, questions: Sequence[Callable[[], Sequence[Finding]]], known: Collection[Finding] = ()) -> None:

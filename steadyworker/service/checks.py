@@ -7,7 +7,7 @@ With an error, the process does not start, and exits with code 78.
 A *warning* means that the process works, but possibly not as the operator expects.
 No check depends on a particular broker: the checks read the adapter's `Capabilities`.
 
-`Times` itself raises ValueError unless renew < trust_for < lease, so no check repeats this.
+`Times` itself raises ValueError unless renew < trust_for < lease, so no check here tests this order.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _NOT_KEPT: Mapping[Loss, str] = {
     "jobs": "With keep_message = False, this also ends a job that a worker process has claimed.",
     "letters": "With keep_message = False, such a job cannot be replayed.",
 }
-"""The end of a finding about lost messages, with and without the ledger's copy of them."""
+"""The last sentence of a finding about lost messages: `_KEPT` if the ledger has copies of the messages, `_NOT_KEPT` if not."""
 
 
 def check(
@@ -68,7 +68,8 @@ def check(
     """
     Return all findings, errors first and notes last, without duplicates.
 
-    `adapters` has the adapter of each spec, in the same order; without `host`, the checks examine this machine.
+    `adapters` has the adapter of each spec, in the same order.
+    Without `host`, the checks examine this machine.
     A broker or ledger that does not respond is only a warning, because the worker process waits for it.
     """
     host = host or read_host(os.environ, sys.argv)
@@ -141,8 +142,8 @@ def _consumers(spec: WorkerSpec, options: Options, adapter: Adapter, ledger: Led
     """
     Check that all consumers of a queue share one ledger.
 
-    If the broker cannot count consumers, the operator must confirm with --ledger-reach host that all are on this host.
-    A broker or ledger that does not respond has its own finding; the consumer audit asks it again every minute.
+    If the broker cannot count consumers, the operator must confirm with --ledger-reach host that all consumers are on this host.
+    A broker or ledger that does not respond has its own finding, and the consumer audit repeats the question every minute.
     """
     broker, is_local = adapter.capabilities, options.ledger_is_local
     if broker.one_host or options.ledger_reach == "host" or not (is_local or broker.counts_consumers):
@@ -166,15 +167,19 @@ def _consumers(spec: WorkerSpec, options: Options, adapter: Adapter, ledger: Led
 
 
 def _foreign(spec: WorkerSpec, options: Options, adapter: Adapter, ledger: Ledger, consumers: int) -> Iterator[Finding]:
-    """Yield a warning if the broker counts more consumers than the ledger lists, as the consumer audit of `run` finds it."""
+    """
+    Yield a warning if the broker counts more consumers than the ledger lists.
+
+    The consumer audit of `run` makes the same comparison.
+    """
     if not consumers:
         return
     name = registered_name(options.namespace or adapter.identity(), spec.queue)
     try:
         known = registered(ledger, name, dead_for=adapter.capabilities.forgets_consumers_within)
-    except OlderLedger:  # it lists its consumers after its migration
+    except OlderLedger:  # after its migration, the ledger can list its consumers
         return
-    except NoLedger:  # it has a finding of its own
+    except NoLedger:  # a missing ledger has its own finding
         known = 0
     if consumers > known:
         yield _finding(
@@ -184,9 +189,11 @@ def _foreign(spec: WorkerSpec, options: Options, adapter: Adapter, ledger: Ledge
 
 def _keys(spec: WorkerSpec, broker: Capabilities) -> Iterator[Finding]:
     """
-    Yield a note that a sender can leave out key and id; the ledger then cannot recognise a redelivery of the message.
+    Yield a note that a sender can leave out key and id.
 
-    It is a note and not a warning, because it applies to every queue of such a broker; only `check` shows a note.
+    Without them, the ledger cannot recognise a redelivery of the message.
+    The finding is a note and not a warning, because it applies to every queue of such a broker.
+    Only `check` shows notes.
     """
     if spec.unkeyed == "generate" and broker.optional_ids:
         yield _finding("check.optional-keys", queue=spec.queue)
@@ -201,12 +208,21 @@ def _ledger(ledger: Ledger) -> Sequence[Finding]:
 
 
 def broker_findings(spec: WorkerSpec, adapter: Adapter) -> Sequence[Finding]:
-    """Return the adapter's findings, each loss of messages with its consequence for this Worker; raises BrokerUnavailable."""
+    """
+    Return the adapter's findings.
+
+    Each finding about a loss of messages also states the consequence for this Worker.
+    Raises BrokerUnavailable.
+    """
     return [_with_consequence(finding, spec) for finding in adapter.findings(spec.queue_spec)]
 
 
 def _with_consequence(finding: Finding, spec: WorkerSpec) -> Finding:
-    """Return the finding with the consequence of its loss of messages; for a Worker that keeps none, a note about a loss is a warning."""
+    """
+    Return the finding; if the finding is about a loss of messages, add the consequence for this Worker.
+
+    If the Worker keeps no messages in the ledger, a note about a loss becomes a warning.
+    """
     if finding.loses is None:
         return finding
     what = f"{finding.what} {_KEPT[finding.loses] if spec.keep_message else _NOT_KEPT[finding.loses]}"
@@ -223,8 +239,12 @@ def _broker(spec: WorkerSpec, adapter: Adapter) -> Sequence[Finding]:
 
 
 def _lost(spec: WorkerSpec, options: Options, adapter: Adapter, ledger: Ledger) -> Iterator[Finding]:
-    """Yield a warning if jobs of the queue wait for messages that do not come, and no worker process starts them by itself."""
-    with suppress(BrokerUnavailable, LedgerUnavailable, ConfigError):  # each has a finding of its own
+    """
+    Yield a warning if jobs of the queue wait for messages that do not come.
+
+    Only jobs that no worker process starts by itself count.
+    """
+    with suppress(BrokerUnavailable, LedgerUnavailable, ConfigError):  # each of these errors has its own finding
         jobs = lost(ledger, options.namespace or adapter.identity(), spec.queue, stranded=True)
         if jobs:
             many = ("at least " if len(jobs) == MOST else "") + count_text(len(jobs), "job")
@@ -232,6 +252,10 @@ def _lost(spec: WorkerSpec, options: Options, adapter: Adapter, ledger: Ledger) 
 
 
 def _name(spec: WorkerSpec, options: Options, adapter: Adapter, ledger: Ledger) -> Iterator[Finding]:
-    """Check the broker's name in this ledger; a broker or ledger that is missing or unreachable has its own finding."""
+    """
+    Check the broker's name in this ledger.
+
+    A broker or ledger that is missing or unreachable has its own finding.
+    """
     with suppress(BrokerUnavailable, LedgerUnavailable, NoLedger):
         yield from name_findings(adapter, options, ledger, spec.queue)

@@ -2,7 +2,7 @@
 Ends a worker process whose stop takes longer than its budget.
 
 The main thread keeps the budget, but it can hang: in a user's logging handler or listener, or in a system call.
-This thread does nothing else, and writes no log line, so it cannot hang in the same place.
+The thread of this file does nothing else, and writes no log line, so it cannot hang in the same place.
 Nothing is lost: the children die with this process, and other worker processes take its jobs over.
 """
 
@@ -16,30 +16,44 @@ from contextlib import suppress
 from steadyworker.clock import Clock
 
 _GRACE = 1.0
-"""Seconds after the budget's end that the main thread gets, for example after the whole process stood still."""
+"""
+Seconds that the main thread gets after the end of the budget.
+
+The main thread needs them, for example, after the whole process stood still.
+"""
 
 
 class Deadline:
     """
-    The thread that ends the process; `begin` starts the budget of `within` seconds, and `met` ends the thread.
+    The thread that ends the process.
 
-    `leave` ends the process.
+    `begin` starts the budget of `within` seconds.
+    `met` ends the thread, because the stop was in time.
+    Otherwise the thread calls `leave`, which ends the process.
     """
 
     def __init__(self, within: float, clock: Clock, leave: Callable[[], object]) -> None:
         self._within = within
         self._clock = clock
         self._leave = leave
-        # A SimpleQueue, because a signal handler can put into it while the same thread puts into it.
+        # A SimpleQueue, because a signal handler can call `put` while its own thread is inside `put`.
         self._reports: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
     def start(self) -> None:
-        """Start the thread; without a further thread of the system, the main thread is alone with the budget."""
+        """
+        Start the thread.
+
+        If the system allows no further thread, only the main thread keeps the budget.
+        """
         with suppress(RuntimeError):
             threading.Thread(target=self._run, name="stop deadline", daemon=True).start()
 
     def begin(self) -> None:
-        """Begin the stop; a second call does nothing; callable from a signal handler."""
+        """
+        Begin the stop; callable from a signal handler.
+
+        A second call does nothing.
+        """
         self._reports.put(False)  # noqa: FBT003 - the stop is not over
 
     def met(self) -> None:
@@ -55,7 +69,7 @@ class Deadline:
         self._leave()
 
     def _over(self, within: float) -> bool:
-        """Wait these seconds; return whether the stop is over by then."""
+        """Wait for the end of the stop, at most `within` seconds, and return whether the stop is over."""
         end = self._clock.monotonic() + within
         with suppress(queue.Empty):
             while not self._reports.get(timeout=max(0.0, end - self._clock.monotonic())):

@@ -1,15 +1,18 @@
 """
 Serves `/livez`, `/readyz` and `/metrics` over HTTP.
 
-`/livez` returns 200 while the process is alive; 503 means that the platform should restart the process.
-`/readyz` returns 200 while the process accepts messages, else 503.
+`/livez` returns 200 while the process is alive.
+A 503 of `/livez` means that the platform should restart the process.
+`/readyz` returns 200 while the process accepts messages, otherwise 503.
 Each 503 has its reasons in the body: as text, or as JSON if the request accepts JSON and no text.
 `/metrics` returns the page of `steadyworker.telemetry.metrics`, or 404 if the caller passes no page.
 If the page or the snapshot fails, the response is 500 with the error's class.
 
 One thread serves all connections, and waits for none of them, so slow clients do not delay a probe.
-A client has 1 s to send the head of its request, of at most 8 KiB, and 5 s to read the response.
-The server holds 64 connections; for one more, it drops the oldest that has not sent its head.
+A client has 1 s to send the head of its request, and 5 s to read the response.
+The head may have at most 8 KiB.
+The server holds 64 connections.
+For one more connection, the server drops the oldest connection whose client has not sent the head.
 """
 
 from __future__ import annotations
@@ -36,7 +39,11 @@ _AT_A_TIME = 64
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The reasons why the process is not alive, and why it is not ready; a tuple is empty if there are no reasons."""
+    """
+    The reasons why the process is not alive, and the reasons why it is not ready.
+
+    A tuple is empty if there are no reasons.
+    """
 
     unlive: tuple[str, ...] = ()
     unready: tuple[str, ...] = ()
@@ -48,8 +55,8 @@ class HealthServer:
 
     Args:
         address: `host:port`; port 0 chooses a free port.
-        snapshot: A function that the server calls for each probe, on its thread; it must return at once.
-        metrics: The page at `/metrics`; without it that path returns 404.
+        snapshot: A function that must return at once. The server's thread calls it for each probe.
+        metrics: The page at `/metrics`. Without a page, `/metrics` returns 404.
 
     Raises:
         ConfigError: The server cannot listen on this address.
@@ -82,7 +89,7 @@ class HealthServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop listening; it can be called twice, and before `start`."""
+        """Stop listening; callable twice, and before `start`."""
         if self._loop is not None and self._thread is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
@@ -98,7 +105,11 @@ class HealthServer:
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """Return a listening socket; this asks no name server for the host's full name, as `http.server` does."""
+    """
+    Return a listening socket.
+
+    Unlike `http.server`, this function does not ask a name server for the host's full name.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -165,7 +176,11 @@ class _Probe(BaseHTTPRequestHandler):
         self.client_address = ("", 0)
 
     def response(self) -> bytes:
-        """Return the whole response; it is empty if the request is not HTTP and has no version."""
+        """
+        Return the whole response.
+
+        The response is empty if the request is not HTTP and has no version.
+        """
         self.handle_one_request()
         return self._response.getvalue()
 
@@ -189,7 +204,11 @@ class _Probe(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815 - the stdlib's name
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Send an error if the request is not HTTP, or not GET or HEAD; the error repeats no text of the request."""
+        """
+        Send an error if the request is not HTTP, or not GET or HEAD.
+
+        The error repeats no text of the request.
+        """
         del message, explain
         # The base class responds with 501 to a method that it does not find.
         status = HTTPStatus.METHOD_NOT_ALLOWED if code == HTTPStatus.NOT_IMPLEMENTED else HTTPStatus(code)

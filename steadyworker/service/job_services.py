@@ -6,7 +6,7 @@ This file has no service of its own: `steadyworker.exports` registers `spark` an
 A service keeps its files in the folder of its name in the state directory.
 
 The import of a service takes time and memory, so a worker process imports a service only in three cases:
-a job calls it, one of its settings is given, or its folder contains something that it may have to remove.
+a job calls the service, one of the service's settings is given, or the service's folder contains something to remove.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ class ServiceModule(Protocol):
 
     def findings(self, settings: ServiceSettings) -> Iterable[Finding]:
         """
-        Return the problems with these settings; called by `check` and `run` if one of the settings is given.
+        Return the problems with these settings.
 
+        `check` and `run` call this function if one of the settings is given.
         Raises ConfigError for a value that the service cannot use.
         """
         ...
@@ -53,7 +54,7 @@ class ServiceModule(Protocol):
 
 def service_findings(options: Options, clock: Clock) -> Iterator[Finding]:
     """
-    Yield the findings of each service of which a setting is given.
+    Yield the findings of each service that has a given setting.
 
     Raises:
         ConfigError: A service cannot use its settings, or its entry point is broken.
@@ -67,7 +68,8 @@ def job_services(options: Options, clock: Clock) -> Mapping[str, JobService]:
     """
     Return the services of this process that jobs can call, by name.
 
-    A service whose folder contains something is opened now, because it may have to remove what a dead process has left.
+    This function opens each service whose folder contains something.
+    Such a service may have to remove what a dead process has left.
     """
     services = {name: _LateService(name, entry, options, clock) for name, entry in installed(GROUP).items()}
     for service in services.values():
@@ -79,7 +81,7 @@ def remember_folder(services: Mapping[str, JobService], folder: bytes) -> None:
     """
     Let the service `stages` record a folder in which a job will make a stage.
 
-    If there is no such service, or if it is broken, log a warning: an export can go on without it.
+    If the service is missing or broken, log a warning, because an export can go on without it.
     """
     service = services.get(_STAGES)
     if service is None:
@@ -93,7 +95,7 @@ def remember_folder(services: Mapping[str, JobService], folder: bytes) -> None:
 
 
 class _LateService:
-    """A `JobService` that imports and opens the real one when it is needed."""
+    """A `JobService` that imports and opens the real service when a call needs it."""
 
     def __init__(self, name: str, entry: EntryPoint, options: Options, clock: Clock) -> None:
         self._name, self._entry, self._options, self._clock = name, entry, options, clock
@@ -109,7 +111,7 @@ class _LateService:
         return self._opened().open(request, uid, fence, emit)
 
     def purge(self, ended: EndedJobs) -> None:
-        """Let the real service remove what jobs have left, if its folder contains something."""
+        """Let the real service remove what jobs have left, if the service's folder contains something."""
         self.open_if_used()
         if (real := self._real) is not None:
             real.purge(ended)
@@ -137,10 +139,10 @@ class _LateService:
                     self._real = _module(self._entry).open_service(settings)
                 except ConfigError:
                     raise
-                except Exception as error:  # any code can run there
+                except Exception as error:  # `open_service` can run any code
                     raise broken(self._entry, f"{type(error).__name__}: {error}") from error
                 if self._stopped:
-                    self._real.stop(0.0)  # so that it refuses the call in its own way
+                    self._real.stop(0.0)  # so that the stopped service refuses the call in its own way
             return self._real
 
 

@@ -80,7 +80,7 @@ def launch(
 
     A setting of None counts as not given.
     With `inline`, each Worker runs one job at a time in a thread of this process, without time and stall limits.
-    With `reload`, the call returns after the file change that it reports.
+    With `reload`, the call returns after `reload` has found a changed file.
     """
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError(

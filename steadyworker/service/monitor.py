@@ -2,7 +2,8 @@
 Reports the state of the worker process to the watchdog, to `/livez` and `/readyz`, and to systemd.
 
 All three use the same evidence, which the main thread collects once a second.
-Another thread answers the probes: evidence of more than 30 s ago means that the main thread is stuck, and the process not alive.
+Another thread answers the probes.
+If the evidence is more than 30 s old, the main thread is stuck, and the probes report that the process is not alive.
 """
 
 from __future__ import annotations
@@ -28,10 +29,18 @@ Seconds without a turn after which a thread counts as stuck.
 An idle thread turns every 5 s; one turn can wait for two ledger calls.
 """
 _SLOT_TURN_LIMIT = 60.0
-"""Seconds without a turn after which a slot counts as stuck; an idle slot turns every 15 s, and can take 5 s to kill a child."""
+"""
+Seconds without a turn after which a slot counts as stuck.
+
+An idle slot turns every 15 s, and can take 5 s to kill a child.
+"""
 
 _EVIDENCE_LIMIT = 30.0
-"""Seconds after which evidence is too old for the answer that the process is alive: the main thread collects it each second."""
+"""
+Seconds after which evidence is too old to prove that the process is alive.
+
+The main thread collects evidence each second.
+"""
 
 _EXTEND_BY = 10.0
 
@@ -39,12 +48,16 @@ _STARTS_WITHIN = 5.0
 """Seconds that a start takes on a busy machine: connections, queues, and the processes of the slots."""
 
 _LASTS = 10.0
-"""Seconds after which another cause of the same reason is logged; a broker that starts again shows several for some seconds each."""
+"""
+Seconds that a new cause of a logged reason must last before it is logged.
+
+While a broker starts again, one reason has several causes, for some seconds each.
+"""
 
 
 class Monitor:
     """
-    Watches the parts, and reports their state to the probes and to systemd.
+    The monitor of the parts, which reports their state to the probes and to systemd.
 
     1. `open` starts the health server and sends READY=1.
        `open` comes before the first contact with a broker, because a systemd unit must start while its broker is down.
@@ -52,7 +65,8 @@ class Monitor:
     3. `check` collects the evidence.
        It feeds systemd's watchdog only while every part turns.
        It logs each reason why the process is not ready once, and also the end of that reason.
-       If another cause has replaced the logged one for `_LASTS` seconds, it logs the reason again: a person may have to act.
+       If another cause has replaced the logged cause for `_LASTS` seconds, `check` logs the reason again.
+       A person may have to act on the new cause.
        It sends STOPPING=1 when the stop begins.
     4. `end` stops the health server.
     """
@@ -74,9 +88,9 @@ class Monitor:
         self._watchdog: Watchdog | None = None
         self._unready: Mapping[str, Cause] = {"worker": Cause("starting")}
         self._logged: dict[str, str] = {}
-        """The id that explains each reason, as it was logged last."""
+        """For each part that is not ready, the id of the explanation that was logged last."""
         self._changed: dict[str, tuple[str, float]] = {}
-        """Another id, which explains the reason since that time."""
+        """By part, the id of a newer explanation that is not logged yet, and the time since which it holds."""
         self._started_at = -_STARTS_WITHIN
         self._since_start: set[str] | None = None
         self._stopping = False
@@ -149,9 +163,10 @@ class Monitor:
 
     def _log_changes(self, now: float, before: Mapping[str, Cause], unready: Mapping[str, Cause]) -> None:
         """
-        Log a reason why the process is not ready when two checks in a row have found it, and log its end.
+        Log each reason why the process is not ready, after two checks in a row have found it, and log its end.
 
-        A reason that only one check has found is not logged, nor one that ends with the start.
+        A reason that only one check has found is not logged.
+        A reason that has lasted since the start is logged only if it lasts longer than the start.
         """
         since_start = unready.keys() if self._since_start is None else self._since_start & unready.keys()
         self._since_start = set(since_start)
@@ -167,7 +182,7 @@ class Monitor:
             self._log.info("ready_again", part=part)
 
     def _lasts(self, part: str, explain: str, now: float) -> bool:
-        """Return whether another cause than the logged one has lasted."""
+        """Return whether another cause has replaced the logged cause for `_LASTS` seconds."""
         if explain == self._logged[part]:
             self._changed.pop(part, None)
             return False
@@ -188,7 +203,7 @@ class Monitor:
         return self._watchdog.stuck if self._watchdog is not None else ()
 
     def snapshot(self) -> Snapshot:
-        """Return the reasons why the process is not alive and why it is not ready; callable from any thread."""
+        """Return the reasons why the process is not alive, and the reasons why it is not ready; callable from any thread."""
         age = self._clock.monotonic() - self._turned_at
         late = (f"main thread, for {age:.0f} s",) if age > _EVIDENCE_LIMIT else ()
         stuck = tuple(f"stuck: {part}" for part in (*late, *self.stuck))
@@ -196,7 +211,11 @@ class Monitor:
         return Snapshot(stuck, unready)
 
     def readings(self) -> Sequence[QueueReading]:
-        """Return the state of each runner for `/metrics`, or nothing before the first contact with the broker; callable from any thread."""
+        """
+        Return the state of each runner for `/metrics`; callable from any thread.
+
+        Before the first contact with the broker, return nothing.
+        """
         assembly = self._assembly
         return [runner.reading() for runner in assembly.runners] if assembly is not None else []
 

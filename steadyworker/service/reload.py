@@ -1,8 +1,8 @@
 """
 `run --reload`: the worker process starts again when a Python file below the working directory changes.
 
-The process first accepts no new message, and lets the runs end.
-Then it stops as usual, and executes its own command line again: the process id stays.
+The process first stops accepting messages, and waits until its runs have ended.
+Then it stops as usual, and executes its own command line again, so the process id stays the same.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SKIPPED = frozenset({"node_modules", "__pycache__", "site-packages"})
 
 
 class Reload:
-    """A thread that finds changed files; `changed` is the first that it found, or None."""
+    """A thread that finds changed files; `changed` is the first changed file, or None."""
 
     def __init__(self, folder: Path) -> None:
         self.changed: str | None = None
@@ -58,7 +58,7 @@ def _times(folder: Path) -> Mapping[str, int]:
 
 
 def _files(folder: Path, top: Path) -> Iterator[tuple[str, int]]:
-    with suppress(OSError):  # removed meanwhile, or not readable
+    with suppress(OSError):  # the file was removed meanwhile, or is not readable
         for entry in os.scandir(folder):
             if entry.is_dir(follow_symlinks=False):
                 hidden = entry.name.startswith(".") or entry.name in _SKIPPED

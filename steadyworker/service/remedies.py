@@ -2,7 +2,8 @@
 The remedies for the log of a worker process, found by the entry-point group `steadyworker.remedies`.
 
 An entry point of this group names a function without arguments that returns a `RemedyOf`.
-That function receives each line of the log that names its cause (`explain`), and returns what to do, or an empty text.
+The `RemedyOf` receives each line of the log that names its cause (`explain`).
+It returns what to do, or an empty text.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ GROUP = "steadyworker.remedies"
 
 class InstalledRemedies:
     """
-    Returns the first remedy that an installed package has for a line; for `steadyworker.telemetry.logs.configure`.
+    A function for `steadyworker.telemetry.logs.configure`, which returns the first remedy of an installed package for a line.
 
     The packages are imported at the first line that has a cause, so a start without an error imports none of them.
     """
@@ -31,7 +32,11 @@ class InstalledRemedies:
         self._remedies: list[RemedyOf] | None = None
 
     def __call__(self, line: Mapping[str, Any]) -> str:
-        """Return the remedy for a line, or an empty text; once, the error that names a broken entry point."""
+        """
+        Return the remedy for a line, or an empty text.
+
+        If an entry point is broken, return once the error that names this entry point.
+        """
         with self._lock:
             if self._remedies is None:
                 self._remedies = []  # an import can log a line, too

@@ -1,4 +1,4 @@
-"""Work that a worker process repeats on a thread of its own, because a broker or a ledger can respond slowly."""
+"""Work that a worker process repeats on a separate thread, because a broker or a ledger can respond slowly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Repeating:
 
     Args:
         name: The thread's name.
-        work: Does the work once, and returns the seconds until the next time.
+        work: A function that does the work once, and returns the seconds until the next time.
         first_in: Seconds from the start until the first time.
     """
 

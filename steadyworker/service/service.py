@@ -64,21 +64,23 @@ _CHECK_SOON = 0.02
 _AGAIN = RetryPolicy(wait=wait_random_exponential(multiplier=1, max=10, min=0.5))
 _FORCED_WITHIN = 0.25
 _WIRED = 0
-"""The number, in place of a signal, by which the wiring thread wakes the main thread."""
+"""The number that the wiring thread puts into the queue of signals to wake the main thread."""
 
 _ATTEMPT_LIMIT = 1800.0
 """
 Seconds after which an attempt to wire counts as hung.
 
-A Worker asks its broker three times, for 20 s at each frozen address: with three addresses, nine Workers take less.
+A Worker asks its broker three times, and waits 20 s at each frozen address.
+With three frozen addresses, nine Workers take less than this limit.
 """
 
 _PURGE_EVERY = 3600.0
 _PURGE_FIRST = 3.0
 """
-The first purge comes at a random time, at most this many seconds after the start.
+The largest number of seconds from the start to the first purge.
 
-The first purge is early so that short-lived processes purge too; a random time keeps processes from purging together.
+The first purge is early, so that short-lived processes purge too.
+Its time is random, so that processes do not purge together.
 """
 
 
@@ -92,7 +94,7 @@ class Service:
     4. If the main thread does not keep the stop budget, another thread ends the process (`deadline.py`).
 
     `wire` creates the parts; `run` calls it again while the broker or the ledger cannot be reached.
-    With `reload`, a changed file makes the process quiet, and ends it when it is idle.
+    With `reload`, a changed file makes the process quiet, and ends the process when all runners are idle.
     """
 
     def __init__(
@@ -187,7 +189,8 @@ class Service:
         Wire the parts once, or return None if a stop signal comes first.
 
         Another thread does this, because each address of a frozen broker takes up to 20 s.
-        Meanwhile the main thread handles signals and feeds the watchdog, which it stops after `_ATTEMPT_LIMIT`.
+        Meanwhile the main thread handles signals and feeds the watchdog.
+        After `_ATTEMPT_LIMIT`, the main thread stops feeding the watchdog.
         """
         ended: queue.SimpleQueue[Assembly | BaseException] = queue.SimpleQueue()
 
@@ -239,12 +242,12 @@ class Service:
 
         signals = (*STOP_SIGNALS, *PAUSE_SIGNALS)
         before: dict[int, Any] = {number: signal.signal(number, caught) for number in signals}
-        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited; with it, slots cannot wait for children
+        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited; slots could not wait for children
             before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         return before
 
     def _over(self) -> bool:
-        """Return whether every runner has finished, or the stop budget has only the time for closing left."""
+        """Return whether every runner has finished, or only the time for closing is left of the stop budget."""
         if self._budget is None or self._assembly is None:
             return False
         spent = self._left() <= CLOSE_BEFORE_END
@@ -273,7 +276,7 @@ class Service:
         for work in assembly.repeated:
             work.end()
         for thread in self._threads:
-            if thread.ident is not None:  # else the start has failed before it
+            if thread.ident is not None:  # otherwise the start failed before it started this thread
                 thread.join(min(self._left(), 1.0))
         self.stage = advance(self.stage, Stage.STOPPED)
         self._close(assembly, [lambda _within: assembly.close()], min(self._left(), CLOSE_BEFORE_END))
@@ -281,7 +284,7 @@ class Service:
 
     def _close(self, assembly: Assembly, closers: Sequence[Callable[[float], object]], within: float) -> None:
         """
-        Call these closers in parallel, and wait for them at most `within` seconds and 0.25 s more.
+        Call these closers in parallel, and wait for their ends, at most `within` seconds and 0.25 s more.
 
         Meanwhile the main thread handles signals and feeds the watchdog, because closing can take long.
         A third signal ends the wait, and calls the closers again with 0 s.
@@ -316,7 +319,11 @@ class Service:
     # --- signals and evidence --------------------------------------------------------------------------------------
 
     def _wait_for_signal(self, patience: float | None = None) -> None:
-        """Wait for a signal and handle it; wait at most `patience`, by default 1 s, or 0.02 s while the process stops."""
+        """
+        Wait for a signal for at most `patience` seconds, and handle it.
+
+        By default, `patience` is 1 s, or 0.02 s while the process stops.
+        """
         if patience is None:
             patience = _CHECK_EVERY if self._budget is None else _CHECK_SOON
         try:
@@ -326,7 +333,7 @@ class Service:
         if number == _WIRED:
             return
         if number == signal.SIGUSR1:
-            self._quieted = False  # the operator wants this stage: the recovery of a part does not end it
+            self._quieted = False  # the operator wants this stage, so the recovery of a part does not end it
             self.enter(Stage.QUIET, "SIGUSR1")
         elif number == signal.SIGUSR2:
             self.enter(Stage.RUNNING, "SIGUSR2")
@@ -394,7 +401,7 @@ class Service:
             self.enter(Stage.DRAINING, reason)
 
     def enter(self, stage: Stage, reason: str, *, kill: bool = False) -> None:
-        """Enter a stage if that is legal, and notify the runners; `kill` ends the jobs that still run."""
+        """Enter a stage if this change of stage is legal, and notify the runners; `kill` ends the jobs that still run."""
         reached = advance(self.stage, stage)
         if reached is self.stage and not (kill and not self._killing):
             return

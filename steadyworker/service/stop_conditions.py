@@ -29,7 +29,7 @@ class StopConditions:
 
     def to_stop(self, runners: Sequence[Runner], lasting: Sequence[Finding], now: float) -> list[tuple[str, int]]:
         """
-        Return each reason to end with its exit code, the most serious reason first.
+        Return each reason to end the process, with its exit code; the most serious reason comes first.
 
         `lasting` are the errors that the broker's checks have found twice; `now` is monotonic.
         """

@@ -13,13 +13,13 @@ class Observe(Protocol):
     """A function that counts one call of the ledger."""
 
     def __call__(self, call: str, seconds: float, *, failed: bool) -> None:
-        """Count one call of this name, which took this many seconds, and raised an error if `failed`."""
+        """Count one call of this name, which took `seconds`, and raised an error if `failed`."""
         ...
 
 
 def timed(ledger: Ledger, clock: Clock, observe: Observe) -> Ledger:
-    """Return a ledger that passes each call on to this one, and then reports its name and duration to `observe`."""
-    # Relayed by name: a method that this Protocol gets later is measured, too.
+    """Return a ledger that passes each call on to `ledger`, and then reports the call's name and duration to `observe`."""
+    # Calls are passed on by name, so that a method that this Protocol gets later is measured, too.
     return cast(Ledger, _Timed(ledger, clock, observe))
 
 

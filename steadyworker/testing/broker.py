@@ -3,7 +3,8 @@ An in-memory broker, with methods for the faults of real brokers.
 
 `MemoryBroker(clock)` has no thread and never sleeps.
 Publishing, settling and every fault act at once; signals wait until `pump()` delivers them.
-So a test, a simulation or the Harness decides the order of events; with `pump(choose=random.Random(seed).randrange)`, a seed decides it.
+So a test, a simulation or the Harness decides the order of events.
+With `pump(choose=random.Random(seed).randrange)`, a seed decides the order.
 
 | method | the same event on a real broker |
 |---|---|
@@ -70,7 +71,7 @@ class MemoryBroker:
     # Results for a test
 
     def messages(self, queue: str) -> list[QueuedMessage]:
-        """Return every message that is not acknowledged, including delayed and un-acked messages, in the order of their due times."""
+        """Return every message that is not acknowledged, in the order of the due times, including delayed and un-acked messages."""
         return self._queues.messages(queue)
 
     def dead(self, queue: str) -> list[QueuedMessage]:
@@ -98,7 +99,7 @@ class MemoryBroker:
 
         Without `choose`, the oldest message goes first, and consumers take turns.
         `choose` picks the consumer and the message.
-        A call delivers a message at most once, so that it ends even if a worker releases everything.
+        A call delivers a message at most once, so that the call ends even if a worker releases everything.
         """
         self._pump += 1
         done = 0
@@ -113,16 +114,21 @@ class MemoryBroker:
         return done
 
     def drop_connection(self, adapter: MemoryAdapter, cause: str = "connection reset") -> None:
-        """End this adapter's epoch: its un-acked messages are redelivered, and the next pump sends Lost, then Connected."""
+        """
+        End this adapter's epoch.
+
+        The epoch's un-acked messages are redelivered, and the next pump sends Lost, then Connected.
+        """
         with self._lock:
             self._queues.end_epoch(adapter.consumer, cause)
 
     def redeliver(self, key: str, *, silent: bool = True) -> None:
         """
-        Take an un-acked message back from its consumer, and deliver it again; `key` is its job key or message id.
+        Take an un-acked message back from its consumer, and deliver the message again.
 
+        `key` is the job key or the message id.
         Without `silent`, the consumer receives `Lost`.
-        With `silent`, it receives no signal, and settling the old delivery raises StaleDelivery.
+        With `silent`, the consumer receives no signal, and settling the old delivery raises StaleDelivery.
         """
         with self._lock:
             holder, id_ = self._queues.revoke(key)
@@ -137,9 +143,11 @@ class MemoryBroker:
 
     def lose(self, message: QueuedMessage, *, silent: bool = True) -> None:
         """
-        Lose this message, which `messages` or `dead` has returned; a consumer that holds it receives no signal.
+        Lose this message, which `messages` or `dead` has returned.
 
-        With `silent`, a later settlement of its delivery succeeds, and does nothing; otherwise it raises StaleDelivery.
+        A consumer that holds the message receives no signal.
+        With `silent`, a later settlement of the message's delivery succeeds, and does nothing.
+        Without `silent`, such a settlement raises StaleDelivery.
         """
         with self._lock:
             self._queues.lose(message, silent=silent)
@@ -154,11 +162,19 @@ class MemoryBroker:
         self._queues.levels = levels
 
     def lose_settlement(self, adapter: MemoryAdapter, *, landed: bool) -> None:
-        """Make the adapter's next settlement raise Unsettled and end its epoch; if `landed`, the broker carries it out first."""
+        """
+        Make the adapter's next settlement raise Unsettled and end the adapter's epoch.
+
+        If `landed`, the broker first carries out the settlement.
+        """
         adapter.consumer.settlement_lost = landed
 
     def lose_confirm(self, adapter: MemoryAdapter, *, landed: bool) -> None:
-        """Make the adapter's next publish raise PublishFailed; if `landed`, the message still gets into its queue."""
+        """
+        Make the adapter's next publish raise PublishFailed.
+
+        If `landed`, the message still gets into its queue.
+        """
         adapter.consumer.confirm_lost = landed
 
     def go_down(self, cause: str = "the broker is down") -> None:
@@ -184,7 +200,11 @@ class MemoryBroker:
         self._broadcast(Unblocked())
 
     def fill_queue(self, name: str) -> None:
-        """Fill a queue: a publish to it raises TargetFull until `make_room`; a delayed message still gets into it when it is due."""
+        """
+        Fill a queue: a publish to this queue raises TargetFull until `make_room`.
+
+        A delayed message still gets into the queue when the message is due.
+        """
         self._queues.full.add(name)
 
     def make_room(self, name: str) -> None:
@@ -200,7 +220,7 @@ class MemoryBroker:
         self._queues.largest, self._queues.rejects = size, rejects
 
     def delete_queue(self, name: str) -> None:
-        """Delete a queue: a publish to it raises TargetMissing until `declare_queue`."""
+        """Delete a queue: a publish to this queue raises TargetMissing until `declare_queue`."""
         self._queues.deleted.add(name)
 
     def declare_queue(self, name: str) -> None:

@@ -8,7 +8,7 @@ class FakeClock:
     A `steadyworker.clock.Clock` whose three clocks a test moves.
 
     Args:
-        wall: The wall clock's first reading, in seconds since 1970; the other two start at 1,000 seconds.
+        wall: The wall clock's first reading, in seconds since 1970. The other two clocks start at 1,000 seconds.
     """
 
     def __init__(self, wall: float = 1_700_000_000.0) -> None:

@@ -12,7 +12,8 @@ Runs a whole worker process in a test: the real runner, ledger rules and slots, 
         assert h.starts(key) == 1
 
 Time is fake, so a test does not wait an hour for a retry after an hour.
-`wait` moves time forward by itself, but only if nothing else can happen; so it never moves time while a handler runs.
+`wait` moves time forward by itself, but only if nothing else can happen.
+So `wait` never moves time while a handler runs.
 `advance` always moves time forward, and does everything that becomes due in this time (renewals, retries, limits).
 """
 
@@ -55,12 +56,12 @@ _WARM_UP = 5.0
 
 class Harness:
     """
-    A started worker process for these Workers; `start` adds more.
+    A started worker process for these Workers; `start` adds further worker processes.
 
     Args:
         workers: Worker classes; a test function can define them.
-        adoption: True if a run adopts the redelivery of its own job; jobs end in the same way without adoption.
-        processes: True to run handlers in real child processes instead of threads; the machine's clock then measures their limits.
+        adoption: True if a run adopts the redelivery of its own job. Jobs end in the same way without adoption.
+        processes: True to run handlers in real child processes instead of threads. The machine's clock then measures the handlers' limits.
 
     Attributes:
         clock: The fake clock.
@@ -101,7 +102,11 @@ class Harness:
         headers: Mapping[str, str] | None = None,
         again: bool = False,
     ) -> str:
-        """Send one job, as `Client.send` does, and return its key; raises BadPayload, and ValueError for a wrong delay."""
+        """
+        Send one job, as `Client.send` does, and return the job's key.
+
+        Raises BadPayload, and ValueError for a wrong delay.
+        """
         spec = self._specs[worker]
         name = normal_key(key) if key is not None else f"job-{len(self._queues) + 1}"
         own = {**(headers or {}), KEY: name}
@@ -160,7 +165,7 @@ class Harness:
 
     def expire_lease(self, key: str) -> None:
         """
-        Freeze the worker process that runs this job, until another worker process has taken the job over; then thaw it.
+        Freeze the worker process that runs this job, and thaw it when another worker process has taken the job over.
 
         The first run goes on, but from now on the ledger refuses each of its requests.
         """
@@ -210,8 +215,9 @@ class Harness:
 
     def stop(self) -> None:
         """
-        Stop every worker process as a deploy does: draining, then interrupting, then by force; can be called twice.
+        Stop every worker process as a deploy does: draining, then interrupting, then by force.
 
+        A second call is allowed.
         A job has half a second of real time in draining, and another half in interrupting.
         """
         running = [process for process in self.processes if not process.stopped]

@@ -18,7 +18,11 @@ _NONE = Counters()
 
 @dataclass(slots=True, eq=False)
 class MemoryJob:
-    """One row, changed in place under the ledger's lock; `lease_until`, `due` and `wake_at` are readings of the boot clock."""
+    """
+    One row, which the ledger changes in place under its lock.
+
+    `lease_until`, `due` and `wake_at` are readings of the boot clock.
+    """
 
     id: JobId
     created_at: float
@@ -51,7 +55,11 @@ class MemoryJob:
     wake_at: float | None = None
 
     def held_by(self, token: Token, states: Collection[State]) -> bool:
-        """Return whether this token still holds the job, in one of these states; otherwise the ledger refuses the write."""
+        """
+        Return whether this token still holds the job, and the job is in one of these states.
+
+        Otherwise the ledger refuses the write.
+        """
         named = self.fence == token.fence and self.uid == token.uid and self.owner == token.owner
         return named and self.state in states
 
@@ -73,7 +81,11 @@ class MemoryJob:
             self.checkpoint = self.checkpoint_fence = self.export_state = None
 
     def move(self, now: float, wall: float, wake_in: float) -> None:
-        """Change `moving` to `moved` or, for the target `dead`, to `dead`; `now` is a reading of the boot clock."""
+        """
+        Change `moving` to `dead` if the target is `dead`, otherwise to `moved`.
+
+        `now` is a reading of the boot clock.
+        """
         if self.target is Moving.DEAD:
             self.end(State.DEAD, wall, retention.DEAD)
         else:
@@ -90,18 +102,26 @@ class MemoryJob:
         self.keep_until = wall + keep
 
     def mark(self, reason: str, wall: float) -> None:
-        """Set the cancel mark; a row that was never claimed is kept for only 14 days; `wall` is the wall clock."""
+        """
+        Set the cancel mark; `wall` is the wall clock.
+
+        A row that was never claimed is kept for only 14 days.
+        """
         self.cancel_reason = reason
         if self.fence == 0:
             self.keep_until = wall + retention.CANCEL_MARK
 
     @property
     def dies(self) -> bool:
-        """True if the job moves to a dead letter: it needs no message for that, and nothing of it runs again."""
+        """
+        True if the job moves to a dead letter.
+
+        Such a job needs no message for that, and its handler does not run again.
+        """
         return self.state is State.MOVING and self.target is Moving.DEAD
 
     def unseen_for(self, now: float, margin: float) -> float | None:
-        """Return the seconds since a message of this job had to come; None for a job that waits for none."""
+        """Return the seconds since a message of this job had to come, or None if the job waits for no message."""
         moments = [self.lease_until + margin] if self.owner is not None else []
         if self.wake_at is not None:
             moments.append(self.wake_at)
@@ -145,7 +165,11 @@ class MemoryJob:
 
 
 def fits(row: Row, which: JobFilter, last_round: int) -> bool:
-    """Return whether a row fits the conditions of a listing, apart from its message; `last_round` is the last round of its key."""
+    """
+    Return whether a row fits the conditions of a listing, except the condition that the ledger has its message.
+
+    `last_round` is the last round of the row's key.
+    """
     return (
         which.namespace in (None, row.id.namespace)
         and which.queue in (None, row.id.queue)

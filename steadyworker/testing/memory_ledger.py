@@ -1,7 +1,7 @@
 """
 The ledger in this process's memory: for tests, the simulation and the Harness.
 
-It keeps every promise of `Ledger` except durability, and is fast enough for a hundred thousand simulated histories.
+This ledger keeps every promise of `Ledger` except durability, and is fast enough for a hundred thousand simulated histories.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class MemoryLedger(Ledger):
     A ledger that ends with its process.
 
     Args:
-        clock: The boot clock judges leases and delays; the wall clock gives fences and the ages of rows.
+        clock: Its boot clock decides on leases and delays. Its wall clock gives fences and the ages of rows.
         times: Lease and margin.
         worker: The name of the worker process that claims through this ledger, for people.
-        is_dead: Returns whether an owner is proven dead, in place of the owner locks of a ledger on disk.
+        is_dead: A function that returns whether an owner is proven dead. It replaces the owner locks of a ledger on disk.
             By default, no owner is ever proven dead.
     """
 
@@ -439,12 +439,12 @@ class MemoryLedger(Ledger):
         return max(self._fence + 1, int(self._clock.wall() * 1000))
 
     def saved(self) -> object:
-        """Return a copy of everything, for `restore`: what a backup has."""
+        """Return a copy of everything, as a backup has it; `restore` receives this copy."""
         with self._lock:
             return copy.deepcopy((self._jobs, self._owners, self._seen, self._trusted_from))
 
     def restore(self, saved: object) -> None:
-        """Set the ledger back to a copy, as an operator does who restores a backup; the worker processes go on."""
+        """Set the ledger back to a copy, as an operator does who restores a backup while the worker processes go on."""
         with self._lock:
             self._jobs, self._owners, self._seen, self._trusted_from = copy.deepcopy(saved)  # type: ignore[misc]
             self._set_back = True

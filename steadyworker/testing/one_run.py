@@ -82,9 +82,9 @@ def run_one(
     Run one job in the calling thread, and return its result.
 
     Args:
-        worker: A Worker class, or an instance of one, which can hold fakes.
+        worker: A Worker class, or an instance of a Worker class, which can hold fakes.
             Only for a class, `run_one` calls `setup` and `teardown`.
-        payload: The payload, plain data that decodes to it, or a raw body.
+        payload: The payload, plain data that decodes to the payload, or a raw body.
         key: The job's key.
         attempt: The number of this attempt, from 1.
         checkpoint: The checkpoint of an earlier run.
@@ -178,7 +178,7 @@ def _captured() -> Iterator[list[dict[str, Any]]]:
 
 
 class _Recorder(logging.Handler):
-    """Keeps log records of structlog and of the standard library as plain mappings."""
+    """A recorder, which keeps log records of structlog and of the standard library as plain mappings."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)

@@ -21,13 +21,13 @@ class MakeHarness(Protocol):
     """The type of the fixture `harness`; call it like `Harness`."""
 
     def __call__(self, *workers: type[Worker[Any, Any]], adoption: bool = True, processes: bool = False) -> Harness:
-        """Return a started Harness for these Workers; the fixture stops it when the test ends."""
+        """Return a started Harness for these Workers; the fixture stops this Harness when the test ends."""
         ...
 
 
 @pytest.fixture
 def harness() -> Iterator[MakeHarness]:
-    """Return a function that starts a `steadyworker.testing.Harness` for Workers; the fixture stops each when the test ends."""
+    """Return a function that starts a `steadyworker.testing.Harness` for Workers; the fixture stops each Harness when the test ends."""
     from steadyworker.testing.harness import Harness
 
     made: list[Harness] = []

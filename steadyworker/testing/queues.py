@@ -41,7 +41,7 @@ class QueuedMessage:
 
 @dataclass(slots=True, eq=False)
 class MemoryConsumer:
-    """The broker's state of one consumer: of a MemoryAdapter, or of a reader of dead letters."""
+    """The broker's state for one consumer, which is a MemoryAdapter or a reader of dead letters."""
 
     queue: str
     sink: Sink = field(default=lambda _: None)
@@ -192,7 +192,7 @@ class Queues:
         insort(self.by_name.setdefault(queue, []), message, key=_place)
 
     def hasten(self, key: str) -> None:
-        """Make the messages with this job key or message id due now."""
+        """Make every message with this job key or message id due now."""
         now = self.clock.boottime()
         for message in self.find(key):
             if message.due > now:
@@ -201,7 +201,7 @@ class Queues:
                 insort(self.by_name[message.queue], message, key=_place)
 
     def due(self, queue: str, pump: int, limit: int | None = None) -> list[QueuedMessage]:
-        """Return the messages that can be delivered now, and that this pump has not yet delivered, oldest first."""
+        """Return, oldest first, the messages that can be delivered now, and that this pump has not yet delivered."""
         now = self.clock.boottime()
         due: list[QueuedMessage] = []
         for message in self.by_name.get(queue, ()):
@@ -269,12 +269,16 @@ class Queues:
         return found
 
     def _delay(self, wanted: float) -> float:
-        """Return the delay, rounded up to a level or cut to the longest level; without levels, return it unchanged."""
+        """
+        Return the delay, rounded up to a level or cut to the longest level.
+
+        Without levels, return the delay unchanged.
+        """
         return next((level for level in self.levels if level >= wanted), max(self.levels, default=wanted))
 
     def _remove(self, consumer: MemoryConsumer, id_: str, how: Settle) -> None:
         message = consumer.held.pop(id_, None)
-        if message is not None:  # otherwise it is already settled, and a second settlement does nothing
+        if message is not None:  # otherwise the delivery is already settled, and a second settlement does nothing
             message.holder = None
             if how is not Settle.RELEASE:
                 self.by_name[message.queue].remove(message)

@@ -2,7 +2,7 @@
 The scheduler of a Harness: it decides on the next turn, and moves fake time.
 
 Only handlers have their own threads in a Harness; everything else runs in the test's thread.
-The test waits in real time only while a handler or a `setup` runs; the events of these wake the test.
+The test waits in real time only while a handler or a `setup` runs; an event of the handler or the `setup` wakes the test.
 Fake time passes only when nothing else can happen, or when a test moves it.
 """
 
@@ -38,7 +38,7 @@ class Turns:
         self._real = SystemClock()
 
     def turn(self) -> bool:
-        """Run one turn of the broker and of each worker process; return whether any of them had work."""
+        """Run one turn of the broker and of each worker process, and return whether the broker or a process had work."""
         self.wake.clear()
         done = [self._broker.pump() > 0, *(process.turn() for process in self._processes)]
         return any(done)
@@ -74,9 +74,8 @@ class Turns:
         deadline = self._real.monotonic() + within
         warming = True
         while warming and self._real.monotonic() < deadline:
-            warming = (
-                process.warming
-            )  # read before the turn: a slot that is warm by now has posted its event, and the turn below handles it
+            # This is read before the turn, because a slot that is warm by now has posted its event, which the turn below handles.
+            warming = process.warming
             if not self.turn() and warming:
                 self.wake.wait(_POLL)
 
@@ -84,7 +83,7 @@ class Turns:
         """
         Run turns until these processes have finished, and return whether all did.
 
-        Handlers get real time, everything else gets fake time.
+        Only handlers get real time, and everything else gets fake time.
         """
         real, fake = self._real.monotonic() + _PATIENCE * (1 + by_force), self._clock.monotonic() + _STAGE
         while not all(process.finished for process in processes):

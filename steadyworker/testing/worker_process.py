@@ -1,5 +1,5 @@
 """
-One worker process of a Harness: it has all parts of a real worker process except threads, signals and exit code.
+One worker process of a Harness, which has all parts of a real worker process except threads, signals and exit code.
 
 The Harness runs the turns of runners, keeper and settlements in the test's thread.
 Only handlers run elsewhere: in the threads of their slots, or in real children.
@@ -40,7 +40,7 @@ class WorkerProcess:
         ledger: The process's own connection to the ledger, which a test can cut.
         runners: The runners, one for each Worker.
         adapters: The adapters, one for each Worker, in the same order.
-        frozen: True while the process does nothing, like a stopped process; the broker then delivers nothing to it.
+        frozen: True while the process does nothing, like a stopped process. The broker then delivers nothing to this process.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class WorkerProcess:
 
     @property
     def idle(self) -> bool:
-        """True if nothing runs in the process, so that only a message can give it work."""
+        """True if nothing runs in the process, so that only a message can give the process work."""
         return (
             self.frozen
             or self.stopped

@@ -40,7 +40,11 @@ class ConsumePromises(AdapterBench):
         assert isinstance(tape.signals[0], Connected)
 
     def test_no_delivery_comes_without_credits(self, adapter: Adapter) -> None:
-        """The prefetch is 0 at first; a message that waits comes within `answers_within` of a prefetch above 0."""
+        """
+        The prefetch is 0 at first, so no delivery arrives.
+
+        When the prefetch is set above 0, a waiting message arrives within `answers_within`.
+        """
         adapter.publish(message())
         tape = self.started(adapter)
         tape.stays(deliveries=0)
@@ -62,7 +66,11 @@ class ConsumePromises(AdapterBench):
         tape.stays(deliveries=4)
 
     def test_zero_credits_stop_deliveries_and_nothing_else(self, adapter: Adapter) -> None:
-        """With prefetch 0 no new delivery arrives; un-settled deliveries stay valid; a higher prefetch brings new deliveries."""
+        """
+        With prefetch 0 no new delivery arrives, and un-settled deliveries stay valid.
+
+        A higher prefetch brings new deliveries.
+        """
         tape = self.started(adapter, 1)
         adapter.publish(message("k-1"))
         held = tape.delivery()
@@ -100,7 +108,7 @@ class ConsumePromises(AdapterBench):
         assert keys == Counter({f"k-{n}": 1 for n in range(1, 11)})
 
     def test_signals_come_one_at_a_time_from_one_thread(self, adapter: Adapter) -> None:
-        """The sink need not be thread-safe, because one thread calls it, with one signal at a time."""
+        """The sink need not be thread-safe, because one thread calls the sink, with one signal at a time."""
         threads: set[int] = set()
         inside = threading.Semaphore(1)
 
@@ -128,7 +136,11 @@ class ConsumePromises(AdapterBench):
         assert new.epoch > old.epoch
 
     def test_what_was_lost_in_a_cut_comes_again(self, adapter: Adapter) -> None:
-        """The un-acked message comes in the new epoch with the same stable id; the prefetch holds without another call."""
+        """
+        The un-acked message comes in the new epoch with the same stable id.
+
+        The prefetch holds without another call of `prefetch`.
+        """
         self._needs_loss(adapter)
         tape = self.started(adapter, 1)
         adapter.publish(message())
@@ -145,7 +157,11 @@ class ConsumePromises(AdapterBench):
             adapter.settle(old, Settle.ACK)
 
     def test_a_delivery_outlives_a_cut(self, adapter: Adapter) -> None:
-        """If nothing is lost with the connection, `Connected` names the same epoch again, and its deliveries can be settled."""
+        """
+        If nothing is lost with the connection, `Connected` names the same epoch again.
+
+        The deliveries of this epoch can still be settled.
+        """
         if adapter.capabilities.loses_unacked:
             pytest.skip("this broker delivers again what a lost connection held")
         tape = self.started(adapter, 2)
@@ -162,7 +178,11 @@ class ConsumePromises(AdapterBench):
         assert not any(isinstance(signal, Lost) for signal in tape.signals)
 
     def test_capabilities_are_the_same_before_and_after_start(self, adapter: Adapter) -> None:
-        """Capabilities describe the broker, not a connection; its levels, consumer counts and rejections can be known late."""
+        """
+        Capabilities describe the broker, not a connection.
+
+        Only the broker's levels, consumer counts and rejections may become known after the start.
+        """
         before = adapter.capabilities
         self.started(adapter)
         after = adapter.capabilities
@@ -170,7 +190,11 @@ class ConsumePromises(AdapterBench):
         assert before == replace(after, **{name: getattr(before, name) for name in late})
 
     def test_consumers_are_counted(self, open_adapter: Open) -> None:
-        """An adapter with a prefetch above 0 is counted; an adapter that only publishes, or that has stopped, is not."""
+        """
+        An adapter with a prefetch above 0 is counted.
+
+        An adapter that only publishes, or that has stopped, is not counted.
+        """
         one, two, three = open_adapter(), open_adapter(), open_adapter()
         self._needs_counts(one)
         tape = self.started(one, 1)
@@ -181,7 +205,7 @@ class ConsumePromises(AdapterBench):
         assert tape.until(lambda: three.consumers() == 1, "1 consumer")
 
     def test_an_adapter_is_one_consumer_whatever_its_prefetch(self, open_adapter: Open) -> None:
-        """An adapter with a prefetch of 3 and two un-settled deliveries is one consumer, for itself and for others."""
+        """An adapter with a prefetch of 3 and two un-settled deliveries counts as one consumer, also when another adapter counts."""
         one, two = open_adapter(), open_adapter()
         self._needs_counts(one)
         tape = self.started(one, 3)
@@ -195,7 +219,11 @@ class ConsumePromises(AdapterBench):
     def test_an_adapter_is_at_most_as_many_consumers_as_its_capabilities_name(
         self, open_adapter: Open, spec: QueueSpec
     ) -> None:
-        """The prefetch grows, shrinks, and goes to 0 and back while deliveries are held; the count is never over `most_consumers`."""
+        """
+        While deliveries are held, the prefetch grows, shrinks, and goes to 0 and back.
+
+        The count of consumers is never over `most_consumers`.
+        """
         one, two = open_adapter(), open_adapter()
         self._needs_counts(one)
         for each in messages(6):
@@ -222,7 +250,7 @@ class ConsumePromises(AdapterBench):
         assert not any(isinstance(signal, Lost) for signal in tape.signals)
 
     def test_with_prefetch_0_only_a_holder_can_be_a_consumer(self, open_adapter: Open) -> None:
-        """With prefetch 0 an adapter is counted only while it holds a delivery, and only by a broker that `counts_holders`."""
+        """With prefetch 0, only a broker that `counts_holders` counts an adapter, and only while the adapter holds a delivery."""
         one, two = open_adapter(), open_adapter()
         self._needs_counts(one)
         one.publish(message())
@@ -239,7 +267,11 @@ class ConsumePromises(AdapterBench):
         assert tape.until(lambda: two.consumers() == 1, "1 consumer again")
 
     def test_what_is_un_settled_at_stop_is_the_next_ones(self, open_adapter: Open) -> None:
-        """After `stop`, another adapter gets the un-acked message at once; the stopped one cannot settle it, and sends no signals."""
+        """
+        After `stop`, another adapter gets the un-acked message at once.
+
+        The stopped adapter cannot settle this message, and sends no signals.
+        """
         one, two = open_adapter(), open_adapter()
         tape = self.started(one, 1)
         one.publish(message())
@@ -251,7 +283,11 @@ class ConsumePromises(AdapterBench):
         assert [type(signal) for signal in tape.signals] == [Connected, Delivered]
 
     def test_stop_is_safe_in_any_order(self, open_adapter: Open) -> None:
-        """`stop` works before start, twice, and from another thread; afterwards `publish` fails and `start` does nothing."""
+        """
+        `stop` works before `start`, twice, and from another thread.
+
+        After `stop`, `publish` fails, and `start` does nothing.
+        """
         never, started = open_adapter(), open_adapter()
         never.stop(self.within)
         never.stop(self.within)
@@ -269,7 +305,11 @@ class ConsumePromises(AdapterBench):
         assert signals == []
 
     def test_the_io_thread_records_its_last_turn(self, adapter: Adapter) -> None:
-        """`last_turn` is None before `start` and without a thread; otherwise it increases while the thread is alive."""
+        """
+        `last_turn` is None before `start`, and for an adapter without a thread.
+
+        Otherwise `last_turn` increases while the thread is alive.
+        """
         assert adapter.last_turn is None
         tape = self.started(adapter, 1)
         before = adapter.last_turn

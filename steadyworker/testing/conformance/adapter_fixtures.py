@@ -25,8 +25,8 @@ class AdapterBench:
     Attributes:
         within: Seconds after which a test fails if an expected event has not happened.
         quiet: Seconds for which a test watches that an event does not happen.
-        delay: The delay of a delayed message in seconds; one of the broker's delay levels, if it has levels.
-        most: The largest number of deliveries that one consumer can hold; tests with more messages settle on the way.
+        delay: The delay of a delayed message in seconds. If the broker has delay levels, this is one of the levels.
+        most: The largest number of deliveries that one consumer can hold. Tests with more messages settle some of them early.
     """
 
     within = 10.0
@@ -78,7 +78,11 @@ class AdapterBench:
         return open_adapter()
 
     def received(self, adapter: Adapter, tape: Tape, count: int) -> list[Delivery]:
-        """Wait for this many deliveries, and return them; settle each at once if a consumer cannot hold them all."""
+        """
+        Wait for this many deliveries, and return them.
+
+        If one consumer cannot hold all of them, settle each delivery at once.
+        """
         for number in range(1, count + 1):
             delivery = tape.delivery(number)
             if count > self.most:
@@ -91,7 +95,7 @@ class AdapterBench:
             pytest.skip("this broker's deliveries outlive a cut connection")
 
     def started(self, adapter: Adapter, credits_: int = 0, then: Sink | None = None) -> Tape:
-        """Start the adapter, wait until it is connected, set its prefetch, and return the tape of its signals."""
+        """Start the adapter, wait until it is connected, set its prefetch, and return the `Tape` of its signals."""
         tape = Tape(self, then)
         adapter.start(tape)
         tape.connected()
@@ -138,7 +142,11 @@ class Tape:
             pytest.fail(f"Expected {deliveries} deliveries and no more, got {self.signals}.")
 
     def until(self, probe: Callable[[], Answer], what: str, within: float | None = None) -> Answer:
-        """Wait until `probe` returns something true, for at most `within` seconds (the bench's by default), and return this result."""
+        """
+        Wait until `probe` returns something true, and return this result.
+
+        The wait lasts at most `within` seconds; by default, `within` of the bench.
+        """
         clock = SystemClock()
         within = self._bench.within if within is None else within
         deadline = clock.monotonic() + within

@@ -47,7 +47,11 @@ class PublishPromises(AdapterBench):
         tape.stays(deliveries=2)
 
     def test_a_copy_for_later_comes_later(self, adapter: Adapter) -> None:
-        """A delayed message is delivered once, after its delay; work that is due is delivered before it."""
+        """
+        A delayed message is delivered once, after its delay.
+
+        Work that is already due is delivered before the delayed message.
+        """
         if adapter.capabilities.delays is Delays.NONE:
             pytest.skip("this broker does not delay")
         tape = self.started(adapter, 5)
@@ -79,7 +83,11 @@ class PublishPromises(AdapterBench):
                 assert [(letter.headers[KEY], letter.body) for letter in dead] == [("k-1", b"broken")]
 
     def test_dead_letters_are_held_while_they_are_read(self, open_adapter: Open) -> None:
-        """A reader gets each dead letter once, oldest first; until its context ends, every other reader gets LettersHeld."""
+        """
+        A reader gets each dead letter once, oldest first.
+
+        Until this reader's context ends, every other reader gets LettersHeld.
+        """
         one, two = open_adapter(), open_adapter()
         self._needs_dead_letters(one)
         if not one.capabilities.holds_dead_letters:
@@ -95,7 +103,11 @@ class PublishPromises(AdapterBench):
         assert self._all_dead_keys(two) == ["k-1", "k-2", "k-3"]
 
     def test_of_two_readers_at_once_none_mistakes_a_part_for_all(self, open_adapter: Open) -> None:
-        """Each of two readers gets all dead letters or LettersHeld; a reader that tries again gets all of them."""
+        """
+        Each of two readers gets all dead letters or LettersHeld.
+
+        A reader that tries again gets all dead letters.
+        """
         readers = [open_adapter(), open_adapter()]
         self._needs_dead_letters(readers[0])
         for n in range(40):
@@ -117,7 +129,11 @@ class PublishPromises(AdapterBench):
             assert [letter.headers[KEY] for letter in dead] == ["k-1", "k-3"]
 
     def test_a_dead_letter_is_replayed_by_publishing_and_dropping(self, adapter: Adapter) -> None:
-        """A replayed letter is delivered as work; a reader does not read letters that are published meanwhile."""
+        """
+        A replayed letter is delivered as work.
+
+        A reader does not read letters that are published while it reads.
+        """
         self._needs_dead_letters(adapter)
         adapter.publish(message("k-1", to=Target.DEAD))
         with adapter.dead_letters() as dead:
@@ -144,7 +160,7 @@ class PublishPromises(AdapterBench):
         tape.stays(deliveries=1)
 
     def test_a_copy_of_an_accepted_message_is_over_no_limit(self, adapter: Adapter) -> None:
-        """A larger body from another client is delivered whole, so that its dead letter is whole."""
+        """A larger body from another client is delivered whole, so that the dead letter of this message is whole."""
         largest = adapter.capabilities.max_body
         if largest is None:
             pytest.skip("this broker accepts any body")
@@ -155,7 +171,11 @@ class PublishPromises(AdapterBench):
         adapter.settle(delivery, Settle.ACK)
 
     def test_a_copy_has_every_header_whole(self, adapter: Adapter) -> None:
-        """No header of a copy is cut or left out, even if there are more than the broker accepts: any of them can be the key."""
+        """
+        No header of a copy is cut or left out, even if the copy has more headers than the broker accepts.
+
+        The reason is that any header can be the key.
+        """
         headers = {KEY: "k-1", "order": "é" * 70_000, "a line": "x\ny" * 9_000, **{f"n{n}": str(n) for n in range(950)}}
         adapter.publish(OutgoingMessage(Target.WORK, b"{}", headers))
         tape = self.started(adapter, 5)
@@ -185,7 +205,7 @@ class PublishPromises(AdapterBench):
         assert open_adapter().identity() == before
 
     def test_a_queue_exists_once_it_was_used(self, open_adapter: Open) -> None:
-        """`exists` is False before the first message, creates nothing, and is True afterwards."""
+        """`exists` returns False before the first message, and True afterwards; `exists` creates nothing."""
         one, two = open_adapter(), open_adapter()
         assert not one.exists()
         assert not two.exists()
@@ -204,7 +224,7 @@ class PublishPromises(AdapterBench):
         tape.stays(deliveries=1)
 
     def _all_dead_keys(self, adapter: Adapter) -> list[str]:
-        """Read the dead letters; try again while another reader holds them."""
+        """Read the dead letters, and try again while another reader holds them."""
         clock = SystemClock()
         deadline = clock.monotonic() + self.within
         while True:

@@ -167,7 +167,11 @@ class ClaimPromises(LedgerBench):
         assert claimed(ledger, ROUND_1, seen=seen(ledger, ROUND_1)).checkpoint == b"400"
 
     def test_every_fence_is_greater_than_every_fence_before(self, ledger: Ledger, clock: FakeClock) -> None:
-        """The ledger has one counter for claims and take-overs; setting the wall clock back does not affect it."""
+        """
+        The ledger has one counter of fences for claims and take-overs.
+
+        If the wall clock is set back, the counter does not change.
+        """
         fences = [claimed(ledger).fence, claimed(ledger, replace(JOB, key="b")).fence]
         clock.step_wall(-3600)
         lost = ledger.lose(seen(ledger), OTHER, DEAD_END)
@@ -181,7 +185,7 @@ class ClaimPromises(LedgerBench):
         assert fences == sorted(set(fences))
 
     def test_a_fence_is_at_least_the_wall_clock_in_milliseconds(self, ledger: Ledger, clock: FakeClock) -> None:
-        """A ledger that was lost and created again therefore continues above the fences of the old one."""
+        """Therefore a ledger that was lost and created again continues above the fences of the old ledger."""
         if self.own_clock:
             pytest.skip("reads a clock of its own")
         assert claimed(ledger).fence >= int(clock.wall() * 1000)
@@ -189,7 +193,7 @@ class ClaimPromises(LedgerBench):
         assert claimed(ledger, replace(JOB, key="b")).fence >= int(clock.wall() * 1000)
 
     def test_of_many_that_claim_at_once_one_wins(self, ledger: Ledger) -> None:
-        """A claim is one compare-and-set, and can be made from any thread."""
+        """A claim is one compare-and-set; callable from any thread."""
         together = Barrier(8)
 
         def claim(number: int) -> Row | None:
@@ -205,7 +209,7 @@ class ClaimPromises(LedgerBench):
                 assert before == winners[0]
 
     def test_a_lease_is_over_a_margin_after_its_end(self, ledger: Ledger, clock: FakeClock) -> None:
-        """No other owner can take the job over before lease and margin are over."""
+        """Another owner can take the job over only after lease and margin."""
         claimed(ledger)
         self.let_pass(clock, self.times.lease + self.times.margin * 0.5)
         assert not seen(ledger).lease_over
@@ -245,7 +249,11 @@ class ClaimPromises(LedgerBench):
         assert [seen(ledger, token.id).late_by for token in (running, moving)] == [0.0, 0.0]
 
     def test_renewals_are_answered_one_each_and_in_order(self, ledger: Ledger) -> None:
-        """A refused renewal does not affect the others; a cancel mark is returned with its own job."""
+        """
+        A refused renewal does not affect the other renewals.
+
+        The answer for a job with a cancel mark has this mark.
+        """
         tokens = [claimed(ledger, replace(JOB, key=key)).token for key in "abc"]
         ledger.cancel(tokens[2].id, "wrong month")
         assert claimed(ledger, tokens[1].id, OTHER, seen(ledger, tokens[1].id))

@@ -28,7 +28,7 @@ class LedgerBench:
     Base of the ledger tests; a subclass implements `make_ledger` and `saved`.
 
     Attributes:
-        times: The ledger's durations; a suite for a ledger with its own clock scales them down, so that no test waits long.
+        times: The ledger's durations. A suite for a ledger with its own clock scales the durations down, so that no test waits long.
         own_clock: True if the ledger reads its own clock (a server's clock); the suite then skips tests in which days pass.
         durable: True if the record survives a close of the ledger.
     """
@@ -38,11 +38,19 @@ class LedgerBench:
     durable = True
 
     def make_ledger(self, place: Path, clock: FakeClock, times: Times) -> Ledger:
-        """Open the ledger at this place; the same place has the same record, even if it is open already."""
+        """
+        Open the ledger at this place.
+
+        The same place has the same record, even if a ledger is already open there.
+        """
         raise NotImplementedError
 
     def saved(self, ledger: Ledger, place: Path) -> Callable[[], object]:
-        """Copy the record of this open ledger; return a function that sets it back to the copy, as a restored backup does."""
+        """
+        Copy the record of this open ledger.
+
+        Return a function that sets the record back to the copy, as a restored backup does.
+        """
         raise NotImplementedError
 
     def let_pass(self, clock: FakeClock, seconds: float) -> None:
@@ -75,7 +83,7 @@ def claimed(ledger: Ledger, id: JobId = JOB, owner: str = ME, seen: Row | None =
 
 
 def in_state(ledger: Ledger, state: State, *, id: JobId = JOB, checkpoint: bytes | None = None) -> tuple[Row, Token]:
-    """Bring a job into this state, with this checkpoint; return its row, and the token of its last run."""
+    """Bring a job into this state, with this checkpoint, and return the job's row and the token of its last run."""
     token = claimed(ledger, id).token
     if checkpoint is not None:
         assert ledger.checkpoint(token, checkpoint)

@@ -90,7 +90,11 @@ class MessagePromises(LedgerBench):
     # --- The message ------------------------------------------------------------------------------------------------------
 
     def test_a_claim_keeps_its_message(self, ledger: Ledger) -> None:
-        """`message` returns the body and the facts as they were, and None for a job without a message, and an unknown job."""
+        """
+        `message` returns the body and the facts as they were.
+
+        `message` returns None for a job without a message, and for an unknown job.
+        """
         kept(ledger)
         kept(ledger, replace(JOB, key="empty"), ANOTHER)
         kept(ledger, replace(JOB, key="none"), None)
@@ -102,7 +106,7 @@ class MessagePromises(LedgerBench):
         assert ledger.message(replace(JOB, key="unknown")) is None
 
     def test_a_refused_claim_keeps_no_message(self, ledger: Ledger) -> None:
-        """The message is written in the claim's transaction, so a claim that loses writes none."""
+        """The message is written in the claim's transaction, so a refused claim writes no message."""
         before = kept(ledger, message=None)
         assert ledger.claim(Claimed(JOB, None, OTHER, 0, BODY, Counters(), MESSAGE)) is None
         kept(ledger, message=None, seen=before)
@@ -111,7 +115,7 @@ class MessagePromises(LedgerBench):
 
     @pytest.mark.parametrize("state", UNFINISHED)
     def test_a_later_claim_does_not_change_the_message(self, ledger: Ledger, state: State) -> None:
-        """The retry's message has other facts, and the job keeps the message of its first claim."""
+        """The job keeps the message of its first claim, although the message of the retry has other facts."""
         brought(ledger, state)
         row = kept(ledger, message=ANOTHER, seen=seen(ledger), hop=1)
         assert ledger.message(JOB) == MESSAGE
@@ -128,7 +132,11 @@ class MessagePromises(LedgerBench):
 
     @pytest.mark.parametrize("state", State)
     def test_a_message_is_kept_until_its_job_is_done(self, ledger: Ledger, state: State) -> None:
-        """`done` deletes the message; a `dead` job keeps it, so that a dead letter that is gone can be replayed."""
+        """
+        `done` deletes the message.
+
+        A `dead` job keeps its message, so that a dead letter that is gone can be replayed.
+        """
         brought(ledger, state)
         assert ledger.message(JOB) == (None if state is State.DONE else MESSAGE)
 
@@ -140,7 +148,11 @@ class MessagePromises(LedgerBench):
         assert ledger.message(JOB) == MESSAGE
 
     def test_a_message_goes_with_its_row(self, ledger: Ledger, clock: FakeClock) -> None:
-        """`forget` and `purge` delete the messages of the rows that they delete, and a new row of the key has none."""
+        """
+        `forget` and `purge` delete the messages of the rows that they delete.
+
+        A new row of the same key has no message.
+        """
         brought(ledger, State.DEAD)
         ledger.forget(JOB)
         assert ledger.message(JOB) is None
@@ -163,7 +175,11 @@ class MessagePromises(LedgerBench):
     def test_a_job_that_is_held_is_an_orphan_when_lease_and_margin_are_over(
         self, ledger: Ledger, clock: FakeClock, state: State
     ) -> None:
-        """Each renewal moves this time; the message is late from the end of lease and margin on."""
+        """
+        The message is late from the end of lease and margin on.
+
+        Each renewal moves this end.
+        """
         ledger.register(ME, "host", [NAME])
         token = brought(ledger, state)
         self.let_pass(clock, self.times.lease)
@@ -178,7 +194,7 @@ class MessagePromises(LedgerBench):
         assert self.found(ledger, self.times.margin * 2) == []
 
     def test_an_interrupted_job_is_an_orphan_at_once(self, ledger: Ledger, clock: FakeClock) -> None:
-        """Its message is released when the run stops, so it must come at once."""
+        """The job's message is released when the run stops, so the broker must deliver this message at once."""
         ledger.register(ME, "host", [NAME])
         brought(ledger, State.INTERRUPTED)
         self.let_pass(clock, self.times.lease)
@@ -186,7 +202,7 @@ class MessagePromises(LedgerBench):
         assert self.found(ledger, self.times.lease * 2) == []
 
     def test_a_retry_is_an_orphan_after_the_time_that_moved_recorded(self, ledger: Ledger, clock: FakeClock) -> None:
-        """The retry's own delay does not matter, because the broker can deliver later."""
+        """The time that `moved` recorded counts, not the retry's own delay, because the broker can deliver later."""
         ledger.register(ME, "host", [NAME])
         token = brought(ledger, State.MOVING)
         assert ledger.moved(token, wake_in=self.times.lease * 2)
@@ -213,7 +229,11 @@ class MessagePromises(LedgerBench):
 
     @pytest.mark.parametrize("state", UNFINISHED)
     def test_a_deferred_message_gives_its_job_time(self, ledger: Ledger, clock: FakeClock, state: State) -> None:
-        """The job is no orphan before the time of the deferred message; an earlier message changes nothing."""
+        """
+        The job is no orphan before the time of the deferred message.
+
+        An earlier message changes nothing.
+        """
         ledger.register(ME, "host", [NAME])
         brought(ledger, state)
         delay = (self.times.lease + self.times.margin) * 2
@@ -268,7 +288,7 @@ class MessagePromises(LedgerBench):
 
     @pytest.mark.parametrize("state", UNFINISHED)
     def test_a_job_without_a_message_is_stranded(self, ledger: Ledger, clock: FakeClock, state: State) -> None:
-        """No worker process can run it, so only `stranded` lists it."""
+        """No worker process can run a job without a message, so only `stranded` lists such a job."""
         ledger.register(ME, "host", [NAME])
         brought(ledger, state, message=None)
         self.wait(clock, state)
@@ -288,7 +308,7 @@ class MessagePromises(LedgerBench):
         assert len(self.found(ledger, limit=2, stranded=True)) == 2
 
     def test_a_job_that_moves_to_a_dead_letter_needs_no_message(self, ledger: Ledger, clock: FakeClock) -> None:
-        """It becomes `dead` without a letter, so the lack of a message does not hinder it."""
+        """The job becomes `dead` without a letter, so the missing message does not hinder the job."""
         ledger.register(ME, "host", [NAME])
         assert ledger.moving(kept(ledger, message=None).token, DEAD_END)
         self.lease_ends(clock)
@@ -296,7 +316,11 @@ class MessagePromises(LedgerBench):
 
     @pytest.mark.parametrize("state", UNFINISHED)
     def test_a_job_that_was_sent_again_has_no_hindrance(self, ledger: Ledger, clock: FakeClock, state: State) -> None:
-        """Its next round has replaced it, so it only has to end, with or without a message; another key is unaffected."""
+        """
+        The next round has replaced the job, so the job only has to end, with or without a message.
+
+        A job with another key is unaffected.
+        """
         ledger.register(ME, "host", [NAME])
         for id in (JOB, replace(JOB, key="other")):
             brought(ledger, state, id)
@@ -309,7 +333,11 @@ class MessagePromises(LedgerBench):
     def test_an_interrupted_job_is_no_orphan_before_the_deferred_copy_of_its_message(
         self, ledger: Ledger, clock: FakeClock
     ) -> None:
-        """The delay of a deferred copy can be longer than the search waits; the job was interrupted meanwhile."""
+        """
+        The delay of a deferred copy can be longer than the wait after which a job counts as an orphan.
+
+        In this test, the job is interrupted during this delay.
+        """
         if self.own_clock:
             pytest.skip("reads a clock of its own")
         ledger.register(ME, "host", [NAME])
@@ -322,7 +350,11 @@ class MessagePromises(LedgerBench):
         assert self.found(ledger) == [JOB.key]
 
     def test_an_earlier_round_that_moves_to_a_dead_letter_is_an_orphan(self, ledger: Ledger, clock: FakeClock) -> None:
-        """Its handler does not run again, and no message of it comes: its letter can be the one that the next round replays."""
+        """
+        The handler of such a job does not run again, and no message of the job comes.
+
+        The next round can be the replay of this job's letter.
+        """
         ledger.register(ME, "host", [NAME])
         assert ledger.moving(kept(ledger).token, DEAD_END)
         brought(ledger, State.DONE, ROUND_1)
@@ -330,7 +362,11 @@ class MessagePromises(LedgerBench):
         assert self.found(ledger) == [JOB.key]
 
     def test_a_mark_of_a_cancel_is_no_orphan(self, ledger: Ledger, clock: FakeClock) -> None:
-        """A row that was never claimed waits for no message; a claimed job with a mark can be an orphan, and its row has the mark."""
+        """
+        A row that was never claimed waits for no message.
+
+        A claimed job with a mark can be an orphan, and the orphan's row has the mark.
+        """
         ledger.register(ME, "host", [NAME])
         ledger.cancel(JOB, "in advance")
         came = replace(JOB, key="came")
@@ -344,7 +380,7 @@ class MessagePromises(LedgerBench):
     # --- Trust ------------------------------------------------------------------------------------------------------------
 
     def test_a_ledger_that_goes_on_is_trusted(self, ledger: Ledger) -> None:
-        """`register` returns True at the first call and at each later one, for each owner, and after `unregister`."""
+        """`register` returns True at each call, for each owner, and also after `unregister`."""
         assert ledger.register(ME, "host", [NAME])
         assert ledger.register(OTHER, "host", [NAME, NAME])
         assert ledger.register(ME, "host", [f"{NAME}{QUIET}"])
@@ -353,7 +389,7 @@ class MessagePromises(LedgerBench):
         assert ledger.register(ME, "host", [])
 
     def test_an_owner_that_slept_for_days_finds_the_ledger_as_it_was(self, ledger: Ledger, clock: FakeClock) -> None:
-        """Its registration is removed after a day, which is no step back in time."""
+        """The owner's registration is removed after a day, but the ledger does not take this for a step back in time."""
         if self.own_clock:
             pytest.skip("reads a clock of its own")
         for _ in range(2):
@@ -364,7 +400,11 @@ class MessagePromises(LedgerBench):
         assert ledger.register(ME, "host", [NAME])
 
     def test_jobs_from_before_an_hour_without_an_owner_are_stranded(self, ledger: Ledger, clock: FakeClock) -> None:
-        """Another ledger may have done them; each registration of the queue counts, a quiet one too, and no other queue's."""
+        """
+        Another ledger may have done these jobs.
+
+        Each registration for the queue counts, even if its owner is quiet; registrations for other queues do not count.
+        """
         if self.own_clock:
             pytest.skip("reads a clock of its own")
         ledger.register(ME, "host", [NAME])
@@ -385,7 +425,11 @@ class MessagePromises(LedgerBench):
         assert self.found(ledger, stranded=True) == [JOB.key]
 
     def test_a_claim_makes_an_old_record_new(self, ledger: Ledger, clock: FakeClock) -> None:
-        """A message that comes after all proves that the job is to run; an old record without a message counts as old."""
+        """
+        A message that comes after all proves that the job must run.
+
+        An old record counts as old even if it has no message.
+        """
         if self.own_clock:
             pytest.skip("reads a clock of its own")
         ledger.register(ME, "host", [NAME])
@@ -400,7 +444,11 @@ class MessagePromises(LedgerBench):
     def test_a_ledger_of_which_a_job_shows_that_it_went_back_is_not_trusted(
         self, ledger: Ledger, clock: FakeClock
     ) -> None:
-        """`distrust` makes an old record of every row of every queue; a later claim is trusted."""
+        """
+        `distrust` makes every row of every queue an old record.
+
+        A later claim is trusted.
+        """
         other = replace(JOB, queue="refunds")
         ledger.register(ME, "host", [NAME, registered_name(other.namespace, other.queue)])
         for id in (JOB, other):
@@ -418,7 +466,12 @@ class MessagePromises(LedgerBench):
     def test_a_ledger_that_went_back_in_time_is_not_trusted(
         self, ledger: Ledger, tmp_path: Path, clock: FakeClock
     ) -> None:
-        """`register` reports it once; until then there are no orphans, and afterwards no orphan of an older row runs by itself."""
+        """
+        `register` reports the step back once, by returning False.
+
+        Before this report, the ledger has no orphans for the owner.
+        After this report, no job with an older row runs by itself.
+        """
         other = replace(JOB, queue="refunds")
         names = [NAME, registered_name(other.namespace, other.queue)]
         assert ledger.register(ME, "host", names)
@@ -448,7 +501,11 @@ class MessagePromises(LedgerBench):
     # --- Replays ----------------------------------------------------------------------------------------------------------
 
     def test_a_replay_is_a_retry_that_is_due(self, ledger: Ledger, clock: FakeClock) -> None:
-        """The row waits for the message with hop 0, has the checkpoint of the round before, and is an orphan without it."""
+        """
+        The row waits for the message with hop 0, and has the checkpoint of the round before.
+
+        If the message does not come, the job is an orphan.
+        """
         ledger.register(ME, "host", [NAME])
         dead, _ = in_state(ledger, State.DEAD, checkpoint=b"400")
         assert ledger.replay(ROUND_1, MESSAGE, BODY)
@@ -473,7 +530,7 @@ class MessagePromises(LedgerBench):
         assert ledger.message(ROUND_1) == MESSAGE
 
     def test_a_round_is_replayed_once(self, ledger: Ledger) -> None:
-        """`replay` returns False if the round has a row, even if that is only a cancel mark, and changes nothing."""
+        """If the round already has a row, even only a cancel mark, `replay` changes nothing, and returns False."""
         in_state(ledger, State.DEAD)
         assert ledger.replay(ROUND_1, MESSAGE, BODY)
         before = seen(ledger, ROUND_1)
@@ -486,7 +543,7 @@ class MessagePromises(LedgerBench):
         assert (seen(ledger, marked).state, ledger.message(marked)) == (State.INTERRUPTED, None)
 
     def test_a_replay_is_kept_as_long_as_a_retry(self, ledger: Ledger, clock: FakeClock) -> None:
-        """`purge` deletes its row 14 days after the replay, with the message."""
+        """`purge` deletes the row and the message of a replayed job 14 days after the replay."""
         if self.own_clock:
             pytest.skip("reads a clock of its own")
         assert ledger.replay(ROUND_1, MESSAGE, BODY)
@@ -497,7 +554,7 @@ class MessagePromises(LedgerBench):
         assert ledger.message(ROUND_1) is None
 
     def test_the_next_round_may_be_forgotten_for(self, ledger: Ledger) -> None:
-        """A replayed dead letter with a checkpoint can be forgotten, because the new row has copied it."""
+        """A replayed dead letter with a checkpoint can be forgotten, because the new row has copied the checkpoint."""
         in_state(ledger, State.DEAD, checkpoint=b"400")
         assert ledger.replay(ROUND_1, MESSAGE, BODY)
         ledger.forget(JOB)

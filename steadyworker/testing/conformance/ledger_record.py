@@ -27,7 +27,7 @@ from steadyworker.testing.conformance.ledger_fixtures import (
 )
 
 OLD = {
-    (State.MOVED, None): 14 * DAY + 20,  # counted from the copy's due time, 20 s from now
+    (State.MOVED, None): 14 * DAY + 20,  # 14 days are counted from the copy's due time, which is 20 s from now
     (State.MOVED, True): 14 * DAY + 20,
     (State.DONE, None): 14 * DAY,
     (State.DONE, False): 14 * DAY,
@@ -75,7 +75,11 @@ class RecordPromises(LedgerBench):
         assert ledger.bind("other", "exports", "broker-3") == "broker-3"
 
     def test_owners_are_known_while_they_are_seen(self, ledger: Ledger, clock: FakeClock) -> None:
-        """A second registration replaces the queues, which can repeat; the ledger does not list an owner that has unregistered, or after a day."""
+        """
+        A second registration replaces the queues; a registration can name a queue twice.
+
+        The ledger does not list an owner that has unregistered, or that was not seen for a day.
+        """
         ledger.register(ME, "host", ["exports", "refunds"])
         self.let_pass(clock, self.times.renew)
         ledger.register(OTHER, "other-host", [])
@@ -96,7 +100,11 @@ class RecordPromises(LedgerBench):
 
     @pytest.mark.parametrize("state", [State.RUNNING, State.INTERRUPTED, State.MOVING, State.MOVED])
     def test_a_cancel_leaves_a_mark(self, ledger: Ledger, state: State) -> None:
-        """`cancel` returns the job's state, and changes only the cancel reason; a second reason replaces the first."""
+        """
+        `cancel` returns the job's state, and changes only the cancel reason.
+
+        A second reason replaces the first.
+        """
         before, _ = in_state(ledger, state)
         assert ledger.cancel(JOB, "first") is state
         assert ledger.cancel(JOB, "wrong month") is state
@@ -112,7 +120,11 @@ class RecordPromises(LedgerBench):
         assert timeless(seen(ledger)) == timeless(before)
 
     def test_cancel_marks_are_read_for_the_jobs_that_are_named(self, ledger: Ledger) -> None:
-        """`cancel_marks` returns the reasons by uid, in any state; it leaves out jobs without a mark, and unknown jobs."""
+        """
+        `cancel_marks` returns the reasons by uid, for jobs in any state.
+
+        It leaves out jobs without a mark, and unknown jobs.
+        """
         rows = {key: claimed(ledger, replace(JOB, key=key)) for key in ("a", "b", "c", "d")}
         for key in ("a", "b", "d"):
             ledger.cancel(rows[key].id, f"wrong month {key}")
@@ -132,7 +144,7 @@ class RecordPromises(LedgerBench):
 
     @pytest.mark.parametrize("state", State)
     def test_a_checkpoint_is_cleared_when_nobody_runs_the_job(self, ledger: Ledger, state: State) -> None:
-        """`replay --from-start` clears the checkpoint; a job with an owner keeps it."""
+        """`replay --from-start` clears the checkpoint, but not if the job has an owner."""
         in_state(ledger, state, checkpoint=b"17")
         assert seen(ledger).checkpoint == b"17"
         ledger.clear_checkpoint(JOB)
@@ -140,7 +152,7 @@ class RecordPromises(LedgerBench):
         assert seen(ledger).checkpoint == kept
 
     def test_progress_is_kept_for_people(self, ledger: Ledger) -> None:
-        """The ledger keeps the last progress of the current run; progress of a run that was taken over is ignored."""
+        """The ledger keeps the last progress of the current run, and ignores progress of a run that was taken over."""
         row = claimed(ledger)
         assert ledger.last_progress(JOB) is None
         ledger.progress(row.token, Progress(1, 100, "page", 12.5))
@@ -198,7 +210,11 @@ class RecordPromises(LedgerBench):
     def test_a_late_job_that_a_later_round_replaces_is_not_listed_as_late(
         self, ledger: Ledger, clock: FakeClock
     ) -> None:
-        """A job whose message was lost is late until it is sent again; `jobs` still lists its row."""
+        """
+        A job whose message was lost is late until the job is sent again.
+
+        After that, `jobs` still lists the row of the late job.
+        """
         replaced, waiting = (in_state(ledger, State.MOVED, id=replace(JOB, key=key))[0].id for key in ("m-1", "m-2"))
         in_state(ledger, State.DONE, id=replace(JOB, queue="refunds", key="m-2", round=1))
         self.let_pass(clock, self.times.lease + AGAIN.delay)
@@ -259,7 +275,11 @@ class RecordPromises(LedgerBench):
     def test_a_row_is_kept_for_its_time(
         self, ledger: Ledger, clock: FakeClock, state: State, *, known: bool | None
     ) -> None:
-        """`moved` is kept until 14 days after the retry is due, `dead` 30 days, `done` 14 days (24 h if confirmed)."""
+        """
+        The ledger keeps a `moved` row until 14 days after the retry is due.
+
+        The ledger keeps a `dead` row for 30 days, and a `done` row for 14 days (24 h if confirmed).
+        """
         if self.own_clock:
             pytest.skip("reads a clock of its own")
         _, token = in_state(ledger, state)
@@ -307,7 +327,7 @@ class RecordPromises(LedgerBench):
         assert seen(ledger).settled == "confirmed"
 
     def test_a_cancel_mark_without_a_job_is_kept_for_fourteen_days(self, ledger: Ledger, clock: FakeClock) -> None:
-        """`purge` deletes the row 14 days after the last cancel, but not if a message has claimed the row."""
+        """`purge` deletes the row 14 days after the last cancel, but not if a worker process has claimed the row."""
         if self.own_clock:
             pytest.skip("reads a clock of its own")
         came = replace(JOB, key="came")
@@ -342,7 +362,7 @@ class RecordPromises(LedgerBench):
         assert ledger.read(replace(JOB, key="unknown")) is None
 
     def test_the_record_outlives_the_process(self, ledger: Ledger, tmp_path: Path, clock: FakeClock) -> None:
-        """A ledger that was closed, even twice, still has all rows when it is opened again, and its fences continue."""
+        """A ledger that was closed, even twice, and opened again still has all rows, and its fences continue."""
         if not self.durable:
             pytest.skip("is not durable")
         token = claimed(ledger).token

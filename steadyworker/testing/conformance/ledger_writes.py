@@ -55,7 +55,7 @@ class WritePromises(LedgerBench):
 
     @pytest.mark.parametrize("write", WRITES)
     def test_no_write_lands_after_another_claimed(self, ledger: Ledger, write: str) -> None:
-        """Every write of a thawed owner is refused; the row stays as its new owner left it."""
+        """Every write of a thawed owner is refused, so the row stays as the new owner left it."""
         stale = claimed(ledger)
         row = claimed(ledger, owner=OTHER, seen=stale)
         if write == "moved":
@@ -89,7 +89,11 @@ class WritePromises(LedgerBench):
         assert WRITES[write](ledger, token) is False
 
     def test_a_checkpoint_is_kept_with_the_fence_that_saved_it(self, ledger: Ledger) -> None:
-        """`checkpoint_fence` shows which run saved the checkpoint; None clears both."""
+        """
+        `checkpoint_fence` shows which run saved the checkpoint.
+
+        A checkpoint of None clears checkpoint and `checkpoint_fence`.
+        """
         token = claimed(ledger).token
         big = bytes(range(256)) * 256
         assert ledger.checkpoint(token, big)
@@ -163,7 +167,7 @@ class WritePromises(LedgerBench):
         assert 19.0 < row.due_in <= 20.0
 
     def test_a_verdict_may_clear_the_checkpoint(self, ledger: Ledger) -> None:
-        """After `Retry(fresh=True)` the next attempt starts from the beginning; the export state is cleared too."""
+        """After `Retry(fresh=True)`, the next attempt starts from the beginning, so the export state is cleared too."""
         token = claimed(ledger).token
         ledger.checkpoint(token, b"17")
         ledger.export_state(token, b"row 17")
@@ -203,7 +207,11 @@ class WritePromises(LedgerBench):
         assert row.ended_at is not None
 
     def test_a_copy_is_due_after_its_delay(self, ledger: Ledger, clock: FakeClock) -> None:
-        """`due_in` counts down by the ledger's clock, also after `moved`; from the due time on, `late_by` counts up."""
+        """
+        `due_in` counts down by the ledger's clock, also after `moved`.
+
+        From the due time on, `late_by` counts up.
+        """
         delay = self.times.lease
         token = claimed(ledger).token
         assert ledger.moving(token, replace(AGAIN, delay=delay))
