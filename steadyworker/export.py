@@ -1,5 +1,5 @@
 """
-The contract between a job and an export: two small Protocols, `Export` and `Services`.
+The contract between a job and an export; it consists of two small Protocols, `Export` and `Services`.
 
 The exports themselves are in `steadyworker.exports`, which the rest of the package never imports.
 The export runs in the job's own process (the child).
@@ -62,7 +62,7 @@ class Services(Protocol):
         """
         Store the export's state in the ledger, and return when the ledger has it durably.
 
-        The state has at most 64 KiB: a reference to external work, or a position in the output; None clears it.
+        The state has at most 64 KiB: a reference to external work, or a position in the output; None clears the state.
         """
         ...
 
@@ -70,7 +70,7 @@ class Services(Protocol):
         """
         Ask the ledger for permission to publish the export, and return when the ledger gives it.
 
-        The ledger gives it if this run still owns the job, and the job is not cancelled.
+        The ledger gives permission if this run still owns the job, and the job is not cancelled.
 
         Raises:
             Interrupt: Its reason is "fenced" if another run owns the job now, or "cancelled" if the job is cancelled.
@@ -82,12 +82,12 @@ class Services(Protocol):
         ...
 
     def ended(self, uids: Sequence[str]) -> frozenset[str]:
-        """Return the uids, out of the given ones, of jobs that are done or dead in the ledger."""
+        """Return those of the given uids whose jobs are done or dead in the ledger."""
         ...
 
     def call(self, service: str, request: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         """
-        Call a service of the worker process; yield its events, up to and including the one with `"end": True`.
+        Call a service of the worker process, and yield the service's events; the last event has `"end": True`.
 
         If the caller closes the iterator early, the call is cancelled.
         """
@@ -101,9 +101,9 @@ class Export(Protocol[ManifestT_co]):
         self, services: Services, to: Path, *, format: Any, totals: Mapping[str, str], by: Sequence[str]
     ) -> ManifestT_co:
         """
-        Make the file, whole or not at all, and return its manifest.
+        Make the file, whole or not at all, and return the file's manifest.
 
-        If this job has made the file before, return that file's manifest.
+        If this job has made the file before, return the manifest of that file.
         `Job.export` passes `if_exists` only if its caller does: an export without this parameter replaces no file.
         """
         ...

@@ -39,11 +39,11 @@ CLOSE_BEFORE_END = 1.5
 """
 The times of interrupt, kill and close, in seconds before the budget's end.
 
-At the last of them the worker process stops waiting, and closes its connections and the ledger.
+At the time of the close, the worker process stops waiting, and closes its connections and the ledger.
 """
 
 EXIT_TAKES = 2
-"""The seconds from the end of the stop budget to the end of the process; with the default budget, 30 s as in Kubernetes."""
+"""The seconds from the end of the stop budget to the end of the process; with the default budget, a whole stop takes 30 s, as in Kubernetes."""
 
 
 class Stage(IntEnum):
@@ -73,7 +73,7 @@ def advance(now: Stage, to: Stage) -> Stage:
 @dataclass(frozen=True, slots=True)
 class Budget:
     """
-    The time for a whole stop, by the monotonic clock, and the stages within this time.
+    The time for a whole stop, by the monotonic clock, and the times of its stages.
 
     The budget begins with the first stop signal.
     """
