@@ -1,5 +1,5 @@
 """
-The runner: it handles the deliveries of one Worker in one worker process.
+The runner, which handles the deliveries of one Worker in one worker process.
 
 | file | subject |
 |---|---|
@@ -14,12 +14,12 @@ The runner: it handles the deliveries of one Worker in one worker process.
 | `orphans.py` | finds the jobs whose message is lost, and runs them from the ledger's copy |
 | `requests.py` | the requests of a running job: to save a checkpoint or an export's state, to commit, to call a service |
 | `planning.py` | makes the plan of a settlement from an outcome, by the decision of `steadyworker.retry.decide` |
-| `waits.py` | draws the wait before a job's next attempt, also by a user's own function |
+| `waits.py` | draws the wait before a job's next attempt; a user's own function can draw this wait |
 | `settlement_plan.py` | the record of a message, and the plan of its settlement, as values |
 | `settler.py` | carries a plan out; the only caller of `adapter.publish` and `adapter.settle` |
 | `slot_health.py` | the slots that cannot begin a run, with the reasons |
 | `consumer_audit.py` | compares the queue's consumers with the owners in the ledger |
 | `report.py` | the fields of a run in events and logs |
 | `letters.py` | reads dead letters, and folds the copies of one job's letter into one |
-| `dead_jobs.py` | the rows of dead jobs, and the messages that the ledger has kept of them |
+| `dead_jobs.py` | the rows of dead jobs, and the messages of these jobs that the ledger has kept |
 """

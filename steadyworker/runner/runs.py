@@ -8,7 +8,7 @@ The back half of the runner: the life of a run, from its claim to its settlement
                       └──────────────────┴──────────┴── the ledger refuses a write: the run is dropped,
                                                         and its delivery goes through the decision table again
 
-While the ledger is away or the run is not trusted, a request of the job waits.
+While the ledger does not respond, or the run is not trusted, the requests of the job wait.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ _BACK_OFF = wait_random_exponential(multiplier=0.5, max=30)
 """The waits between attempts to publish: full jitter, at most 30 s."""
 
 _PARKED_FOR = 600.0
-"""Seconds between two tries to publish a message that the broker refuses: an operator can raise the broker's limit."""
+"""Seconds between two tries to publish a message that the broker refuses; meanwhile, an operator can raise the broker's limit."""
 
 MOST_PARKED = 16
-"""The largest number of parked deliveries that do not count in the prefetch: each keeps its body in memory."""
+"""The largest number of parked deliveries by which the prefetch grows; the number is limited because each delivery keeps its body in memory."""
 
 _LIMITS = ("time-limit", "stalled")
 """
 The reasons of failures that a wait for the ledger can cause.
 
-If a run fails for one of these reasons while a request of its job waits, it ends as interrupted, and no attempt is counted.
+If a run fails for one of these reasons while a request of its job waits, the run ends as interrupted, and no attempt is counted.
 """
 
 
 _SAME_LOSS = 60.0
-"""Seconds without another job that shows that the ledger has gone back in time, after which such a job is a new error."""
+"""If no job has shown for this many seconds that the ledger has gone back in time, the next such job is a new error."""
 
 
 class Runs:
@@ -88,7 +88,7 @@ class Runs:
         """
         The targets to which a plan could not publish, each with the cause.
 
-        A parked plan, whose message the broker never accepts, counts only if there are too many of them.
+        Parked plans count only if the runner has too many of them (`MOST_PARKED`).
         """
         state = self._state
         plans = {plan: str(error) for plan, error in state.failing.items()}
@@ -101,7 +101,7 @@ class Runs:
         self, row: Row, envelope: Envelope, slot: Slot, began: float, *, lost: bool, before: Row | None, because: str
     ) -> None:
         """
-        Begin the run that was claimed; the run is detached if its delivery is not valid.
+        Begin the run of a claimed job; the run is detached if its delivery is not valid.
 
         A cancelled job, or a job whose body is too large, ends before its handler starts.
         `because` is the reason why the message came again, for the log.
@@ -128,7 +128,7 @@ class Runs:
 
     def finish(self, row: Row, envelope: Envelope, began: float) -> None:
         """
-        Finish a settlement that its former owner left in the state `moving`; no handler runs.
+        Finish the settlement of a job that its former owner left in the state `moving`; no handler runs.
 
         `began` is the boot time at which this process asked for the new fence.
         """
@@ -157,7 +157,7 @@ class Runs:
     def slot_ended(self, fence: int, outcome: Outcome) -> None:
         """Receive the outcome of a run whose slot is free again."""
         run = self._state.by_fence.get(fence)
-        if run is None or run.slot is None:  # a slot whose thread failed can report this twice
+        if run is None or run.slot is None:  # a slot whose thread failed can report the end twice
             return
         run.slot = None
         if run.waiting and isinstance(outcome, Failed) and outcome.reason in _LIMITS:
@@ -233,7 +233,7 @@ class Runs:
                 self._over(plan, run)
 
     def _publish_later(self, plan: SettlementPlan, run: Run | None, error: PublishFailed) -> None:
-        """Publish again after a while; the plan keeps its lease and its delivery, and the process is not ready meanwhile."""
+        """Publish again after a while; meanwhile, the plan keeps its lease and its delivery, and the process is not ready."""
         plan.failures += 1
         self._state.failing[plan] = error
         self._timers.after(draw(_BACK_OFF, min(plan.failures, 10)), lambda: self.retry(plan, run))
@@ -246,9 +246,9 @@ class Runs:
         |---|---|
         | a retry | publish a dead letter instead |
         | a dead letter, and the queue moves rejected messages | reject the original, so that the broker moves it |
-        | a dead letter, and the queue does not | keep the delivery (*parked*), and try again every ten minutes |
+        | a dead letter, and the queue does not move rejected messages | keep the delivery (*parked*), and try again every ten minutes |
 
-        A parked plan keeps its lease, but stops no other job, because the prefetch grows by its delivery.
+        A parked plan keeps its lease, but stops no other job, because the prefetch grows by one for the plan's delivery.
         """
         lost = run is not None and run.delivery is None and run.envelope.from_ledger
         rejects = self._deps.adapter.capabilities.rejects and not lost
@@ -273,7 +273,7 @@ class Runs:
             self.retry(run.plan, run)
 
     def _let_go(self, run: Run, plan: SettlementPlan) -> None:
-        """Forget a run whose message may still be in the work queue; if the message comes again, its settlement is finished."""
+        """Forget a run whose message may still be in the work queue; if the message comes again, the next owner finishes its settlement."""
         self._state.by_fence.pop(run.token.fence, None)
         if run.delivery is not None and run.delivery is not plan.settled_with:
             self._state.reconsider(run.delivery)
@@ -298,7 +298,7 @@ class Runs:
         self._state.parked.pop(plan, None)
 
     def _record_settled(self, plan: SettlementPlan) -> None:
-        """Record whether the broker confirmed the settlement; if it did, the ledger can delete the row earlier."""
+        """Record whether the broker confirmed the settlement; after a confirm, the ledger can delete the row earlier."""
         if plan.settled is None or plan.token is None or isinstance(plan.record, RecordInterrupted):
             return
         if self._state.ledger_away:  # each call can take up to 10 s, and this thread serves every job
@@ -323,7 +323,7 @@ class Runs:
     # --- what happens to a run -------------------------------------------------------------------------------------
 
     def detached(self, delivery: Delivery, signal: Lost) -> None:
-        """Lose this delivery, because the broker no longer accepts its settlement; its run goes on without it."""
+        """Forget a delivery that the broker no longer lets this process settle; the delivery's run goes on without a delivery."""
         detached = [run for run in self._state.by_fence.values() if run.delivery is delivery]
         self._state.lose(delivery)
         for run in detached:
@@ -337,7 +337,7 @@ class Runs:
     def drop(self, run: Run, write: str) -> None:
         """End a run whose write the ledger refused; its delivery goes through the decision table again."""
         delivery, run.incoming = run.delivery, Incoming()
-        if run.slot is not None:  # first, because the ledger can need long to show why
+        if run.slot is not None:  # kill first, because the ledger can need long to show why it refused
             run.dropped = True
             run.slot.kill(run.token.fence, Interrupted())
             waiting, run.waiting = run.waiting, []
@@ -356,9 +356,10 @@ class Runs:
 
     def explain_refusals(self) -> str:
         """
-        Read why the ledger refused writes, and return what it has lost; while the ledger is away, its refusals wait.
+        Find out why the ledger refused writes, and return what the ledger has lost.
 
-        If the ledger refused a write because it has gone back in time, this is an error, and no take-over.
+        While the ledger does not respond, the refused writes wait for this.
+        If the ledger refused a write because it has gone back in time, the runner logs an error, and reports no take-over.
         """
         lost = ""
         while self._refused and not self._state.ledger_away:
@@ -366,7 +367,7 @@ class Runs:
             try:
                 lost = report.lost_history(run, self._deps.ledger.read(run.token.id), write, held=held)
             except LedgerUnavailable as error:
-                self.ledger_lost(str(error))  # so that no delivery is decided before
+                self.ledger_lost(str(error))  # so that the runner decides on no delivery before
                 return ""
             del self._refused[0]
             if lost:
@@ -376,9 +377,10 @@ class Runs:
 
     def history_lost(self, token: Token, lost: str) -> None:
         """
-        Log that the ledger has gone back in time, and distrust its rows: once for all jobs that show it at about the same time.
+        Log that the ledger has gone back in time, and mark the ledger's rows as not reliable.
 
-        Another process can have done the job of an older row since then.
+        If several jobs show this at about the same time, do so once.
+        The rows are not reliable, because another process can have done the job of an older row since then.
         """
         now = self._deps.clock.monotonic()
         if now >= self._quiet_until:
