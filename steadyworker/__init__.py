@@ -42,7 +42,7 @@ The glossary:
 | quiet | The stage in which a worker process takes no new message, but keeps its connection and its runs. It can return to the stage `running`. |
 | draining | The first stage of a stop. The worker process takes no new message, but the runs may finish. |
 | orphan | A claimed job whose message does not come again. A worker process runs it from the message that the ledger keeps. |
-| taken over | A job is taken over when another worker process runs it from its last checkpoint, because the old owner is dead, or lease and margin are over. |
+| taken over | A job is taken over when another worker process runs it from its last checkpoint. The reason is that the old owner is dead, or that lease and margin are over. |
 """
 
 from __future__ import annotations

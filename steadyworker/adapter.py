@@ -268,7 +268,7 @@ class DeadLetters(Protocol):
 
     def __iter__(self) -> Iterator[Delivery]:
         """
-        Yield each dead letter once, and hold it until it is dropped or the context ends.
+        Yield each dead letter once, and hold the letter until the caller drops it, or the context ends.
 
         Raises LettersHeld if another reader holds some of the letters, so that no reader mistakes a part for all.
         """
@@ -337,7 +337,7 @@ class Adapter(Protocol):
 
     def settle(self, delivery: Delivery, how: Settle) -> Settled:
         """
-        Acknowledge, release or reject one delivery, and return whether the broker confirmed this, or the adapter only sent it.
+        Acknowledge, release or reject one delivery, and return whether the broker confirmed the settlement, or the adapter only sent it.
 
         An adapter rejects a delivery that is `unshown`, even if `how` is to acknowledge it.
         Thread-safe, and idempotent within the delivery's epoch.
@@ -425,7 +425,7 @@ class Renamable(Protocol):
 
 
 def check_size(what: str, size: int, limit: int) -> None:
-    """Raise ValueError if `size`, in bytes, is over the broker's limit; the error's text begins with `what`."""
+    """Raise ValueError if `size`, in bytes, is over the broker's limit; `what` names the checked thing in the error's text."""
     if size > limit:
         raise ValueError(
             f"Expected {what} of at most {limit} bytes, got {size}: send a reference to the data, not the data."

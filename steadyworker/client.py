@@ -1,5 +1,5 @@
 """
-The sender's API: send a job, read its state, cancel it.
+The sender's API: send a job, read the job's state, and cancel the job.
 
 A key names one piece of work.
 A worker process acknowledges a second message with the same key without a run, so sending twice is harmless.
@@ -115,7 +115,7 @@ class Client:
             to: A Worker class or the name of a queue; for a Worker class the payload's type is checked here.
             payload: The job's payload.
                 If `to` is a queue's name, or the payload type is `bytes`, `send` sends bytes unchanged.
-            key: The name of this piece of work; `send` generates one if it is not given.
+            key: The name of this piece of work; without a key, `send` generates a key.
                 If the key is not a plain name, `send` uses and returns `h-` and the key's SHA-256 instead.
             delay: The least time until the job may start: seconds, a timedelta, or a text such as "1h".
             headers: Your own headers for the handler; names that begin with `sw-` are reserved for SteadyWorker.

@@ -51,7 +51,7 @@ class SystemClock:
 @dataclass(frozen=True, slots=True)
 class Times:
     """
-    The durations of the ledger's rules, in seconds; they are set when the worker process starts, and no option of `run` changes them.
+    The durations of the ledger's rules, in seconds; the worker process sets them at its start, and no option of `run` changes them.
 
     Attributes:
         lease: The duration of a claim.

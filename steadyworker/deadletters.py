@@ -53,7 +53,7 @@ from steadyworker.system.spool import Spool
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A dead letter (without its body) that went back to its work queue, with the key and the round that its job now has."""
+    """A dead letter (without its body) that went back to the work queue, with the key and the round that the job now has."""
 
     letter: DeadLetter
     key: str
@@ -187,7 +187,7 @@ class DeadLetterQueue:
           After a crash between publish and removal, the second replay makes a second job.
 
         Raises:
-            SteadyWorkerError: A key has no dead letter or an unshown one, or a body is not complete; nothing was replayed.
+            SteadyWorkerError: A key has no dead letter, a letter is unshown, or a body is not complete; nothing was replayed.
             PublishFailed: The broker did not confirm the message; this letter and the letters after it stay.
         """
         replayed: list[Replayed] = []
@@ -202,7 +202,7 @@ class DeadLetterQueue:
             none: list[Delivery] = []
             for letter, deliveries in chain(here, ((letter, none) for letter in self._chosen_kept(keys, gone=gone))):
                 message, result = self._again(letter)
-                rises = result.round > letter.round  # else a run may still use row and checkpoint
+                rises = result.round > letter.round  # otherwise a run may still use row and checkpoint
                 if from_start and rises:
                     self._jobs.clear_checkpoint(letter)
                 begun = rises and self._jobs.begin_round(letter, message, self._clock.wall())
@@ -226,10 +226,10 @@ class DeadLetterQueue:
         Remove dead letters (all, or only these keys) for good, and delete the ledger's records and copies of their jobs.
 
         With `gone`, or if `keys` name them, this includes jobs whose letter is gone.
-        `drop` calls `each` with every letter, without its body, after its removal; afterwards the key is free again.
+        `drop` calls `each` with every letter, without its body, after the removal of the letter; the key is then free again.
 
         Raises:
-            SteadyWorkerError: A key has no dead letter, or an unshown one; nothing was dropped.
+            SteadyWorkerError: A key has no dead letter, or its letter is unshown; nothing was dropped.
             Unsettled: The result of a removal is unknown; this letter can still be here, and the letters after it are still here.
         """
         with self._opened(keys, None) as (held, found):

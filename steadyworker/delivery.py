@@ -68,7 +68,7 @@ class OutgoingMessage:
     """
     A message to publish: to the work queue, to the work queue after `delay` seconds, or to the dead-letter queue.
 
-    `message_id` becomes the broker's stable id of the message, if the broker lets a sender set one.
+    `message_id` becomes the broker's stable id of the message, if the broker lets a sender set this id.
     `first` marks a sender's new message; the size limits apply only to new messages.
     The adapter never refuses a copy of a message that the broker accepted before.
     """
@@ -86,8 +86,8 @@ class Settle(Enum):
     The ways to settle a delivery: acknowledge it, release it to the queue, or reject it.
 
     `REJECT` keeps the message unchanged.
-    For an ordinary delivery, the broker moves it to the Worker's dead-letter queue (`Capabilities.rejects`).
-    For a delivery that is `unshown`, the broker moves it to its own dead letters.
+    For an ordinary delivery, the broker moves the message to the Worker's dead-letter queue (`Capabilities.rejects`).
+    For a delivery that is `unshown`, the broker moves the message to the broker's own dead letters.
     If the broker cannot move the message, the adapter keeps the message from all consumers, while the prefetch is above 0 and the epoch lasts.
     """
 
@@ -97,7 +97,7 @@ class Settle(Enum):
 
 
 class Settled(Enum):
-    """The certainty of a settlement: the broker confirmed it (`CONFIRMED`), or it was only sent (`SENT`)."""
+    """The certainty of a settlement: the broker confirmed the settlement (`CONFIRMED`), or the adapter only sent it (`SENT`)."""
 
     SENT = "sent"
     CONFIRMED = "confirmed"

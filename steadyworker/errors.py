@@ -262,11 +262,11 @@ class PublishFailed(SteadyWorkerError):
 
 
 class NotPublished(PublishFailed):
-    """A message that is certainly not in the queue: it was not sent, or no queue accepted it."""
+    """A message that is certainly not in the queue: the adapter did not send it, or no queue accepted it."""
 
 
 class MessageRefused(NotPublished):
-    """A message that the broker never accepts, however often it is published, because it is above one of the broker's limits."""
+    """A message that the broker never accepts, even if the adapter publishes it again, because the message is above one of the broker's limits."""
 
 
 class TargetMissing(NotPublished):

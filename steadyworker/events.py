@@ -33,8 +33,8 @@ delivery-timeout: The broker withdrew the message, because its job ran longer th
 consumer-cancelled: The broker ended this process's consumer, for example because the queue's leader moved.
 delivery-lost: This process lost this delivery alone; the log line `delivery_lost` has the cause.
 worker-killed: The worker process that ran the job is dead.
-worker-lost: The worker process that ran the job has not renewed its lease: it is dead, frozen or cut off.
-released: A worker process gave the message back: it stopped, or had no slot for it.
+worker-lost: The worker process that ran the job has not renewed its lease: the process is dead, frozen or cut off.
+released: A worker process gave the message back, because the process stopped, or had no free slot.
 requeued-by-operator: An operator has sent a dead letter to the work queue again.
 message-lost: No message of the job came; the run uses the message that the ledger keeps.
 """
@@ -135,7 +135,7 @@ class MessageLost(Event, frozen=True, kw_only=True):
 
     `unseen_for` are the seconds since a message had to come, and `state` is the state in which the job waited for it.
     `owner` is the worker process that had the job last, and `worker` is its host.
-    `fate` is what becomes of the job: it `runs`, its settlement is `finished`, it is `dead`, or it is `left` for an operator.
+    `fate` is what happens to the job: the job `runs`, its settlement is `finished`, the job is `dead`, or the job is `left` for an operator.
     """
 
     unseen_for: float

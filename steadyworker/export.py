@@ -19,7 +19,7 @@ ManifestT_co = TypeVar("ManifestT_co", covariant=True, default=Any)
 
 
 class Services(Protocol):
-    """The calls from an export to its job; each of them raises Interrupt if the run must end."""
+    """The calls from an export to its job; each call raises Interrupt if the run must end."""
 
     @property
     def uid(self) -> str:
@@ -55,7 +55,7 @@ class Services(Protocol):
         ...
 
     def export_state(self) -> bytes | None:
-        """Return the bytes that this job stored last with `save_export_state`, in this run or an earlier one, or None."""
+        """Return the bytes that this job stored last with `save_export_state`, in this run or an earlier run, or None."""
         ...
 
     def save_export_state(self, value: bytes | None) -> None:
@@ -95,7 +95,7 @@ class Services(Protocol):
 
 
 class Export(Protocol[ManifestT_co]):
-    """An export into one file: `SparkExport`, `RowExport`, or a user's own class, which can have a manifest of its own type."""
+    """An export into one file: `SparkExport`, `RowExport`, or a user's own class; such a class can have its own type of manifest."""
 
     def write(
         self, services: Services, to: Path, *, format: Any, totals: Mapping[str, str], by: Sequence[str]

@@ -123,7 +123,7 @@ class Job(Generic[P, C]):
 
     @property
     def time_left(self) -> float | None:
-        """Seconds until the time limit, or None without one."""
+        """Seconds until the time limit, or None without a time limit."""
         return None if self._deadline is None else max(0.0, self._deadline - self._clock.monotonic())
 
     @property

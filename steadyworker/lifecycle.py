@@ -43,7 +43,7 @@ At the time of the close, the worker process stops waiting, and closes its conne
 """
 
 EXIT_TAKES = 2
-"""The seconds from the end of the stop budget to the end of the process; with the default budget, a whole stop takes 30 s, as in Kubernetes."""
+"""The seconds from the end of the stop budget to the end of the process; a stop with the default budget takes 30 s, as in Kubernetes."""
 
 
 class Stage(IntEnum):
@@ -66,7 +66,7 @@ _LEGAL: dict[Stage, frozenset[Stage]] = {
 
 
 def advance(now: Stage, to: Stage) -> Stage:
-    """Return the stage after a request for `to`: `to` if the change is legal, else `now`."""
+    """Return the stage after a request for `to`: `to` if the change is legal, otherwise `now`."""
     return to if to in _LEGAL[now] else now
 
 

@@ -101,7 +101,7 @@ class CallService(_RequestBase):
     """
     The request to a service (`slots.base.JobService`) with this name; the service checks `data`.
 
-    The service replies with a stream: each reply is one event, and the last one has `end`.
+    The service replies with a stream: each reply is one event, and the last event has `end`.
     """
 
     service: str
@@ -141,7 +141,7 @@ class Answer:
 
 class Link:
     """
-    The link of one run, thread-safe; each run gets a new one.
+    The link of one run, thread-safe; each run gets a new link.
 
     Attributes:
         raised: The reason of the first Interrupt that was raised in this run, or None.

@@ -60,7 +60,7 @@ def is_loopback(host: str) -> bool:
 
 def normal_key(key: str) -> str:
     """
-    Return the key as the ledger stores it: unchanged if it is plain, else `h-` and its SHA-256.
+    Return the key as the ledger stores it: a plain key unchanged, any other key as `h-` and the key's SHA-256.
 
     A plain key has at most 200 characters: ASCII letters, digits and `._:-`; the first character is a letter or digit.
     """
@@ -74,7 +74,8 @@ def file_name(key: str, round_: int = 0) -> str:
     Return the key in a form that is safe as a file name.
 
     A key stays unchanged if it has at most 100 characters: ASCII letters, digits and `._-`; the first character is a letter or digit.
-    For any other key, the name is the key's first 60 characters, with `_` for unsafe characters, then `-` and 12 digits of the key's SHA-256.
+    For any other key, the name begins with the key's first 60 characters, with `_` for unsafe characters.
+    Then `-` and 12 digits of the key's SHA-256 follow.
     A key that ends like a round, such as `x.r1`, also gets such a name, so that no two jobs have the same name.
     For a round above 0, the name ends with the round: `.r1` after the first replay.
     """

@@ -168,7 +168,7 @@ def decide(outcome: Outcome, counters: Counters, policy: RetryPolicy, delay: flo
     | `Snoozed` | `Later`, after the handler's delay |
     | `Rejected` | `ToDeadLetter`, with its reason |
     | `Interrupted` | `Release` |
-    | `Failed` | `Later`, after the handler's delay if it gave one, else after `delay` |
+    | `Failed` | `Later`, after the handler's delay; if the handler gave no delay, after `delay` |
     | `Failed`, at `max_attempts` | `ToDeadLetter` ("exhausted") |
     | `Crashed` | `Later`, after `delay` |
     | `Crashed`, at `max_crashes` | `ToDeadLetter` ("crash-loop") |

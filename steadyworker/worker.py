@@ -1,5 +1,5 @@
 """
-The class that users subclass, and the function that imports it by its name.
+The class that users subclass, and the function that imports a subclass by its name.
 
 `Worker` has attributes that describe the job, and three methods.
 `spec.py` reads and checks the attributes.

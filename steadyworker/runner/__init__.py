@@ -4,11 +4,11 @@ The runner, which handles the deliveries of one Worker in one worker process.
 | file | subject |
 |---|---|
 | `runner.py` | the loop: handles one event at a time, and then updates the values that depend on all events, such as the prefetch |
-| `state.py` | the runner's dependencies, the events of its inbox, and the runs and deliveries that it holds |
+| `state.py` | the runner's dependencies, the events of the runner's inbox, and the runs and deliveries that the runner holds |
 | `causes.py` | the reasons why the runner accepts no message |
 | `envelope.py` | reads the job, the hop and the counters from a delivery's headers |
 | `deliveries.py` | decides from the job's row on the action for a delivery, and carries it out |
-| `unkeyed.py` | gives a key to each message without one |
+| `unkeyed.py` | gives a key to each message without a key |
 | `redeliveries.py` | finds why the broker delivers a message again, for the log |
 | `runs.py` | the life of a run, from its claim to its settlement |
 | `orphans.py` | finds the jobs whose message is lost, and runs them from the ledger's copy |
@@ -20,6 +20,6 @@ The runner, which handles the deliveries of one Worker in one worker process.
 | `slot_health.py` | the slots that cannot begin a run, with the reasons |
 | `consumer_audit.py` | compares the queue's consumers with the owners in the ledger |
 | `report.py` | the fields of a run in events and logs |
-| `letters.py` | reads dead letters, and folds the copies of one job's letter into one |
+| `letters.py` | reads dead letters, and folds the copies of a job's letter into one letter |
 | `dead_jobs.py` | the rows of dead jobs, and the messages of these jobs that the ledger has kept |
 """

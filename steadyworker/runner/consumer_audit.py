@@ -26,14 +26,14 @@ But nothing shows that there is a foreign consumer, so no job ends early: the wo
 If all hosts share the ledger, the audit waits for a number, as it waits for a broker that does not respond.
 
 If a worker process has just died or frozen, the broker counts its consumer until the consumer has missed its heartbeats.
-So the audit ignores a surplus until it has lasted for that time and one minute more.
+So the audit ignores a surplus until the surplus has lasted for that time and one minute more.
 
 A worker process that becomes not ready stops consuming the queue, and the ledger records this.
 All worker processes see the same surplus at about the same time, so all of them stop consuming.
 If the audit still counted these worker processes, the foreign consumer would pass for one of them, and all would consume again.
 For the same reason, a worker process registers as quiet if it is quiet, drains, or has no slot whose `setup` succeeded.
 
-Some brokers count a worker process until it has settled its last delivery (`Capabilities.counts_holders`).
+Some brokers count a worker process until the process has settled its last delivery (`Capabilities.counts_holders`).
 So a process that holds a delivery counts itself, and registers as quiet only when it holds none.
 
 Some brokers can count one worker process as several consumers (`Capabilities.most_consumers`).
@@ -161,7 +161,7 @@ class ConsumerAudit:
         if self._result.after_jobs:
             self._conclude(AuditResult())  # the broker counts again; a surplus is tolerated as after the start
         elif self._result.cause is not None:
-            # This process does not consume now, so it is neither a consumer nor a counted owner, unless it holds a delivery.
+            # This process does not consume now, so it is neither a consumer nor a counted owner, unless this process holds a delivery.
             # If this process has just settled its last delivery, the broker may or may not count this process: the next check decides.
             if len(held) == 1:
                 known = peers + most * sum(held)

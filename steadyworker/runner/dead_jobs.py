@@ -43,7 +43,7 @@ class DeadJobs:
         return JobId(self._namespace, self._queue, letter.key, letter.round)
 
     def row(self, letter: DeadLetter) -> Row | None:
-        """Return the row of the letter's job, or None if the ledger has none."""
+        """Return the row of the letter's job, or None if the ledger has no such row."""
         return self._ledger.read(self.id(letter))
 
     def dead(self, keys: Sequence[str] | None) -> list[JobId]:
@@ -123,7 +123,7 @@ class DeadJobs:
             self._ledger.forget(row.id)
 
     def forget(self, letter: DeadLetter) -> None:
-        """Delete the rows of a dropped job: the letter's round, and the dead rounds before it, because they can have a message, too."""
+        """Delete the rows of a dropped job: the letter's round, and the dead rounds before, because their messages can exist, too."""
         row = self.row(letter)
         if letter.is_conflict or row is None or not self.is_dead(row, letter):  # the row can be another job's
             return

@@ -1,4 +1,4 @@
-"""A dead letter as a person sees it: one for each job, with all the facts that the job's letters carry."""
+"""A dead letter as a person sees it: one `DeadLetter` for each job, with all the facts that the job's letters carry."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class DeadLetter:
             If False, the broker did so, and only `body` and `headers` are certain.
         size: The body's length in bytes, even if `body` itself is left out.
         unshown: The reason why the content did not arrive, although the broker has it; such a letter is neither replayed nor dropped.
-        copies: The number of letters of this job in the queue; 0 if its letter is gone, and the ledger has kept its message.
+        copies: The number of letters of this job in the queue; 0 if the letter is gone, and the ledger has kept the job's message.
         first_failed_at, sent_at: Wall-clock times, for people.
     """
 

@@ -1,5 +1,5 @@
 """
-The jobs whose message is lost: this runner finds them in the ledger, and runs them with the message that the ledger keeps.
+The jobs whose message is lost: the runner finds these jobs in the ledger, and runs each job with the message that the ledger keeps.
 
 An *orphan* is an unfinished job of which no message has come, although a message was due (`Ledger.orphans`).
 The decision table treats an orphan like a message, so an orphan starts no job that its message would not start.
@@ -11,12 +11,12 @@ A message can be late without being lost: no worker process consumed, the queue 
 So a runner acts on an orphan only if all of these conditions hold:
 
 1. For `orphan_after` seconds, the runner could consume, the broker was reachable, and the ledger granted each renewal of the runner's leases.
-   So after an outage or a suspend, each living owner renews its leases before a runner takes its jobs over.
+   So after an outage or a suspend, each living owner renews its leases before another runner takes the owner's jobs over.
 2. The runner has asked for a message for a while, and received none, so no message waits in the queue.
 3. A slot is free, and `--max-jobs` allows one more job.
 
 In a queue that is never empty, the second condition never holds.
-After an hour, such an orphan therefore gets the next free slot: the runner lowers its prefetch by one, and waits for the slot.
+After an hour, such an orphan therefore gets the next free slot: the runner lowers the prefetch by one, and waits for the slot.
 The runner does so only if another message has come since the orphan's message was due.
 Otherwise the orphan's own message can be the next in the queue, for example if each job in the only slot needs hours.
 After each search, one orphan gets a slot in this way, so that many orphans do not starve the queue.
@@ -43,7 +43,7 @@ MESSAGE_LOST = "message-lost"
 """The value of `redelivered_because` for the run of an orphan."""
 
 _MOST = 16
-"""The largest number of orphans that one question returns."""
+"""The largest number of orphans that the ledger returns for one question."""
 
 _LEFT_EVERY = 600.0
 """Seconds between two questions for the orphans that no worker process runs by itself."""

@@ -172,7 +172,8 @@ def deferred(envelope: Envelope, uid: str, delay: float) -> OutgoingMessage:
     """
     Return a copy of the message that comes later, with the same hop.
 
-    Only the copy of a dead letter keeps a dead letter's headers: a copy with these headers and the uid counts as a letter that an operator moved.
+    Only the copy of a dead letter keeps a dead letter's headers.
+    A copy with these headers and the uid counts as a letter that an operator moved.
     """
     theirs = envelope.delivery.headers
     if not envelope.letter:

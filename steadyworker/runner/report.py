@@ -20,7 +20,7 @@ _MOST_REMEMBERED = 1000
 
 
 class Once:
-    """The memory of the last reports, so that the log has one report of a problem that comes again and again."""
+    """The memory of the last reports, so that a problem that comes again and again is reported once."""
 
     def __init__(self) -> None:
         self._seen: deque[Hashable] = deque(maxlen=_MOST_REMEMBERED)
@@ -185,7 +185,7 @@ def refused(queue: str, key: str, error: MessageRefused, fate: str) -> None:
 
 
 def often_interrupted(token: Token, times: int) -> None:
-    """Warn of a job that was interrupted many times without a checkpoint, because it might never reach its end."""
+    """Warn of a job that was interrupted many times without a checkpoint, because the job might never reach its end."""
     if times >= _MANY_INTERRUPTIONS:
         log = get_logger("steadyworker.runner")
         about = {"key": token.id.key, "queue": token.id.queue, "times": times}

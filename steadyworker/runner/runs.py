@@ -55,7 +55,8 @@ _LIMITS = ("time-limit", "stalled")
 """
 The reasons of failures that a wait for the ledger can cause.
 
-If a run fails for one of these reasons while a request of its job waits, the run ends as interrupted, and no attempt is counted.
+If a run fails for one of these reasons while a request of its job waits, the run ends as interrupted.
+No attempt is counted then.
 """
 
 
@@ -67,7 +68,7 @@ class Runs:
     """
     The runs of one Worker in this process.
 
-    1. `start` begins a run, `ended` receives its outcome, `settle` plans its settlement and carries it out.
+    1. `start` begins a run, `ended` receives the run's outcome, `settle` plans the settlement and carries the plan out.
     2. `detached` and `adopt` only change the delivery that a run will settle.
     3. `drop` ends a run whose write the ledger refused.
     4. `carry_out` carries out plans that belong to no run.
@@ -141,9 +142,9 @@ class Runs:
 
     def cancel(self, run: Run, reason: str) -> None:
         """
-        Cancel a run: the calls of its job raise Interrupt, and after the grace period the slot kills it.
+        Cancel a run: the calls of the run's job raise Interrupt, and after the grace period the slot kills the run.
 
-        A run that has ended, or that is cancelled already, stays as it is.
+        If the run has ended, or is already cancelled, do nothing.
         """
         if run.phase is not Phase.RUNNING or run.cancel_reason is not None:
             return
@@ -197,7 +198,7 @@ class Runs:
     # --- from outcome to settlement --------------------------------------------------------------------------------
 
     def settle(self, run: Run) -> None:
-        """Plan the settlement and carry it out; a run that is not trusted waits for a renewal."""
+        """Plan the settlement and carry the plan out; a run that is not trusted waits for a renewal."""
         if run.outcome is None or not self._state.trusted(run):
             return
         run.plan = plan_for(run, run.outcome, self._deps, self._waits)

@@ -1,5 +1,5 @@
 """
-The health of slots: the reasons why a slot cannot begin a run, and its pause before it starts again.
+The health of slots: the reasons why a slot cannot begin a run, and the slot's pause before the next start.
 
 A slot pauses for 1 s; after each further failure in a row, it pauses twice as long, at most 30 s.
 The pause is 1 s again after the slot was ready for a while.

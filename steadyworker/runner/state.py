@@ -1,5 +1,5 @@
 """
-The dependencies of one runner (`Deps`), and the runs and deliveries that it holds (`RunnerState`).
+The dependencies of one runner (`Deps`), and the runs and deliveries that the runner holds (`RunnerState`).
 
 Only the runner's own thread changes the state; every other thread posts an event.
 """
@@ -33,7 +33,7 @@ from steadyworker.spec import WorkerSpec
 
 
 class Quota:
-    """The number of jobs that this process may still begin (`--max-jobs`); all its runners share one quota."""
+    """The number of jobs that this process may still begin (`--max-jobs`); all runners of the process share one quota."""
 
     def __init__(self, limit: int | None = None) -> None:
         self._lock = threading.Lock()
@@ -95,14 +95,14 @@ class Deps:
     stop_on_ledger_loss: bool = False
 
     def to_keep(self, envelope: Envelope) -> KeptMessage | None:
-        """Return the message for the ledger to keep; None if the Worker keeps no messages, the message is too large, or the ledger has it already."""
+        """Return the message for the ledger to keep; None if the Worker keeps none, or the message is too large, or already in the ledger."""
         delivery, keeps = envelope.delivery, self.spec.keep_message and not envelope.from_ledger
         return kept(delivery) if keeps and delivery.size <= self.max_body else None
 
 
 class Phase(Enum):
     """
-    The phase of a run; it follows from the run's outcome, its plan, and whether it was dropped.
+    The phase of a run; the phase follows from the run's outcome, from the plan, and from whether the run was dropped.
 
     ::
 
@@ -176,7 +176,7 @@ class RunnerState:
         ready_slots: The numbers of the slots that can begin runs.
         causes: The reasons why the runner accepts no message, as events have reported them, by part.
         recheck: True if the runner must decide again on the held deliveries at the end of this turn.
-        failing: The plans that could not publish, each with its error; they try again after a while.
+        failing: The plans that could not publish, each with the error; the runner tries again after a while.
         parked: The plans with a message that the broker never accepts, each with the cause; their deliveries stop no other job.
         adopt_until: The monotonic time until which the slots of detached runs count in the prefetch.
         paused: True if the prefetch is 0 until the end of this turn, so that a released message does not return at once.
@@ -210,15 +210,15 @@ class RunnerState:
 
     @property
     def parked_deliveries(self) -> int:
-        """The number of valid deliveries that belong to parked plans; any thread may read it."""
+        """The number of valid deliveries that belong to parked plans; any thread may read this number."""
         return sum(1 for plan in tuple(self.parked) if self.is_valid(plan.delivery))
 
     def left_to_others(self, *, blocked: bool) -> AbstractSet[SettlementPlan]:
         """
         Return the plans that cannot publish, if a later delivery of their messages can finish them.
 
-        If the broker is `blocked` by an alarm, it confirms no message, so each run's plan that publishes now is among them.
-        Any thread may call this: each table is copied in one step, because the runner's thread changes it.
+        If the broker is `blocked` by an alarm, it confirms no message, so also return each run's plan that publishes now.
+        Any thread may call this: this copies each table in one step, because the runner's thread changes the tables.
         """
         failing, runs = tuple(self.failing.items()), tuple(self.by_fence.values())
         sure = {plan for plan, error in failing if plan.token is not None or isinstance(error, NotPublished)}
@@ -269,7 +269,7 @@ class RunnerState:
 
     @property
     def held(self) -> list[Delivery]:
-        """The valid deliveries that wait, in the order of their arrival; any thread may read it."""
+        """The valid deliveries that wait, in the order of their arrival; any thread may read this list."""
         records = tuple(self.valid.values())
         return [each.delivery for each in records if each.held and each.delivery is not None]
 
