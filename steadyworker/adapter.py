@@ -95,7 +95,7 @@ class Capabilities:
             For such a broker, the number is up to the queue's `concurrency`.
         forgets_consumers_within: Seconds after which the broker no longer counts a dead or frozen consumer
             (three heartbeats).
-        redelivers_within: Seconds after which the broker delivers an un-acked message again, if it does so by time alone.
+        redelivers_within: Seconds after which the broker delivers an un-acked message again, if the broker does so by time alone.
         answers_within: Seconds in which the broker delivers a message that waits in the queue, if the prefetch allows another delivery.
             If no delivery comes in this time, the time of two polls, then no message waits.
         reads_dead_letters: `dead_letters()` works.

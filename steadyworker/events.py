@@ -87,7 +87,7 @@ class DeliveryLost(Event, frozen=True, kw_only=True):
 
 
 class Adopted(Event, frozen=True, kw_only=True):
-    """The binding of a redelivery to the run of its job that is already under way."""
+    """The binding of a redelivery to its job's run, which is already under way."""
 
     redelivered_because: str = ""
 
@@ -135,7 +135,7 @@ class MessageLost(Event, frozen=True, kw_only=True):
 
     `unseen_for` are the seconds since a message had to come, and `state` is the state in which the job waited for it.
     `owner` is the worker process that had the job last, and `worker` is its host.
-    `fate` is what happens to the job: the job `runs`, its settlement is `finished`, the job is `dead`, or the job is `left` for an operator.
+    `fate` is the action on the job: the job `runs`, its settlement is `finished`, the job is `dead`, or it is `left` for an operator.
     """
 
     unseen_for: float

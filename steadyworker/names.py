@@ -47,7 +47,8 @@ QUEUE_NAME = NameRule(
     pattern=r"(?!\s)[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+(?<!\s)",
     max_bytes=255,
 )
-NAMESPACE = NameRule("namespace", pattern=r"[A-Za-z0-9\[][A-Za-z0-9._:/@+,\[\]-]*")  # a list of hosts is a namespace, too
+# A list of hosts is a namespace, too.
+NAMESPACE = NameRule("namespace", pattern=r"[A-Za-z0-9\[][A-Za-z0-9._:/@+,\[\]-]*")
 
 
 def is_loopback(host: str) -> bool:

@@ -34,7 +34,7 @@ If the audit still counted these worker processes, the foreign consumer would pa
 For the same reason, a worker process registers as quiet if it is quiet, drains, or has no slot whose `setup` succeeded.
 
 Some brokers count a worker process until the process has settled its last delivery (`Capabilities.counts_holders`).
-So a process that holds a delivery counts itself, and registers as quiet only when it holds none.
+So a process that holds a delivery counts itself, and registers as quiet only when it holds no delivery.
 
 Some brokers can count one worker process as several consumers (`Capabilities.most_consumers`).
 So the process registers the queue once for each of these consumers.
@@ -61,7 +61,7 @@ _SEEN_WITHIN = 90.0
 Seconds without a renewal after which the audit does not count an owner: the leases and margins of its jobs are then over.
 
 The broker can count the owner's consumer a little longer than the audit does.
-This raises no alarm, because the audit tolerates a surplus for longer than that.
+This raises no alarm, because the audit tolerates a surplus for a longer time.
 If the audit counted an owner that no longer consumes, a foreign consumer could stay hidden.
 """
 

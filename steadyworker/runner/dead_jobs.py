@@ -123,7 +123,7 @@ class DeadJobs:
             self._ledger.forget(row.id)
 
     def forget(self, letter: DeadLetter) -> None:
-        """Delete the rows of a dropped job: the letter's round, and the dead rounds before, because their messages can exist, too."""
+        """Delete the rows of a dropped job: the letter's round, and each dead round before it, because such a round can have a message, too."""
         row = self.row(letter)
         if letter.is_conflict or row is None or not self.is_dead(row, letter):  # the row can be another job's
             return

@@ -133,7 +133,8 @@ class Orphans:
     def _steady(self, after: float) -> bool:
         """Return whether this runner would have got each message that came within the last `after` seconds."""
         since, clock = self._steady_since, self._deps.clock
-        renewed = clock.boottime() - self._last_renewal <= self._longest_gap()  # otherwise the machine was suspended just now
+        # If the last renewal is older, the machine was suspended just now.
+        renewed = clock.boottime() - self._last_renewal <= self._longest_gap()
         return since is not None and renewed and clock.monotonic() - since > after
 
     def _nothing_waits(self) -> bool:
@@ -166,13 +167,14 @@ class Orphans:
 
     def _act_on_all(self, after: float) -> None:
         """
-        Act on the orphans for which the conditions hold; note whether `more` of them wait only for a slot.
+        Act on the orphans for which the conditions hold; note whether more orphans wait only for a slot (`more`).
 
         An orphan that only settles needs no slot, so no slot is reserved for it.
         """
         reserved, self.reserved = self.reserved, 0
         found = self._orphans(after, _MOST, stranded=False)
-        if not self._steady(after):  # the machine was suspended during the call, and the leases of other owners ended meanwhile
+        if not self._steady(after):
+            # The machine was suspended during the call, and the leases of other owners ended meanwhile.
             return
         for orphan in found:
             long, waits = self._is_passed_over(orphan), not self._nothing_waits()
@@ -205,7 +207,8 @@ class Orphans:
             self._end(orphan, f"no message of it came, and the job was sent again as round {last}")
             return True
         message = deps.ledger.message(row.id)
-        if message is None:  # the job's verdict is a dead letter: `Ledger.orphans` returns no other job without a message here
+        if message is None:
+            # The job's verdict is a dead letter: `Ledger.orphans` returns no other job without a message here.
             self._end(orphan, f"{Hindrance.NO_MESSAGE.value}, so it has no dead letter")
             return True
         envelope = envelope_of(row, message)

@@ -1,5 +1,5 @@
 """
-Makes settlement plans from outcomes and from the states of rows; `settler.py` carries them out.
+Makes settlement plans from outcomes and from the states of rows; `settler.py` carries the plans out.
 
 This module also makes the tasks for slots, and the messages that plans publish.
 """

@@ -319,7 +319,8 @@ class Runner:
                 run.renewed_at = max(run.renewed_at, event.began)
                 if renewal.cancel_reason is not None:
                     self.runs.cancel(run, renewal.cancel_reason)
-            elif run.phase in (Phase.RUNNING, Phase.ENDED) or run.stopped:  # otherwise the outcome has just been recorded
+            elif run.phase in (Phase.RUNNING, Phase.ENDED) or run.stopped:
+                # Any other run has just been recorded.
                 granted = False
                 self.runs.drop(run, "renew")
         self.orphans.renewed(event.began, granted=granted)

@@ -123,7 +123,7 @@ class Run:
     One execution of a job, from its claim to its settlement.
 
     Attributes:
-        incoming: The message that the run will settle; it has no delivery while the run is detached, because the delivery was lost.
+        incoming: The record of the message that the run will settle; while the run is detached, the record has no delivery.
         renewed_at: The boot time at which the claim, or the last granted renewal of the lease, began.
         dropped: True once the ledger has refused a write; the runner then only waits until the run's slot is free.
         stopped: True while the settlement waits for the ledger.
@@ -248,7 +248,7 @@ class RunnerState:
         return self.incoming(delivery).delivery is not None
 
     def bind(self, incoming: Incoming, delivery: Delivery) -> None:
-        """Let a redelivery replace the lost delivery of this record; the run and the plan that share the record then settle it."""
+        """Let a redelivery replace the lost delivery of this record; the run and the plan that share the record then settle the redelivery."""
         assert incoming.delivery is None, "only a lost delivery is replaced"
         if self.is_valid(delivery):
             incoming.delivery = delivery
