@@ -89,7 +89,7 @@ class Capabilities:
         optional_ids: A sender can leave the id out, so a message can arrive without any key.
         counts_consumers: The broker can count the consumers of a queue.
             If the broker refuses to count them for this client, `consumers()` still returns Uncounted.
-        counts_holders: The broker counts an adapter that holds a delivery as a consumer, even if its prefetch is 0.
+        counts_holders: The broker counts an adapter that holds a delivery as a consumer, even if the prefetch is 0.
         most_consumers: The largest number of consumers that the broker counts for one adapter.
             Some brokers count a replaced consumer until all its deliveries are settled.
             For such a broker, the number is up to the queue's `concurrency`.
@@ -106,7 +106,7 @@ class Capabilities:
             The broker moves even a message that it would no longer accept from a sender.
             If the broker cannot move a message, the message is not lost.
         max_body: The largest body in bytes that the broker accepts, or None.
-        loses_unacked: True if un-acked messages are delivered again as soon as the connection is lost.
+        loses_unacked: True if the broker delivers un-acked messages again as soon as the connection is lost.
             If False, deliveries outlive their connection: the `Connected` after an `Unreachable` has the same epoch as before.
         one_host: The broker serves one host only, so a ledger for one host is enough.
         reports_name: The broker reports a name that stays the same, and `identity()` returns this name.
@@ -387,7 +387,7 @@ class Adapter(Protocol):
         """
         Open the dead letters of this queue on a connection used only for them; works before `start`.
 
-        Raises LettersHeld, at once or during the iteration, while another reader holds them.
+        Raises LettersHeld, at once or during the iteration, while another reader holds some of the letters.
         """
         ...
 

@@ -112,7 +112,7 @@ class Client:
         Send one job, and return its key once the broker has confirmed the message.
 
         Args:
-            to: A Worker class or the name of a queue; for a Worker class the payload's type is checked here.
+            to: A Worker class or the name of a queue; for a Worker class, `send` checks the payload's type.
             payload: The job's payload.
                 If `to` is a queue's name, or the payload type is `bytes`, `send` sends bytes unchanged.
             key: The name of this piece of work; without a key, `send` generates a key.

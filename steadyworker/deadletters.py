@@ -83,7 +83,7 @@ class DeadLetterQueue:
     Attributes:
         others: The number of letters of each other work queue that the last call found, and did not change.
         unshown: The letters that the last `replay` or `drop` of all letters did not change, because their content did not arrive.
-        gone: The dead jobs of which the last call found no letter; `kept` yields them.
+        gone: The dead jobs for which the last call found no letter; `kept` yields them.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class DeadLetterQueue:
         yield from self.kept()
 
     def kept(self) -> Iterator[DeadLetter]:
-        """Yield the dead jobs of which the last call found no letter, and whose message the ledger has kept, newest first."""
+        """Yield the dead jobs in `gone` whose message the ledger has kept, newest first."""
         for id in self.gone:
             if (letter := self._jobs.kept(id)) is not None:  # it is still dead
                 yield letter

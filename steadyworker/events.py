@@ -133,7 +133,7 @@ class MessageLost(Event, frozen=True, kw_only=True):
     """
     A job whose message does not come again; the ledger's copy replaces it.
 
-    `unseen_for` are the seconds since a message had to come, and `state` is the state in which the job waited for it.
+    `unseen_for` are the seconds since the message was due, and `state` is the state in which the job waited for this message.
     `owner` is the worker process that had the job last, and `worker` is its host.
     `fate` is the action on the job: the job `runs`, its settlement is `finished`, the job is `dead`, or it is `left` for an operator.
     """

@@ -175,7 +175,7 @@ class Job(Generic[P, C]):
         Save a position that the next run of this job can start from.
 
         The position is durable when the call returns.
-        While the ledger is away, the call waits: a job goes on during an outage only until its next checkpoint.
+        While the ledger does not respond, the call waits: during an outage, a job goes on only until its next checkpoint.
 
         Raises:
             ValueError: The value is not JSON, not of the checkpoint type, or over 64 KiB: save a position, not a result.

@@ -7,7 +7,7 @@ The stages of a worker process and their legal changes, the stop signals, the st
        └──────────────────↑
 
 A worker process only enters later stages, with one exception: from `quiet` it can return to `running`.
-It can skip a stage: a second stop signal leads to `interrupting` at once.
+A worker process can skip a stage: a second stop signal leads to `interrupting` at once.
 `advance` ignores a request for an earlier stage.
 So signals, budgets and failures can request stages in any order and any number of times.
 

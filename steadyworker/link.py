@@ -76,7 +76,7 @@ class SaveCheckpoint(_RequestBase):
 
 
 class SaveExportState(_RequestBase):
-    """The request to save the state of the job's export in the ledger; None clears it."""
+    """The request to save the state of the job's export in the ledger; None clears the state."""
 
     value: bytes | None
 

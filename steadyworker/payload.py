@@ -320,7 +320,7 @@ def _unknown(value: Any, kind: msgspec.inspect.Type, path: str) -> str | None:  
 
 
 def _may_be(value: Any, kind: msgspec.inspect.Type) -> bool:
-    """Return whether this value can belong to that member of a union, judged by its tag or its kind."""
+    """Return whether this value can belong to that member of a union, judged by the value's tag or kind."""
     info = msgspec.inspect
     if isinstance(kind, info.StructType) and kind.tag_field is not None and isinstance(value, dict):
         return bool(value.get(kind.tag_field) == kind.tag)

@@ -33,7 +33,7 @@ class Worker(Generic[P, C]):
 
     The type arguments are the payload's type and, optionally, the checkpoint's type.
     Each slot makes one instance without arguments, in the process or thread of the handler, and uses this instance for all jobs of the slot.
-    A subclass without a `queue` is abstract: it can be a common base of your own Workers.
+    A subclass without a `queue` is abstract: such a class can be a common base of your own Workers.
 
     Attributes:
         queue: The queue whose messages are this Worker's jobs.

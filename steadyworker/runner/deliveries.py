@@ -1,11 +1,11 @@
 """
-The front half of the runner: from a delivery to the action on it.
+The front half of the runner: from a delivery to the runner's action.
 
 ::
 
     Delivery ── identify ──→ Envelope ── decision table ──→ claim │ adopt │ defer │ acknowledge │ finish │ dead letter
                    │                          │
-                   └── no key: `unkeyed.py`   └── ledger away, slot not warm, earlier run still in a slot: held
+                   └── no key: `unkeyed.py`   └── no ledger, slot not warm, earlier run still in a slot: held
 
 A delivery is *valid* until its epoch ends, the broker takes it back, or the runner settles it.
 A *held* delivery waits, for example for the ledger or a slot.
@@ -199,7 +199,7 @@ class Deliveries:
         self._hold(envelope.delivery, self._deps.times.defer_delay)
 
     def _seems_new(self, envelope: Envelope) -> bool:
-        """Return whether nothing indicates an earlier delivery, and a claim could begin at once."""
+        """Return whether the message seems to be new, and a claim could begin at once."""
         return (
             envelope.delivery.redelivered is Redelivered.NO
             and envelope.hop == 0
@@ -345,7 +345,7 @@ class Deliveries:
         self._deps.adapter.prefetch(0)
 
     def _give_back(self, delivery: Delivery) -> None:
-        """Release a delivery; set the prefetch to 0 first, so that the broker does not return it to this process at once."""
+        """Release a delivery; set the prefetch to 0 first, so that the broker does not return the message to this process at once."""
         self.pause()
         self._release(delivery)
 
@@ -435,7 +435,7 @@ class Deliveries:
         self._pass_on(delivery, OutgoingMessage(Target.DEAD, delivery.body, theirs | ours))
 
     def _hold(self, delivery: Delivery, ask_again_in: float | None = None) -> None:
-        """Keep a delivery for later; after a stop has begun, give it back, because this process begins no more runs."""
+        """Keep a delivery for later; after a stop has begun, give the delivery back, because this process begins no more runs."""
         if self._state.stage >= Stage.DRAINING:
             self._give_back(delivery)
             return

@@ -38,7 +38,7 @@ from steadyworker.outcome import Counters
 from steadyworker.text.plain_text import as_unicode, surrogate_in
 
 LARGEST_NUMBER = 10**15 - 1
-"""The largest counter, hop or round in a header: no job reaches it, and every ledger can store this number plus 1."""
+"""The largest counter, hop or round in a header: no job reaches this number, and every ledger can store this number plus 1."""
 
 _LONGEST_TEXT = 2000
 _LATEST = 1e11  # the year 5138: a larger number cannot be a time
@@ -68,7 +68,7 @@ class Envelope(Struct, frozen=True):
     A delivery whose job is known.
 
     Attributes:
-        uid: The uid of the job's row, if the message carries it.
+        uid: The uid of the job's row, if the message carries this uid.
         letter: True if the message is this job's own dead letter, which an operator moved here unchanged.
         contradiction: The reason to doubt that the message is this job's, which only the right `uid` disproves; empty without a doubt.
     """
@@ -98,7 +98,7 @@ class Envelope(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Unkeyed:
-    """A delivery without a key or a stable message id: the runner must generate a key, or reject it."""
+    """A delivery without a key or a stable message id: the runner must generate a key, or reject the message."""
 
     delivery: Delivery
 
@@ -321,7 +321,7 @@ def number_of(headers: Headers, name: str, largest: int = LARGEST_NUMBER) -> int
 
 
 def moment_of(headers: Headers, name: str) -> float | None:
-    """Return the time in a header, or None without this header; raise ValueError if it is not in seconds since 1970."""
+    """Return the time in a header, or None without this header; raise ValueError if the time is not in seconds since 1970."""
     text = headers.get(name)
     if text is None:
         return None

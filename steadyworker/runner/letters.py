@@ -75,7 +75,7 @@ class DeadLetter:
 
     @property
     def gone(self) -> bool:
-        """True if the queue has no letter of this job, and its message is the ledger's copy."""
+        """True if the queue has no letter of this job, so that the message is the ledger's copy."""
         return not self.copies
 
     @property
@@ -185,7 +185,9 @@ def _letter(delivery: Delivery, queue: str, key_header: str | None) -> DeadLette
         sent_at=delivery.sent_at,
         worker=headers.get(WORKER, ""),
         uid=headers.get(UID, ""),
-        ours=not headers.keys().isdisjoint(DEAD_HEADERS),  # a retry copy that the broker moved here has none of them
+        ours=not headers.keys().isdisjoint(
+            DEAD_HEADERS
+        ),  # a retry copy that the broker moved here has none of these headers
         keyed=bool(key),
         unshown=delivery.unshown or "",
     )
@@ -208,7 +210,7 @@ def _any_number(headers: Headers, name: str) -> int:
 
 
 def _readable(read: Callable[[Headers, str], Value], headers: Headers, name: str, otherwise: Value) -> Value:
-    """Return a header's value, or `otherwise` if it is invalid, because any sender can write any header."""
+    """Return a header's value, or `otherwise` if the value is invalid, because any sender can write any header."""
     try:
         return read(headers, name)
     except ValueError:

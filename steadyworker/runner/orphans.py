@@ -7,7 +7,7 @@ If the message comes after all, the runner treats this message like each second 
 
 What makes "no message has come" true
 -------------------------------------
-A message can be late without being lost: no worker process consumed, the queue is long, or the ledger or the broker was away.
+A message can be late without being lost: no worker process consumed, the queue is long, or the ledger or the broker did not respond.
 So a runner acts on an orphan only if all of these conditions hold:
 
 1. For `orphan_after` seconds, the runner could consume, the broker was reachable, and the ledger granted each renewal of the runner's leases.
@@ -131,7 +131,7 @@ class Orphans:
         return 2 * self._deps.times.renew + self._deps.times.call_timeout
 
     def _steady(self, after: float) -> bool:
-        """Return whether this runner would have got each message that came within the last `after` seconds."""
+        """Return whether this runner would have received each message that came within the last `after` seconds."""
         since, clock = self._steady_since, self._deps.clock
         # If the last renewal is older, the machine was suspended just now.
         renewed = clock.boottime() - self._last_renewal <= self._longest_gap()

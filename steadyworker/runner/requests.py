@@ -52,7 +52,7 @@ class Requests:
         """
         Serve a request, or let the request wait for the ledger.
 
-        While the ledger is away, only the keeper calls the ledger, because each call can take up to 10 s.
+        While the ledger does not respond, only the keeper calls the ledger, because each call can take up to 10 s.
         """
         run = self._state.by_fence.get(asked.fence)
         if run is None or run.slot is None:

@@ -66,7 +66,7 @@ QUIET_AFTER = 60.0
 """
 Seconds without consuming after which an owner registers as quiet; shorter pauses are common and end by themselves.
 
-An owner that has never consumed registers as quiet at once, because its `setup` can take long, or fail.
+An owner that has never consumed registers as quiet at once, because the Worker's `setup` can take long, or fail.
 """
 
 
@@ -77,7 +77,7 @@ class Runner:
     1. `start` opens slots and adapter; `run` drives the machine until `end`.
     2. `post` puts an event into the inbox, from any thread.
     3. The event `Staged` begins a stop; `finished` is True when every run, plan and held delivery has ended.
-    4. `not_ready` returns the reasons why the runner accepts no message; any thread may call it.
+    4. `not_ready` returns the reasons why the runner accepts no message; any thread may call this method.
     """
 
     def __init__(self, deps: Deps) -> None:
@@ -260,7 +260,7 @@ class Runner:
 
     @property
     def quiet(self) -> bool:
-        """True if the runner has consumed no messages for a while, or never; any thread may read it."""
+        """True if the runner has consumed no messages for a while, or never; any thread may read this property."""
         since = self._idle_since
         return since is not None and self.deps.clock.monotonic() - since >= QUIET_AFTER
 
@@ -394,7 +394,7 @@ class Runner:
     def reading(self) -> QueueReading:
         """Return the runner's state for `/metrics`; any thread may call this."""
         not_ready, state = self._not_ready, self.state
-        runs = tuple(state.by_fence.values())  # in one step, because the runner's thread changes the table
+        runs = tuple(state.by_fence.values())  # copied in one step, because the runner's thread changes the table
         now = self.deps.clock.monotonic()
         return QueueReading(
             queue=self.deps.spec.queue,

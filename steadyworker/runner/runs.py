@@ -210,7 +210,7 @@ class Runs:
         self._settler.carry_out(plan, None)
 
     def plan_returned(self, result: PlanResult) -> None:
-        """Receive a plan that was carried out, or stopped by an error."""
+        """Receive a plan that was carried out, or that an error stopped."""
         plan, run, error = result.plan, result.run, result.error
         self._state.failing.pop(plan, None)
         parked = self._state.parked.pop(plan, None)
@@ -336,7 +336,7 @@ class Runs:
         self._state.bind(run.incoming, delivery)
 
     def drop(self, run: Run, write: str) -> None:
-        """End a run whose write the ledger refused; its delivery goes through the decision table again."""
+        """End a run whose write the ledger refused; the runner decides again on the run's delivery, by the decision table."""
         delivery, run.incoming = run.delivery, Incoming()
         if run.slot is not None:  # kill first, because the ledger can need long to show why it refused
             run.dropped = True

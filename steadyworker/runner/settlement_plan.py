@@ -79,7 +79,7 @@ class SettlementPlan:
 
     Attributes:
         steps: The steps, in their order.
-        incoming: The message to settle; its delivery can be lost or replaced at any moment.
+        incoming: The message to settle; the message's delivery can be lost or replaced at any moment.
         token: The claim under which the plan writes to the ledger; None for a plan that writes nothing there.
         record: The ledger's first entry about the outcome.
         message: The message to publish: a retry, a dead letter, or a deferred copy.

@@ -60,7 +60,7 @@ class UnkeyedMessages:
     The plans of one Worker that replace a message without a key, from the first publish to the acknowledgement.
 
     1. `replace` receives a delivery without a key.
-    2. `refused` finds another way for a copy that a full queue refused.
+    2. `refused` decides what happens if a full queue refused a copy.
     3. `over` receives a plan whose steps are done.
 
     Attributes:
@@ -105,7 +105,7 @@ class UnkeyedMessages:
 
     def refused(self, result: PlanResult) -> bool:
         """
-        Find another way for a copy that the full work queue refused; return False if the plan must publish it again later.
+        Decide what happens if the full work queue refused a copy; return False if the plan must publish it again later.
 
         | the job | what happens |
         |---|---|
@@ -130,7 +130,7 @@ class UnkeyedMessages:
         return True
 
     def over(self, plan: SettlementPlan) -> None:
-        """Receive a plan whose steps are done; if its original is not yet acknowledged, plan the acknowledgement."""
+        """Receive a plan whose steps are done; if the plan's original is not yet acknowledged, plan the acknowledgement."""
         original = self.plans[plan]
         late = plan.delivery if plan.delivery is not plan.settled_with else None
         if not plan.surely_unsettled:
