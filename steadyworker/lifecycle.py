@@ -43,7 +43,9 @@ At the time of the close, the worker process stops waiting, and closes its conne
 """
 
 EXIT_TAKES = 2
-"""The seconds from the end of the stop budget to the end of the process; with the default budget, a stop takes 30 s, as in Kubernetes."""
+"""The seconds from the end of the stop budget to the end of the process.
+
+With the default budget, a whole stop takes 30 s, as in Kubernetes."""
 
 
 class Stage(IntEnum):

@@ -177,10 +177,8 @@ def _check_methods(cls: type[Worker[Any, Any]]) -> None:
 def _accepts(function: Callable[..., object], *arguments: object) -> bool:
     try:
         signature = inspect.signature(function)
-    except (
-        ValueError,
-        TypeError,
-    ):  # written in C, or made by a decorator: only a call shows whether the function accepts the arguments
+    except (ValueError, TypeError):
+        # Written in C, or made by a decorator: only a call shows whether the function accepts the arguments.
         return True
     try:
         signature.bind(*arguments)

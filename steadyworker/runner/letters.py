@@ -185,9 +185,8 @@ def _letter(delivery: Delivery, queue: str, key_header: str | None) -> DeadLette
         sent_at=delivery.sent_at,
         worker=headers.get(WORKER, ""),
         uid=headers.get(UID, ""),
-        ours=not headers.keys().isdisjoint(
-            DEAD_HEADERS
-        ),  # a retry copy that the broker moved here has none of these headers
+        # If the broker moved a retry copy here, the copy has none of these headers.
+        ours=not headers.keys().isdisjoint(DEAD_HEADERS),
         keyed=bool(key),
         unshown=delivery.unshown or "",
     )
