@@ -12,7 +12,7 @@ An adapter works if it passes `steadyworker.testing.conformance.AdapterSuite`.
 
 Each adapter owns one I/O thread; only this thread uses the client library's consuming connection.
 That thread sends all signals, in order.
-`SPI_VERSION` is the version of this interface; it is independent of the package's version.
+`SPI_VERSION` is the version of this interface, and is independent of the package's version.
 """
 
 from __future__ import annotations
@@ -78,33 +78,39 @@ class Delays(Enum):
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """
-    The abilities of this broker, as data: the runner and `check` read them, and depend on no broker's name.
+    The abilities of a broker, as data.
+
+    The runner and `check` read this data, so their code depends on no broker's name.
 
     Attributes:
         delays: The kind of delay that the broker has.
         levels: The broker's delay levels in seconds, ascending; the adapter rounds other delays up to the next level.
-        stable_ids: A message's id, if it has one, stays the same in every redelivery.
+        stable_ids: If a message has an id, the id stays the same in every redelivery.
         optional_ids: A sender can leave the id out, so a message can arrive without any key.
         counts_consumers: The broker can count the consumers of a queue.
-            If it refuses to count them for this client, `consumers()` still returns Uncounted.
-        counts_holders: The broker counts an adapter that holds a delivery as a consumer, even if its prefetch is 0.
+            If the broker refuses to count them for this client, `consumers()` still returns Uncounted.
+        counts_holders: The broker counts an adapter that holds a delivery as a consumer, even if the prefetch is 0.
         most_consumers: The largest number of consumers that the broker counts for one adapter.
-            Some brokers still count a replaced consumer while its deliveries are open; then this is up to the queue's `concurrency`.
+            Some brokers count a replaced consumer until all its deliveries are settled.
+            For such a broker, the number is up to the queue's `concurrency`.
         forgets_consumers_within: Seconds after which the broker no longer counts a dead or frozen consumer
             (three heartbeats).
-        redelivers_within: Seconds after which the broker delivers an un-acked message again, if it does so by time alone.
-        answers_within: Seconds after which a queue without a delivery for an open prefetch has none: the time of two polls.
+        redelivers_within: Seconds after which the broker delivers an un-acked message again, if the broker does so by time alone.
+        answers_within: Seconds in which the broker delivers a message that waits in the queue, if the prefetch allows another delivery.
+            If no delivery comes in this time, the time of two polls, then no message waits.
         reads_dead_letters: `dead_letters()` works.
         holds_dead_letters: A reader holds the dead letters, so that no other reader gets them.
-            If False, two readers can read the same letters, as of a log; a letter that both replay is still one job.
+            If False, two readers can read the same letters, as in a log.
+            A letter that both readers replay is still one job.
         rejects: `settle` accepts `Settle.REJECT`: the broker itself moves the message to the Worker's dead-letter queue.
-            The broker moves even a message that it would no longer accept from a sender, and loses none that it cannot move.
+            The broker moves even a message that it would no longer accept from a sender.
+            If the broker cannot move a message, the message is not lost.
         max_body: The largest body in bytes that the broker accepts, or None.
-        loses_unacked: True if un-acked messages are delivered again as soon as the connection is lost.
-            If False, deliveries outlive their connection: after Unreachable, Connected has the epoch of before.
+        loses_unacked: True if the broker delivers un-acked messages again as soon as the connection is lost.
+            If False, deliveries outlive their connection: the `Connected` after an `Unreachable` has the same epoch as before.
         one_host: The broker serves one host only, so a ledger for one host is enough.
-        reports_name: The broker reports a name that stays the same, and `identity()` has it.
-            Otherwise the identity is the URL's addresses: each as `host:port`, sorted, separated by commas.
+        reports_name: The broker reports a name that stays the same, and `identity()` returns this name.
+            If False, `identity()` returns the addresses in the URL: each as `host:port`, sorted, separated by commas.
     """
 
     delays: Delays = Delays.EXACT
@@ -143,8 +149,8 @@ class Settings:
     """
     The operator's settings: topology policy, delay levels, size limit, and the consumer name that the broker sees.
 
-    `fresh_url`, if it is set, returns the broker's current URL, or raises ConfigError if it cannot read it.
-    The adapter calls it before each connect, because an operator can change the password at any time.
+    If `fresh_url` is set, it returns the broker's current URL, or raises ConfigError if the URL cannot be read.
+    The adapter calls `fresh_url` before each connect, because an operator can change the password at any time.
     """
 
     topology: str = "declare"
@@ -158,9 +164,10 @@ class Settings:
 @dataclass(frozen=True, slots=True)
 class Connected:
     """
-    The start of a new epoch; all deliveries of earlier epochs are lost.
+    The success of a connect, with the epoch of the connection.
 
-    With the epoch of before, after Unreachable, it is the end of that state: the deliveries still hold.
+    If the epoch is new, all deliveries of earlier epochs are lost.
+    If the epoch is the same as before an `Unreachable`, the broker is reachable again, and the deliveries stay valid.
     """
 
     epoch: int
@@ -178,8 +185,9 @@ class Lost:
     """
     The loss of one delivery (`id`), or of all deliveries of an epoch (`id` is None); a lost delivery cannot be settled.
 
-    `cause` is a text for people; `explain` is the id of the entry of the catalogue that explains it, or empty if the cause is not known.
-    An `explain` that ends with `.delivery-timeout` or `.consumer-cancelled` also names the reason for which the message comes again.
+    `cause` is a text for people.
+    `explain` is the id of the catalogue's entry that explains the cause; empty if the cause is not known.
+    If `explain` ends with `.delivery-timeout` or `.consumer-cancelled`, this ending is also the reason why the message comes again.
     """
 
     epoch: int
@@ -190,7 +198,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """A pause: the broker accepts no publishes for now (an alarm); `explain` is as in `Lost`."""
+    """The start of an alarm: until the alarm ends, the broker accepts no message; `explain` is as in `Lost`."""
 
     cause: str
     explain: str = ""
@@ -198,7 +206,7 @@ class Blocked:
 
 @dataclass(frozen=True, slots=True)
 class Unblocked:
-    """The end of a pause: the broker accepts publishes again."""
+    """The end of an alarm: the broker accepts messages again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,11 +226,11 @@ class Unreachable:
 @dataclass(frozen=True, slots=True)
 class Undelivered:
     """
-    A message that the adapter cannot deliver, because the broker never accepts the copy that this needs; others are delivered.
+    A message that the adapter cannot deliver, because the delivery needs a copy that the broker never accepts.
 
-    An adapter sends it once for each message.
-    `key` is the job's key if the message has one, else the message's id.
-    `fate` is a text for people: what becomes of the message.
+    The adapter still delivers other messages, and sends this signal once for each message.
+    `key` is the job's key; if the message has no key, `key` is the message's id.
+    `fate` is a text for people about what happens to the message.
     """
 
     key: str
@@ -252,15 +260,15 @@ class DeadLetters(Protocol):
     """
     The dead-letter queue, open for the time of one command.
 
-    Iteration yields each dead letter once, oldest first, including letters that the broker itself put there.
+    Iteration yields each dead letter once, oldest first, including letters that the broker itself put into the queue.
     If the broker `holds_dead_letters`, the reader holds these letters: no other reader gets them.
-    Then a reader gets all letters, or the broker adapter raises LettersHeld, when the context opens or during the iteration.
-    When the context ends, letters that were not dropped are as before.
+    The reader then gets all letters; otherwise the adapter raises LettersHeld, when the context opens or during the iteration.
+    When the context ends, letters that were not dropped are in the queue as before.
     """
 
     def __iter__(self) -> Iterator[Delivery]:
         """
-        Yield each dead letter once, and hold it until it is dropped or the context ends.
+        Yield each dead letter once, and hold the letter until the caller drops it, or the context ends.
 
         Raises LettersHeld if another reader holds some of the letters, so that no reader mistakes a part for all.
         """
@@ -321,20 +329,20 @@ class Adapter(Protocol):
         Returns when the broker has confirmed the message (confirm, receipt, commit).
         Raises PublishFailed if it is unknown whether the broker has the message.
         Raises TargetMissing if the queue does not exist, and TargetFull if the queue is full and refuses the message.
-        Raises MessageRefused if the broker would refuse this message at each later try, too; its `id` names the cause.
+        Raises MessageRefused if the broker would refuse this message at each later try, too; the error's `id` names the cause.
         Raises ValueError for a new message (`OutgoingMessage.first`) over the limits.
-        A copy of a message that the broker accepted before is never refused, and has every header whole.
+        The adapter itself never refuses a copy of a message that the broker accepted before, and cuts none of the copy's headers.
         """
         ...
 
     def settle(self, delivery: Delivery, how: Settle) -> Settled:
         """
-        Acknowledge, release or reject one delivery, and return whether the broker confirmed it or it was only sent.
+        Acknowledge, release or reject one delivery, and return whether the broker confirmed the settlement, or the adapter only sent it.
 
         An adapter rejects a delivery that is `unshown`, even if `how` is to acknowledge it.
         Thread-safe, and idempotent within the delivery's epoch.
         Raises StaleDelivery for a delivery of an earlier epoch, and then sends nothing to the broker.
-        Raises Unsettled if the result is unknown; that epoch then ends at once, with `Lost`.
+        Raises Unsettled if the result is unknown; the delivery's epoch then ends at once, and the adapter sends `Lost`.
         """
         ...
 
@@ -357,11 +365,12 @@ class Adapter(Protocol):
 
     def consumers(self) -> int | Uncounted:
         """
-        Return the number of the queue's consumers, or why the broker does not count them for this client, with the remedy.
+        Return the number of the queue's consumers.
 
-        An adapter is at most `most_consumers` consumers, whatever its prefetch does while it holds deliveries.
-        An adapter with prefetch 0 is no consumer, except while it holds a delivery of a broker that `counts_holders`.
-        Raises BrokerUnavailable: the broker does not respond.
+        If the broker does not count them for this client, return Uncounted, with the cause and the remedy.
+        The broker counts an adapter as at most `most_consumers` consumers, even if the prefetch changes while the adapter holds deliveries.
+        With prefetch 0, an adapter is no consumer, unless the adapter holds a delivery and the broker `counts_holders`.
+        Raises BrokerUnavailable if the broker does not respond.
         """
         ...
 
@@ -378,7 +387,7 @@ class Adapter(Protocol):
         """
         Open the dead letters of this queue on a connection used only for them; works before `start`.
 
-        Raises LettersHeld, at once or during the iteration, while another reader holds them.
+        Raises LettersHeld, at once or during the iteration, while another reader holds some of the letters.
         """
         ...
 
@@ -386,7 +395,7 @@ class Adapter(Protocol):
         """
         Close everything within `within` seconds; the broker delivers un-settled messages again to the next consumer.
 
-        Safe in any order: before `start`, twice, from any thread.
+        A call is safe before `start`, a second time, and from any thread.
         """
         ...
 
@@ -411,12 +420,12 @@ class Renamable(Protocol):
     """An adapter for brokers whose identity contains a name that an operator can change."""
 
     def may_have_been(self, identity: str) -> bool:
-        """Return whether this broker could have had that identity under an earlier name; asks no broker."""
+        """Return whether this broker could have had that identity under an earlier name, without a request to the broker."""
         ...
 
 
 def check_size(what: str, size: int, limit: int) -> None:
-    """Raise ValueError if `size`, in bytes, is over the broker's limit; `what` names the thing in the message."""
+    """Raise ValueError if `size`, in bytes, is over the broker's limit; `what` names the checked thing in the error's text."""
     if size > limit:
         raise ValueError(
             f"Expected {what} of at most {limit} bytes, got {size}: send a reference to the data, not the data."

@@ -1,5 +1,5 @@
 """
-The sender's API: send a job, read its state, cancel it.
+The sender's API: send a job, read the job's state, and cancel the job.
 
 A key names one piece of work.
 A worker process acknowledges a second message with the same key without a run, so sending twice is harmless.
@@ -76,7 +76,7 @@ class Client:
 
     Args:
         broker: The broker's URL; by default the setting in the environment or in `steadyworker.toml`.
-            In a handler, the command-line arguments of its worker process come before both.
+            In a handler, the command-line arguments of its worker process outrank both.
         ledger: The ledger's URL, with the same default; only `status`, `cancel` and `send(again=True)` use it.
 
     Raises:
@@ -88,7 +88,7 @@ class Client:
 
     @classmethod
     def configured(cls, options: Options) -> Self:
-        """Return a Client with settings that are already loaded, as a command has them."""
+        """Return a Client with settings that the caller, such as a command, has already loaded."""
         client = cls.__new__(cls)
         client._begin(options)  # noqa: SLF001 - this is a constructor
         return client
@@ -112,20 +112,21 @@ class Client:
         Send one job, and return its key once the broker has confirmed the message.
 
         Args:
-            to: A Worker class or the name of a queue; for a Worker class the payload's type is checked here.
-            payload: The job's payload; for a queue's name, or a payload type of `bytes`, bytes are sent unchanged.
-            key: The name of this piece of work; `send` generates one if it is not given.
+            to: A Worker class or the name of a queue; for a Worker class, `send` checks the payload's type.
+            payload: The job's payload.
+                If `to` is a queue's name, or the payload type is `bytes`, `send` sends bytes unchanged.
+            key: The name of this piece of work; without a key, `send` generates a key.
                 If the key is not a plain name, `send` uses and returns `h-` and the key's SHA-256 instead.
             delay: The least time until the job may start: seconds, a timedelta, or a text such as "1h".
             headers: Your own headers for the handler; names that begin with `sw-` are reserved for SteadyWorker.
             again: Run the job even if the ledger has a record of this key; the new job is the key's next round.
 
         Raises:
-            SendError: The broker did not confirm the message; the text names whether the message could have arrived.
+            SendError: The broker did not confirm the message; the text shows whether the message could have arrived.
                 Send the job again with the same key.
             BadPayload: The payload is not of the Worker's payload type, or is too large.
             ConfigError: The Worker, the queue's name, or a setting is not valid.
-                With `again` also: no worker process has created the ledger (NoLedger), or the queue's consumers use another one.
+                With `again`, also: no worker process has created the ledger (NoLedger), or the queue's consumers use another ledger.
             LedgerUnavailable: `again` was given, and the ledger did not respond; nothing was sent.
             ValueError, TypeError: A key, a header or the delay is not valid.
         """
@@ -165,18 +166,18 @@ class Client:
         """
         Send one job as `send` does, in a thread, so that the event loop is never blocked.
 
-        If the task is cancelled while it waits, it is unknown whether the message is sent: send it again with the same key.
+        If the task is cancelled while it waits, the message may or may not be sent: send the job again with the same key.
         """
         return await asyncio.to_thread(self.send, to, payload, key=key, delay=delay, headers=headers, again=again)
 
     def status(self, worker: type[Worker[Any, Any]] | str, key: str) -> JobStatus | None:
         """
-        Return the state of this key's job (its last round), or None if the ledger has no record of it.
+        Return the state of this key's job (its last round), or None if the ledger has no record of the job.
 
         The record begins at the job's first delivery, and the ledger deletes it some time after the job's end.
 
         Raises:
-            ConfigError: No worker process has created the ledger (NoLedger), or the queue's consumers use another one.
+            ConfigError: No worker process has created the ledger (NoLedger), or the queue's consumers use another ledger.
             BrokerUnavailable: The broker, whose identity is the ledger's namespace, did not respond.
             LedgerUnavailable: The ledger did not respond.
             ValueError, TypeError: The key is not valid.
@@ -211,19 +212,19 @@ class Client:
         self, worker: type[Worker[Any, Any]] | str, key: str, reason: str = "no reason was given"
     ) -> JobState | None:
         """
-        Cancel the job of this key (its last round), and return its state, or None if the ledger had no record of it.
+        Cancel the job of this key (its last round), and return the job's state, or None if the ledger had no record of the job.
 
         A run under way receives the cancel within 2 s.
         After this call has returned, that run begins no commit of an export.
-        A job that has no run now gets none: at its next delivery the runner cancels it.
+        If the job has no run now, the runner cancels the job at its next delivery, and starts no run.
         In both cases the message becomes a dead letter with the reason "cancelled: …".
         The ledger keeps the cancel of an unknown key for 14 days.
         A job that has ended does not change.
-        `***` replaces passwords in the reason, which is cut to 2,000 characters.
+        The reason is cut to 2,000 characters, and `***` replaces passwords.
 
         Raises:
             UnknownQueue: Neither the broker nor the ledger has a queue of this name; nothing was recorded.
-            ConfigError: No worker process has created the ledger (NoLedger), or the queue's consumers use another one.
+            ConfigError: No worker process has created the ledger (NoLedger), or the queue's consumers use another ledger.
             BrokerUnavailable: The broker, whose identity is the ledger's namespace, did not respond.
             LedgerUnavailable: The ledger did not respond.
             ValueError, TypeError: The key is not valid.
@@ -265,7 +266,7 @@ class Client:
             raise RuntimeError("Expected an open Client, got one that is closed: make a new one.")
         # A forked child still has its parent's connections, under the parent's pid.
         # The child neither uses nor frees these objects: to free them would close the parent's connections.
-        # `setdefault` is atomic, so no lock is needed that a fork could leave locked.
+        # `setdefault` is atomic, so this needs no lock, which a fork could leave locked.
         links = self._links.get(os.getpid())
         return links if links is not None else self._links.setdefault(os.getpid(), Connections(self._options))
 

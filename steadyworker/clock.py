@@ -51,21 +51,21 @@ class SystemClock:
 @dataclass(frozen=True, slots=True)
 class Times:
     """
-    The durations of the ledger's rules, in seconds; they are set when the worker process starts, and are no option of `run`.
+    The durations of the ledger's rules, in seconds; the worker process sets them at its start, and no option of `run` changes them.
 
     Attributes:
         lease: The duration of a claim.
         renew: The time between two renewals of a lease.
         call_timeout: The limit for one ledger call.
         trust_for: The time for which a run may commit, from the *start* of the last successful renewal.
-        margin: The time after the end of a lease before another worker process may take the job over.
-        defer_delay: The delay of a deferred delivery: another run has its job.
+        margin: The time after the end of a lease in which another worker process takes the job over only if the owner is proven dead.
+        defer_delay: The delay with which the runner sends a message again, if another run has the message's job.
         adopt_window: The time after a reconnect in which the slot of a run without a valid delivery still counts in the prefetch.
-            So the broker can deliver the message of that run again, even if the Worker has only one slot.
+            In this time the broker can deliver the message of that run again, even if the Worker has only one slot.
         cancel_grace: The time that a cancelled run gets to end by itself.
         cancel_poll: The time between two reads of the cancel marks of the jobs that run here.
         orphan_poll: The time between two questions for orphans: jobs whose message does not come again.
-        orphan_after: The time after which a job without a message is an orphan, if no adapter needs more (`runner.orphans`).
+        orphan_after: The least time without a message after which a job is an orphan; `runner.orphans` can need a longer time.
         orphan_reserve: The time after which an orphan gets the next free slot of a queue that is never empty.
     """
 

@@ -1,10 +1,11 @@
 """
 Dead letters: the content of a dead-letter queue, the reason for each letter, and the two ways out of the queue.
 
-A dead letter is the job's body and headers.
-Its headers also carry the cause: reason, error, counters, first failure, worker.
-Several letters of one job (made when a confirm was lost) are one `DeadLetter`, and each action applies to all of them.
-The broker adds its own letters (expired, delivered too often); these carry fewer facts.
+A dead letter has the body and the headers of the job's message.
+The letter's headers also carry the cause: reason, error, counters, first failure, worker.
+If a confirm was lost, a job can have several letters.
+These copies are one `DeadLetter`, and each action applies to all of them.
+The broker adds its own letters (expired, delivered too often), which carry fewer facts.
 Work queues can share a dead-letter queue: each letter names its work queue, and letters of other work queues stay untouched.
 A letter that names no work queue counts as a letter of the caller's queue.
 
@@ -16,8 +17,9 @@ The ledger keeps the message of a dead job, so such a job can still be shown, re
 | replay | write the next round's row → publish to the work queue, confirmed → remove every copy → delete the old row | replay again: same key and round, so the job runs once |
 | drop | remove every copy → delete the ledger's rows | drop again |
 
-The old row stays while the broker could deliver the message of its round again, because its settlement is not confirmed.
-If a letter is gone, a replay that was cut off is not repeated: a worker process starts the next round from the ledger.
+A replay deletes the old row only if the broker has confirmed the settlement of the old round's message.
+Otherwise the broker could deliver that message again, so the old row stays.
+If a letter is gone, do not repeat a replay that a crash ended: a worker process starts the next round from the ledger.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ from steadyworker.system.spool import Spool
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A dead letter (without its body) that went back to its work queue, with the key and the round that its job now has."""
+    """A dead letter (without its body) that went back to the work queue, with the key and the round that the job now has."""
 
     letter: DeadLetter
     key: str
@@ -69,7 +71,8 @@ class DeadLetterQueue:
         queue: The work queue's name.
         key_header: The header that holds a job's key, if the Worker names such a header.
         max_body: The largest body in bytes of which the ledger keeps a copy.
-        keep_message: The Worker's attribute; None if the Worker is not known: then a job whose message was kept keeps it.
+        keep_message: The Worker's attribute, or None if the Worker is not known.
+            With None, the ledger keeps the message of a replay if it has kept the job's message before.
         patience: The seconds to wait until another reader ends.
         clock: The clock that measures this wait, and dates the message of a replay.
 
@@ -78,9 +81,9 @@ class DeadLetterQueue:
     All methods can raise LedgerUnavailable, except `letters` without keys.
 
     Attributes:
-        others: For each of the other work queues, the number of its letters that the last call found and left alone.
-        unshown: The letters that the last `replay` or `drop` of all letters left alone, because their content did not arrive.
-        gone: The dead jobs of which the last call found no letter; `kept` yields them.
+        others: The number of letters of each other work queue that the last call found, and did not change.
+        unshown: The letters that the last `replay` or `drop` of all letters did not change, because their content did not arrive.
+        gone: The dead jobs for which the last call found no letter; `kept` yields them.
     """
 
     def __init__(
@@ -108,7 +111,7 @@ class DeadLetterQueue:
 
     def letters(self, keys: Sequence[str] | None = None, *, bodies: bool = True) -> list[DeadLetter]:
         """
-        Return all dead letters, or only the dead letters of these keys, oldest first, without those that are gone.
+        Return all dead letters, or only the dead letters of these keys, oldest first; letters that are gone are left out.
 
         Without `bodies`, each letter's `body` is empty, so that a list of many letters takes little memory.
 
@@ -121,7 +124,7 @@ class DeadLetterQueue:
 
     def read(self, keys: Sequence[str] | None = None) -> Iterator[DeadLetter]:
         """
-        Yield what `letters` and `kept` return, with one body in memory at a time; the queue is closed before the first letter.
+        Yield what `letters` and `kept` return, with one body in memory at a time, after the queue is closed.
 
         Raises SteadyWorkerError for a key that has no dead letter.
         """
@@ -129,7 +132,7 @@ class DeadLetterQueue:
         yield from self.kept()
 
     def kept(self) -> Iterator[DeadLetter]:
-        """Yield the dead jobs of which the last call found no letter, and whose message the ledger has kept, newest first."""
+        """Yield the dead jobs in `gone` whose message the ledger has kept, newest first."""
         for id in self.gone:
             if (letter := self._jobs.kept(id)) is not None:  # it is still dead
                 yield letter
@@ -149,7 +152,7 @@ class DeadLetterQueue:
         """
         Return the rows of dead jobs whose messages are still in the work queue, because the broker refuses their dead letters.
 
-        A job that has one of these `letters` is not among them: the broker has moved its message.
+        Jobs with one of these `letters` are left out, because the broker has moved their messages.
         """
         moved = {self._jobs.id(letter) for letter in letters}
         return [row for row in self._jobs.parked() if row.id not in moved]
@@ -165,24 +168,27 @@ class DeadLetterQueue:
         """
         Put dead letters (all, or only these keys) back into the work queue, in the next round, with counters at zero.
 
-        If the letter of a key is gone, the ledger's copy goes to the work queue; without keys, only with `gone`.
+        If the letter of a key is gone, the ledger's copy goes to the work queue.
+        Without keys, this needs `gone`.
         The new round starts from the old round's checkpoint; `from_start` deletes this checkpoint first.
         `replay` calls `each` with every letter, without its body, after the letter is published, confirmed and removed.
         A crash before the removal leaves the letter here.
         Replay it again: the second message has the same key and round, so the job still runs once.
         Three kinds of letter are special:
 
-        - A letter that the *broker* put here, while its job in the ledger is unfinished, done or absent, and not to become dead.
-          This letter goes back unchanged, in the same round, so that a run that is still under way adopts it.
-        - A key conflict: a letter whose payload is not that of the job with its key.
-          It must not start from that job's checkpoint, so it gets a new key, made from the old key and the letter's body.
+        - A letter that the *broker* put here, if its job is unfinished, done or unknown in the ledger.
+          (A job that is about to become dead counts as dead.)
+          The letter goes back unchanged, in the same round, so that a run that is still under way adopts the message.
+        - A key conflict: the letter's key belongs to another job, with another payload.
+          The letter's job must not start from that other job's checkpoint.
+          So the letter gets a new key, made from the old key and the letter's body.
         - A letter without a key.
-          This letter gets a new generated key at each replay.
+          The letter gets a new generated key at each replay.
           After a crash between publish and removal, the second replay makes a second job.
 
         Raises:
-            SteadyWorkerError: A key has no dead letter or an unshown one, or a body is not complete; nothing was replayed.
-            PublishFailed: The broker did not confirm the message; this letter and those after it stay.
+            SteadyWorkerError: A key has no dead letter, a letter is unshown, or a body is not complete; nothing was replayed.
+            PublishFailed: The broker did not confirm the message; this letter and the letters after it stay.
         """
         replayed: list[Replayed] = []
         with closing(Spool()) as bodies, self._opened(keys, bodies) as (held, found):
@@ -196,7 +202,7 @@ class DeadLetterQueue:
             none: list[Delivery] = []
             for letter, deliveries in chain(here, ((letter, none) for letter in self._chosen_kept(keys, gone=gone))):
                 message, result = self._again(letter)
-                rises = result.round > letter.round  # else a run may still use row and checkpoint
+                rises = result.round > letter.round  # otherwise a run may still use row and checkpoint
                 if from_start and rises:
                     self._jobs.clear_checkpoint(letter)
                 begun = rises and self._jobs.begin_round(letter, message, self._clock.wall())
@@ -219,12 +225,12 @@ class DeadLetterQueue:
         """
         Remove dead letters (all, or only these keys) for good, and delete the ledger's records and copies of their jobs.
 
-        Jobs whose letter is gone count, too, if `keys` name them, or with `gone`.
-        `drop` calls `each` with every letter, without its body, after its removal; afterwards the key is free again.
+        With `gone`, or if `keys` name them, this includes jobs whose letter is gone.
+        `drop` calls `each` with every letter, without its body, after the removal of the letter; the key is then free again.
 
         Raises:
-            SteadyWorkerError: A key has no dead letter, or an unshown one; nothing was dropped.
-            Unsettled: The result of a removal is unknown; this letter can still be here, and the letters after it are.
+            SteadyWorkerError: A key has no dead letter, or its letter is unshown; nothing was dropped.
+            Unsettled: The result of a removal is unknown; this letter can still be here, and the letters after it are still here.
         """
         with self._opened(keys, None) as (held, found):
             chosen = self._shown(found, keys)
@@ -242,9 +248,9 @@ class DeadLetterQueue:
 
     @contextmanager
     def _opened(self, keys: Sequence[str] | None, bodies: Spool | None) -> Iterator[tuple[DeadLetters, list[Copies]]]:
-        """Open the queue and read all of it, its bodies into `bodies`; try again while another reader holds some letters."""
+        """Open the queue, read all letters, and put their bodies into `bodies`; try again while another reader holds some letters."""
         deadline = self._clock.monotonic() + self._patience
-        # Read first: the letter of a job that dies meanwhile may not be among the letters that are read.
+        # Read the ledger first: the letter of a job that dies during the call may come too late to be read below.
         dead = self._jobs.dead(None if keys is None else [normal_key(key) for key in keys])
         while True:
             with ExitStack() as stack:
@@ -286,7 +292,7 @@ class DeadLetterQueue:
         return [copies for copies in every if copies.letter.key in wanted]
 
     def _shown(self, chosen: list[Copies], keys: Sequence[str] | None) -> list[Copies]:
-        """Return the letters without those that are unshown, which go to `unshown`; raise SteadyWorkerError if `keys` name one."""
+        """Return the letters that are not unshown, and put the others into `unshown`; raise SteadyWorkerError if `keys` name an unshown letter."""
         self.unshown = [copies.letter for copies in chosen if copies.letter.unshown]
         if self.unshown and keys is not None:
             raise SteadyWorkerError(unshown_text(self.unshown))

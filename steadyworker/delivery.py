@@ -10,7 +10,7 @@ Headers = Mapping[str, str]
 
 
 class Redelivered(Enum):
-    """The broker's mark that it delivered this message before."""
+    """The broker's mark that shows whether the broker has delivered this message before."""
 
     YES = "yes"
     NO = "no"
@@ -27,9 +27,10 @@ class Delivery:
     `message_id` is the broker's stable id of the message, the same in each redelivery, or None if the broker gives none.
     `brokers_own` are the names of the headers that the broker added; their values can differ in a redelivery.
     `size` is the body's length in bytes; the default is the length of `body`.
-    An adapter delivers even a body over the limit whole, because its dead letter is the only copy that remains.
-    `origin` is the queue from which the broker itself moved a dead letter; None if it did not, or gives no queue.
-    `encoding` is what the sender calls the body's encoding, such as `gzip`, if it is more than plain text; nothing decodes it.
+    An adapter does not cut a body over the limit, because the message's dead letter is the only copy that remains.
+    `origin` is the queue from which the broker itself moved a dead letter; None if the broker moved no letter, or names no queue.
+    `encoding` is the sender's name for the body's encoding, such as `gzip`; None for plain text.
+    SteadyWorker does not decode such a body.
     `unreadable` is the reason why the adapter cannot read the body; such a message becomes a dead letter with this reason.
     `unshown` is the reason why the content did not arrive, although the broker has it; such a delivery is never acknowledged.
     """
@@ -67,9 +68,9 @@ class OutgoingMessage:
     """
     A message to publish: to the work queue, to the work queue after `delay` seconds, or to the dead-letter queue.
 
-    `message_id` becomes the broker's stable id of the message, if the broker lets a sender set one.
+    `message_id` becomes the broker's stable id of the message, if the broker lets a sender set this id.
     `first` marks a sender's new message; the size limits apply only to new messages.
-    A copy of a message that the broker accepted before is never refused.
+    The adapter never refuses a copy of a message that the broker accepted before.
     """
 
     to: Target
@@ -85,9 +86,9 @@ class Settle(Enum):
     The ways to settle a delivery: acknowledge it, release it to the queue, or reject it.
 
     `REJECT` keeps the message unchanged.
-    For an ordinary delivery, the broker moves it to the Worker's dead-letter queue (`Capabilities.rejects`).
-    For a delivery that is `unshown`, the broker moves it to its own dead letters.
-    If the broker cannot, the adapter keeps it from all consumers while its prefetch is above 0 and the epoch lasts.
+    For an ordinary delivery, the broker moves the message to the Worker's dead-letter queue (`Capabilities.rejects`).
+    For a delivery that is `unshown`, the broker moves the message to the broker's own dead letters.
+    If the broker cannot move the message, the adapter keeps the message from all consumers, while the prefetch is above 0 and the epoch lasts.
     """
 
     ACK = "ack"
@@ -96,7 +97,7 @@ class Settle(Enum):
 
 
 class Settled(Enum):
-    """The certainty of a settlement: the broker confirmed it (`CONFIRMED`), or it was only sent (`SENT`)."""
+    """The certainty of a settlement: the broker confirmed the settlement (`CONFIRMED`), or the adapter only sent it (`SENT`)."""
 
     SENT = "sent"
     CONFIRMED = "confirmed"
@@ -112,10 +113,10 @@ LOSSES = "sw-losses"
 FIRST_FAILED_AT = "sw-first-failed-at"
 REASON = "sw-reason"
 QUEUE = "sw-queue"
-"""The work queue of the job that the other headers describe: work queues can share a dead-letter queue, and operators move messages."""
+"""The work queue of the job that the other headers describe; needed because work queues can share a dead-letter queue, and operators move messages."""
 
 UID = "sw-uid"
-"""The uid of the job's row: it proves that a message is this job's, because no sender can guess it."""
+"""The uid of the job's row; the header proves that a message belongs to the job, because no sender can guess the uid."""
 
 OWN_HEADERS = (KEY, QUEUE, ROUND, HOP, UID, ATTEMPTS, CRASHES, LOSSES, FIRST_FAILED_AT, REASON)
 

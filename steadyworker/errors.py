@@ -9,10 +9,10 @@ Every exception that SteadyWorker raises or handles.
         └── SteadyWorkerError
             ├── ConfigError          a wrong setting, a failed check or a refused login: exit code 78, with findings
             │   └── NoLedger         no worker process has created the ledger that the settings name
-            │       └── OlderLedger  no worker process has migrated it to this version
+            │       └── OlderLedger  no worker process has migrated the ledger to this version
             ├── UnknownQueue         neither the broker nor the ledger has a queue of this name
             ├── SendError            the broker did not confirm the message: send it again with the same key
-            ├── BadPayload           the payload does not decode: becomes the dead letter's reason
+            ├── BadPayload           the payload does not decode: the dead letter has the error as its reason
             ├── SourceUnavailable    the source database of `verify` is not reachable
             ├── ExportError          the export is not possible
             │   └── ExportRejected   no retry can make the export possible: the job becomes a dead letter at once
@@ -26,7 +26,7 @@ Every exception that SteadyWorker raises or handles.
             │   ├── BrokerUnavailable  the broker is not reachable: the adapter keeps trying
             │   │   └── LettersHeld        another reader holds some of the dead letters: read them again later
             │   ├── PublishFailed      the broker did not confirm the message, which may have arrived: publish it again
-            │   │   └── NotPublished   certainly not published: the message was not sent, or no queue accepted it
+            │   │   └── NotPublished   the message was certainly not published: not sent, or not accepted by a queue
             │   │       ├── MessageRefused the broker never accepts this message, however often it is published
             │   │       ├── TargetMissing  the queue does not exist
             │   │       └── TargetFull     the queue refused the message, because it is full
@@ -54,7 +54,7 @@ Level = Literal["error", "warning", "note"]
 """The levels of a finding, the most serious one first."""
 
 Loss = Literal["jobs", "letters"]
-"""The messages that a queue can lose: those of jobs, or dead letters."""
+"""The messages that a queue can lose: the messages of jobs, or dead letters."""
 
 InterruptReason = Literal["shutdown", "cancelled", "time-limit", "fenced"]
 
@@ -82,7 +82,7 @@ class Finding:
 
     A note is information for the operator, not a problem, and only `check` shows it.
     `id` names the entry of the catalogue that explains the problem (`steadyworker explain --id ID`).
-    `loses` names the messages that the broker can lose by this problem; the checks add what that means for the Worker's jobs.
+    `loses` names the messages that the broker can lose by this problem; the checks add the consequence for the Worker's jobs.
     """
 
     level: Level
@@ -104,7 +104,7 @@ class ConfigError(SteadyWorkerError):
 
 
 class NoLedger(ConfigError):
-    """A ledger that does not exist; only a worker process creates one, so this process knows nothing about any job."""
+    """A ledger that does not exist; only a worker process creates a ledger, so this process knows nothing about any job."""
 
     def __init__(self, url: str, got: str) -> None:
         super().__init__(
@@ -115,7 +115,7 @@ class NoLedger(ConfigError):
 
 
 class OlderLedger(NoLedger):
-    """A ledger of an earlier version; only a worker process migrates one, so this process knows nothing about any job."""
+    """A ledger of an earlier version; only a worker process migrates a ledger, so this process knows nothing about any job."""
 
     def __init__(self, url: str, expected: int, got: int, version: str) -> None:
         ConfigError.__init__(
@@ -139,7 +139,7 @@ class BadPayload(SteadyWorkerError):
 
 
 class SourceUnavailable(SteadyWorkerError):
-    """A database with which `steadyworker verify --source` compares a file, and that did not respond."""
+    """A database that did not respond when `steadyworker verify --source` compared a file with it."""
 
 
 class ExportError(SteadyWorkerError):
@@ -160,7 +160,7 @@ class Retry(SteadyWorkerError):
 
     Args:
         reason: The reason, for the log and the dead letter: a text, an exception, or any object with a `str()`.
-            `***` replaces passwords in it, and it is cut to 2,000 characters.
+            The reason is cut to 2,000 characters, and `***` replaces passwords.
         delay: Seconds (or a timedelta, or a text such as "1m") until the next attempt, instead of the policy's wait.
         fresh: Delete the checkpoint and the state of exports: the next attempt starts from the beginning.
             An exported file stays.
@@ -189,7 +189,7 @@ class Reject(SteadyWorkerError):
 
     Args:
         reason: A text, an exception, or any object; its `str()` is the reason.
-            `***` replaces passwords in it, and it is cut to 2,000 characters.
+            The reason is cut to 2,000 characters, and `***` replaces passwords.
     """
 
     reason: str = ""
@@ -225,7 +225,8 @@ class HostUnfit(SteadyWorkerError):
     The job's counters of attempts and crashes do not change.
 
     Args:
-        reason: What is missing, for the log; `***` replaces passwords in it, and it is cut to 2,000 characters.
+        reason: What is missing, for the log.
+            The reason is cut to 2,000 characters, and `***` replaces passwords.
     """
 
     reason: str = ""
@@ -239,7 +240,7 @@ class Interrupt(BaseException):
     """
     An order to the handler to end its run, raised by Job calls in the handler's own thread.
 
-    It derives from BaseException because a handler's `except Exception` must not swallow a shutdown.
+    Interrupt derives from BaseException, because a handler's `except Exception` must not swallow a shutdown.
     `reason` is `shutdown`, `cancelled`, `time-limit` or `fenced`.
     """
 
@@ -257,15 +258,15 @@ class LettersHeld(BrokerUnavailable):
 
 
 class PublishFailed(SteadyWorkerError):
-    """A message that the broker did not confirm: it is unknown whether the queue has it; publish it again."""
+    """A message that the broker did not confirm; publish it again, because it is unknown whether the queue has the message."""
 
 
 class NotPublished(PublishFailed):
-    """A message that is certainly not in the queue: it was not sent, or no queue accepted it."""
+    """A message that is certainly not in the queue: the adapter did not send it, or no queue accepted it."""
 
 
 class MessageRefused(NotPublished):
-    """A message that the broker never accepts, however often it is published, because it is above one of the broker's limits."""
+    """A message that the broker never accepts, even if the adapter publishes it again, because the message is above one of the broker's limits."""
 
 
 class TargetMissing(NotPublished):
@@ -285,7 +286,7 @@ class Unsettled(SteadyWorkerError):
 
 
 class LedgerUnavailable(SteadyWorkerError):
-    """A ledger that did not respond; whether a write under way was done is unknown."""
+    """A ledger that did not respond; it is unknown whether a write under way was done."""
 
     id = "ledger.unreachable"
 

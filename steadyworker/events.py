@@ -4,8 +4,8 @@ The events that a worker process sends to listeners, as frozen records; a listen
 If a listener raises, the worker process logs this once and goes on: a listener never fails a job.
 The class names below are a stable API: the log's `event` field has the same names in snake case.
 
-`explain` is the id of the entry of the catalogue that explains the event (`steadyworker explain --id ID`); empty if the cause is not known.
-`redelivered_because` is one of `REDELIVERED`, as far as it is known why the broker delivered the message again; else empty.
+`explain` is the id of the catalogue's entry that explains the event (`steadyworker explain --id ID`); empty if the cause is not known.
+`redelivered_because` is a word of `REDELIVERED`: the reason why the broker delivered the message again; empty if the reason is not known.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ REDELIVERED = (
     "message-lost",
 )
 """
-The reasons for which a message comes again, as `redelivered_because` has them.
+The reasons why a message comes again: the values of `redelivered_because`.
 
 connection-lost: This process lost the connection on which it had the message.
 delivery-timeout: The broker withdrew the message, because its job ran longer than the delivery timeout.
 consumer-cancelled: The broker ended this process's consumer, for example because the queue's leader moved.
-delivery-lost: This process lost this delivery alone; its line `delivery_lost` has the cause.
+delivery-lost: This process lost this delivery alone; the log line `delivery_lost` has the cause.
 worker-killed: The worker process that ran the job is dead.
-worker-lost: The worker process that ran the job has not renewed its lease: it is dead, frozen or cut off.
-released: A worker process gave the message back: it stopped, or had no slot for it.
+worker-lost: The worker process that ran the job has not renewed its lease: the process is dead, frozen or cut off.
+released: A worker process gave the message back, because the process stopped, or had no free slot.
 requeued-by-operator: An operator has sent a dead letter to the work queue again.
-message-lost: No message of the job came; the run has the message that the ledger keeps.
+message-lost: No message of the job came; the run uses the message that the ledger keeps.
 """
 
 
@@ -87,7 +87,7 @@ class DeliveryLost(Event, frozen=True, kw_only=True):
 
 
 class Adopted(Event, frozen=True, kw_only=True):
-    """The binding of a redelivery to the run of its job that is already under way."""
+    """The binding of a redelivery to its job's run, which is already under way."""
 
     redelivered_because: str = ""
 
@@ -108,12 +108,14 @@ class DuplicateAcked(Event, frozen=True, kw_only=True):
 
 class DeliveryRejected(Event, frozen=True, kw_only=True):
     """
-    A delivery that the runner made a dead letter without a run, and without a change of its job's state.
+    A delivery that the runner made a dead letter, without a run, and without a change of the job's state.
 
-    The reason is `key-conflict` (the key belongs to a job with another payload), `no-key: …`, `bad-header: …` or `bad-payload: …`.
-    With `unshown: …`, the broker sent no content that the adapter can read, so only the broker has it: it keeps the message, or moves it to its own dead letters.
+    The reason is `no-key: …`, `bad-header: …`, `bad-payload: …`, or one of the following.
+    With `key-conflict`, the key belongs to a job with another payload.
+    With `key-conflict: …`, the headers name two jobs, and nothing proves that SteadyWorker made this copy.
+    With `unshown: …`, the broker sent no content that the adapter can read.
+    The broker then keeps the message, or moves the message to the broker's own dead letters.
     A process emits one event for such a message, however often the broker delivers it.
-    It is `key-conflict: …` if the headers name two jobs, and nothing proves that the message is a copy by SteadyWorker.
     `fence` is the fence of the job with this key, or 0; `key` is empty if the message has no key.
     """
 
@@ -131,9 +133,9 @@ class MessageLost(Event, frozen=True, kw_only=True):
     """
     A job whose message does not come again; the ledger's copy replaces it.
 
-    `unseen_for` are the seconds since a message had to come, and `state` is the state in which the job waited for it.
+    `unseen_for` are the seconds since the message was due, and `state` is the state in which the job waited for this message.
     `owner` is the worker process that had the job last, and `worker` is its host.
-    `fate` is what becomes of the job: it `runs`, its settlement is `finished`, it is `dead`, or it is `left` for an operator.
+    `fate` is the action on the job: the job `runs`, its settlement is `finished`, the job is `dead`, or it is `left` for an operator.
     """
 
     unseen_for: float
@@ -148,7 +150,8 @@ class Fenced(Event, frozen=True, kw_only=True):
     """
     A write that the ledger refused; the worker process ended the refused run.
 
-    `lost` describes what the ledger has lost, if it went back in time; it is empty if a later run has or had the job.
+    If the ledger went back in time, `lost` describes what the ledger has lost.
+    If a later run has or had the job, `lost` is empty.
     If the reason of the refusal is not known, `explain` is `ledger.unreachable`.
     """
 

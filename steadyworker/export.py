@@ -1,5 +1,5 @@
 """
-The contract between a job and an export: two small Protocols, `Export` and `Services`.
+The contract between a job and an export; it consists of two small Protocols, `Export` and `Services`.
 
 The exports themselves are in `steadyworker.exports`, which the rest of the package never imports.
 The export runs in the job's own process (the child).
@@ -19,7 +19,7 @@ ManifestT_co = TypeVar("ManifestT_co", covariant=True, default=Any)
 
 
 class Services(Protocol):
-    """The calls from an export to its job; each of them raises Interrupt if the run must end."""
+    """The calls from an export to its job; each call raises Interrupt if the run must end."""
 
     @property
     def uid(self) -> str:
@@ -55,14 +55,14 @@ class Services(Protocol):
         ...
 
     def export_state(self) -> bytes | None:
-        """Return the bytes that this job stored last with `save_export_state`, in this run or an earlier one, or None."""
+        """Return the bytes that this job stored last with `save_export_state`, in this run or an earlier run, or None."""
         ...
 
     def save_export_state(self, value: bytes | None) -> None:
         """
         Store the export's state in the ledger, and return when the ledger has it durably.
 
-        The state has at most 64 KiB: a reference to external work, or a position in the output; None clears it.
+        The state has at most 64 KiB: a reference to external work, or a position in the output; None clears the state.
         """
         ...
 
@@ -70,7 +70,7 @@ class Services(Protocol):
         """
         Ask the ledger for permission to publish the export, and return when the ledger gives it.
 
-        The ledger gives it if this run still owns the job, and the job is not cancelled.
+        The ledger gives permission if this run still owns the job, and the job is not cancelled.
 
         Raises:
             Interrupt: Its reason is "fenced" if another run owns the job now, or "cancelled" if the job is cancelled.
@@ -82,12 +82,12 @@ class Services(Protocol):
         ...
 
     def ended(self, uids: Sequence[str]) -> frozenset[str]:
-        """Return the uids, out of the given ones, of jobs that are done or dead in the ledger."""
+        """Return those of the given uids whose jobs are done or dead in the ledger."""
         ...
 
     def call(self, service: str, request: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         """
-        Call a service of the worker process; yield its events, up to and including the one with `"end": True`.
+        Call a service of the worker process, and yield the service's events; the last event has `"end": True`.
 
         If the caller closes the iterator early, the call is cancelled.
         """
@@ -95,15 +95,15 @@ class Services(Protocol):
 
 
 class Export(Protocol[ManifestT_co]):
-    """An export into one file: `SparkExport`, `RowExport`, or a user's own class, which can have a manifest of its own type."""
+    """An export into one file: `SparkExport`, `RowExport`, or a user's own class; such a class can have its own type of manifest."""
 
     def write(
         self, services: Services, to: Path, *, format: Any, totals: Mapping[str, str], by: Sequence[str]
     ) -> ManifestT_co:
         """
-        Make the file, whole or not at all, and return its manifest.
+        Make the file, whole or not at all, and return the file's manifest.
 
-        If this job has made the file before, return that file's manifest.
+        If this job has made the file before, return the manifest of that file.
         `Job.export` passes `if_exists` only if its caller does: an export without this parameter replaces no file.
         """
         ...

@@ -1,7 +1,7 @@
 """
 The texts of findings: a table beside the checks of each package.
 
-A package whose checks report findings has a file `findings.toml`, with one table for each of them::
+A package whose checks report findings has a file `findings.toml`, with one table for each finding::
 
     [[finding]]
     id = "rabbitmq.transient-queue"
@@ -16,12 +16,12 @@ The code names the finding and its values: `_finding("rabbitmq.transient-queue",
 | field | meaning |
 |---|---|
 | `id` | the family and a name; it never changes |
-| `case` | distinguishes findings of one id with different texts; only the first of them needs `why` |
+| `case` | distinguishes findings of one id with different texts; only the first case needs `why` |
 | `level` | error, warning or note; without it, the code passes the level |
 | `what`, `remedy` | the problem and what to do, as templates of `str.format` |
-| `why` | why it is a problem |
+| `why` | the reason why the finding is a problem |
 | `read` | where to read on: URLs |
-| `title` | the conclusion, if it is not the first part of `what`; alone, for an error whose text stands where the code raises it |
+| `title` | the conclusion, if it is not the first part of `what`; an error whose text is in the code has a `title` and no `what` |
 
 `explain` finds the tables by the entry-point group `steadyworker.findings`, which lists the packages.
 """
@@ -58,7 +58,7 @@ class FindingText:
 @dataclass(frozen=True, slots=True)
 class FindingTexts:
     """
-    Makes findings from the texts of one package; its table is read at the first finding.
+    A maker of findings from the texts of one package; the first finding reads the package's `findings.toml`.
 
     Args:
         package: The package whose folder has the `findings.toml`.
@@ -70,13 +70,13 @@ class FindingTexts:
         self, id: str, case: str = "", /, *, level: Level | None = None, loses: Loss | None = None, **values: object
     ) -> Finding:
         """
-        Return the finding with this id and case, its texts filled with the values.
+        Return the finding with this id and case, with the values in its texts.
 
         Args:
             id: The id in the table.
-            case: Which of several texts with this id.
+            case: The case, if several texts have this id.
             level: The level, if the table has none.
-            loses: As in `Finding`.
+            loses: The same as in `Finding`.
             values: A value for each field of the templates.
 
         Raises:

@@ -99,7 +99,7 @@ class Job(Generic[P, C]):
         """
         This run's fencing token, with which your own storage can refuse writes of older runs.
 
-        It is greater than the token of every earlier run, and never reused.
+        The token is greater than the token of every earlier run, and is never reused.
         """
         return self._task.fence
 
@@ -123,13 +123,13 @@ class Job(Generic[P, C]):
 
     @property
     def time_left(self) -> float | None:
-        """Seconds until the time limit, or None without one."""
+        """Seconds until the time limit, or None without a time limit."""
         return None if self._deadline is None else max(0.0, self._deadline - self._clock.monotonic())
 
     @property
     def last_checkpoint(self) -> C | None:
         """
-        The last position that this run or an earlier one saved, or None if there is no checkpoint yet.
+        The last position that this run or an earlier run saved, or None if there is no checkpoint yet.
 
         Raises:
             ValueError: The checkpoint does not decode to the Worker's checkpoint type, because that type has changed.
@@ -175,7 +175,7 @@ class Job(Generic[P, C]):
         Save a position that the next run of this job can start from.
 
         The position is durable when the call returns.
-        While the ledger is away, the call waits: a job goes on during an outage only until its next checkpoint.
+        While the ledger does not respond, the call waits: during an outage, a job goes on only until its next checkpoint.
 
         Raises:
             ValueError: The value is not JSON, not of the checkpoint type, or over 64 KiB: save a position, not a result.
@@ -201,8 +201,8 @@ class Job(Generic[P, C]):
         """
         Raise Interrupt when the worker process is stopping or this run must end; otherwise do nothing.
 
-        In a stop it raises at once, while `progress` and `checkpoint` raise only 13 s before the end of the stop.
-        Call it at places where the run can end without lost work; a call is not progress for the stall limit.
+        During a stop, `check` raises at once, but `progress` and `checkpoint` raise only from 13 s before the end of the stop.
+        Call `check` at places where the run can end without lost work; a call is not progress for the stall limit.
         """
         self._link.check(hard=False)
 
@@ -225,14 +225,14 @@ class Job(Generic[P, C]):
             format: `Csv()`, `JsonLines()` or `Parquet()`; the file's name decides the default.
             totals: The columns to sum during the export, as a mapping of column to "sum".
             by: The columns by which the totals are grouped; at most 10,000 groups.
-            if_exists: `replace-own` replaces the file of an earlier job with the same queue and key, if its size is still the manifest's.
+            if_exists: `replace-own` replaces the file of an earlier job with the same queue and key, if the file still has the size in its manifest.
                 A reader can see the new file beside the old manifest for a moment.
                 `fail` replaces nothing.
 
         Raises:
             ExportError: The export is not possible as requested, or another thread of this run exports to the same path.
             ExportRejected: No retry can make the export possible; if you do not catch this, the job becomes a dead letter.
-            TargetExists: Another job's file has this path; this is an ExportRejected.
+            TargetExists: Another job's file has this path; TargetExists is an ExportRejected.
         """
         target = os.fspath(to)
         if "://" in target:
@@ -300,7 +300,7 @@ class _JobServices:
         return self._task.namespace
 
     def progress(self, done: float | None, total: float | None, note: str = "") -> None:
-        # Checked here, so that the handler's own line raises the error: no later step may refuse these values.
+        # These checks are here, so that the handler's own line raises the error; no later step may refuse the values.
         done = None if done is None else number("the progress (done)", done)
         total = None if total is None else number("the progress (total)", total)
         self._link.progress(done, total, plain_text(note, _NOTE) if note else "")

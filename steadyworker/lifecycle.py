@@ -7,7 +7,7 @@ The stages of a worker process and their legal changes, the stop signals, the st
        └──────────────────↑
 
 A worker process only enters later stages, with one exception: from `quiet` it can return to `running`.
-It can skip a stage: a second stop signal leads to `interrupting` at once.
+A worker process can skip a stage: a second stop signal leads to `interrupting` at once.
 `advance` ignores a request for an earlier stage.
 So signals, budgets and failures can request stages in any order and any number of times.
 
@@ -39,11 +39,13 @@ CLOSE_BEFORE_END = 1.5
 """
 The times of interrupt, kill and close, in seconds before the budget's end.
 
-At the last of them the worker process stops waiting, and closes its connections and the ledger.
+At the time of the close, the worker process stops waiting, and closes its connections and the ledger.
 """
 
 EXIT_TAKES = 2
-"""The seconds from the end of the stop budget to the end of the process; with the default budget, 30 s as in Kubernetes."""
+"""The seconds from the end of the stop budget to the end of the process.
+
+With the default budget, a whole stop takes 30 s, as in Kubernetes."""
 
 
 class Stage(IntEnum):
@@ -66,14 +68,14 @@ _LEGAL: dict[Stage, frozenset[Stage]] = {
 
 
 def advance(now: Stage, to: Stage) -> Stage:
-    """Return the stage after a request for `to`: `to` if the change is legal, else `now`."""
+    """Return the stage after a request for `to`: `to` if the change is legal, otherwise `now`."""
     return to if to in _LEGAL[now] else now
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
     """
-    The time for a whole stop, by the monotonic clock, and the stages within this time.
+    The time for a whole stop, by the monotonic clock, and the times of its stages.
 
     The budget begins with the first stop signal.
     """

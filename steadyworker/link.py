@@ -23,7 +23,7 @@ from steadyworker.clock import Clock
 from steadyworker.errors import Interrupt, InterruptReason, SteadyWorkerError
 
 SERVICE_ERROR = "service-error"
-"""The name of the only event of a call that no service accepted; the event's text is the reason."""
+"""The name of the event that ends a call if no service accepts the call; the event's text is the reason."""
 
 
 class Task(Struct, frozen=True, kw_only=True):
@@ -34,7 +34,7 @@ class Task(Struct, frozen=True, kw_only=True):
     `redelivered` is the broker's mark on the delivery with which the run begins; None if the broker does not report it.
     `time_limit` and `stall_limit` are seconds, or None; the slot enforces both.
     At the time limit, the slot kills the run.
-    The job's calls raise Interrupt from 10 s before the limit, but not before 80 % of it.
+    The job's calls raise Interrupt from 10 s before the limit, but not before 80 % of the limit.
     """
 
     key: str
@@ -76,7 +76,7 @@ class SaveCheckpoint(_RequestBase):
 
 
 class SaveExportState(_RequestBase):
-    """The request to save the state of the job's export in the ledger; None clears it."""
+    """The request to save the state of the job's export in the ledger; None clears the state."""
 
     value: bytes | None
 
@@ -86,7 +86,7 @@ class MayCommit(_RequestBase):
 
 
 class FindEnded(_RequestBase):
-    """The request to find the jobs that are done or dead among these; the reply is a list of their uids."""
+    """The request to find out which of these jobs are done or dead; the reply is the list of their uids."""
 
     uids: list[str]
 
@@ -99,9 +99,9 @@ class RememberFolder(_RequestBase):
 
 class CallService(_RequestBase):
     """
-    The request to a service with this name (`slots.base.JobService`), which checks `data`.
+    The request to a service (`slots.base.JobService`) with this name; the service checks `data`.
 
-    The service replies with a stream: each reply is one event, and the last one has `end`.
+    The service replies with a stream: each reply is one event, and the last event has `end`.
     """
 
     service: str
@@ -141,7 +141,7 @@ class Answer:
 
 class Link:
     """
-    The link of one run, thread-safe; each run gets a new one.
+    The link of one run, thread-safe; each run gets a new link.
 
     Attributes:
         raised: The reason of the first Interrupt that was raised in this run, or None.
@@ -200,7 +200,7 @@ class Link:
         Call a service, and yield its events up to the last.
 
         Raises Interrupt as soon as the run must end.
-        Closing the iterator early cancels the call.
+        If the caller closes the iterator early, the link cancels the call.
         """
         id, answers = self._open(CallService(service, dict(data)))
         end = False
@@ -246,7 +246,7 @@ class Link:
         return self._hard
 
     def answer(self, id: int, answer: Answer) -> None:
-        """Pass a reply to the request that waits for it; ignore it if no request waits."""
+        """Pass a reply to the request that waits for it; ignore the reply if no request waits."""
         waiting = self._waiting.get(id)
         if waiting is not None:
             waiting.put(answer)

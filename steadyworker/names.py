@@ -47,11 +47,12 @@ QUEUE_NAME = NameRule(
     pattern=r"(?!\s)[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+(?<!\s)",
     max_bytes=255,
 )
-NAMESPACE = NameRule("namespace", pattern=r"[A-Za-z0-9\[][A-Za-z0-9._:/@+,\[\]-]*")  # a list of hosts is one, too
+# A list of hosts is a namespace, too.
+NAMESPACE = NameRule("namespace", pattern=r"[A-Za-z0-9\[][A-Za-z0-9._:/@+,\[\]-]*")
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether this name or address of a host is this machine's own, so that no other machine sees what is sent to it."""
+    """Return whether this host name or address is this machine's own, so that no other machine receives what is sent there."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -60,9 +61,9 @@ def is_loopback(host: str) -> bool:
 
 def normal_key(key: str) -> str:
     """
-    Return the key as the ledger stores it: unchanged if it is plain, else `h-` and its SHA-256.
+    Return the key as the ledger stores it: a plain key unchanged, any other key as `h-` and the key's SHA-256.
 
-    A plain key has at most 200 characters: ASCII letters, digits and `._:-`, of which the first is a letter or digit.
+    A plain key has at most 200 characters: ASCII letters, digits and `._:-`; the first character is a letter or digit.
     """
     if PLAIN_KEY.fullmatch(key):
         return key
@@ -73,10 +74,11 @@ def file_name(key: str, round_: int = 0) -> str:
     """
     Return the key in a form that is safe as a file name.
 
-    A key stays unchanged if it has at most 100 characters: ASCII letters, digits and `._-`, of which the first is a letter or digit.
-    For any other key, the name is its first 60 characters, with `_` for unsafe characters, then `-` and 12 digits of its SHA-256.
+    A key stays unchanged if it has at most 100 characters: ASCII letters, digits and `._-`; the first character is a letter or digit.
+    For any other key, the name begins with the key's first 60 characters, with `_` for unsafe characters.
+    Then `-` and 12 digits of the key's SHA-256 follow.
     A key that ends like a round, such as `x.r1`, also gets such a name, so that no two jobs have the same name.
-    For a round above 0, the name ends with it: `.r1` after the first replay.
+    For a round above 0, the name ends with the round: `.r1` after the first replay.
     """
     safe = key
     if _ROUND.search(key) or _UNSAFE.search(key) or len(key.encode()) > _NAME_BYTES or not key[:1].isalnum():

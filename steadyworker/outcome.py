@@ -68,26 +68,26 @@ Outcome = Done | Failed | Rejected | Snoozed | Interrupted | Crashed
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """Acknowledge the message: its job has ended."""
+    """The order to acknowledge the message, because its job has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """Publish a copy with the next hop, delivered after `delay` seconds, and acknowledge the message."""
+    """The order to publish a copy with the next hop and a delay of `delay` seconds, and to acknowledge the message."""
 
     delay: float
 
 
 @dataclass(frozen=True, slots=True)
 class ToDeadLetter:
-    """Publish a copy to the dead-letter queue, with the reason, and acknowledge the message."""
+    """The order to publish a copy with the reason to the dead-letter queue, and to acknowledge the message."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Return the message to the broker unchanged; the checkpoint stays in the ledger."""
+    """The order to return the message to the broker unchanged; the checkpoint stays in the ledger."""
 
 
 Settlement = Ack | Later | ToDeadLetter | Release

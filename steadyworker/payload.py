@@ -45,10 +45,10 @@ Decode = Callable[[bytes], Any]
 
 def decoder(type_: Any, max_bytes: int = MAX_BYTES) -> Decode:
     """
-    Return a function that decodes a body to a value of this type; make it once, and use it for each message.
+    Return a function that decodes a body to a value of this type; make the function once, and use it for each message.
 
     The function raises BadPayload for a body that breaks a limit or does not fit the type.
-    `max_bytes` limits its time and memory.
+    `max_bytes` limits the function's time and memory.
 
     Raises:
         ConfigError: JSON cannot be decoded to this type.
@@ -100,8 +100,8 @@ def encode(value: Any, type_: Any, max_bytes: int = MAX_BYTES) -> bytes:
     """
     Return the body of a message that sends this value to a Worker with this payload type.
 
-    `value` is of that type, or plain JSON data (a mapping for a dataclass).
-    A field that the type does not have raises BadPayload.
+    `value` is of the payload type, or plain JSON data (a mapping for a dataclass).
+    If `value` has a field that the type does not have, `encode` raises BadPayload.
 
     Raises:
         BadPayload: The value does not decode to the type, has unknown fields, or is too large.
@@ -132,7 +132,7 @@ def _sized(body: bytes, max_bytes: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _JsonFlaw:
-    """A placeholder for a value that is not accepted, so that the error can name the path to it."""
+    """A placeholder for a value that is not accepted, so that the error can name the path to this value."""
 
     what: str
 
@@ -320,7 +320,7 @@ def _unknown(value: Any, kind: msgspec.inspect.Type, path: str) -> str | None:  
 
 
 def _may_be(value: Any, kind: msgspec.inspect.Type) -> bool:
-    """Return whether this value can belong to that member of a union, judged by its tag or its kind."""
+    """Return whether this value can belong to that member of a union, judged by the value's tag or kind."""
     info = msgspec.inspect
     if isinstance(kind, info.StructType) and kind.tag_field is not None and isinstance(value, dict):
         return bool(value.get(kind.tag_field) == kind.tag)

@@ -38,7 +38,7 @@ Errors = type[BaseException] | Sequence[type[BaseException]]
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """
-    The rule for retries: how many, and after which waits.
+    The rule for retries: their number, and the wait before each retry.
 
     Args:
         max_attempts: Failed attempts after which the job becomes a dead letter ("exhausted").
@@ -50,7 +50,7 @@ class RetryPolicy:
             If the lost run had saved a checkpoint, the count starts at 1 again.
 
     Raises:
-        ConfigError: A number is below 1, `wait` does not return seconds, or `dont_retry_on` has more than exception types.
+        ConfigError: A number is below 1, `wait` does not return seconds, or `dont_retry_on` contains something that is no exception type.
     """
 
     max_attempts: int = 5
@@ -106,14 +106,14 @@ def _types(given: Any) -> tuple[type[BaseException], ...]:
 
 
 def draw(wait: Callable[[RetryCallState], Any], attempt: int) -> Any:
-    """Return the wait that a strategy draws for this attempt (from 1): seconds, but a user's own callable can return anything."""
+    """Return the wait that a strategy draws for this attempt (from 1); strategies return seconds, but a user's own callable can return anything."""
     state = RetryCallState(Retrying(), None, (), {})
     state.attempt_number = attempt
     return wait(state)
 
 
 def has_users_code(wait: object) -> bool:
-    """Return whether this strategy can run code that is not tenacity's own, and that could block or fail."""
+    """Return whether this strategy can run code that is not tenacity's own; such code could block or fail."""
     if type(wait).__module__ != wait_base.__module__ or isinstance(wait, wait_exception):
         return True
     match wait:
@@ -159,7 +159,7 @@ def decide(outcome: Outcome, counters: Counters, policy: RetryPolicy, delay: flo
     """
     Return the settlement for an outcome.
 
-    `counters` already count the outcome, and `delay` was drawn for it by `drawn_delay`.
+    `counters` already count the outcome, and `drawn_delay` has drawn `delay` for the outcome.
     The function is pure: the same four values always give the same settlement.
 
     | outcome | settlement |
@@ -168,7 +168,7 @@ def decide(outcome: Outcome, counters: Counters, policy: RetryPolicy, delay: flo
     | `Snoozed` | `Later`, after the handler's delay |
     | `Rejected` | `ToDeadLetter`, with its reason |
     | `Interrupted` | `Release` |
-    | `Failed` | `Later`, after the handler's delay if it gave one, else after `delay` |
+    | `Failed` | `Later`, after the handler's delay; if the handler gave no delay, after `delay` |
     | `Failed`, at `max_attempts` | `ToDeadLetter` ("exhausted") |
     | `Crashed` | `Later`, after `delay` |
     | `Crashed`, at `max_crashes` | `ToDeadLetter` ("crash-loop") |

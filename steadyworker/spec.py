@@ -1,5 +1,5 @@
 """
-The check of a Worker's attributes: only `spec_of` reads them, and it returns them as one value, the `WorkerSpec`.
+The check of a Worker's attributes: only `spec_of` reads the attributes, and returns them as one value, the `WorkerSpec`.
 
 A rule converts the value in the class or file to the value in the `WorkerSpec`, or raises ValueError.
 `AttributeCheck` adds the attribute's name to that error.
@@ -74,10 +74,10 @@ class WorkerSpec:
 
 def spec_of(cls: type[Worker[Any, Any]], overrides: Mapping[str, object] = _NOTHING) -> WorkerSpec:
     """
-    Read and check a Worker's attributes; `overrides` (a configuration file's `[workers.NAME]`) outrank them.
+    Read and check a Worker's attributes; `overrides` (a configuration file's `[workers.NAME]`) outrank the class's own attributes.
 
     Raises:
-        ConfigError: An attribute is missing, unknown or not valid; the text names it.
+        ConfigError: An attribute is missing, unknown or not valid; the text names the attribute.
     """
     if not is_worker(cls):
         raise ConfigError(
@@ -127,9 +127,10 @@ def spec_of(cls: type[Worker[Any, Any]], overrides: Mapping[str, object] = _NOTH
 
 def misspelt(cls: type[Worker[Any, Any]]) -> Iterator[tuple[str, str]]:
     """
-    Yield each name in a Worker class that looks like a misspelt attribute or method of `Worker`, with the name it resembles.
+    Yield each misspelt name in a Worker class, with the attribute or method of `Worker` that the name resembles.
 
-    It ignores names with a leading underscore, and every name in a class that also sets the name it resembles.
+    Ignore names with a leading underscore.
+    Ignore a name, too, if the same class also sets the attribute or method that the name resembles.
     """
     known = _settable() | set(_METHODS)
     for base in cls.__mro__:
@@ -147,7 +148,7 @@ def _settable() -> set[str]:
 
 
 def _check_methods(cls: type[Worker[Any, Any]]) -> None:
-    """Raise ConfigError for methods that a slot cannot call; without this check, only the first job would show the fault."""
+    """Raise ConfigError for methods that a slot cannot call; without this check, only the first job would reveal the fault."""
     name = cls.__qualname__
     if not _accepts(cls):
         raise ConfigError(
@@ -176,7 +177,8 @@ def _check_methods(cls: type[Worker[Any, Any]]) -> None:
 def _accepts(function: Callable[..., object], *arguments: object) -> bool:
     try:
         signature = inspect.signature(function)
-    except (ValueError, TypeError):  # written in C, or made by a decorator: only a call shows whether it accepts them
+    except (ValueError, TypeError):
+        # Written in C, or made by a decorator: only a call shows whether the function accepts the arguments.
         return True
     try:
         signature.bind(*arguments)
@@ -280,7 +282,7 @@ class AttributeCheck:
     """
     The check of one Worker's attributes by rules; its errors name the Worker and the attribute.
 
-    A rule's error names the expectation; the check adds the value, unless the rule's error already names it.
+    A rule's error names the expectation; the check adds the value, unless the rule's error already names the value.
     """
 
     def __init__(self, owner: str) -> None:
@@ -362,7 +364,7 @@ def optional(rule: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def policy(ours: RetryPolicy, value: Any) -> RetryPolicy:
-    """Return a RetryPolicy unchanged, or the class's policy with the numbers of a configuration file's table."""
+    """Return a RetryPolicy unchanged; for a configuration file's table, return the class's policy with the table's numbers."""
     if isinstance(value, RetryPolicy):
         return value
     if not isinstance(value, Mapping) or not set(value) <= {"max_attempts", "max_crashes", "max_losses"}:

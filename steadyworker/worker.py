@@ -1,5 +1,5 @@
 """
-The class that users subclass, and the function that imports it by its name.
+The class that users subclass, and the function that imports a subclass by its name.
 
 `Worker` has attributes that describe the job, and three methods.
 `spec.py` reads and checks the attributes.
@@ -29,17 +29,18 @@ C = TypeVar("C", default=Any)
 
 class Worker(Generic[P, C]):
     """
-    One kind of job: subclass it, name its queue, write `handle`.
+    One kind of job: subclass `Worker`, name the queue, and write `handle`.
 
-    The type arguments are the payload's type and, optionally, the checkpoint's.
-    Each slot makes one instance without arguments, in the process or thread of the handler, and uses it for all its jobs.
-    A subclass without a `queue` is abstract: it can be a common base of your own Workers.
+    The type arguments are the payload's type and, optionally, the checkpoint's type.
+    Each slot makes one instance without arguments, in the process or thread of the handler, and uses this instance for all jobs of the slot.
+    A subclass without a `queue` is abstract: such a class can be a common base of your own Workers.
 
     Attributes:
         queue: The queue whose messages are this Worker's jobs.
         time_limit: The longest time of one run: seconds, a timedelta, or a text such as "3h".
-            Required; None means no limit.
-            From 10 s before the limit, but not before 80 % of it, `Job` calls raise `Interrupt`; at the limit, the run is killed.
+            This attribute is required; None means no limit.
+            From 10 s before the limit, but not before 80 % of the limit, `Job` calls raise `Interrupt`.
+            At the limit, the slot kills the run.
         concurrency: The number of slots, which is the number of jobs that one worker process runs at a time.
         retry: The policy for retries.
         stall_limit: The time without progress or checkpoint after which the slot ends the run: at least 1 s; by default no limit.
@@ -47,8 +48,8 @@ class Worker(Generic[P, C]):
             "auto" divides 80 % of the cgroup's limit among the slots.
         isolation: "process" (a child process per slot), or "thread" for light jobs: a thread cannot be killed.
         jobs_per_child: The number of jobs after which a slot replaces its child process.
-        key_header: The header that holds the job's key, if the sender sets a header of its own.
-        unkeyed: The action on a message without a key: "generate" gives it a new key, "reject" makes it a dead letter.
+        key_header: The header that holds the job's key, if the sender puts the key into a header of its own.
+        unkeyed: The action on a message without a key: "generate" gives the message a new key, "reject" makes the message a dead letter.
         keep_message: True if the ledger keeps the message of a claimed job, so that the job ends even if the broker loses the message.
         dead_letter_queue: The queue for dead letters, `<queue>.dead` by default.
             Workers of different processes can share a dead-letter queue: each letter names its work queue, and `steadyworker dead`
@@ -89,14 +90,14 @@ class Worker(Generic[P, C]):
 
     def handle(self, job: Job[P, C]) -> object:
         """
-        Do one job: return when it is done, or raise.
+        Do one job: return when the job is done, or raise.
 
         `handle` can be async; its return value is ignored.
         """
         raise NotImplementedError(f"{type(self).__qualname__}.handle")
 
     def teardown(self) -> object:
-        """Undo `setup` when the slot ends without a failure; it can be async."""
+        """Undo `setup` when the slot ends without a failure; `teardown` can be async."""
         return None
 
 
@@ -113,7 +114,7 @@ def load_worker(target: str) -> type[Worker[Any, Any]]:
 
     Raises:
         ConfigError: The target is wrong; the text gives a similar name, or lists the module's Workers.
-        Exception: The module raised it during the import.
+        Exception: The module's own code raised an exception during the import.
     """
     module_name, colon, name = target.partition(":")
     if colon and name and module_name.endswith(".py"):
@@ -144,7 +145,7 @@ def importable_name(file: Path) -> str:
     Return the name under which a process imports this file when the file's folder is on its path.
 
     Raises:
-        ConfigError: The file's name is no name of a module, or Python has a module of that name.
+        ConfigError: The file's name is not a valid module name, or Python itself has a module of that name.
     """
     if not file.stem.isidentifier() or file.stem in sys.stdlib_module_names:
         why = "Python has a module of that name" if file.stem.isidentifier() else "it is no name of a module"

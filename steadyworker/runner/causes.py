@@ -1,7 +1,9 @@
 """
-The reasons why a runner accepts no message: readiness, its text and the entry of the catalogue are all read from them.
+The reasons why a runner accepts no message.
 
-| part | it is not ready from | until |
+Readiness, the text about it, and the catalogue's entry all come from these reasons.
+
+| part | not ready from | until |
 |---|---|---|
 | `broker` | the start, or the loss of the connection | the next connection |
 | `broker alarm` | an alarm of the broker, which then accepts no message | the end of the alarm |
@@ -10,7 +12,7 @@ The reasons why a runner accepts no message: readiness, its text and the entry o
 | `consumers` | an audit that found a cause | an audit that found none |
 | `setup` | the start, or the failure of a slot | the slot is ready |
 | `stage` | the stage `quiet`, or a stop | the stage `running` |
-| a target and ` queue` | a message that the broker does not accept there | no plan waits to publish there |
+| `work queue`, `later queue`, `dead queue` | a message that the broker does not accept for this target | no plan waits to publish there |
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ class Cause:
 
     Attributes:
         why: The reason, for people.
-        explain: The id of the catalogue's entry that explains it; empty if there is none.
+        explain: The id of the catalogue's entry that explains the reason; empty if the catalogue has none.
     """
 
     why: str

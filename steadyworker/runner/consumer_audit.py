@@ -1,5 +1,7 @@
 """
-The consumer audit finds out whether all consumers of a queue share our ledger; a foreign consumer could run our jobs again.
+The consumer audit finds out whether all consumers of a queue share our ledger.
+
+A consumer that does not is *foreign*: it could run our jobs again.
 
 Worker processes register in the ledger, and a network broker counts the consumers of a queue.
 If there are more consumers than living owners, a foreign consumer receives messages and uses another ledger, or none.
@@ -20,23 +22,24 @@ If there are more consumers than living owners, a foreign consumer receives mess
 
 A broker can stop counting for us, for example after an operator took a right away, or replaced the broker.
 If the ledger serves one host only, the audit then cannot exclude a foreign consumer, and the worker process must stop.
-But nothing shows that there is one, so no job ends early for it: first the worker process finishes the jobs that it holds.
+But nothing shows that there is a foreign consumer, so no job ends early: the worker process first finishes the jobs that it holds.
 If all hosts share the ledger, the audit waits for a number, as it waits for a broker that does not respond.
 
 If a worker process has just died or frozen, the broker counts its consumer until the consumer has missed its heartbeats.
-So the audit ignores a surplus until it has lasted for that time and one minute more.
+So the audit ignores a surplus until the surplus has lasted for that time and one minute more.
 
 A worker process that becomes not ready stops consuming the queue, and the ledger records this.
 All worker processes see the same surplus at about the same time, so all of them stop consuming.
-If the audit still counted them, it would take the foreign consumer for one of them, and all would consume again.
+If the audit still counted these worker processes, the foreign consumer would pass for one of them, and all would consume again.
 For the same reason, a worker process registers as quiet if it is quiet, drains, or has no slot whose `setup` succeeded.
 
-Some brokers count a worker process until it has settled its last delivery (`Capabilities.counts_holders`).
-So a process that holds a delivery counts itself, and registers as quiet only when it holds none.
+Some brokers count a worker process until the process has settled its last delivery (`Capabilities.counts_holders`).
+So a process that holds a delivery counts itself, and registers as quiet only when it holds no delivery.
 
 Some brokers can count one worker process as several consumers (`Capabilities.most_consumers`).
-So the process registers the queue once for each of them.
-The audit allows that number, although the broker often counts fewer: a foreign consumer can then stay hidden for a while.
+So the process registers the queue once for each of these consumers.
+The audit allows that number, although the broker often counts fewer consumers.
+A foreign consumer can then stay hidden for a while.
 """
 
 from __future__ import annotations
@@ -58,16 +61,16 @@ _SEEN_WITHIN = 90.0
 Seconds without a renewal after which the audit does not count an owner: the leases and margins of its jobs are then over.
 
 The broker can count the owner's consumer a little longer than the audit does.
-This raises no alarm, because the audit tolerates a surplus for longer than that.
+This raises no alarm, because the audit tolerates a surplus for a longer time.
 If the audit counted an owner that no longer consumes, a foreign consumer could stay hidden.
 """
 
 
 def registered(ledger: Ledger, name: str, *, but: str = "", dead_for: float | None = None) -> int:
     """
-    Return how many consumers the owners that live and consume a queue can be, without the owner `but`.
+    Return the largest number of consumers of a queue that the living owners can have, without the owner `but`.
 
-    With `dead_for`, owners that died within so many seconds count too, because the broker can still count their consumers.
+    With `dead_for`, owners that died in the last `dead_for` seconds count, too, because the broker can still count their consumers.
     Raises LedgerUnavailable.
     """
     within, dead = _SEEN_WITHIN + (dead_for or 0.0), dead_for is not None
@@ -93,16 +96,16 @@ class AuditResult:
 
 class ConsumerAudit:
     """
-    Compares the consumers of one queue with the owners in the ledger; used by one thread.
+    The comparison of one queue's consumers with the owners in the ledger; only one thread uses it.
 
     Args:
         name: The queue's `ledger.lease.registered_name`.
         owner: The owner id of this worker process.
-        adapter: Counts the consumers of the queue; each worker process is at most `most_consumers` of them.
+        adapter: Counts the consumers of the queue; a worker process counts as at most `most_consumers` consumers.
         ledger: Lists the living owners.
         clock: Measures the duration of a surplus.
-        report_left: A function that gets the name, and True when this process stops consuming, False when it consumes again.
-        holds: Returns whether the broker counts this process for a delivery that it holds, even with prefetch 0.
+        report_left: Receives the name, with True when this process stops consuming, and with False when this process consumes again.
+        holds: Returns whether this process holds a delivery for which the broker counts this process, even with prefetch 0.
         local_ledger: True if the ledger serves this host only, so that only the broker's count shows consumers elsewhere.
     """
 
@@ -158,8 +161,8 @@ class ConsumerAudit:
         if self._result.after_jobs:
             self._conclude(AuditResult())  # the broker counts again; a surplus is tolerated as after the start
         elif self._result.cause is not None:
-            # This process does not consume now, so it counts neither as a consumer nor as an owner, unless it holds a delivery.
-            # If it has just settled its last delivery, the broker may count it or not: the next check decides.
+            # This process does not consume now, so it is neither a consumer nor a counted owner, unless this process holds a delivery.
+            # If this process has just settled its last delivery, the broker may or may not count this process: the next check decides.
             if len(held) == 1:
                 known = peers + most * sum(held)
                 self._conclude(replace(self._result, lasting=True) if consumers > known else AuditResult())
@@ -175,7 +178,7 @@ class ConsumerAudit:
             self._conclude(AuditResult(cause))
 
     def _miss_count(self, found: Uncounted) -> None:
-        """Note that the broker did not report a number, although only this number shows consumers on other hosts."""
+        """Note that the broker did not report the number of consumers, although only this number shows consumers on other hosts."""
         if self._result.after_jobs:
             self._conclude(replace(self._result, lasting=True))
         elif self._uncounted:

@@ -1,4 +1,4 @@
-"""The ledger's side of dead letters: the rows of dead jobs, and the messages that the ledger has kept of them."""
+"""The ledger's side of dead letters: the rows of dead jobs, and the messages of these jobs that the ledger has kept."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from steadyworker.runner.envelope import kept
 from steadyworker.runner.letters import DeadLetter, kept_letter
 
 _BEFORE_THE_FIRST = -1
-"""The hop of a row that `Ledger.replay` has inserted, and that no run has claimed."""
+"""The hop of a row that `Ledger.replay` has inserted, until a run claims the job."""
 
 
 class DeadJobs:
@@ -43,13 +43,13 @@ class DeadJobs:
         return JobId(self._namespace, self._queue, letter.key, letter.round)
 
     def row(self, letter: DeadLetter) -> Row | None:
-        """Return the row of the letter's job, or None if the ledger has none."""
+        """Return the row of the letter's job, or None if the ledger has no such row."""
         return self._ledger.read(self.id(letter))
 
     def dead(self, keys: Sequence[str] | None) -> list[JobId]:
-        """Return the jobs (all, or only these keys) that are dead in their last round, and whose message the ledger has kept."""
+        """Return the jobs (all, or only these keys) that are dead in their last round, if the ledger has kept their messages."""
         if keys is None:
-            with suppress(LedgerUnavailable):  # the letters are worth listing without them
+            with suppress(LedgerUnavailable):  # a list of the letters is useful without these jobs, too
                 listed = self._ledger.jobs(JobFilter(self._namespace, self._queue, (State.DEAD,), kept=True))
                 return [row.id for row, _ in listed]
             return []
@@ -57,7 +57,7 @@ class DeadJobs:
         return [id for id in last if id is not None and self.kept(id) is not None]
 
     def parked(self) -> list[Row]:
-        """Return the rows of jobs that become dead, but whose dead letter is not confirmed."""
+        """Return the rows of jobs that become dead, while the broker has not confirmed their dead letters."""
         moving = self._ledger.jobs(JobFilter(self._namespace, self._queue, (State.MOVING,)))
         return [row for row, _ in moving if row.target is Moving.DEAD]
 
@@ -70,7 +70,7 @@ class DeadJobs:
         return None if message is None else kept_letter(row, message)
 
     def awaits_replay(self, key: str) -> bool:
-        """Return whether the job of this key was replayed, and waits for its first message, which can be lost or unpublished."""
+        """Return whether the job of this key was replayed, and waits for its first message; this message can be lost or unpublished."""
         last = self._last(key)
         return last is not None and _is_begun(self._ledger.read(last))
 
@@ -79,7 +79,7 @@ class DeadJobs:
         Return whether the job of this row, which has this letter, is dead.
 
         A worker process that was killed or disconnected while the broker moved its message could not record the move.
-        Then the letter is the proof of the move, so this call records it, unless the process still has its lease to do so.
+        The letter then proves the move, so this call records the move, unless the process still has the lease and can record it.
         """
         if row.state is not State.MOVING or row.target is not Moving.DEAD:
             return row.state is State.DEAD
@@ -90,7 +90,11 @@ class DeadJobs:
         return True
 
     def clear_checkpoint(self, letter: DeadLetter) -> None:
-        """Delete the checkpoint, also in the next round, if an earlier replay has copied it and no run has begun there."""
+        """
+        Delete the checkpoint.
+
+        If an earlier replay has copied the checkpoint into the next round, and no run has begun that round, delete the copy, too.
+        """
         before = self.id(letter)
         self._ledger.clear_checkpoint(before)
         after = _next(before)
@@ -99,9 +103,9 @@ class DeadJobs:
 
     def begin_round(self, letter: DeadLetter, message: OutgoingMessage, now: float) -> bool:
         """
-        Write the row of a dead job's next round with this message; return False if it gets no row.
+        Write the row of a dead job's next round with this message; return False if the round gets no row.
 
-        A letter that was made without a run has no row, and gets none: its message has to pass the same checks again.
+        If a letter was made without a run, neither round has a row: the message has to pass the same checks again.
         """
         if len(letter.body) > self._max_body or not ((letter.ours and letter.uid) or self.row(letter)):
             return False
@@ -119,7 +123,7 @@ class DeadJobs:
             self._ledger.forget(row.id)
 
     def forget(self, letter: DeadLetter) -> None:
-        """Delete the rows of a dropped job: of the letter's round, and of the dead rounds before it, which can have a message, too."""
+        """Delete the rows of a dropped job: the letter's round, and each dead round before it, because such a round can have a message, too."""
         row = self.row(letter)
         if letter.is_conflict or row is None or not self.is_dead(row, letter):  # the row can be another job's
             return

@@ -1,14 +1,15 @@
 """
-The front half of the runner: from a delivery to the action on it.
+The front half of the runner: from a delivery to the runner's action.
 
 ::
 
     Delivery ── identify ──→ Envelope ── decision table ──→ claim │ adopt │ defer │ acknowledge │ finish │ dead letter
                    │                          │
-                   └── no key: `unkeyed.py`   └── ledger away, slot not warm, earlier run still in a slot: held
+                   └── no key: `unkeyed.py`   └── no ledger, slot not warm, earlier run still in a slot: held
 
 A delivery is *valid* until its epoch ends, the broker takes it back, or the runner settles it.
-After each change for which a held delivery could wait, the runner decides again on all held deliveries.
+A *held* delivery waits, for example for the ledger or a slot.
+After each change that can end such a wait, the runner decides again on all held deliveries.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ from steadyworker.telemetry.logs import get_logger
 from steadyworker.text.plain_text import as_unicode
 
 _TRIES = 20
-"""How many times in a row the runner decides about a delivery whose claim was refused; after that, it holds the delivery for a while."""
+"""The number of decisions in a row on a delivery whose claim the ledger refuses; after that, the runner holds the delivery for a while."""
 
 
 class Deliveries:
@@ -124,9 +125,9 @@ class Deliveries:
 
     def _kept(self, plan: SettlementPlan, error: MessageRefused) -> bool:
         """
-        Park a plan whose delayed copy the broker never accepts, and decide again on its delivery later; return False for other plans.
+        Park a plan whose delayed copy the broker never accepts, and decide again on the plan's delivery later; return False for other plans.
 
-        Its job may run in another process, so its message must not become a dead letter.
+        The job may run in another process, so its message must not become a dead letter.
         """
         if plan.message is None or plan.message.to is not Target.LATER:
             return False
@@ -179,7 +180,7 @@ class Deliveries:
         retry, unseen = self._deps.spec.retry, self._seems_new(envelope)
         for attempt in range(_TRIES):
             try:
-                # Most messages are new, so the first claim expects no row; if there is a row, the ledger refuses the claim.
+                # Most messages are new, so the first claim expects no row; if the job has a row, the ledger refuses the claim.
                 row = None if unseen and not attempt else self._deps.ledger.read(envelope.id)
                 if conflict := envelope.conflict(None if row is None else row.uid):
                     self._reject(envelope.delivery, conflict, row)
@@ -198,7 +199,7 @@ class Deliveries:
         self._hold(envelope.delivery, self._deps.times.defer_delay)
 
     def _seems_new(self, envelope: Envelope) -> bool:
-        """Return whether nothing indicates an earlier delivery, and a claim could begin at once."""
+        """Return whether the message seems to be new, and a claim could begin at once."""
         return (
             envelope.delivery.redelivered is Redelivered.NO
             and envelope.hop == 0
@@ -219,7 +220,7 @@ class Deliveries:
         )
 
     def held_by(self, row: Row | None) -> HeldBy:
-        """Return the holder of this row, as this process sees it."""
+        """Return the holder of this row, from the point of view of this process."""
         if row is None or row.owner is None:
             return HeldBy.GONE
         if row.owner != self._deps.owner:
@@ -300,7 +301,7 @@ class Deliveries:
         return True
 
     def claim(self, envelope: Envelope, row: Row | None, claim: Claim) -> Row | None:
-        """Claim a job that the quota has counted; when the ledger refuses the claim, return None, and count the job no more."""
+        """Claim a job that the quota has counted; if the ledger refuses the claim, return None, and stop counting the job."""
         owner, message = self._deps.owner, self._deps.to_keep(envelope)
         claimed = None
         try:
@@ -319,8 +320,9 @@ class Deliveries:
 
     def _begin_detached(self, envelope: Envelope) -> None:
         """
-        Claim a job whose message comes later, for a run that begins without a delivery; do nothing if no slot is free, or if the quota is used up.
+        Claim a job whose message comes later, for a run that begins without a delivery.
 
+        Do nothing if no slot is free, or if the quota is used up.
         Set the prefetch to 0 first: otherwise the broker could deliver a message for the slot of this run.
         """
         slot = self._state.free_slot()
@@ -343,7 +345,7 @@ class Deliveries:
         self._deps.adapter.prefetch(0)
 
     def _give_back(self, delivery: Delivery) -> None:
-        """Release a delivery; set the prefetch to 0 first, so that the broker does not return it to this process at once."""
+        """Release a delivery; set the prefetch to 0 first, so that the broker does not return the message to this process at once."""
         self.pause()
         self._release(delivery)
 
@@ -358,7 +360,7 @@ class Deliveries:
         self._runs.carry_out(planning.pass_on(self._state.incoming(delivery), message))
 
     def finish(self, envelope: Envelope, row: Row, action: Finish | LostTooOften) -> Row | None:
-        """Take the job's settlement over, and finish it; return the job's row, or None when the ledger refused."""
+        """Take the job's settlement over, and finish it; return the job's row, or None if the ledger refused the take-over."""
         began, ledger, owner = self._deps.clock.boottime(), self._deps.ledger, self._deps.owner
         if isinstance(action, LostTooOften):
             owned = ledger.lose(row, owner, Verdict(Moving.DEAD, action.reason, action.counters))
@@ -386,7 +388,7 @@ class Deliveries:
         return max((level for level in self._deps.adapter.capabilities.levels if level <= left), default=left)
 
     def _replay(self, envelope: Envelope) -> None:
-        """If an operator moved a dead letter here, treat it as the first message of the next round, as after `dead replay`."""
+        """Treat a dead letter that an operator moved here as the first message of the next round, as `dead replay` does."""
         next_round = structs.replace(envelope.id, round=envelope.id.round + 1)
         self._log.info("dead_letter_replayed", key=next_round.key, queue=next_round.queue, round=next_round.round)
         delivery = replace(envelope.delivery, headers=in_round(envelope.delivery.headers, next_round))
@@ -403,10 +405,11 @@ class Deliveries:
 
     def _reject(self, delivery: Delivery, reason: str, row: Row | None = None, explain: str = "") -> None:
         """
-        Move a delivery without its own row to the dead-letter queue, and emit the event; `row` is another job with its key.
+        Move a delivery without its own row to the dead-letter queue, and emit the event.
 
-        The entry of the catalogue is that of the reason, unless `explain` names one.
-        A copy of an unshown delivery would lack the content, so the adapter rejects the message itself.
+        `row` is the row of another job with the same key.
+        The event names the catalogue's entry of the reason, unless `explain` names another entry.
+        A copy of an unshown delivery would lack the content, so the adapter rejects the original message.
         """
         given = key_of(delivery, self._deps.spec.key_header)
         key = normal_key(as_unicode(given)) if given else ""
@@ -432,7 +435,7 @@ class Deliveries:
         self._pass_on(delivery, OutgoingMessage(Target.DEAD, delivery.body, theirs | ours))
 
     def _hold(self, delivery: Delivery, ask_again_in: float | None = None) -> None:
-        """Keep a delivery for later; after a stop has begun, give it back, because this process begins no more runs."""
+        """Keep a delivery for later; after a stop has begun, give the delivery back, because this process begins no more runs."""
         if self._state.stage >= Stage.DRAINING:
             self._give_back(delivery)
             return

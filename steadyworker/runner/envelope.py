@@ -2,7 +2,7 @@
 The envelope of a delivery: its job, its hop, and the counters in its headers.
 
 The runner reads the envelope before it reads the ledger.
-`kept` makes the message that the ledger keeps of a delivery, and `delivery_of` makes a delivery of it.
+`kept` turns a delivery into the message that the ledger keeps, and `delivery_of` turns this message into a delivery.
 A message with invalid headers is never lost: it goes to the dead-letter queue with the reason.
 """
 
@@ -38,7 +38,7 @@ from steadyworker.outcome import Counters
 from steadyworker.text.plain_text import as_unicode, surrogate_in
 
 LARGEST_NUMBER = 10**15 - 1
-"""The largest counter, hop or round in a header: no job reaches it, and every ledger can store this number plus 1."""
+"""The largest counter, hop or round in a header: no job reaches this number, and every ledger can store this number plus 1."""
 
 _LONGEST_TEXT = 2000
 _LATEST = 1e11  # the year 5138: a larger number cannot be a time
@@ -57,7 +57,7 @@ BAD_PAYLOAD = "bad-payload"
 """The beginning of the reason of a dead letter whose body cannot be read."""
 
 OF_THE_LEDGER = -1
-"""The epoch of a delivery that is made of a kept message; no connection has this epoch."""
+"""The epoch of a delivery that `delivery_of` makes from a kept message; no connection has this epoch."""
 
 UNSHOWN = "unshown"
 """The beginning of the reason of a message whose content only the broker has."""
@@ -68,9 +68,9 @@ class Envelope(Struct, frozen=True):
     A delivery whose job is known.
 
     Attributes:
-        uid: The uid of the job's row, if the message carries it.
-        letter: True if it is this job's own dead letter, which an operator moved here unchanged.
-        contradiction: The reason for which only the right `uid` shows that the message is this job's; empty without such a reason.
+        uid: The uid of the job's row, if the message carries this uid.
+        letter: True if the message is this job's own dead letter, which an operator moved here unchanged.
+        contradiction: The reason to doubt that the message is this job's, which only the right `uid` disproves; empty without a doubt.
     """
 
     delivery: Delivery
@@ -83,7 +83,7 @@ class Envelope(Struct, frozen=True):
     contradiction: str = ""
 
     def conflict(self, uid: str | None) -> str:
-        """Return why the message is not of the job whose row has this uid (None without a row); empty if it can be."""
+        """Return why the message cannot belong to the job whose row has this uid (None without a row); empty if it can."""
         if self.uid is not None and self.uid == uid:
             return ""
         if self.letter and uid is not None and not self.contradiction:
@@ -92,27 +92,27 @@ class Envelope(Struct, frozen=True):
 
     @property
     def from_ledger(self) -> bool:
-        """True if the message is the ledger's, because the job's own message is lost."""
+        """True if the message is the ledger's copy, because the job's own message is lost."""
         return self.delivery.epoch == OF_THE_LEDGER
 
 
 @dataclass(frozen=True, slots=True)
 class Unkeyed:
-    """A delivery without a key or a stable message id: the runner must generate a key, or reject it."""
+    """A delivery without a key or a stable message id: the runner must generate a key, or reject the message."""
 
     delivery: Delivery
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A delivery whose `sw-…` headers are invalid, whose headers are not valid Unicode, or whose body the adapter cannot read or did not get."""
+    """A delivery with invalid `sw-…` headers, with headers of invalid Unicode, or with a body that the adapter cannot read or did not get."""
 
     delivery: Delivery
     reason: str
 
 
 class _KeptFacts(Struct, frozen=True, omit_defaults=True):
-    """The facts of a delivery besides its body; facts that only a later version knows are ignored."""
+    """The facts of a delivery besides its body; the decoder ignores facts that only a later version knows."""
 
     headers: dict[str, str] = {}
     message_id: str | None = None
@@ -158,7 +158,7 @@ def identify(delivery: Delivery, namespace: str, key_header: str | None) -> Enve
     except ValueError as error:
         return Unreadable(delivery, f"{BAD_HEADER}: {error}")
     uid = headers.get(UID)
-    # A dead letter of a message without a row has no uid, and counts as an ordinary message.
+    # If a message without a row became a dead letter, this letter has no uid, and counts as an ordinary message.
     letter = uid is not None and WORKER in headers
     digest = hashlib.sha256(delivery.body).digest()
     return Envelope(delivery, id_, hop, digest, carried, uid, letter, _contradiction(headers, key, key_header))
@@ -166,9 +166,9 @@ def identify(delivery: Delivery, namespace: str, key_header: str | None) -> Enve
 
 def envelope_of(row: Row, message: KeptMessage) -> Envelope:
     """
-    Return the envelope of the message for which this unfinished job waits, made of the message that the ledger keeps.
+    Return the envelope of the message for which this unfinished job waits, made from the message that the ledger keeps.
 
-    A `moved` job waits for its retry, and any other job for the message that its last claim had.
+    A `moved` job waits for its retry, and any other job waits for the message of its last claim.
     """
     hop = row.hop + 1 if row.state is State.MOVED else row.hop
     delivery = delivery_of(message, row.id.queue)
@@ -183,7 +183,7 @@ def kept(delivery: Delivery) -> KeptMessage:
     """
     Return what the ledger keeps of this delivery, so that the job does not depend on the broker's copy.
 
-    It is the whole delivery, except what belongs to one delivery only: its epoch, its id, and the mark of a redelivery.
+    The ledger keeps the whole delivery without its epoch, its id, and the mark of a redelivery, which belong to one delivery only.
     """
     facts = _KeptFacts(
         headers=dict(delivery.headers),
@@ -217,7 +217,7 @@ def delivery_of(message: KeptMessage, queue: str) -> Delivery:
 
 
 def names_of(id: JobId, hop: int, uid: str) -> dict[str, str]:
-    """Return the headers by which a copy is known as this job's."""
+    """Return the headers that identify a copy as this job's message."""
     return {KEY: id.key, QUEUE: id.queue, ROUND: str(id.round), HOP: str(hop), UID: uid}
 
 
@@ -243,7 +243,7 @@ def header_text(text: str) -> str:
 
 def of_queue(delivery: Delivery, queue: str) -> Delivery:
     """
-    Return the delivery as a message of this queue; it changes only if `sw-queue` names another queue.
+    Return the delivery as a message of this queue; the delivery changes only if `sw-queue` names another queue.
 
     Round, hop, counters and cause of another queue's job do not apply here, so they are removed; the key stays.
     """
@@ -256,7 +256,7 @@ def not_obeyed(headers: Headers) -> list[str]:
     """
     Return the headers by which Celery would delay or drop this message, if Celery has sent it.
 
-    The names are those of version 2 of Celery's message protocol, in which a task without such a time has an empty one.
+    The names come from version 2 of Celery's message protocol, in which these headers are empty for a task without such a time.
     """
     return [name for name in ("eta", "expires") if headers.get(name)] if "task" in headers else []
 
@@ -283,7 +283,7 @@ def for_handler(headers: Headers) -> dict[str, str]:
     Return the headers for the handler: the sender's headers, and the headers in which SteadyWorker describes the job.
 
     Any other header that begins with `sw-` is the adapter's own data for the next copy of the message.
-    The uid is left out, because it is the proof that a message is the job's, and a handler can send its headers on.
+    The uid is left out: it proves that a message is the job's, but a handler can send its headers on in another message.
     """
     return {
         name: value
@@ -296,8 +296,9 @@ def key_of(delivery: Delivery, key_header: str | None) -> str | None:
     """
     Return the key, as the headers have it.
 
-    For a sender's message, it is the header `key_header` if the Worker names one, else `sw-job-key`, else the broker's stable message id.
-    For a copy that SteadyWorker made, it is `sw-job-key`, because only SteadyWorker writes this header.
+    The key of a sender's message is the header `key_header`, if the Worker names such a header.
+    Otherwise the key is `sw-job-key`, or without this header, the broker's stable message id.
+    The key of a copy that SteadyWorker made is `sw-job-key`, because only SteadyWorker writes this header.
     """
     return named_key(delivery, key_header) or delivery.message_id
 
@@ -320,7 +321,7 @@ def number_of(headers: Headers, name: str, largest: int = LARGEST_NUMBER) -> int
 
 
 def moment_of(headers: Headers, name: str) -> float | None:
-    """Return the time in a header, or None without this header; raise ValueError if it is not in seconds since 1970."""
+    """Return the time in a header, or None without this header; raise ValueError if the time is not in seconds since 1970."""
     text = headers.get(name)
     if text is None:
         return None
@@ -334,7 +335,7 @@ def moment_of(headers: Headers, name: str) -> float | None:
 
 
 def _contradiction(headers: Headers, key: str, key_header: str | None) -> str:
-    """Return a reason if the sender's key header names another job than the key; every copy keeps this header as it is."""
+    """Return a reason if the sender's key header names another job than `key` does; every copy keeps the sender's header unchanged."""
     theirs = headers.get(key_header) if key_header else None
     if not theirs or normal_key(theirs) == key:
         return ""

@@ -1,4 +1,4 @@
-"""A dead letter as a person sees it: one for each job, with all the facts that the job's letters carry."""
+"""A dead letter as a person sees it: one `DeadLetter` for each job, with all the facts that the job's letters carry."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class DeadLetter:
     Attributes:
         key: The job's key; a letter without a key gets `unkeyed-`, its body's digest and a number.
         round: The number of times that this job was replayed or sent again.
-        reason: The cause of the dead letter; empty if the broker put it here and gave no reason.
-        ours: True if SteadyWorker made it a dead letter.
-            Otherwise the broker made it one, and only `body` and `headers` are certain.
-        size: The body's length in bytes, also when `body` itself was left out.
+        reason: The cause of the dead letter; empty if the broker put the letter here and gave no reason.
+        ours: True if SteadyWorker made the message a dead letter.
+            If False, the broker did so, and only `body` and `headers` are certain.
+        size: The body's length in bytes, even if `body` itself is left out.
         unshown: The reason why the content did not arrive, although the broker has it; such a letter is neither replayed nor dropped.
-        copies: The number of letters of this job in the queue; 0 if its letter is gone, and the ledger has kept its message.
+        copies: The number of letters of this job in the queue; 0 if the letter is gone, and the ledger has kept the job's message.
         first_failed_at, sent_at: Wall-clock times, for people.
     """
 
@@ -75,7 +75,7 @@ class DeadLetter:
 
     @property
     def gone(self) -> bool:
-        """True if the queue has no letter of this job, and its message is the ledger's copy."""
+        """True if the queue has no letter of this job, so that the message is the ledger's copy."""
         return not self.copies
 
     @property
@@ -85,15 +85,15 @@ class DeadLetter:
 
     @property
     def is_conflict(self) -> bool:
-        """True if the job with this letter's key is another job."""
+        """True if the letter's key belongs to another job."""
         return self.reason == KEY_CONFLICT or self.reason.startswith(f"{KEY_CONFLICT}: expected ")
 
 
 class Copies(NamedTuple):
     """
-    A dead letter without its body, the deliveries that are its copies, and the place of the body; None if it was not kept.
+    A dead letter without its body, the deliveries that are its copies, and the body's place (None if the body was not kept).
 
-    All letters of a queue are read before the first is used, and a queue can be larger than the memory.
+    The body is elsewhere because a reader reads all letters before it uses the first, and a queue can be larger than the memory.
     """
 
     letter: DeadLetter
@@ -101,7 +101,7 @@ class Copies(NamedTuple):
     body: tuple[int, int] | None
 
     def whole(self, bodies: Spool) -> DeadLetter:
-        """Return the letter with its body, as far as the adapter has it."""
+        """Return the letter with its body, as far as the adapter has the body."""
         return self.letter if self.body is None else replace(self.letter, body=bodies.read(self.body))
 
 
@@ -185,14 +185,15 @@ def _letter(delivery: Delivery, queue: str, key_header: str | None) -> DeadLette
         sent_at=delivery.sent_at,
         worker=headers.get(WORKER, ""),
         uid=headers.get(UID, ""),
-        ours=not headers.keys().isdisjoint(DEAD_HEADERS),  # a retry copy that the broker moved here has none of them
+        # If the broker moved a retry copy here, the copy has none of these headers.
+        ours=not headers.keys().isdisjoint(DEAD_HEADERS),
         keyed=bool(key),
         unshown=delivery.unshown or "",
     )
 
 
 def mark(letter: DeadLetter, key_header: str | None) -> str:
-    """Return what distinguishes letters of one key: the body, and the sender's key if that is another one."""
+    """Return a digest that distinguishes letters of one key: of the body, and of the sender's key if that is another key."""
     theirs = letter.headers.get(key_header or "", "")
     other = theirs if letter.is_conflict and theirs and normal_key(theirs) != letter.key else ""
     return _digest(letter.body + other.encode())
@@ -203,12 +204,12 @@ def _digest(body: bytes) -> str:
 
 
 def _any_number(headers: Headers, name: str) -> int:
-    """Return a number of any size, even one that the runner refuses as a bad header: the letter keeps its true round."""
+    """Return a number of any size, so that the letter keeps its true round, even if the runner refuses the number as a bad header."""
     return number_of(headers, name, _ANY_NUMBER)
 
 
 def _readable(read: Callable[[Headers, str], Value], headers: Headers, name: str, otherwise: Value) -> Value:
-    """Return a header's value, or `otherwise` if it is invalid, because any sender can write any header."""
+    """Return a header's value, or `otherwise` if the value is invalid, because any sender can write any header."""
     try:
         return read(headers, name)
     except ValueError:

@@ -1,24 +1,24 @@
 """
-The jobs whose message is lost: this runner finds them in the ledger, and runs them with the message that the ledger keeps.
+The jobs whose message is lost: the runner finds these jobs in the ledger, and runs each job with the message that the ledger keeps.
 
-An *orphan* is an unfinished job of which no message has come, although one had to come (`Ledger.orphans`).
-The decision table treats an orphan as it treats a message, so an orphan starts no job that its message would not start.
-If the message comes after all, it finds the job running or ended, as each second message of a job does.
+An *orphan* is an unfinished job of which no message has come, although a message was due (`Ledger.orphans`).
+The decision table treats an orphan like a message, so an orphan starts no job that its message would not start.
+If the message comes after all, the runner treats this message like each second message of a job.
 
 What makes "no message has come" true
 -------------------------------------
-A message can be late without being lost: no worker process consumed, the queue is long, or the ledger or the broker was away.
-So a runner acts on an orphan only if all of this holds:
+A message can be late without being lost: no worker process consumed, the queue is long, or the ledger or the broker did not respond.
+So a runner acts on an orphan only if all of these conditions hold:
 
-1. For `orphan_after`, the runner could consume, the broker was there, and each renewal of its own leases was granted.
-   After an outage or a suspend, each living owner therefore renews its leases before a runner takes its job over.
-2. The runner has asked for a message, and for a while the broker has had none for it: no message waits in the queue.
-3. A slot is free, and `--max-jobs` counts the job.
+1. For `orphan_after` seconds, the runner could consume, the broker was reachable, and the ledger granted each renewal of the runner's leases.
+   So after an outage or a suspend, each living owner renews its leases before another runner takes the owner's jobs over.
+2. The runner has asked for a message for a while, and received none, so no message waits in the queue.
+3. A slot is free, and `--max-jobs` allows one more job.
 
 In a queue that is never empty, the second condition never holds.
-After an hour, such an orphan therefore gets the next free slot: the runner lowers its prefetch by one, and waits for the slot.
-It does so only if another message has come since the orphan's message was due.
-Otherwise the orphan's message can be the next one, if each job in the only slot needs hours.
+After an hour, such an orphan therefore gets the next free slot: the runner lowers the prefetch by one, and waits for the slot.
+The runner does so only if another message has come since the orphan's message was due.
+Otherwise the orphan's own message can be the next in the queue, for example if each job in the only slot needs hours.
 After each search, one orphan gets a slot in this way, so that many orphans do not starve the queue.
 If the queue is empty, the next orphan follows as soon as a slot is free, and no message has come for a while.
 """
@@ -40,10 +40,10 @@ from steadyworker.runner.runs import Runs
 from steadyworker.runner.state import Deps, RunnerState, Timers
 
 MESSAGE_LOST = "message-lost"
-"""The reason for which the run of an orphan began, as `redelivered_because` has it."""
+"""The value of `redelivered_because` for the run of an orphan."""
 
 _MOST = 16
-"""The largest number of orphans that one question returns."""
+"""The largest number of orphans that the ledger returns for one question."""
 
 _LEFT_EVERY = 600.0
 """Seconds between two questions for the orphans that no worker process runs by itself."""
@@ -55,7 +55,7 @@ def orphan_after(times: Times, broker: Capabilities) -> float:
     """
     Return the seconds without a message after which a job is an orphan.
 
-    It is at least the time of a take-over, of two deferrals, and of the broker's own redelivery.
+    This time is at least as long as a take-over, as two deferrals, and as the broker's own redelivery.
     """
     return max(
         times.orphan_after,
@@ -70,7 +70,7 @@ class Orphans:
     """
     The search for orphans of one Worker.
 
-    1. `renewed`, `delivered` and `turn` keep the evidence: since when this runner would have got each message.
+    1. `renewed`, `delivered` and `turn` keep the evidence: the time since which this runner would have received each message.
     2. A timer asks the ledger for orphans, and acts on them.
     3. `reserved` is the number of slots that the prefetch leaves to orphans.
     """
@@ -100,19 +100,20 @@ class Orphans:
         """
         Note a renewal of all leases that began at this boot time; a gap between two renewals ends the evidence.
 
-        It is `granted` if no run lost its lease; the ledger refuses the renewal of a run that has just ended, which is no loss.
+        `granted` is True if no run lost its lease.
+        The ledger also refuses to renew a run that has just ended; this is no loss.
         """
         if not granted or began - self._last_renewal > self._longest_gap():
             self._steady_since = None
         self._last_renewal = began
 
     def delivered(self) -> None:
-        """Note that the broker has delivered a message, so others can wait behind it."""
+        """Note that the broker has delivered a message, so other messages can wait in the queue."""
         self._asking_since = None
         self._delivered_at = self._deps.clock.monotonic()
 
     def turn(self, prefetch: int, *, able: bool) -> None:
-        """Note, at the end of a turn, whether the runner is `able` to accept messages, and whether it asks for one."""
+        """Note, at the end of a turn, whether the runner is `able` to accept messages, and whether it asks for a message."""
         now = self._deps.clock.monotonic()
         if not able:
             self._steady_since = None
@@ -130,9 +131,10 @@ class Orphans:
         return 2 * self._deps.times.renew + self._deps.times.call_timeout
 
     def _steady(self, after: float) -> bool:
-        """Return whether this runner would have got each message that came within the last `after` seconds."""
+        """Return whether this runner would have received each message that came within the last `after` seconds."""
         since, clock = self._steady_since, self._deps.clock
-        renewed = clock.boottime() - self._last_renewal <= self._longest_gap()  # else it was suspended just now
+        # If the last renewal is older, the machine was suspended just now.
+        renewed = clock.boottime() - self._last_renewal <= self._longest_gap()
         return since is not None and renewed and clock.monotonic() - since > after
 
     def _nothing_waits(self) -> bool:
@@ -165,13 +167,14 @@ class Orphans:
 
     def _act_on_all(self, after: float) -> None:
         """
-        Act on the orphans for which the conditions hold; note whether `more` of them wait only for a slot.
+        Act on the orphans for which the conditions hold; note whether more orphans wait only for a slot (`more`).
 
-        An orphan that only settles needs no slot, so none is reserved for it.
+        An orphan that only settles needs no slot, so no slot is reserved for it.
         """
         reserved, self.reserved = self.reserved, 0
         found = self._orphans(after, _MOST, stranded=False)
-        if not self._steady(after):  # it was suspended during the call, and the leases of other owners ended meanwhile
+        if not self._steady(after):
+            # The machine was suspended during the call, and the leases of other owners ended meanwhile.
             return
         for orphan in found:
             long, waits = self._is_passed_over(orphan), not self._nothing_waits()
@@ -187,7 +190,7 @@ class Orphans:
         self._more = len(found) == _MOST
 
     def _is_passed_over(self, orphan: Orphan) -> bool:
-        """Return whether the orphan's message is an hour late, and another message came since it had to come."""
+        """Return whether the orphan's message is an hour late, and another message has come since the orphan's message was due."""
         since = self._deps.clock.monotonic() - self._delivered_at
         return orphan.unseen_for > max(self._deps.times.orphan_reserve, since)
 
@@ -196,7 +199,7 @@ class Orphans:
         return list(deps.ledger.orphans(deps.namespace, deps.spec.queue, after, limit, stranded=stranded))
 
     def _act_on(self, orphan: Orphan) -> bool:
-        """Act on one orphan by the decision table; return False if it needs a slot and none is free."""
+        """Act on one orphan by the decision table; return False if the orphan needs a slot and no slot is free."""
         deps, row = self._deps, orphan.row
         if self._state.unreaped(row.id):
             return True
@@ -204,7 +207,8 @@ class Orphans:
             self._end(orphan, f"no message of it came, and the job was sent again as round {last}")
             return True
         message = deps.ledger.message(row.id)
-        if message is None:  # its verdict is a dead letter; the ledger finds no other job without a message here
+        if message is None:
+            # The job's verdict is a dead letter: `Ledger.orphans` returns no other job without a message here.
             self._end(orphan, f"{Hindrance.NO_MESSAGE.value}, so it has no dead letter")
             return True
         envelope = envelope_of(row, message)
@@ -219,7 +223,7 @@ class Orphans:
         return True
 
     def _sent_again_as(self, row: Row) -> int | None:
-        """Return the last round of the job's key, if it is a later one."""
+        """Return the last round of the job's key if it is later than this row's round, otherwise None."""
         last = self._deps.ledger.last_round(row.id.namespace, row.id.queue, row.id.key)
         return last if last is not None and last > row.id.round else None
 
@@ -238,9 +242,9 @@ class Orphans:
 
     def _end(self, orphan: Orphan, why: str) -> None:
         """
-        Record that a job is dead, without a run and without a dead letter; a verdict that the job already has stays.
+        Record that a job is dead, without a run and without a dead letter; if the job already has a verdict, keep this verdict.
 
-        Do nothing while messages wait in the queue: the job's own message, its only copy, can be among them.
+        Do nothing while messages wait in the queue: the only copy of the job's message can be among them.
         The runner would acknowledge that message as a duplicate of a dead job, and so lose it.
         """
         if not self._nothing_waits():
@@ -259,7 +263,11 @@ class Orphans:
             self._report(orphan, "dead", why)
 
     def _report_left(self, after: float) -> None:
-        """Report once each orphan that only an operator may start; while messages wait in the queue, its own can be among them."""
+        """
+        Report once each orphan that only an operator may start.
+
+        Do nothing while messages wait in the queue, because the orphan's own message can be among them.
+        """
         now = self._deps.clock.monotonic()
         if now < self._report_left_at or not self._nothing_waits():
             return

@@ -1,5 +1,5 @@
 """
-Makes settlement plans from outcomes and from the states of rows; `settler.py` carries them out.
+Makes settlement plans from outcomes and from the states of rows; `settler.py` carries the plans out.
 
 This module also makes the tasks for slots, and the messages that plans publish.
 """
@@ -39,7 +39,7 @@ from steadyworker.runner.waits import Waits
 from steadyworker.spec import WorkerSpec
 
 REFUSED = "the broker refuses its copies: "
-"""The part of a dead letter's reason before the broker's own words, if the broker never accepts a copy of the job's message."""
+"""If the broker never accepts a copy of a job's message: the part of the dead letter's reason before the broker's own text."""
 
 _MARKED = {Redelivered.YES: True, Redelivered.NO: False, Redelivered.UNKNOWN: None}
 _AFTER_RECORD = (Step.PUBLISH, Step.CONFIRM, Step.SETTLE)
@@ -92,7 +92,7 @@ def plan_for(run: Run, outcome: Outcome, deps: Deps, waits: Waits) -> Settlement
 
 def finishing_plan(row: Row, envelope: Envelope, incoming: Incoming, worker: str) -> SettlementPlan:
     """
-    Return the remaining steps of a settlement that its former owner left in the state `moving`.
+    Return the plan that finishes a settlement, after the former owner left the job in the state `moving`.
 
     The plan's fence is the new fence of the take-over; `incoming` has no delivery if the job's message is lost.
     """
@@ -102,17 +102,17 @@ def finishing_plan(row: Row, envelope: Envelope, incoming: Incoming, worker: str
 
 
 def done(token: Token, incoming: Incoming) -> SettlementPlan:
-    """Return the plan of a job that is done: record it, then acknowledge the delivery."""
+    """Return the plan of a job that is done: record `done`, then acknowledge the delivery."""
     return SettlementPlan((Step.RECORD, Step.SETTLE), incoming, token, RecordDone())
 
 
 def interrupted(token: Token, incoming: Incoming, counters: Counters) -> SettlementPlan:
-    """Return the plan of a run that this worker process ended: record it, then release the delivery."""
+    """Return the plan of a run that this worker process ended: record `interrupted`, then release the delivery."""
     return SettlementPlan((Step.RECORD, Step.SETTLE), incoming, token, RecordInterrupted(counters), how=Settle.RELEASE)
 
 
 def moving(token: Token, incoming: Incoming, verdict: Verdict, message: OutgoingMessage) -> SettlementPlan:
-    """Return the plan of a retry or a dead letter: record it, publish it, record the broker's confirm, acknowledge."""
+    """Return the plan of a retry or a dead letter: record the verdict, publish the message, record the broker's confirm, acknowledge."""
     return SettlementPlan((Step.RECORD, *_AFTER_RECORD), incoming, token, verdict, message)
 
 
@@ -132,7 +132,7 @@ def pass_on(incoming: Incoming, message: OutgoingMessage) -> SettlementPlan:
 
 
 def refused_verdict(run: Run, plan: SettlementPlan, cause: str) -> Verdict:
-    """Return the verdict of a dead letter for a plan whose message the broker never accepts; its reason names this cause."""
+    """Return the verdict of a dead letter for a plan whose message the broker never accepts; the verdict's reason contains `cause`."""
     row = run.row
     verdict = plan.record
     if not isinstance(verdict, Verdict):
@@ -142,7 +142,7 @@ def refused_verdict(run: Run, plan: SettlementPlan, cause: str) -> Verdict:
 
 
 def rejected(token: Token, incoming: Incoming, verdict: Verdict) -> SettlementPlan:
-    """Return the plan of a dead letter that the broker itself makes of the delivery: record it, reject, record the move."""
+    """Return the plan that makes the broker itself move the message to the dead letters: record the verdict, reject, record the move."""
     return SettlementPlan((Step.RECORD, Step.SETTLE, Step.CONFIRM), incoming, token, verdict, how=Settle.REJECT)
 
 
@@ -155,7 +155,7 @@ def settle_only(incoming: Incoming, how: Settle = Settle.ACK) -> SettlementPlan:
 
 
 def message_for(envelope: Envelope, hop: int, verdict: Verdict, uid: str, worker: str) -> OutgoingMessage:
-    """Return the message of a retry, with the next hop and its delay, or the dead letter with its cause."""
+    """Return the message of a retry, with the next hop and a delay, or the dead letter, with the cause."""
     if verdict.target is Moving.RETRY:
         headers = _headers(envelope, hop + 1, verdict, uid)
         return OutgoingMessage(Target.LATER, envelope.delivery.body, headers, verdict.delay)
@@ -172,7 +172,8 @@ def deferred(envelope: Envelope, uid: str, delay: float) -> OutgoingMessage:
     """
     Return a copy of the message that comes later, with the same hop.
 
-    Only the copy of a dead letter has the headers of one: with them and the uid, a copy counts as a letter that an operator moved.
+    Only the copy of a dead letter keeps a dead letter's headers.
+    A copy with these headers and the uid counts as a letter that an operator moved.
     """
     theirs = envelope.delivery.headers
     if not envelope.letter:
@@ -182,7 +183,7 @@ def deferred(envelope: Envelope, uid: str, delay: float) -> OutgoingMessage:
 
 
 def again(row: Row, kept: KeptMessage) -> OutgoingMessage:
-    """Return the message for which this unfinished job waits, made of the message that the ledger keeps."""
+    """Return the message for which this unfinished job waits, made from the message that the ledger keeps."""
     envelope = envelope_of(row, kept)
     verdict = Verdict(Moving.RETRY, row.reason, row.counters)
     return OutgoingMessage(Target.WORK, envelope.delivery.body, _headers(envelope, envelope.hop, verdict, row.uid))

@@ -1,5 +1,7 @@
 """
-Finds why the broker delivers a message again, as far as this process knows it: for the log, and for no decision.
+Finds the reason why the broker delivers a message again, if this process knows the reason.
+
+Only the log uses this reason; no decision depends on it.
 
 The row shows what other worker processes did, and this process remembers how its own deliveries ended.
 """
@@ -16,7 +18,7 @@ from steadyworker.runner.envelope import Envelope, key_of
 RELEASED = "released"
 
 _MOST = 1000
-"""The number of ended deliveries that are remembered; the oldest is forgotten first."""
+"""The largest number of ended deliveries that this process remembers; it forgets the oldest first."""
 
 _Message = tuple[str | None, str | None, str | None]
 
@@ -31,11 +33,11 @@ def cause_of(signal: Lost) -> str:
 
 class Redeliveries:
     """
-    The deliveries that this process had, and no longer has, without a settlement that ended their messages.
+    The deliveries that this process no longer has, although no settlement has ended their messages.
 
     Args:
-        key_header: The header that has the key; None for the usual one.
-        margin: Seconds after the end of a lease in which only a proof of death ends it (`Times.margin`).
+        key_header: The header that has the key; None for the usual header.
+        margin: Seconds after the end of a lease in which only the proof of the owner's death allows a take-over (`Times.margin`).
     """
 
     def __init__(self, key_header: str | None, margin: float) -> None:
@@ -53,7 +55,7 @@ class Redeliveries:
 
     def because(self, envelope: Envelope, row: Row | None, owner: str) -> str:
         """
-        Return why this message comes again, in a word of `steadyworker.events.REDELIVERED`; empty if that is not known.
+        Return why this message comes again, in a word of `steadyworker.events.REDELIVERED`; empty if the reason is not known.
 
         `row` is the job's row before any action on this delivery, and `owner` is this process.
         """

@@ -1,4 +1,4 @@
-"""The fields of a run in events and logs: its job, why it began, how it ended, and how its message was settled."""
+"""The fields of a run in events and logs: the job, the reason for the start, the outcome, and the settlement of the message."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _MOST_REMEMBERED = 1000
 
 
 class Once:
-    """The last things that were reported, so that what comes again and again is reported once."""
+    """The memory of the last reports, so that a problem that comes again and again is reported once."""
 
     def __init__(self) -> None:
         self._seen: deque[Hashable] = deque(maxlen=_MOST_REMEMBERED)
 
     def is_first(self, what: Hashable) -> bool:
-        """Return whether this was not reported yet, and remember it."""
+        """Return whether `what` was not reported yet, and remember `what`."""
         first = what not in self._seen
         if first:
             self._seen.append(what)
@@ -42,7 +42,8 @@ def why(before: Row | None, *, lost: bool) -> str:
     """
     Return why a run begins.
 
-    `before` is the job's row before the claim: None for the first run of a round, or the row that a replay has inserted.
+    `before` is the job's row before the claim.
+    For the first run of a round, `before` is None, or the row that a replay has inserted.
     """
     if before is None or before.hop < 0:
         return "new"
@@ -68,7 +69,7 @@ def reason(outcome: Outcome) -> str:
 
 
 def error(outcome: Outcome) -> tuple[str, str]:
-    """Return the error's class and its text; `reason` returns both in one: `ValueError: no such merchant`."""
+    """Return the error's class and its text; `reason` returns both as one text: `ValueError: no such merchant`."""
     if not isinstance(outcome, Failed | Rejected):
         return "", reason(outcome)
     text = outcome.reason.removeprefix(f"{outcome.error_class.rpartition('.')[2]}: ")
@@ -76,7 +77,7 @@ def error(outcome: Outcome) -> tuple[str, str]:
 
 
 def settled(run: Run, plan: SettlementPlan, clock: Clock) -> JobSettled:
-    """Return the event for the settlement of a run's message; this process can also have finished it for a dead owner."""
+    """Return the event for the settlement of a run's message; the run can be a dead owner's, whose settlement this process finished."""
     outcome = run.outcome or Interrupted()
     counters, record = run.row.counters, plan.record
     target, because = run.row.target, reason(outcome)
@@ -109,10 +110,10 @@ def lost_history(run: Run, row: Row | None, write: str, *, held: bool) -> str:
 
     The ledger has lost nothing if a later run has or had the job.
 
-    `held` is false if the run's lease and the margin could be over at the refusal, so that another run could have begun and ended.
+    `held` is False if lease and margin of the run could be over at the refusal: another run could then have begun and ended.
     A ledger keeps the row of a job that runs, and a later claim draws a greater fence.
     So a smaller fence shows that the ledger has gone back in time.
-    While the lease is held, a missing or another row shows it, too.
+    If `held` is True, a missing row, or a row with another uid, also shows this.
     """
     if row is not None and row.fence < run.token.fence and row.uid == run.token.uid:
         return f"the start of this run; its last run of the job is {row.fence}"
@@ -128,7 +129,7 @@ def lost_history(run: Run, row: Row | None, write: str, *, held: bool) -> str:
 
 
 def _record_removed(token: Token) -> None:
-    """Log that a frozen run lost its job to another run, whose record an operator or the ledger has removed since."""
+    """Log that a frozen run lost its job to another run, and that an operator or the ledger has since removed the job's record."""
     about = {"key": token.id.key, "queue": token.id.queue, "fence": token.fence}
     why = "the lease was over, another run took the job over, and the job's record has been removed since"
     get_logger("steadyworker.runner").info("job_record_removed", **about, why=why)
@@ -144,7 +145,7 @@ _WENT_BACK = (
 
 
 def history_lost(token: Token, lost: str) -> None:
-    """Log that the ledger has gone back in time, as this job shows, with all that follows for the operator."""
+    """Log that the ledger has gone back in time, as this job shows, and what the operator must do."""
     about = {"key": token.id.key, "queue": token.id.queue, "fence": token.fence}
     log = get_logger("steadyworker.runner")
     log.error("ledger_lost_history", **about, lost=lost, remedy=_WENT_BACK, explain="ledger.lost-history")
@@ -154,7 +155,7 @@ def replaced(ledger: str) -> None:
     """
     Warn that another server, or an older copy, has taken the place of the ledger at this URL.
 
-    After a fail-over to a stand-by that has every commit, nothing is lost, but no process can know that.
+    If a fail-over went to a stand-by that has every commit, nothing is lost, but no process can know this.
     """
     what = "a stand-by, a restored backup or another file is in its place, and may lack what was written last"
     log = get_logger("steadyworker.runner")
@@ -162,7 +163,7 @@ def replaced(ledger: str) -> None:
 
 
 def row_locked(token: Token) -> None:
-    """Warn of a lease that the ledger could not renew, because another session keeps the job's row locked."""
+    """Warn that the ledger could not renew a lease, because another session keeps the job's row locked."""
     remedy = "end the session that holds a lock on this row of the ledger; the run ends when its lease is over."
     log = get_logger("steadyworker.runner")
     about = {"key": token.id.key, "queue": token.id.queue, "fence": token.fence}
@@ -184,7 +185,7 @@ def refused(queue: str, key: str, error: MessageRefused, fate: str) -> None:
 
 
 def often_interrupted(token: Token, times: int) -> None:
-    """Warn of a job that was interrupted many times without a checkpoint, because it might never reach its end."""
+    """Warn of a job that was interrupted many times without a checkpoint, because the job might never reach its end."""
     if times >= _MANY_INTERRUPTIONS:
         log = get_logger("steadyworker.runner")
         about = {"key": token.id.key, "queue": token.id.queue, "times": times}

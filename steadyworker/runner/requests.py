@@ -4,14 +4,15 @@ The requests of running jobs, and what the runner does for each.
 | request | the runner |
 |---|---|
 | `SaveCheckpoint`, `SaveExportState` | writes the value to the ledger |
-| `MayCommit` | asks the ledger for permission; if the ledger refuses it because the job is cancelled, cancels the run |
+| `MayCommit` | asks the ledger for permission; if the ledger refuses because the job is cancelled, the runner cancels the run |
 | `FindEnded` | reads the jobs' states in the ledger |
 | `RememberFolder` | records the folder on this host |
 | `CallService` | opens a call of the service, and relays the service's events to the job |
 | `CancelCall` | cancels that call; there is no reply |
 
 The job receives the ledger's own reply to a request that writes.
-A request to the ledger waits while the ledger is away or the run is not trusted; after a refusal the runner drops the run.
+A request to the ledger waits while the ledger does not respond, or the run is not trusted.
+If the ledger refuses the request, the runner drops the run.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from steadyworker.slots.base import Asked
 
 
 class Requests:
-    """Serves the requests of running jobs."""
+    """The part of the runner that serves the requests of running jobs."""
 
     def __init__(self, deps: Deps, state: RunnerState, runs: Runs, post: Callable[[ServiceEvent], None]) -> None:
         self._deps = deps
@@ -49,9 +50,9 @@ class Requests:
 
     def serve(self, asked: Asked) -> None:
         """
-        Serve a request, or let it wait for the ledger.
+        Serve a request, or let the request wait for the ledger.
 
-        While the ledger is away, only the keeper calls the ledger, because each call can take up to 10 s.
+        While the ledger does not respond, only the keeper calls the ledger, because each call can take up to 10 s.
         """
         run = self._state.by_fence.get(asked.fence)
         if run is None or run.slot is None:

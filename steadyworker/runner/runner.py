@@ -15,7 +15,7 @@ In production one thread calls both in a loop; the simulation calls them in any 
     settler ── PlanResult ────────────────────────────────────────────┤
     worker process ── Staged, ServiceEvent ───────────────────────────┘
 
-`deliveries.py` is its front half, and `runs.py` its back half; `unkeyed.py` handles messages without a key.
+`deliveries.py` is the runner's front half, and `runs.py` the runner's back half; `unkeyed.py` handles messages without a key.
 `orphans.py` runs the jobs whose message is lost.
 `requests.py` serves running jobs, and `state.py` has the state that all these files share.
 """
@@ -66,18 +66,18 @@ QUIET_AFTER = 60.0
 """
 Seconds without consuming after which an owner registers as quiet; shorter pauses are common and end by themselves.
 
-An owner that has never consumed registers as quiet at once, because its `setup` can take long, or fail.
+An owner that has never consumed registers as quiet at once, because the Worker's `setup` can take long, or fail.
 """
 
 
 class Runner:
     """
-    Runs the jobs of one Worker.
+    The step machine that runs the jobs of one Worker.
 
     1. `start` opens slots and adapter; `run` drives the machine until `end`.
     2. `post` puts an event into the inbox, from any thread.
     3. The event `Staged` begins a stop; `finished` is True when every run, plan and held delivery has ended.
-    4. `not_ready` returns the reasons why the runner accepts no message; any thread may call it.
+    4. `not_ready` returns the reasons why the runner accepts no message; any thread may call this method.
     """
 
     def __init__(self, deps: Deps) -> None:
@@ -124,7 +124,7 @@ class Runner:
             self.tick()
 
     def end(self) -> None:
-        """Make `run` return, even if work is left; any thread may call this."""
+        """Make `run` return, even if runs or plans are left; any thread may call this."""
         self._ended = True
         self.post(Staged(self.state.stage))
 
@@ -190,7 +190,7 @@ class Runner:
                 self.requests.relay(event)
             case Ended(fence=fence, outcome=outcome, killed=killed):
                 run = self.state.by_fence.get(fence)
-                ours = run is not None and not run.dropped  # else it is killed in any stage
+                ours = run is not None and not run.dropped  # a dropped run is killed in any stage
                 self.killed = self.killed or (ours and killed and self.state.stage >= Stage.DRAINING)
                 if isinstance(outcome, Interrupted) and outcome.unfit:
                     causes[HOST] = Cause(outcome.unfit, "steadyworker.host-unfit")
@@ -230,7 +230,7 @@ class Runner:
         self.orphans.turn(wanted, able=not (self._closed or BROKER in state.causes or ALARM in state.causes))
         held, self._holds = self._holds, bool(state.valid) and self.deps.adapter.capabilities.counts_holders
         if held and not self._holds and wanted == 0:
-            self.deps.hurry()  # so that the ledger soon stops counting this process, as the broker does
+            self.deps.hurry()  # so that the ledger soon stops counting this process, as the broker already does
         self._not_ready = self._causes()
         self.last_turn = self.deps.clock.monotonic()
 
@@ -238,10 +238,9 @@ class Runner:
 
     def _wanted_prefetch(self) -> int:
         """
-        Return the allowed number of unsettled deliveries: one for each slot that can begin runs, and the parked deliveries.
+        Return the allowed number of unsettled deliveries: one for each slot that can begin runs, plus the parked deliveries.
 
         A slot that is reserved for an orphan does not count.
-
         A slot with a detached run counts only for a while, in which the broker can deliver the run's message again.
         """
         if self._closed:
@@ -254,29 +253,29 @@ class Runner:
 
     @property
     def _closed(self) -> bool:
-        """True while the runner may begin no job, whatever slots are free."""
+        """True while the runner may begin no job, even if slots are free."""
         state = self.state
         ends = state.stage is not Stage.RUNNING or state.unfit or self.deps.quota.spent
         return ends or state.ledger_away or bool(self.audit_result.cause)
 
     @property
     def quiet(self) -> bool:
-        """True if the runner has consumed no messages for a while, or never; any thread may read it."""
+        """True if the runner has consumed no messages for a while, or never; any thread may read this property."""
         since = self._idle_since
         return since is not None and self.deps.clock.monotonic() - since >= QUIET_AFTER
 
     def holds(self) -> bool:
         """
-        Return whether the broker counts this process as a consumer even if its prefetch is 0, because it holds a delivery.
+        Return whether this process holds a delivery for which the broker counts it as a consumer, even if the prefetch is 0.
 
-        The answer is as of the runner's last turn; any thread may call this.
+        The value dates from the runner's last turn; any thread may call this.
         """
         return self._holds
 
     # --- slots -----------------------------------------------------------------------------------------------------
 
     def _slot_unready(self, event: Unready) -> None:
-        """Start the slot again after a pause; it begins no job meanwhile, because a failed `setup` is not the fault of a job."""
+        """Start the slot again after a pause; the slot begins no job meanwhile, because a failed `setup` is not the fault of a job."""
         self.state.ready_slots.discard(event.slot)
         pause = self.slot_health.unready(event)
         if self.state.ready_slots:
@@ -320,7 +319,8 @@ class Runner:
                 run.renewed_at = max(run.renewed_at, event.began)
                 if renewal.cancel_reason is not None:
                     self.runs.cancel(run, renewal.cancel_reason)
-            elif run.phase in (Phase.RUNNING, Phase.ENDED) or run.stopped:  # else it has just been recorded
+            elif run.phase in (Phase.RUNNING, Phase.ENDED) or run.stopped:
+                # Any other run has just been recorded.
                 granted = False
                 self.runs.drop(run, "renew")
         self.orphans.renewed(event.began, granted=granted)
@@ -363,7 +363,7 @@ class Runner:
         """
         True when a stop has begun, and every run, plan and held delivery has ended.
 
-        A plan that cannot publish counts as ended if the next delivery of its message finishes it as well.
+        A plan that cannot publish counts as ended if the next delivery of the plan's message can finish the settlement.
         """
         state = self.state
         if state.stage < Stage.DRAINING or state.held:
@@ -388,13 +388,13 @@ class Runner:
     # --- for people ------------------------------------------------------------------------------------------------
 
     def not_ready(self) -> Mapping[str, Cause]:
-        """Return the reasons why the runner accepts no message, by part, as of its last turn; any thread may call this."""
+        """Return the reasons why the runner accepts no message, by part, at the end of its last turn; any thread may call this."""
         return self._not_ready
 
     def reading(self) -> QueueReading:
         """Return the runner's state for `/metrics`; any thread may call this."""
         not_ready, state = self._not_ready, self.state
-        runs = tuple(state.by_fence.values())  # in one step, because the runner's thread changes the table
+        runs = tuple(state.by_fence.values())  # copied in one step, because the runner's thread changes the table
         now = self.deps.clock.monotonic()
         return QueueReading(
             queue=self.deps.spec.queue,

@@ -8,7 +8,7 @@ The back half of the runner: the life of a run, from its claim to its settlement
                       └──────────────────┴──────────┴── the ledger refuses a write: the run is dropped,
                                                         and its delivery goes through the decision table again
 
-While the ledger is away or the run is not trusted, a request of the job waits.
+While the ledger does not respond, or the run is not trusted, the requests of the job wait.
 """
 
 from __future__ import annotations
@@ -46,28 +46,29 @@ _BACK_OFF = wait_random_exponential(multiplier=0.5, max=30)
 """The waits between attempts to publish: full jitter, at most 30 s."""
 
 _PARKED_FOR = 600.0
-"""Seconds between two tries to publish a message that the broker refuses: an operator can raise the broker's limit."""
+"""Seconds between two tries to publish a message that the broker refuses; meanwhile, an operator can raise the broker's limit."""
 
 MOST_PARKED = 16
-"""The largest number of parked deliveries that do not count in the prefetch: each keeps its body in memory."""
+"""The largest number of parked deliveries by which the prefetch grows; the number is limited because each delivery keeps its body in memory."""
 
 _LIMITS = ("time-limit", "stalled")
 """
 The reasons of failures that a wait for the ledger can cause.
 
-If a run fails for one of these reasons while a request of its job waits, it ends as interrupted, and no attempt is counted.
+If a run fails for one of these reasons while a request of its job waits, the run ends as interrupted.
+No attempt is counted then.
 """
 
 
 _SAME_LOSS = 60.0
-"""Seconds without another job that shows that the ledger has gone back in time, after which such a job is a new error."""
+"""If no job has shown for this many seconds that the ledger has gone back in time, the next such job is a new error."""
 
 
 class Runs:
     """
     The runs of one Worker in this process.
 
-    1. `start` begins a run, `ended` receives its outcome, `settle` plans its settlement and carries it out.
+    1. `start` begins a run, `ended` receives the run's outcome, `settle` plans the settlement and carries the plan out.
     2. `detached` and `adopt` only change the delivery that a run will settle.
     3. `drop` ends a run whose write the ledger refused.
     4. `carry_out` carries out plans that belong to no run.
@@ -88,7 +89,7 @@ class Runs:
         """
         The targets to which a plan could not publish, each with the cause.
 
-        A parked plan, whose message the broker never accepts, counts only if there are too many of them.
+        Parked plans count only if the runner has too many of them (`MOST_PARKED`).
         """
         state = self._state
         plans = {plan: str(error) for plan, error in state.failing.items()}
@@ -101,7 +102,7 @@ class Runs:
         self, row: Row, envelope: Envelope, slot: Slot, began: float, *, lost: bool, before: Row | None, because: str
     ) -> None:
         """
-        Begin the run that was claimed; the run is detached if its delivery is not valid.
+        Begin the run of a claimed job; the run is detached if its delivery is not valid.
 
         A cancelled job, or a job whose body is too large, ends before its handler starts.
         `because` is the reason why the message came again, for the log.
@@ -128,7 +129,7 @@ class Runs:
 
     def finish(self, row: Row, envelope: Envelope, began: float) -> None:
         """
-        Finish a settlement that its former owner left in the state `moving`; no handler runs.
+        Finish the settlement of a job that its former owner left in the state `moving`; no handler runs.
 
         `began` is the boot time at which this process asked for the new fence.
         """
@@ -141,9 +142,9 @@ class Runs:
 
     def cancel(self, run: Run, reason: str) -> None:
         """
-        Cancel a run: the calls of its job raise Interrupt, and after the grace period the slot kills it.
+        Cancel a run: the calls of the run's job raise Interrupt, and after the grace period the slot kills the run.
 
-        A run that has ended, or that is cancelled already, stays as it is.
+        If the run has ended, or is already cancelled, do nothing.
         """
         if run.phase is not Phase.RUNNING or run.cancel_reason is not None:
             return
@@ -157,7 +158,7 @@ class Runs:
     def slot_ended(self, fence: int, outcome: Outcome) -> None:
         """Receive the outcome of a run whose slot is free again."""
         run = self._state.by_fence.get(fence)
-        if run is None or run.slot is None:  # a slot whose thread failed can report this twice
+        if run is None or run.slot is None:  # a slot whose thread failed can report the end twice
             return
         run.slot = None
         if run.waiting and isinstance(outcome, Failed) and outcome.reason in _LIMITS:
@@ -197,7 +198,7 @@ class Runs:
     # --- from outcome to settlement --------------------------------------------------------------------------------
 
     def settle(self, run: Run) -> None:
-        """Plan the settlement and carry it out; a run that is not trusted waits for a renewal."""
+        """Plan the settlement and carry the plan out; a run that is not trusted waits for a renewal."""
         if run.outcome is None or not self._state.trusted(run):
             return
         run.plan = plan_for(run, run.outcome, self._deps, self._waits)
@@ -209,7 +210,7 @@ class Runs:
         self._settler.carry_out(plan, None)
 
     def plan_returned(self, result: PlanResult) -> None:
-        """Receive a plan that was carried out, or stopped by an error."""
+        """Receive a plan that was carried out, or that an error stopped."""
         plan, run, error = result.plan, result.run, result.error
         self._state.failing.pop(plan, None)
         parked = self._state.parked.pop(plan, None)
@@ -233,7 +234,7 @@ class Runs:
                 self._over(plan, run)
 
     def _publish_later(self, plan: SettlementPlan, run: Run | None, error: PublishFailed) -> None:
-        """Publish again after a while; the plan keeps its lease and its delivery, and the process is not ready meanwhile."""
+        """Publish again after a while; meanwhile, the plan keeps its lease and its delivery, and the process is not ready."""
         plan.failures += 1
         self._state.failing[plan] = error
         self._timers.after(draw(_BACK_OFF, min(plan.failures, 10)), lambda: self.retry(plan, run))
@@ -246,9 +247,9 @@ class Runs:
         |---|---|
         | a retry | publish a dead letter instead |
         | a dead letter, and the queue moves rejected messages | reject the original, so that the broker moves it |
-        | a dead letter, and the queue does not | keep the delivery (*parked*), and try again every ten minutes |
+        | a dead letter, and the queue does not move rejected messages | keep the delivery (*parked*), and try again every ten minutes |
 
-        A parked plan keeps its lease, but stops no other job, because the prefetch grows by its delivery.
+        A parked plan keeps its lease, but stops no other job, because the prefetch grows by one for the plan's delivery.
         """
         lost = run is not None and run.delivery is None and run.envelope.from_ledger
         rejects = self._deps.adapter.capabilities.rejects and not lost
@@ -273,7 +274,7 @@ class Runs:
             self.retry(run.plan, run)
 
     def _let_go(self, run: Run, plan: SettlementPlan) -> None:
-        """Forget a run whose message may still be in the work queue; if the message comes again, its settlement is finished."""
+        """Forget a run whose message may still be in the work queue; if the message comes again, the next owner finishes its settlement."""
         self._state.by_fence.pop(run.token.fence, None)
         if run.delivery is not None and run.delivery is not plan.settled_with:
             self._state.reconsider(run.delivery)
@@ -298,7 +299,7 @@ class Runs:
         self._state.parked.pop(plan, None)
 
     def _record_settled(self, plan: SettlementPlan) -> None:
-        """Record whether the broker confirmed the settlement; if it did, the ledger can delete the row earlier."""
+        """Record whether the broker confirmed the settlement; after a confirm, the ledger can delete the row earlier."""
         if plan.settled is None or plan.token is None or isinstance(plan.record, RecordInterrupted):
             return
         if self._state.ledger_away:  # each call can take up to 10 s, and this thread serves every job
@@ -323,7 +324,7 @@ class Runs:
     # --- what happens to a run -------------------------------------------------------------------------------------
 
     def detached(self, delivery: Delivery, signal: Lost) -> None:
-        """Lose this delivery, because the broker no longer accepts its settlement; its run goes on without it."""
+        """Forget a delivery that the broker no longer lets this process settle; the delivery's run goes on without a delivery."""
         detached = [run for run in self._state.by_fence.values() if run.delivery is delivery]
         self._state.lose(delivery)
         for run in detached:
@@ -335,9 +336,9 @@ class Runs:
         self._state.bind(run.incoming, delivery)
 
     def drop(self, run: Run, write: str) -> None:
-        """End a run whose write the ledger refused; its delivery goes through the decision table again."""
+        """End a run whose write the ledger refused; the runner decides again on the run's delivery, by the decision table."""
         delivery, run.incoming = run.delivery, Incoming()
-        if run.slot is not None:  # first, because the ledger can need long to show why
+        if run.slot is not None:  # kill first, because the ledger can need long to show why it refused
             run.dropped = True
             run.slot.kill(run.token.fence, Interrupted())
             waiting, run.waiting = run.waiting, []
@@ -356,9 +357,10 @@ class Runs:
 
     def explain_refusals(self) -> str:
         """
-        Read why the ledger refused writes, and return what it has lost; while the ledger is away, its refusals wait.
+        Find out why the ledger refused writes, and return what the ledger has lost.
 
-        If the ledger refused a write because it has gone back in time, this is an error, and no take-over.
+        While the ledger does not respond, the refused writes wait for this.
+        If the ledger refused a write because it has gone back in time, the runner logs an error, and reports no take-over.
         """
         lost = ""
         while self._refused and not self._state.ledger_away:
@@ -366,7 +368,7 @@ class Runs:
             try:
                 lost = report.lost_history(run, self._deps.ledger.read(run.token.id), write, held=held)
             except LedgerUnavailable as error:
-                self.ledger_lost(str(error))  # so that no delivery is decided before
+                self.ledger_lost(str(error))  # so that the runner decides on no delivery before
                 return ""
             del self._refused[0]
             if lost:
@@ -376,9 +378,10 @@ class Runs:
 
     def history_lost(self, token: Token, lost: str) -> None:
         """
-        Log that the ledger has gone back in time, and distrust its rows: once for all jobs that show it at about the same time.
+        Log that the ledger has gone back in time, and mark the ledger's rows as not reliable.
 
-        Another process can have done the job of an older row since then.
+        If several jobs show this at about the same time, do so once.
+        The rows are not reliable, because another process can have done the job of an older row since then.
         """
         now = self._deps.clock.monotonic()
         if now >= self._quiet_until:

@@ -10,7 +10,7 @@ A settlement plan: the steps of one message's settlement, and the number of step
 
 `planning.py` makes plans, `settler.py` carries them out.
 If a process dies between two steps, the next owner can repeat the last step.
-This is safe: a second record of the same run changes nothing, and at a redelivery of the original the row shows the outcome.
+This is safe: a second record of the same run changes nothing, and if the broker delivers the original again, the row shows the outcome.
 
 If the broker never accepts the dead letter, the broker itself moves the original::
 
@@ -18,7 +18,8 @@ If the broker never accepts the dead letter, the broker itself moves the origina
     moving     the        moving →
     stays      original   dead
 
-The confirm comes last, because a redelivery of a dead job's message is acknowledged, and nothing would be left of it.
+The confirm comes last: after the confirm, the runner acknowledges each redelivery of the job's message.
+If the broker had not moved the original before, no message would be left.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ class Step(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RecordDone:
-    """Record `done`."""
+    """The order to record `done`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordInterrupted:
-    """Record `interrupted`, with these counters."""
+    """The order to record `interrupted`, with these counters."""
 
     counters: Counters
 
@@ -58,7 +59,7 @@ Record = RecordDone | RecordInterrupted | Verdict
 @dataclass(slots=True, eq=False)
 class Incoming:
     """
-    A message that the broker has delivered to this process: the one record of where its delivery is.
+    The one record of a message that the broker has delivered to this process, with the message's delivery.
 
     A run and its plan share a record, so a loss or an adoption changes the record and nothing else.
 
@@ -78,8 +79,8 @@ class SettlementPlan:
 
     Attributes:
         steps: The steps, in their order.
-        incoming: The message to settle; its delivery can be lost or replaced at any moment.
-        token: The claim under which the plan writes to the ledger; None for a plan without such writes.
+        incoming: The message to settle; the message's delivery can be lost or replaced at any moment.
+        token: The claim under which the plan writes to the ledger; None for a plan that writes nothing there.
         record: The ledger's first entry about the outcome.
         message: The message to publish: a retry, a dead letter, or a deferred copy.
         how: The way to settle the delivery: acknowledge or release it.
@@ -114,5 +115,5 @@ class SettlementPlan:
 
     @property
     def surely_unsettled(self) -> bool:
-        """True if no settlement was ever sent, so that the broker still has the message and delivers it again."""
+        """True if the adapter has sent no settlement, so that the broker still has the message, and delivers it again."""
         return self.settled_with is None or self.stale

@@ -1,7 +1,7 @@
 """
 The settler carries settlement plans out; it is the only caller of `adapter.publish` and `adapter.settle`.
 
-It settles a delivery once, as the last step, so that the ledger has the outcome before the broker deletes the message.
+The settler settles a delivery once, as the last step, so that the ledger has the outcome before the broker deletes the message.
 `settlement_plan.py` has the steps and their order.
 """
 
@@ -26,16 +26,16 @@ from steadyworker.runner.state import PlanResult, Run
 
 
 class WriteRefused(SteadyWorkerError):
-    """The ledger refused a write, because another worker process holds the job; the run must be dropped."""
+    """A write that the ledger refused, because another worker process holds the job; the runner must drop the run."""
 
 
 class NotRejected(SteadyWorkerError):
-    """It is unknown whether the broker moved a rejected message to the dead letters; if it did not, the message comes again."""
+    """A rejection with an unknown result; if the broker did not move the message to the dead letters, the message comes again."""
 
 
 class Settler:
     """
-    Runs settlements: on the runner's thread, or on a pool thread if a step must wait for the broker.
+    The executor of settlement plans: on the runner's thread, or on a pool thread if a step must wait for the broker.
 
     Args:
         ledger: Records outcomes.
@@ -86,7 +86,7 @@ class Settler:
 
         Returns False if the broker has not yet confirmed an asynchronous settlement.
         The adapter then calls `on_settled` once, from any thread, when the broker has replied.
-        A delivery that can no longer be settled is not an error: at its redelivery, the row shows the outcome.
+        If a delivery can no longer be settled, this is no error: when the message comes again, the row shows the outcome.
 
         Raises WriteRefused, NotRejected, LedgerUnavailable or PublishFailed from the step that failed; `plan.at` stays at that step.
         """
@@ -133,7 +133,7 @@ class Settler:
         except SteadyWorkerError:
             raise
         except Exception as error:
-            # A message that an adapter cannot encode must not end this process: it would end every later process, too.
+            # A message that an adapter cannot encode must not end this process, because it would end every later process, too.
             # The same message has the same error at each later try.
             kind = MessageRefused if isinstance(error, ValueError | TypeError) else PublishFailed
             raise kind(f"Expected the adapter to publish a message, got {type(error).__name__}: {error}") from error

@@ -1,7 +1,7 @@
 """
-The health of slots: the reasons why a slot cannot begin a run, and its pause before it starts again.
+The health of slots: the reasons why a slot cannot begin a run, and the slot's pause before the next start.
 
-A slot pauses for 1 s, then twice as long after each failure in a row, at most 30 s.
+A slot pauses for 1 s; after each further failure in a row, it pauses twice as long, at most 30 s.
 The pause is 1 s again after the slot was ready for a while.
 Failures of `setup` are also counted separately, because three in a row end the worker process.
 The death of an idle child never ends the worker process.
@@ -18,7 +18,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 
 class SlotHealth:
     """
-    The health of all slots of one runner; the runner's thread writes it, any thread may read `setup_failures`.
+    The health of all slots of one runner; only the runner's thread changes it, but any thread may read `setup_failures`.
 
     Attributes:
         causes: The reason for each slot that cannot begin a run, by the slot's number.

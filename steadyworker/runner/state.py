@@ -1,5 +1,5 @@
 """
-The dependencies of one runner (`Deps`), and the runs and deliveries that it holds (`RunnerState`).
+The dependencies of one runner (`Deps`), and the runs and deliveries that the runner holds (`RunnerState`).
 
 Only the runner's own thread changes the state; every other thread posts an event.
 """
@@ -33,7 +33,7 @@ from steadyworker.spec import WorkerSpec
 
 
 class Quota:
-    """The number of jobs that this process may still begin (`--max-jobs`); all its runners share one quota."""
+    """The number of jobs that this process may still begin (`--max-jobs`); all runners of the process share one quota."""
 
     def __init__(self, limit: int | None = None) -> None:
         self._lock = threading.Lock()
@@ -69,8 +69,8 @@ class Deps:
     `worker` names this process in events and dead letters.
     `submit` runs a callable on another thread, because a settlement can wait for the broker; the simulation runs it at once.
     `hurry` asks the keeper to call the ledger now instead of at the next renewal.
-    `remember_folder` records a folder of staging folders, so that a later chore removes a staging folder that its job left there.
-    Without `adoption` the runner defers each redelivery of its own runs.
+    `remember_folder` records a folder in which an export has a staging folder; a later chore then removes what a job left there.
+    Without `adoption`, the runner defers each redelivery of its own runs' messages.
     Adoption saves time; correctness does not depend on it.
     With `stop_on_ledger_loss`, the runner ends a run whose lease ended without a renewal.
     """
@@ -95,14 +95,14 @@ class Deps:
     stop_on_ledger_loss: bool = False
 
     def to_keep(self, envelope: Envelope) -> KeptMessage | None:
-        """Return the message for the ledger to keep; None if the Worker keeps none, if it is over the limit, or if it is the ledger's."""
+        """Return the message for the ledger to keep; None if the Worker keeps none, or the message is too large, or already in the ledger."""
         delivery, keeps = envelope.delivery, self.spec.keep_message and not envelope.from_ledger
         return kept(delivery) if keeps and delivery.size <= self.max_body else None
 
 
 class Phase(Enum):
     """
-    The phase of a run; it follows from the run's outcome, its plan, and whether it was dropped.
+    The phase of a run; the phase follows from the run's outcome, from the plan, and from whether the run was dropped.
 
     ::
 
@@ -123,9 +123,9 @@ class Run:
     One execution of a job, from its claim to its settlement.
 
     Attributes:
-        incoming: The message that the run will settle; it has no delivery while the run is detached, because the delivery was lost.
-        renewed_at: The boot time at which the last claim or granted renewal of its lease began.
-        dropped: True once the ledger has refused a write; the run then only waits for the end in its slot.
+        incoming: The record of the message that the run will settle; while the run is detached, the record has no delivery.
+        renewed_at: The boot time at which the claim, or the last granted renewal of the lease, began.
+        dropped: True once the ledger has refused a write; the runner then only waits until the run's slot is free.
         stopped: True while the settlement waits for the ledger.
         saved: True once the run has saved a checkpoint.
         waiting: Requests of the job that wait for the ledger.
@@ -176,7 +176,7 @@ class RunnerState:
         ready_slots: The numbers of the slots that can begin runs.
         causes: The reasons why the runner accepts no message, as events have reported them, by part.
         recheck: True if the runner must decide again on the held deliveries at the end of this turn.
-        failing: The plans that could not publish, each with its error; they try again after a while.
+        failing: The plans that could not publish, each with the error; the runner tries again after a while.
         parked: The plans with a message that the broker never accepts, each with the cause; their deliveries stop no other job.
         adopt_until: The monotonic time until which the slots of detached runs count in the prefetch.
         paused: True if the prefetch is 0 until the end of this turn, so that a released message does not return at once.
@@ -210,15 +210,15 @@ class RunnerState:
 
     @property
     def parked_deliveries(self) -> int:
-        """The number of valid deliveries that belong to parked plans; any thread may read it."""
+        """The number of valid deliveries that belong to parked plans; any thread may read this number."""
         return sum(1 for plan in tuple(self.parked) if self.is_valid(plan.delivery))
 
     def left_to_others(self, *, blocked: bool) -> AbstractSet[SettlementPlan]:
         """
-        Return the plans that cannot publish, and that a later delivery of their messages finishes as well.
+        Return the plans that cannot publish, if a later delivery of their messages can finish them.
 
-        While the broker is `blocked` by an alarm, it confirms no message.
-        Any thread may call this: each table is copied in one step, because the runner's thread changes it.
+        If the broker is `blocked` by an alarm, it confirms no message, so also return each run's plan that publishes now.
+        Any thread may call this: this copies each table in one step, because the runner's thread changes the tables.
         """
         failing, runs = tuple(self.failing.items()), tuple(self.by_fence.values())
         sure = {plan for plan, error in failing if plan.token is not None or isinstance(error, NotPublished)}
@@ -227,7 +227,7 @@ class RunnerState:
         return sure | {*tuple(self.parked)}
 
     def under_way(self, *, besides: Container[SettlementPlan | None]) -> bool:
-        """Return whether there is any run or plan, besides these plans and their runs; any thread may call this."""
+        """Return whether the runner has any run or plan besides these plans and their runs; any thread may call this."""
         runs = any(run.plan not in besides for run in tuple(self.by_fence.values()))
         return runs or any(plan not in besides for plan in tuple(self.passing))
 
@@ -239,7 +239,7 @@ class RunnerState:
         return incoming
 
     def incoming(self, delivery: Delivery | None) -> Incoming:
-        """Return the record of a delivery, or an empty record if the delivery can no longer be settled."""
+        """Return the record of a delivery, or a new empty record if the delivery can no longer be settled."""
         found = self.valid.get((delivery.epoch, delivery.id)) if delivery is not None else None
         return found if found is not None and found.delivery is delivery else Incoming()
 
@@ -248,7 +248,7 @@ class RunnerState:
         return self.incoming(delivery).delivery is not None
 
     def bind(self, incoming: Incoming, delivery: Delivery) -> None:
-        """Let a redelivery replace the lost delivery of this record; the run and the plan that share the record then settle it."""
+        """Let a redelivery replace the lost delivery of this record; the run and the plan that share the record then settle the redelivery."""
         assert incoming.delivery is None, "only a lost delivery is replaced"
         if self.is_valid(delivery):
             incoming.delivery = delivery
@@ -269,12 +269,12 @@ class RunnerState:
 
     @property
     def held(self) -> list[Delivery]:
-        """The valid deliveries that wait, in the order of their arrival; any thread may read it."""
+        """The valid deliveries that wait, in the order of their arrival; any thread may read this list."""
         records = tuple(self.valid.values())
         return [each.delivery for each in records if each.held and each.delivery is not None]
 
     def pop_held(self) -> list[Delivery]:
-        """Let no delivery wait any more, and return those that waited."""
+        """End the wait of every held delivery, and return these deliveries."""
         held = self.held
         for delivery in held:
             self.incoming(delivery).held = False
@@ -284,7 +284,7 @@ class RunnerState:
         """Decide again on all held deliveries, and on this delivery, at the end of this turn."""
         self.recheck = True
         if delivery is not None and self.is_valid(delivery):
-            self.receive(delivery).held = True  # a record of its own, because its run or plan is over
+            self.receive(delivery).held = True  # a new record, because the run or plan of the old record is over
 
     # --- runs and slots --------------------------------------------------------------------------------------------
 
@@ -333,13 +333,13 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class LedgerLost:
-    """A call to the ledger got no response."""
+    """A call to the ledger that got no response."""
 
     cause: str
 
 
 class PlanResult(Struct, frozen=True):
-    """A settlement plan is carried out, or an error stopped it."""
+    """A settlement plan that was carried out, or that an error stopped."""
 
     plan: SettlementPlan
     run: Run | None
@@ -348,7 +348,7 @@ class PlanResult(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """The worker process entered this stage; `kill` ends the jobs that still run."""
+    """The entry of the worker process into this stage; with `kill`, the slots kill the runs that still go on."""
 
     stage: Stage
     kill: bool = False
@@ -356,7 +356,7 @@ class Staged:
 
 @dataclass(frozen=True, slots=True)
 class ServiceEvent:
-    """A service sent an event to the job that called it."""
+    """An event that a service sent to the job that called the service."""
 
     fence: int
     id: int

@@ -1,5 +1,5 @@
 """
-The messages without a key: the runner replaces each by a copy with a generated key, and then acknowledges it.
+The messages without a key: the runner replaces each message by a copy with a generated key, and then acknowledges the original.
 
 ::
 
@@ -12,15 +12,15 @@ The messages without a key: the runner replaces each by a copy with a generated 
 
 **A full queue** accepts no copy, and senders can fill each place that becomes free.
 The copy then waits in a retry queue, and its job begins at once, as a run without a delivery.
-So every message in a full queue can run, and each has a copy at the broker before its original is acknowledged.
+So every message in a full queue can run, and the broker has a copy before the runner acknowledges the original.
 When the delay is over, the decision table defers, adopts or acknowledges the copy, like any redelivery.
 If the job cannot begin now, the original stays in the full queue, because a retry queue has no length limit.
 
-**A lost delivery** that was certainly not acknowledged comes back, although its copy exists or could exist.
-So the plan waits for the next redelivered message that is equal (same body, headers and time of sending), and settles it.
-Equal messages are exchangeable: the number of jobs equals the number of messages, whichever of the messages had the copy.
+**A lost delivery** comes back if it was certainly not acknowledged, although the broker has, or may have, the copy.
+So the plan waits for the next redelivery of an equal message (same body, headers and time of sending), and settles this redelivery.
+Equal messages are exchangeable: whichever message is settled, the number of jobs equals the number of messages.
 If an acknowledgement was sent but not confirmed, the broker may have deleted the message.
-The plan then does not settle an equal message, because that message would be lost; the equal message gets its own key.
+If the plan then settled an equal message, that message could be lost, so the equal message gets its own key.
 A message that comes back to another worker process, or after the death of this process, also gets another key.
 """
 
@@ -43,12 +43,12 @@ from steadyworker.runner.settlement_plan import Incoming, SettlementPlan, Step
 from steadyworker.runner.state import Deps, PlanResult, RunnerState
 
 _WAITS = 600.0
-"""If a message without a key loses its delivery before it is settled: the seconds for which the runner waits for an equal message."""
+"""The seconds for which the runner waits for an equal message, if a message without a key was lost before its settlement."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Original:
-    """The message that a plan replaces: its first delivery, its fingerprint, and the time until which the plan waits for it."""
+    """The message that a plan replaces, with its first delivery, its fingerprint, and the time until which the plan waits for a redelivery."""
 
     delivery: Delivery
     fingerprint: bytes
@@ -60,7 +60,7 @@ class UnkeyedMessages:
     The plans of one Worker that replace a message without a key, from the first publish to the acknowledgement.
 
     1. `replace` receives a delivery without a key.
-    2. `refused` finds another way for a copy that a full queue refused.
+    2. `refused` decides what happens if a full queue refused a copy.
     3. `over` receives a plan whose steps are done.
 
     Attributes:
@@ -93,7 +93,7 @@ class UnkeyedMessages:
         self.plans: dict[SettlementPlan, _Original] = {}
 
     def replace(self, delivery: Delivery) -> None:
-        """Publish a copy with a generated key, then acknowledge the delivery; publish nothing if a plan waits for this delivery."""
+        """Publish a copy with a generated key, then acknowledge the delivery; publish nothing if a plan already waits for an equal message."""
         self._forget_old()
         digest = fingerprint(delivery)
         if delivery.redelivered is not Redelivered.NO and self._bind(delivery, digest):
@@ -105,12 +105,12 @@ class UnkeyedMessages:
 
     def refused(self, result: PlanResult) -> bool:
         """
-        Find another way for a copy that the full work queue refused; return False if the plan must publish it again later.
+        Decide what happens if the full work queue refused a copy; return False if the plan must publish it again later.
 
         | the job | what happens |
         |---|---|
         | can begin now | the copy goes to a retry queue |
-        | can begin soon: only the ledger or a warming slot is missing | False |
+        | can begin soon: only the ledger or a warming slot is missing | the plan publishes the copy again later (False) |
         | cannot begin | the original goes back to the full queue |
         """
         plan, message, delivery = result.plan, result.plan.message, result.plan.delivery
@@ -130,7 +130,7 @@ class UnkeyedMessages:
         return True
 
     def over(self, plan: SettlementPlan) -> None:
-        """Receive a plan whose steps are done; if its original is not yet acknowledged, plan the acknowledgement."""
+        """Receive a plan whose steps are done; if the plan's original is not yet acknowledged, plan the acknowledgement."""
         original = self.plans[plan]
         late = plan.delivery if plan.delivery is not plan.settled_with else None
         if not plan.surely_unsettled:
@@ -146,7 +146,7 @@ class UnkeyedMessages:
             self._runs.carry_out(plan)
 
     def _bind(self, delivery: Delivery, digest: bytes) -> bool:
-        """Let a plan that has lost its delivery settle this one; return False if no plan waits for an equal message."""
+        """Let a plan that has lost its delivery settle this delivery; return False if no plan waits for an equal message."""
         for plan, original in self.plans.items():
             if plan.delivery is None and original.fingerprint == digest:
                 self._state.bind(plan.incoming, delivery)

@@ -1,4 +1,4 @@
-"""Draws the wait before a job's next attempt; a user's own `wait` can neither stop nor end the runner."""
+"""Draws the wait before a job's next attempt, so that a user's own `wait` can neither block nor end the runner."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Waits:
         self._log = get_logger("steadyworker.runner")
 
     def draw(self, outcome: Outcome, counters: Counters) -> float:
-        """Return the wait in seconds for this outcome, which `counters` already count; raise nothing."""
+        """Return the wait in seconds for this outcome, and raise nothing; `counters` already count the outcome."""
         drawn: list[float] = []
 
         def draw() -> None:
