@@ -233,7 +233,7 @@ END"""
 
 READ = f"SELECT {_COLUMNS} FROM jobs WHERE {_JOB}"
 # A row's number (rowid) is the row's first fence.
-# # SQLite reports the rowid of an inserted row even without RETURNING; for RETURNING, SQLite would make a temporary table.
+# SQLite reports the rowid of an inserted row even without RETURNING; for RETURNING, SQLite would make a temporary table.
 CLAIM_NEW = f"""
     INSERT INTO jobs (
         rowid, namespace, queue, key, round, uid, body_sha256, state, hop, fence, owner, lease_boot, lease_until,
