@@ -153,11 +153,11 @@ class Connections:
             )
 
     def last_round(self, queue: JobQueue, key: str) -> int | None:
-        """Return the last round of this key in the ledger, or None if the ledger has no round; raise UnknownQueue."""
+        """Return the last round of this key in the ledger, or None without a round; raise UnknownQueue for an unknown queue."""
         return self.ledger().last_round(self.namespace(queue), queue.name, key)
 
     def last_job(self, queue: JobQueue, key: str) -> JobId:
-        """Return the id of this key's current job, the key's last round; raise UnknownQueue."""
+        """Return the id of this key's current job, the key's last round; raise UnknownQueue for an unknown queue."""
         return JobId(self.namespace(queue), queue.name, key, self.last_round(queue, key) or 0)
 
     def _seen_queues(self, queue: JobQueue) -> Sequence[str]:
