@@ -23,16 +23,17 @@ States
               │              message not yet confirmed) └→ dead  (dead letter sent)
               └────────→ done
 
-`dead replay` first inserts the row of the next round: its state is `moved`, its retry is due now, and its message is the dead letter's.
+`dead replay` first inserts the row of the next round.
+This row is `moved`, its retry is due now, and it has the message of the dead letter.
 Then `dead replay` publishes the message.
 The hop of this row is -1, so the round's first message, with hop 0, counts as the row's retry.
-A retry that arrives also claims a row that is still `moving`, because its arrival proves that its publish succeeded.
+A retry that arrives also claims a row that is still `moving`, because the arrival proves that the publish succeeded.
 A claim of a job whose owner is gone leaves the row `running`, with a new owner.
 `Client.cancel` sets a cancel mark in the job's row.
 If the job has no row, `Client.cancel` inserts an `interrupted` row, which fits a message with any body.
 Each worker process reads the marks of its running jobs every 2 s, in one query.
 If a job has a cancel mark, the ledger refuses every commit of its exports, so an accepted cancel stops every later commit.
-A job that has a mark when it is claimed does not run, and becomes a dead letter.
+If a claimed job already has a mark, the job does not run, and becomes a dead letter.
 
 Decision table
 --------------
@@ -63,7 +64,7 @@ A *letter* is the job's own dead letter, which an operator has moved unchanged f
 
 The letter of round n always replays as round n + 1, even if the key already has later rounds.
 So two copies of a letter lead to one replay, even if an operator moved the first copy and `dead replay` published the second.
-A letter that arrives while its row is still `moving` proves that its publish succeeded.
+If a letter arrives while its row is still `moving`, the arrival proves that the publish of the letter succeeded.
 `Defer` publishes a delayed message with the same hop, waits for its confirm, and acknowledges the delivery.
 Then `Defer` records in the ledger when this message comes, so the job's message does not count as lost before that time.
 If the broker has no delays, the runner keeps the delivery and decides again after 30 s.
@@ -85,8 +86,9 @@ The runner claims the job only after the copy's confirm, so a row never waits fo
 A job whose message is lost
 ---------------------------
 The transaction of a claim also keeps the job's message: its body, its headers, and all other facts of the delivery that a handler can see.
-The message is deleted in the transaction that records `done`, or with the row; a `dead` job keeps it for a replay.
-So the job can run, whatever happens to the broker's copy: a purge, an expiry, a delivery limit, a lost disk, or a defect of the broker.
+The transaction that records `done` deletes the message; otherwise the message goes with the row.
+A `dead` job keeps its message for a replay.
+So the job can run after any loss of the broker's copy: by a purge, an expiry, a delivery limit, a lost disk, or a defect of the broker.
 
 The state of a claimed row determines when a message of its job must come:
 
@@ -139,8 +141,8 @@ A mark of `cancel` for a job that was never claimed is no orphan.
 | a queue that was deleted, if `topology` is not `declare` | the worker process is not ready, and names the queue; the jobs go on when the queue exists |
 | a message without a key | the copy with the generated key is the job's message; before the claim, only the broker has it |
 | rounds | each round has its own message; only the last round of a key can run as an orphan; an earlier round that moves to a dead letter still gets its letter |
-| `dead replay` | the next round has its row and its message before anything is published, so it runs even if the broker loses the message |
-| a dead letter that is lost | `dead replay` uses the kept message; `dead drop` deletes it with the row |
+| `dead replay` | inserts the next round's row and message before the publish, so this round runs even if the broker loses the message |
+| a dead letter that is lost | `dead replay` uses the kept message; `dead drop` deletes the kept message with the row |
 | `send --again` | makes another round, which replaces the unfinished round; the unfinished round becomes `dead` without a run, unless its message comes first |
 | `--max-jobs` | counts a run of an orphan like any run; it does not count an orphan whose settlement is only finished |
 | quiet, draining | the process runs no orphan, because it receives no message |
@@ -149,7 +151,7 @@ A mark of `cancel` for a job that was never claimed is no orphan.
 
 The holder of a row
 -------------------
-`steadyworker.ledger.rules.HeldBy` is the holder as one worker process sees it:
+`steadyworker.ledger.rules.HeldBy` names the holder of a row, as one worker process sees the row:
 
 - MINE: this process owns the row, and the run or settlement under the row's fence has a valid delivery.
 - DETACHED: this process owns the row, but the delivery of its run or settlement is lost.

@@ -184,7 +184,7 @@ class Renewal(Struct, frozen=True):
 
 
 class Progress(Struct, frozen=True):
-    """The last progress of a run, for people; a crash can lose it, because no write of progress waits for the disk."""
+    """The last progress of a run, for people; a crash can lose this progress, because its write does not wait for the disk."""
 
     done: float | None
     total: float | None
@@ -288,7 +288,7 @@ class Ledger(Protocol):
         Record that this owner lives and consumes these queues, in order and with repetitions.
 
         The keeper calls this method at each renewal.
-        Return False if the ledger went back in time: it has lost the last registration, or it is a restored copy.
+        Return False if the ledger went back in time: the ledger has lost the last registration, or is a restored copy.
         Older rows of a queue then become old records (`Hindrance`).
         They also become old records after an hour without an owner of the queue.
         """
@@ -322,8 +322,8 @@ class Ledger(Protocol):
         After a call of `deferred`, the message must come at the time that this call recorded.
         With `stranded`, return only orphans with a hindrance, otherwise only orphans without a hindrance.
         Return at most `limit` orphans.
-        A job that moves to a dead letter becomes `dead` without a message, so a missing message is no hindrance for it.
-        A job that was sent again has no hindrance: it does not run, because the next round replaces it.
+        A job that moves to a dead letter becomes `dead` even without a message, so a missing message is no hindrance.
+        A job that was sent again has no hindrance: this round of the job does not run, because the next round replaces it.
         A ledger without this process's last registration went back in time, so this call returns no orphan.
         """
         ...

@@ -1,5 +1,5 @@
 """
-The decision table as one pure function: it decides on a delivery by the row, the hop and the holder.
+The decision table as one pure function, which decides on a delivery by the row, the hop and the holder.
 
 `action_for` has the lines of the table in `steadyworker.ledger`, in the same order; the first line that fits decides.
 `action_for` reads no clock and calls no other part.

@@ -89,7 +89,7 @@ class Slot(Protocol):
         """
         Start the slot's child or thread, and return at once.
 
-        The slot sends `Ready` when `setup` has returned, or else `Unready`.
+        The slot sends `Ready` when `setup` has returned, otherwise `Unready`.
         After `Unready`, the runner calls `start` again.
         """
         ...
@@ -127,7 +127,7 @@ class Slot(Protocol):
         """
         End this run now, by SIGKILL to its processes; do nothing if the run has ended already.
 
-        When the slot has reaped the child, it sends `Ended` with this outcome.
+        When the slot has reaped the child, the slot sends `Ended` with this outcome.
         A thread slot abandons a thread that does not end: the slot sends `Ended`, and `stuck` becomes true.
         """
         ...

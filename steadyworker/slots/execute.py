@@ -292,7 +292,7 @@ def _never_started(result: Any) -> str | None:
 
 
 def _discard(result: Any) -> None:
-    """Close a coroutine or generator that was never started, so that Python does not warn about it later."""
+    """Close a coroutine or generator that never started, so that Python writes no warning about it later."""
     with suppress(BaseException):  # if the generator has started, `close` runs the handler's clean-up, which can raise
         if inspect.iscoroutine(result) or isinstance(result, Generator):
             result.close()

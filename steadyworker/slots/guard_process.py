@@ -3,7 +3,7 @@ The program of the guard process, which `guard.py` starts.
 
 The guard reads lines from its standard input: `+PID` adds the session of this leader, and `-PID` removes it.
 At the end of its input, or at the death of its parent, the guard kills all processes of the sessions that are left.
-If the parent's own session is among them, the guard kills it only when the parent is dead.
+If the parent's own session is among these sessions, the guard kills that session only when the parent is dead.
 A fork of the worker process can hold the input open; therefore, on Linux, the guard also watches its parent.
 The guard holds the owner's lock, so that no other worker process can prove the owner's death before the last SIGKILL.
 The guard blocks all signals that can be blocked, from its start.

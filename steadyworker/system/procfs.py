@@ -89,7 +89,7 @@ def kill_sessions(leaders: Collection[int]) -> bool:
     """
     Send SIGKILL once to every process of these sessions, in all process groups; return whether any process was alive.
 
-    Call it before the leaders are reaped, because the kernel can give the process id of a reaped leader to a new process.
+    Call this function before the leaders are reaped, because the kernel can give a reaped leader's process id to a new process.
     This function reads one file for each process of the machine.
     """
     for leader in leaders:

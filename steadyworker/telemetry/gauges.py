@@ -25,7 +25,7 @@ class QueueReading:
     Attributes:
         running: The number of runs, including runs whose settlement is not over.
         slots: The number of slots.
-        slots_ready: The number of slots that can begin a run, or have one.
+        slots_ready: The number of slots that can begin a run, or have a run.
         connected: True while the connection to the broker is open.
         blocked: True while the broker accepts no publishes, because of an alarm.
         ledger_up: True if the ledger responded to the last call.

@@ -2,7 +2,7 @@
 The ledger in a PostgreSQL database, shared by a fleet.
 
 The server's clock judges leases and delays, in the statement that reads them.
-A worker process opens two connections: one for renewals, so that they wait for no other call, and one for all other calls.
+A worker process opens two connections: the first only for renewals, which then wait for no other call, and the second for all other calls.
 The worker process connects to the server or to a pooler.
 The pooler can be in transaction mode, because no session has state.
 
@@ -93,7 +93,7 @@ class PostgresLedger(Ledger):
     Args:
         url: Returns the `postgresql://` URL; each connect calls it, and so uses a changed password.
         owners_dir: The directory in which the owners of this host hold their locks.
-        clock: Limits the waits of this process; it judges no lease.
+        clock: Limits the waits of this process; this clock judges no lease.
         times: The lease, the margin, and the limit for one call.
         worker: The name of the worker process that claims through this ledger, for people.
         is_dead: Returns whether an owner is proven dead; by default, whether the owner's lock in `owners_dir` is free.
@@ -356,7 +356,7 @@ class PostgresLedger(Ledger):
         self._renewals.close()
 
     def _holding(self, owners: Sequence[str]) -> frozenset[str]:
-        """Return those of these owners that rows still name."""
+        """Return the given owners that rows still name."""
         return frozenset(owner for (owner,) in self._fetch(sql.HOLDING, {"owners": list(owners)}))
 
     def _fetch(self, statement: LiteralString, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:

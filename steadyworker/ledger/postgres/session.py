@@ -14,7 +14,7 @@ The statement's text contains the values, so a server that logs failed statement
             └── wait: back-off, 0.3 s to 5 s ←────────────────────────────────────── away
 
 No statement waits longer than `call` seconds for its result.
-Without this limit a call could wait without end, because the kernel cannot distinguish a frozen server from a busy one.
+Without this limit, a call could wait without end, because the kernel cannot distinguish a frozen server from a busy server.
 If the connection breaks during a statement, the call raises LedgerUnavailable; it is unknown whether the server did the write.
 """
 
@@ -169,7 +169,7 @@ class PostgresSession:
         identity: The id that the ledger must have; the session that opens first sets this id.
         call: The limit in seconds for one call, for connecting, and for the wait for another thread's call.
         clock: Measures the waits.
-        create: True if a session creates the ledger in a database without one.
+        create: True if a session creates the ledger in a database that has no ledger.
 
     Raises:
         NoLedger: Before the first success: `create` is False, and the database has no ledger, or an older ledger (OlderLedger).

@@ -3,7 +3,7 @@ The conversion of a `postgresql://` URL to libpq's parameters, with a limit for 
 
 The URL has libpq's own syntax, including several hosts, `sslmode`, `options` and `service`.
 The variables of libpq (`PGHOST`, `PGPASSWORD` …) and the password file of libpq supply what the URL leaves out.
-No message repeats libpq's error about a URL that it cannot read, because that error can quote the password.
+If libpq cannot read a URL, no message repeats libpq's error, because this error can quote the password.
 """
 
 from __future__ import annotations

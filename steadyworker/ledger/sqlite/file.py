@@ -72,7 +72,7 @@ class LedgerFile:
     A SQLite database that is a ledger, opened at its first use.
 
     Args:
-        path: The file; only the first call creates it. If the file disappears later, an operator must put it back.
+        path: The file; only the first call creates a file. If the file disappears later, an operator must put it back.
         synchronous: `normal` or `full`, SQLite's levels for the durability of a commit.
         call: The longest time, in seconds, that a call waits for another process or thread.
         clock: Measures the waits.
@@ -210,7 +210,7 @@ class LedgerFile:
         seen = self._seen_now()
         before = None if seen is None else (seen.st_dev, seen.st_ino)
         if earlier and (seen is None or not seen.st_size):
-            # An empty file can be a copy that has just begun; if SQLite opened this file, SQLite would delete the log beside it.
+            # An empty file can be a copy that has just begun; SQLite would open this file, and delete the log beside the file.
             got = "it was removed" if seen is None else "the file is empty"
             raise self._unfit(
                 f"Expected the ledger {self.path}, but {got}: put it back; or, to begin with an empty ledger, "
@@ -338,7 +338,7 @@ class LedgerFile:
         connection.execute("COMMIT")
 
     def _into_wal(self, connection: sqlite3.Connection) -> None:
-        """Switch to a write-ahead log; if another process does the same, wait for it here, because SQLite does not wait."""
+        """Switch to a write-ahead log; wait for other processes that do the same, because SQLite does not wait for these."""
         if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
             return  # a ledger already, or another program's database: leave it as it is
         deadline = self._clock.monotonic() + self._call

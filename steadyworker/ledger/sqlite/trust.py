@@ -11,7 +11,7 @@ Two witnesses beside the ledger show that this count is too low:
 If an operator restores the whole folder, the witness is old, too.
 But the restored ledger file has another inode than the inode in its table `meta`.
 A file keeps its inode when the machine starts again, and when a container starts again (on a volume and in overlayfs).
-Some FUSE file systems give their files new inodes at each mount; so do network file systems, but a ledger refuses those.
+Some FUSE file systems give their files new inodes at each mount; so do network file systems, but a ledger refuses network file systems.
 On such a FUSE file system, the ledger counts as a copy after each mount.
 Then a job whose message is lost waits for an operator; nothing else changes.
 
