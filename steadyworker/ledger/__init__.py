@@ -125,13 +125,13 @@ In two cases, no worker process runs such a job by itself.
 The commands `jobs` and `check` list the job, and a worker process reports it once, as soon as no message waits in the queue:
 
 - *Old record.* Since the last claim of the job, the ledger went back in time, or the queue had no registered owner for an hour.
-  A ledger goes back in time by a restored backup, or by a fail-over without the last commits.
-  A queue loses its owners by a move to another ledger.
-  In these cases, the job can be done without a record in this ledger.
-  `steadyworker retry` publishes the kept message again; if the job has a cancel mark, it then becomes a dead letter.
+  A restored backup, or a fail-over without the last commits, makes a ledger go back in time.
+  After a move to another ledger, a queue has no owner in this ledger.
+  In all these cases, the job can be done without a record in this ledger.
+  `steadyworker retry` publishes the kept message again; if the job has a cancel mark, the job then becomes a dead letter.
 - *No message.* The Worker has `keep_message = False`, the body is above `max_body`, or an older version of SteadyWorker claimed the job.
   Then only the sender has the content: send the job again with `--again`.
-  If such a job moves to a dead letter, it becomes `dead` without a letter, as soon as no message waits in the queue.
+  If such a job moves to a dead letter, the job becomes `dead` without a letter, as soon as no message waits in the queue.
 
 A mark of `cancel` for a job that was never claimed is no orphan.
 
@@ -147,7 +147,7 @@ A mark of `cancel` for a job that was never claimed is no orphan.
 | `--max-jobs` | counts a run of an orphan like any run; it does not count an orphan whose settlement is only finished |
 | quiet, draining | the process runs no orphan, because it receives no message |
 | two Workers on one ledger | each worker process asks for the orphans of its own queues; if two have the same queue, only one of them gets the job |
-| a changed namespace | the jobs under the old name have no owner, so none of them runs by itself |
+| a changed namespace | the jobs under the old name have no owner, so no worker process runs them by itself |
 
 The holder of a row
 -------------------
@@ -156,7 +156,7 @@ The holder of a row
 - MINE: this process owns the row, and the run or settlement under the row's fence has a valid delivery.
 - DETACHED: this process owns the row, but the delivery of its run or settlement is lost.
   Adoption only saves time, and no guarantee depends on it.
-    Tests switch adoption off; then the runner treats DETACHED as MINE.
+  Tests switch adoption off; then the runner treats DETACHED as MINE.
 - LOST: this process owns the row, but has no run or settlement under the row's fence.
 - ALIVE: another process owns the row, lease and margin are not over, and there is no proof that this other process is dead.
 - GONE: the row has no owner, or its owner is another process that has lost the row.
@@ -167,11 +167,11 @@ Clocks and leases
 A claim draws a *fence*: the last fence plus 1, or the wall clock in milliseconds, whichever is greater.
 Every write of a run carries the run's fence, so the fence decides which run owns the job; no clock decides this.
 A claim also begins a lease of 60 s, which the worker process renews every 15 s.
-A lease that has ended can still be renewed, if no other process has taken the job over.
-A run is trusted for 50 s, counted from the *start* of its claim or of its last granted renewal.
-After this time, its checkpoints, export commits and outcome wait until the ledger grants a renewal.
+The owner can still renew a lease that has ended, if no other process has taken the job over.
+The worker process trusts a run for 50 s, counted from the *start* of the run's claim or of its last granted renewal.
+After this time, the run's checkpoints, export commits and outcome wait until the ledger grants a renewal.
 When the lease has been over for 30 s (the margin), other processes may take the job over.
-Only the ledger's clock judges this: the server's wall clock in PostgreSQL, CLOCK_BOOTTIME with the boot's id in SQLite.
+Only the ledger's clock judges the end of a lease: the server's wall clock in PostgreSQL, CLOCK_BOOTTIME with the boot's id in SQLite.
 PostgreSQL has no other clock.
 If its wall clock jumps forward, or a fail-over leads to a server whose clock is ahead, leases end too early.
 Another process can then take over a job that runs; the fence still refuses every write of the older run.
@@ -184,7 +184,7 @@ The run's delivery, if it is still valid, goes through the decision table again.
 While the ledger is away, a job goes on until its next request that writes: a checkpoint, an export's state or an export's commit.
 This request waits until the ledger is back, and the job waits in its call.
 A job without such a request goes on to its end, and its outcome waits.
-If the lease ends during a ledger outage, the option `on_ledger_loss` decides: kill the run (`stop`), or let it run on (`finish`).
+If the lease ends during a ledger outage, the option `on_ledger_loss` decides: the runner kills the run (`stop`), or does not stop the run (`finish`).
 The default is `finish` for a ledger of one host, and `stop` for all others.
 
 Proof of death
@@ -236,5 +236,5 @@ Until the first claim of a job, the broker must keep its message; after the clai
    A job starts again after a retry, a snooze or an interruption, or when its process, host or ledger is lost.
    The new run starts from the last checkpoint, or from the beginning after `Retry(fresh=True)`.
 
-The side effects of a handler happen at least once; with the job's key or fence, a handler can make them safe to repeat.
+The side effects of a handler happen at least once; a handler can use the job's key or fence to make a repeat safe.
 """

@@ -120,7 +120,7 @@ def sweep(directory: Path, holding: Callable[[Sequence[str]], Collection[str]]) 
     The result stays true, because a dead owner claims no more rows.
     """
     try:
-        locks = [file for file in directory.iterdir() if not file.name.startswith(".")]  # `sqlite.trust` has a file there
+        locks = [file for file in directory.iterdir() if not file.name.startswith(".")]  # a file of `sqlite.trust`
     except OSError:
         return
     dead = []

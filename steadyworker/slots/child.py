@@ -296,7 +296,8 @@ def main() -> None:
     child = Child(wire, SystemClock())
     child.catch_signals()
     _let_forks_be_ended()
-    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # with SIG_IGN, a handler could not wait for its subprocesses
+    # With SIG_IGN, a handler could not wait for its subprocesses.
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS | PAUSE_SIGNALS)
     _die_with(int(sys.argv[2]))

@@ -61,7 +61,8 @@ def _lines(parent: int) -> Iterator[bytes]:
     rest = b""
     gone = False
     while True:
-        gone = gone or os.getppid() != parent  # checked before the read, so that the guard reads all lines of a dead parent
+        # This is checked before the read, so that the guard reads all lines of a dead parent.
+        gone = gone or os.getppid() != parent
         try:
             data = os.read(0, _CHUNK)
         except BlockingIOError:

@@ -233,7 +233,8 @@ class ProcessSlot:
                 for event in last:
                     self._send(event)
         except BaseException:
-            self._broken = True  # `_thread` can be None already, and the runner waits for events that this thread has not sent
+            # `_thread` can be None already, and the runner waits for events that this thread has not sent.
+            self._broken = True
             raise
 
     def _run_child(self) -> list[SlotEvent]:

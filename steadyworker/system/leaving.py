@@ -57,7 +57,7 @@ def _leave_late(code: int) -> None:
     late = awaited_threads()
     if late:
         name_threads("threads_left_behind", late)
-        flushing = threading.Thread(target=_flush, daemon=True)  # a log reader that stands still must not hold up the exit
+        flushing = threading.Thread(target=_flush, daemon=True)  # a stopped log reader must not hold up the exit
         with suppress(RuntimeError):
             flushing.start()
             flushing.join(_GRACE)

@@ -134,9 +134,7 @@ class _Handler(logging.Handler):
         super().__init__()
         self.stream = stream
         self.lines: LineWriter | None = None
-        with suppress(
-            Exception
-        ):  # a program can replace standard error by any object, with or without a descriptor
+        with suppress(Exception):  # a program can replace standard error by any object, with or without a descriptor
             stream.flush()
             self.lines = LineWriter(stream.fileno(), self._report)
 

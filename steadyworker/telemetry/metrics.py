@@ -149,7 +149,7 @@ class _PrometheusMetrics:
                 self._unrun.labels(queue, "delivery_deferred", "").inc(exemplar=exemplar)
             case DeliveryRejected(reason=reason):
                 self._unrun.labels(queue, "delivery_rejected", "").inc(exemplar=exemplar)
-                self._dead.labels(queue, reason.partition(":")[0]).inc()  # the rest of the reason is text about the message
+                self._dead.labels(queue, reason.partition(":")[0]).inc()  # the rest is text about the message
             case Adopted():
                 self._unrun.labels(queue, "adopted", "").inc(exemplar=exemplar)
             case _:

@@ -206,7 +206,8 @@ class LedgerFile:
             raise LedgerUnavailable(
                 f"Expected the ledger {self.path} to stay where it was, but it was removed, replaced or emptied: put it back."
             )
-        earlier = self._was_open or self._marker.exists()  # read before the file's state, because a process creates the file before the marker
+        # This is read before the file's state, because a process creates the file before the marker.
+        earlier = self._was_open or self._marker.exists()
         seen = self._seen_now()
         before = None if seen is None else (seen.st_dev, seen.st_ino)
         if earlier and (seen is None or not seen.st_size):
@@ -300,7 +301,8 @@ class LedgerFile:
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # has an effect only in an empty file
         self._into_wal(connection)
         connection.execute("BEGIN IMMEDIATE")
-        if connection.execute("PRAGMA application_id").fetchone()[0] != sql.APPLICATION_ID:  # otherwise another process was first
+        # If the file has this id already, another process was first.
+        if connection.execute("PRAGMA application_id").fetchone()[0] != sql.APPLICATION_ID:
             if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
                 raise self._unfit(
                     f"Expected a ledger at {self.path}, got another program's SQLite database: name another file."
@@ -368,7 +370,8 @@ class LedgerFile:
         return LedgerUnavailable(message) if self._was_open else ConfigError(message, id="ledger.unusable")
 
     def _translated(self, error: sqlite3.DatabaseError) -> ConfigError | LedgerUnavailable:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # an error of Python itself has no code, for example for text that is not UTF-8
+        # An error of Python itself has no code, for example for text that is not UTF-8.
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in _BROKEN:
             self._drop()
         remedy = _REMEDIES.get(code, "see SQLite's result codes.")
