@@ -71,7 +71,7 @@ class Connections:
     """
     The connections of one process, each opened at its first use; thread-safe.
 
-    No call holds the lock while it waits for broker or ledger, so that a slow broker or ledger delays no other call.
+    No thread holds the lock while it calls broker or ledger, so that a slow broker or ledger delays no other call.
     If two threads search the same namespace at the same time, both get the same result.
 
     Raises ConfigError for a URL that names no broker or ledger.

@@ -151,7 +151,7 @@ def name_findings(adapter: Adapter, options: Options, ledger: Ledger, queue_name
     """
     Yield a finding if this ledger refuses the broker's name; this call makes no binding, so it can miss a refusal.
 
-    It can raise BrokerUnavailable and LedgerUnavailable.
+    This call can raise BrokerUnavailable and LedgerUnavailable.
     """
     if (former := former_identity(adapter, options, ledger, queue_name)) is not None:
         if options.namespace is None:

@@ -1,7 +1,7 @@
 """
 The program of a slot's child process.
 
-`spawn.py` starts it with two arguments: the descriptor of its socket, and its parent's process id.
+`spawn.py` starts this program with two arguments: the descriptor of the child's socket, and the parent's process id.
 The child uses neither the broker nor the ledger: it exchanges frames with its worker process over the socket.
 The main thread calls the handler, so that signals interrupt the handler.
 The reader thread receives frames from the worker process.
@@ -125,7 +125,7 @@ class Child:
             self.send(run_ended(task.fence, outcome))
         try:
             executor.teardown()
-        except BaseException:  # after an exception too, the child ends
+        except BaseException:  # the child ends even after an exception
             log.exception("teardown_failed", target=hello.target, explain="steadyworker.teardown-failed")
         executor.close()
         return 0
@@ -142,7 +142,7 @@ class Child:
             self._wire.sendall(data)
 
     def catch_signals(self) -> None:
-        """Set this process's handlers of stop and pause signals; call it in the main thread."""
+        """Set this process's handlers of stop and pause signals; call this method in the main thread."""
         for stop in STOP_SIGNALS:
             signal.signal(stop, self.on_stop_signal)
         for pause in PAUSE_SIGNALS:
@@ -290,7 +290,7 @@ def _outcome_of(executor: Executor, task: Task, link: Link) -> Outcome:
 
 
 def main() -> None:
-    """Run a child process; the entry point."""
+    """Run a child process; this function is the program's entry point."""
     wire = socket.socket(fileno=int(sys.argv[1]))
     wire.set_inheritable(False)
     child = Child(wire, SystemClock())
@@ -315,7 +315,7 @@ def main() -> None:
 
 
 def _die_with(parent: int) -> None:
-    """Ask Linux to kill this child when the child's starting thread ends, and to kill it first when memory runs out."""
+    """Ask Linux to kill this child at the end of the thread that started the child, and first of all when memory runs out."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         with suppress(OSError):
@@ -348,7 +348,7 @@ def _let_forks_be_ended() -> None:
 
 def _keep(held: Sequence[int]) -> None:
     """
-    Keep these descriptors open until this process ends, and close them in each fork of it.
+    Keep these descriptors open until this process ends, and close them in each fork of this process.
 
     Otherwise a daemon that the handler starts would hold the owner's lock for months.
     """
@@ -370,7 +370,7 @@ def _ignore(_signal: int, _frame: FrameType | None) -> None:
 
 
 def _uncut(frame: FrameType | None) -> bool:
-    """Return whether a Job call is running, which raises Interrupt itself, and whose frame no exception may cut."""
+    """Return whether a Job call is running; no exception may cut this call's frame, and the call raises Interrupt itself."""
     while frame is not None:
         if frame.f_globals.get("__name__") in _UNCUT:
             return True

@@ -149,7 +149,11 @@ class ChildState:
             self.child.signal(signal.SIGTERM, group=True)
 
     def leave(self, by: float, *, closing: bool) -> None:
-        """Ask the child to exit after its run and `teardown`; kill a child that still warms up at once, any other child at `by`."""
+        """
+        Ask the child to exit after its run and `teardown`, and kill the child at the time `by`.
+
+        If the child still warms up, kill it at once.
+        """
         self._leave_by = min(self._leave_by, by)
         self._closing = self._closing or closing
         self._leaving = True

@@ -1,5 +1,5 @@
 """
-A slot that is a child process: the slot keeps it warm, reuses it, limits it, kills it as a group, and replaces it at once.
+A slot that is a child process: the slot keeps the child warm, reuses, limits and replaces it, and kills it with its group.
 
 ::
 

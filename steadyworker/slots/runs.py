@@ -1,5 +1,5 @@
 """
-The runs of one slot: a record for each run with its limits, and one table of them.
+The runs of one slot: a record for each run with its limits, and one table of these records.
 
 ::
 

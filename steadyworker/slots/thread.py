@@ -225,7 +225,7 @@ class ThreadSlot:
             self._send(self._ended(run, run.forced_outcome or outcome, killed=run.forced_outcome is not None))
         try:
             executor.teardown()
-        except BaseException as error:  # noqa: BLE001 - after an exception too, the slot ends
+        except BaseException as error:  # noqa: BLE001 - the slot ends even after an exception
             about = {"slot": self._id, "explain": "steadyworker.teardown-failed"}
             get_logger("steadyworker.slots").error("teardown_failed", **about, exc_info=error)
         executor.close()

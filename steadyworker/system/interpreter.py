@@ -1,4 +1,4 @@
-"""The command that starts a further Python process of SteadyWorker, which at first imports nothing from the working directory."""
+"""The command that starts a further Python process of SteadyWorker, and imports nothing from the working directory at its start."""
 
 from __future__ import annotations
 

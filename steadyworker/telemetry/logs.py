@@ -227,7 +227,7 @@ class _JsonFormatter(ProcessorFormatter):
     """
     A JSON formatter that is fast for SteadyWorker's own plain lines, of which every job writes two.
 
-    structlog's slower formatter formats lines with an exception or a stack, and records of other loggers.
+    Lines with an exception or a stack, and records of other loggers, go through structlog's slower formatter.
     """
 
     def __init__(self, head: _Head, chain: Sequence[structlog.typing.Processor]) -> None:
@@ -315,7 +315,8 @@ def _redacted(text: str) -> str:
         return redact(as_unicode(text))
     # This cuts only between words, because another cut could remove the `@` that marks a URL's password.
     head = text[:_HALF].rsplit(None, 1)
-    # A secret can lie across the cut, and its second half alone would stay; so the search in the last part begins before the cut.
+    # A secret can lie across the cut, and `redact` does not recognise its second half alone.
+    # So the search in the last part begins before the cut.
     tail = redact(as_unicode(text[-_HALF - LONGEST_VALUE :]))[LONGEST_VALUE:].split(None, 1)
     left_out = f" … ({len(text)} characters) … "
     return left_out.join((redact(as_unicode(head[0])) if len(head) > 1 else "", tail[-1] if len(tail) > 1 else ""))

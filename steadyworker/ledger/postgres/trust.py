@@ -40,7 +40,8 @@ _SAME = f"NOT EXISTS (SELECT FROM {_PART} WHERE known <> got)"
 _KNOWN = f"ARRAY(SELECT coalesce(got, known) FROM {_PART} ORDER BY place)"
 
 _ABSENT = f"seen_at < {after('- %(absence)s')}"
-# An owner renews `seen_at` once a minute, not at each registration, because the many owners of a queue would wait for each other.
+# An owner renews `seen_at` once a minute, not at each registration.
+# Otherwise the many owners of a queue would wait for each other.
 _REGISTER = f"""
     WITH beaten AS (
         INSERT INTO steadyworker_owners (owner, host, boot_id, lock_path, queues, seen_at, beat)
@@ -119,7 +120,7 @@ _JUMP = 30.0
 """
 The seconds by which the server's clock may seem to gain on this machine's clock, without a jump.
 
-A call can take 10 s, and only a longer jump makes an orphan.
+A call can take 10 s, and an orphan appears only after a longer jump.
 """
 
 

@@ -19,8 +19,8 @@ If an operator overwrites all files of the ledger in place, no witness is left.
 But after an hour without an owner, the jobs of this ledger are old records.
 
 No witness shows a copy that was made after the last count.
-After a normal end of the worker processes, no such copy is possible.
-After a SIGKILL, such a copy has lost at most the time between two renewals.
+After a normal end of the worker processes, no such copy lacks a record.
+After a SIGKILL, such a copy lacks at most the records of the time between two renewals.
 A power failure that loses the last commits has the same effect as such a copy.
 """
 
