@@ -1,5 +1,5 @@
 """
-Finds and opens the brokers and ledgers that URLs name.
+The search for the brokers and ledgers that URLs name, and their opening.
 
 | file | subject |
 |---|---|

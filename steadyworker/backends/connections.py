@@ -1,4 +1,4 @@
-"""The connections of a Client or a command: a queue's adapter, the ledger, and the namespace of the queue's jobs."""
+"""The connections of a Client or a command: the adapter of a queue, the ledger, and the namespace of the queue's jobs."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ _CLOSE_WITHIN = 5.0
 @dataclass(frozen=True, slots=True)
 class JobQueue:
     """
-    A queue of jobs, as a Worker or a queue's name identifies it.
+    A queue of jobs, identified by a Worker or by the queue's name.
 
-    `opened_as` is the Worker's spec, or only the queue's name; `Connections.adapter` opens the queue's adapter with it.
+    `opened_as` is the Worker's spec, or only the queue's name.
+    `Connections.adapter` opens the queue's adapter with this value.
     """
 
     opened_as: WorkerSpec | str
@@ -39,7 +40,7 @@ class JobQueue:
 
 def job_queue(to: type[Worker[Any, Any]] | str, options: Options) -> JobQueue:
     """
-    Return the line of a Worker or of a queue's name; the configuration file's settings for the Worker apply.
+    Return the queue of a Worker or of a queue's name; the configuration file's settings for the Worker apply.
 
     Raises ConfigError for an invalid Worker class or name, and TypeError for another object, such as an instance.
     """
@@ -70,11 +71,11 @@ class Connections:
     """
     The connections of one process, each opened at its first use; thread-safe.
 
-    No call to broker or ledger holds the lock, so that a slow broker or ledger delays no other call.
-    Two threads can look up the same namespace at the same time; both get the same result.
+    No thread holds the lock while it calls broker or ledger, so that a slow broker or ledger delays no other call.
+    If two threads search the same namespace at the same time, both get the same result.
 
     Raises ConfigError for a URL that names no broker or ledger.
-    No method creates a ledger; the methods that ask it raise NoLedger if it does not exist.
+    No method creates a ledger; if the ledger does not exist, the methods that ask the ledger raise NoLedger.
     Each method can raise BrokerUnavailable or LedgerUnavailable.
     """
 
@@ -101,7 +102,7 @@ class Connections:
             return self._ledger
 
     def knows(self, queue: JobQueue) -> bool:
-        """Return whether the queue belongs to a Worker, or the broker or the ledger has it; this changes nothing."""
+        """Return whether the queue belongs to a Worker, or the broker or the ledger has the queue; change nothing."""
         if not isinstance(queue.opened_as, str) or queue.name in self._namespaces:
             return True
         return self.adapter(queue).exists() or queue.name in self._seen_queues(queue)
@@ -111,9 +112,9 @@ class Connections:
         Return the namespace of this queue's jobs; the first call asks the broker for its identity.
 
         Raises:
-            UnknownQueue: `knows` returned False; then the ledger records nothing.
+            UnknownQueue: `knows` returned False; the ledger has recorded nothing.
             NoLedger: No worker process has created the ledger.
-            ConfigError: The queue has consumers, and the ledger knows none of them; or as `namespace_of` raises it.
+            ConfigError: The queue has consumers, and the ledger knows none of them; or `namespace_of` raised this error.
         """
         if (known := self._namespaces.get(queue.name)) is None:
             if not self.knows(queue):
@@ -130,10 +131,11 @@ class Connections:
 
     def _share(self, queue: JobQueue, namespace: str) -> None:
         """
-        Check that the queue's consumers use this ledger, as far as the broker counts them; the ledger must know one of them.
+        Check that the queue's consumers use this ledger.
 
-        An owner that is not proven dead counts, even if it has not registered for hours: it can be frozen or cut off.
-        An owner that has just died counts, too, if the broker notices deaths late.
+        If the broker counts consumers, the ledger must know at least one of them.
+        An owner that is not proven dead counts, even if it has not registered for hours, because it can be frozen or cut off.
+        If the broker notices deaths late, an owner that has just died counts, too.
         """
         name = registered_name(namespace, queue.name)
         late = self.adapter(queue).capabilities.forgets_consumers_within
@@ -151,11 +153,11 @@ class Connections:
             )
 
     def last_round(self, queue: JobQueue, key: str) -> int | None:
-        """Return the last round of this key in the ledger, or None if the ledger has none; raises UnknownQueue."""
+        """Return the last round of this key in the ledger, or None without a round; raise UnknownQueue for an unknown queue."""
         return self.ledger().last_round(self.namespace(queue), queue.name, key)
 
     def last_job(self, queue: JobQueue, key: str) -> JobId:
-        """Return the id of this key's current job: its last round; raises UnknownQueue."""
+        """Return the id of this key's current job, the key's last round; raise UnknownQueue for an unknown queue."""
         return JobId(self.namespace(queue), queue.name, key, self.last_round(queue, key) or 0)
 
     def _seen_queues(self, queue: JobQueue) -> Sequence[str]:

@@ -1,5 +1,5 @@
 """
-Opens the ledger and a queue's adapter that the settings name, and finds the namespace of the queue's jobs.
+Functions that open the ledger and the queue's adapter that the settings name, and find the namespace of the queue's jobs.
 
 A worker process, a Client and the command line all use these functions.
 Adapter and ledger connect only at their first use.
@@ -27,10 +27,10 @@ from steadyworker.spec import WorkerSpec
 _finding = FindingTexts("steadyworker.backends")
 
 _LIST = re.compile(r",|:\d+$")
-"""The mark of a namespace that is a list of addresses: a comma, or a port at the end."""
+"""The pattern that shows that a namespace is a list of addresses: a comma, or a port at the end."""
 
 LIVES = 90.0
-"""Seconds after its last registration for which an owner counts as living: the sum of lease and margin."""
+"""The seconds after its last registration for which an owner counts as living: the sum of lease and margin."""
 
 
 def open_ledger(
@@ -40,10 +40,10 @@ def open_ledger(
     Open the ledger that `--ledger` names.
 
     The URL is `sqlite:PATH`, `sqlite:PATH?synchronous=full` or `postgresql://…`.
-    Only a worker process may `create` the ledger: another process would then ask a ledger that knows no job.
-    Without `create`, the calls of a ledger that does not exist raise NoLedger.
+    Only a worker process may `create` the ledger, because a ledger that another process creates knows no job.
+    Without `create`, the calls of a missing ledger raise NoLedger.
 
-    Raises ConfigError if the URL names no ledger, if its path is unfit for a ledger, or if an extra is not installed.
+    Raise ConfigError if the URL names no ledger, if its path is unfit for a ledger, or if an extra is not installed.
     """
     clock, times = clock or SystemClock(), times or Times()
     scheme, _, rest = options.ledger.partition(":")
@@ -86,7 +86,7 @@ def sqlite_path(place: str) -> Path:
 
 
 def owners_directory(options: Options) -> Path:
-    """Return the folder of the owner locks: beside the file of a SQLite ledger, else in the state directory."""
+    """Return the folder of the owner locks: beside the file of a SQLite ledger, otherwise in the state directory."""
     scheme, _, rest = options.ledger.partition(":")
     if scheme != "sqlite":
         return options.state_dir / "owners"
@@ -108,17 +108,18 @@ def open_adapter_for(spec: WorkerSpec | str, options: Options) -> Adapter:
 
 def namespace_of(adapter: Adapter, options: Options, ledger: Ledger, queue_name: str) -> str:
     """
-    Return the namespace of a queue's jobs: the option `namespace` if it is set, else the broker's identity.
+    Return the namespace of a queue's jobs: the option `namespace` if it is set, otherwise the broker's identity.
 
     The ledger binds namespace and queue to the first broker that uses them.
-    If worker processes that started under a former name of the broker are still alive, this call binds the new name to the former name.
-    So it refuses the new name even after the end of these processes, because their records belong to the former name.
+    If worker processes under the broker's former name still live, this call binds the new name to the former name.
+    So this call refuses the new name even after the end of these processes, because their records belong to the former name.
     With `--namespace`, an operator can set the former name, to state that the broker is the same.
-    If the broker reports no name, a list of its addresses also states that: any process with one of them may be the first.
+    If the broker reports no name, a list of its addresses as `--namespace` also states this.
+    Then any process with one of these addresses may be the first.
 
     Raises:
         ConfigError: Namespace and queue are bound to another broker, or an operator seems to have renamed the broker,
-            or worker processes live under another name that may be this broker's, or `--namespace` lists another broker.
+            or worker processes live under another name that this broker may have, or `--namespace` lists another broker.
         BrokerUnavailable: The broker does not respond.
     """
     identity, namespace = adapter.identity(), options.namespace
@@ -134,7 +135,8 @@ def namespace_of(adapter: Adapter, options: Options, ledger: Ledger, queue_name:
     expected = namespace if is_listed else identity
     bound = ledger.bind(namespace, queue_name, expected)
     is_same = bound == expected or (bound == namespace and _may_have_been(adapter, bound))
-    # Without --namespace, this list was refused for another port of a host, and bound to it; now the operator says that they are two.
+    # Without --namespace, a former list with another port of the same host made this code refuse this list.
+    # The refusal bound this list to the former list; with --namespace, the operator now states that the lists are two brokers.
     is_other = is_listed and not _addresses(bound) & _addresses(namespace)
     if not is_same and not is_other:
         msg = (
@@ -147,9 +149,9 @@ def namespace_of(adapter: Adapter, options: Options, ledger: Ledger, queue_name:
 
 def name_findings(adapter: Adapter, options: Options, ledger: Ledger, queue_name: str) -> Iterator[Finding]:
     """
-    Yield the finding for a name that the broker must not have in this ledger, as far as this shows without a binding.
+    Yield a finding if this ledger refuses the broker's name; this call makes no binding, so it can miss a refusal.
 
-    Raises BrokerUnavailable and LedgerUnavailable.
+    This call can raise BrokerUnavailable and LedgerUnavailable.
     """
     if (former := former_identity(adapter, options, ledger, queue_name)) is not None:
         if options.namespace is None:
@@ -162,14 +164,14 @@ def name_findings(adapter: Adapter, options: Options, ledger: Ledger, queue_name
 
 def former_identity(adapter: Adapter, options: Options, ledger: Ledger, queue_name: str) -> str | None:
     """
-    Return another name under which worker processes now consume this queue, if this broker could have it; else None.
+    Return another name under which worker processes now consume this queue, if this broker could have that name, or None.
 
     An operator who renames a broker changes its identity, and therefore the namespace of its jobs.
     A worker process under the new name would not know the jobs of worker processes under the former name.
     With --namespace, the name that a broker reports does not matter.
-    But if it reports none, only its addresses show that worker processes under another name consume the same queue.
+    But if the broker reports no name, only its addresses show that worker processes under another name consume the same queue.
     A namespace that lists addresses is exact: another port of the same host is then another broker.
-    Raises BrokerUnavailable and LedgerUnavailable.
+    This call can raise BrokerUnavailable and LedgerUnavailable.
     """
     namespace = options.namespace
     if not isinstance(adapter, Renamable) or (namespace is not None and adapter.capabilities.reports_name):
@@ -183,7 +185,7 @@ def former_identity(adapter: Adapter, options: Options, ledger: Ledger, queue_na
         names = {name for name in names if ours & _addresses(name)}
     else:
         names = {name for name in names if adapter.may_have_been(name)}
-    # The broker's identity is read only if it is needed, because the broker can be slow or unreachable.
+    # This asks the broker for its identity only if necessary, because the broker can be slow or unreachable.
     return min(names - {namespace or adapter.identity()}, default=None) if names else None
 
 
@@ -198,7 +200,7 @@ def _renamed(former: str, adapter: Adapter, queue_name: str) -> Finding:
 
 
 def _elsewhere(former: str, namespace: str, identity: str, queue_name: str) -> Finding:
-    """Return the finding for a namespace that is not that of living worker processes of the same queue."""
+    """Return the finding for a namespace that differs from the namespace of living worker processes of the same queue."""
     is_same = bool(_addresses(former) & _addresses(identity))
     otherwise = "" if is_same else f"; if it is another broker, set --namespace {identity!r}"
     return _finding("check.other-namespace", former=former, queue=queue_name, namespace=namespace, otherwise=otherwise)
@@ -213,7 +215,8 @@ def _is_of_others(adapter: Adapter, namespace: str | None, ledger: Ledger, queue
     """
     Return whether the broker reports no name, and the namespace lists only other addresses.
 
-    A former list with another port of the same host, such as that without TLS, is the broker's own if it has jobs.
+    A former list can name another port of the same host, such as the port without TLS.
+    If such a list has jobs, it belongs to this broker.
     """
     if namespace is None or adapter.capabilities.reports_name or not _LIST.search(namespace):
         return False

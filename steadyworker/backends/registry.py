@@ -1,7 +1,7 @@
 """
-The adapter for a broker's URL, found by the URL's scheme in the entry-point group `steadyworker.adapters`.
+The search for the adapter of a broker's URL, by the URL's scheme, in the entry-point group `steadyworker.adapters`.
 
-A `+` in the scheme is a `.` in the entry point's name: `stomp+ssl:` is `stomp.ssl`.
+A `+` in the scheme becomes a `.` in the entry point's name: `stomp+ssl:` becomes `stomp.ssl`.
 If an adapter's client library is missing, opening the adapter raises an error that names the extra to install.
 """
 
@@ -41,7 +41,7 @@ def adapters() -> dict[str, EntryPoint]:
 
 def open_adapter(url: str, spec: QueueSpec, settings: Settings) -> Adapter:
     """
-    Open the adapter that the URL's scheme names, for one queue, without connecting it.
+    Open the adapter that the URL's scheme names, for one queue, without a connect.
 
     Raises:
         ConfigError: The URL has no scheme, no adapter has this scheme, the adapter is broken, or the adapter refuses the URL.
@@ -50,7 +50,7 @@ def open_adapter(url: str, spec: QueueSpec, settings: Settings) -> Adapter:
     scheme, colon, _ = url.partition(":")
     entry = known.get(scheme.lower())
     if not colon or entry is None:
-        # Only the scheme is shown: the rest of a URL can contain a password.
+        # The message shows only the scheme, because the rest of a URL can contain a password.
         got = f"{scheme!r}" if colon else "a text without a scheme"
         remedy = _remedy(scheme.lower() if colon else "", known)
         raise ConfigError(
@@ -62,10 +62,11 @@ def open_adapter(url: str, spec: QueueSpec, settings: Settings) -> Adapter:
 
 def _remedy(scheme: str, known: Mapping[str, EntryPoint]) -> str:
     """
-    Return what to do about a scheme that no installed adapter has; the scheme can be any text.
+    Return the remedy for a scheme that no installed adapter has; the scheme can be any text.
 
-    The package `steadyworker_x` has the extra `x`, and a user can write this name instead of the scheme.
-    If the files are newer than the installation, the package is there without its schemes; installing the extra adds them.
+    The package `steadyworker_x` belongs to the extra `x`, and a user can write `x` instead of the scheme.
+    If the files are newer than the installation, the package exists, but its schemes are missing.
+    Installing the extra adds the schemes.
     """
     extra = scheme.partition("+")[0]
     package = f"steadyworker_{extra}"

@@ -1,15 +1,15 @@
 """
 The ledger: the durable record of jobs, and the life of a job.
 
-One job is one row, named by (namespace, queue, key, round).
+Each job has one row; (namespace, queue, key, round) is the row's primary key.
 A replay of a dead letter, or a send with `again=True`, raises the round.
 The row records the worker process that runs the job, the end of its lease, the job's checkpoint, and the job's outcome.
 Beside the row, the ledger keeps the job's message, so a claimed job does not depend on the broker's copy.
 The ledger records no event of a connection, so no event of a connection starts a job again.
 
 `base` has the Protocol of all ledgers.
-`sqlite` implements it for one host, `postgres` for a fleet; `shared` has what these two have in common.
-`steadyworker.testing.memory_ledger` implements it for tests.
+`sqlite` implements this Protocol for one host, and `postgres` for a fleet; `shared` has the code that both use.
+`steadyworker.testing.memory_ledger` implements the Protocol for tests.
 
 States
 ------
@@ -23,27 +23,31 @@ States
               │              message not yet confirmed) └→ dead  (dead letter sent)
               └────────→ done
 
-`dead replay` inserts the row of the next round: `moved`, due now, with the message of the dead letter; then it publishes.
-The hop of this row is -1, so the first message of the round is its retry.
-A retry that arrives also claims a row that is still `moving`, because its arrival proves that its publish succeeded.
+`dead replay` first inserts the row of the next round.
+This row is `moved`, its retry is due now, and it has the message of the dead letter.
+Then `dead replay` publishes the message.
+The hop of this row is -1, so the round's first message, with hop 0, counts as the row's retry.
+A retry that arrives also claims a row that is still `moving`, because the arrival proves that the publish succeeded.
 A claim of a job whose owner is gone leaves the row `running`, with a new owner.
-`Client.cancel` sets a cancel mark; for a job without a row it inserts a row that is `interrupted`, and matches any body.
-The owner reads the marks of its running jobs every 2 s, in one query for each worker process.
+`Client.cancel` sets a cancel mark in the job's row.
+If the job has no row, `Client.cancel` inserts an `interrupted` row, which fits a message with any body.
+Each worker process reads the marks of its running jobs every 2 s, in one query.
 If a job has a cancel mark, the ledger refuses every commit of its exports, so an accepted cancel stops every later commit.
-A job that has a mark when it is claimed does not run, and becomes a dead letter.
+If a claimed job already has a mark, the job does not run, and becomes a dead letter.
 
 Decision table
 --------------
 For each delivery the runner reads the row and calls `steadyworker.ledger.rules.action_for`.
-The first line that fits decides.
+The first line of the table that fits decides.
 The hop counts the messages of a job: 0 for the first, one more for each retry.
+The column "held by" has the values of `HeldBy`, which the section "The holder of a row" explains.
 A *letter* is the job's own dead letter, which an operator has moved unchanged from the dead-letter queue to the work queue.
 
 | row | hop of the delivery | held by | action |
 |---|---|---|---|
 | none | any; a letter | - | `Replay`: decide again, as on the first message of the next round |
 | none | any | - | `Claim`: run the job, with the counters from the message's headers |
-| any state, another body | any | any | `KeyConflict`: dead-letter the delivery, and count it in the row, which otherwise stays as it is |
+| any state, another body | any | any | `KeyConflict`: make the delivery a dead letter, and count it in the row; change nothing else in the row |
 | dead, or moving to a dead letter | any; a letter | any | `Replay` |
 | done, dead | any | any | `AckDuplicate`: acknowledge the delivery, run nothing |
 | any other state | lower than the row's | any | `AckDuplicate`: a retry has replaced this message |
@@ -59,13 +63,13 @@ A *letter* is the job's own dead letter, which an operator has moved unchanged f
 | running | same or higher | GONE, `max_losses` reached | `LostTooOften`: record a dead letter, then complete its settlement |
 
 The letter of round n always replays as round n + 1, even if the key already has later rounds.
-So two copies of a letter are one replay, even if an operator moved one of them and `dead replay` published the other.
-A letter that arrives while its row is still `moving` proves that its publish succeeded.
+So two copies of a letter lead to one replay, even if an operator moved the first copy and `dead replay` published the second.
+If a letter arrives while its row is still `moving`, the arrival proves that the publish of the letter succeeded.
 `Defer` publishes a delayed message with the same hop, waits for its confirm, and acknowledges the delivery.
-It then records in the ledger when this message comes, so the job's message does not count as lost before that time.
+Then `Defer` records in the ledger when this message comes, so the job's message does not count as lost before that time.
 If the broker has no delays, the runner keeps the delivery and decides again after 30 s.
 The count of losses starts again at 1 if the lost run had saved a checkpoint.
-`Claim`, `Finish` and `LostTooOften` are each one compare-and-set, which draws a new fence.
+Each of `Claim`, `Finish` and `LostTooOften` is one compare-and-set, which gives the row a new fence.
 If the ledger refuses this write, the runner reads the row again and decides again.
 A claim waits while an earlier run of the same job is still in a slot of this process.
 While the ledger is unreachable, the runner decides nothing: it holds its deliveries and sets the prefetch to 0.
@@ -77,13 +81,14 @@ The broker confirms the copy before the runner acknowledges the original, so no 
 A kill between these two steps leads to a second job.
 If the full work queue refuses the copy, the copy gets a delay of 30 s, and the runner claims the job at once.
 This run begins without a delivery, like a DETACHED run; the decision table handles its copy when the copy arrives.
-The runner claims the job after the copy's confirm, so a row never waits for a message that does not exist.
+The runner claims the job only after the copy's confirm, so a row never waits for a message that does not exist.
 
 A job whose message is lost
 ---------------------------
 The transaction of a claim also keeps the job's message: its body, its headers, and all other facts of the delivery that a handler can see.
-The message is deleted in the transaction that records `done`, or with the row; a `dead` job keeps it for a replay.
-So the job can run, whatever happens to the broker's copy: a purge, an expiry, a delivery limit, a lost disk, or a defect of the broker.
+The transaction that records `done` deletes the message; otherwise the message goes with the row.
+A `dead` job keeps its message for a replay.
+So the job can run after any loss of the broker's copy: by a purge, an expiry, a delivery limit, a lost disk, or a defect of the broker.
 
 The state of a claimed row determines when a message of its job must come:
 
@@ -94,73 +99,81 @@ The state of a claimed row determines when a message of its job must come:
 | moved | when the retry is due, by the delay level that the adapter chose |
 | any of these, after `Defer` | when the deferred message comes, if that is later |
 
-If none comes for `orphan_after` more seconds, the message counts as lost, and the job is an *orphan*.
-The option `orphan_after` is at least the greatest of these: lease and margin, twice the delay of `Defer`, and two times that the
-adapter names in its `Capabilities`, `forgets_consumers_within` and `redelivers_within`.
+If no message comes within `orphan_after` seconds after this time, the message counts as lost, and the job is an *orphan*.
+The option `orphan_after` is at least the greatest of these four: the sum of lease and margin, twice the delay of `Defer`,
+and `forgets_consumers_within` and `redelivers_within` in the adapter's `Capabilities`.
 
 Each worker process asks the ledger every 30 s for orphans of its own queues.
-It runs one only if it would have received the message:
+A worker process runs an orphan only if this process would have received the job's message.
+This is so if all of these conditions hold:
 
-- its prefetch is above 0: it is not quiet, draining, blocked or unfit, and has a free slot;
-- by the monotonic clock, it has renewed its leases and consumed from the broker without a gap for `orphan_after`;
-- its open prefetch has had no delivery for `answers_within`, another time of the adapter's.
+- the process has a prefetch above 0, because it is not quiet, draining, blocked or unfit, and has a free slot;
+- by the monotonic clock, the process has renewed its leases and consumed from the broker without a gap for `orphan_after`;
+- the process has asked for a message, and has received none for `answers_within`, another time that the adapter names.
 
 So an outage of the ledger or the broker, a suspended host or a long queue makes no orphan.
-In a queue that is never empty, a job whose message is an hour late gets the next free slot, if another message has come since then.
-The runner makes a delivery of the kept message, with a hop that is higher by 1 if the row is `moved`, and the decision table applies.
+In a queue that is never empty, an orphan gets the next free slot if its message is an hour late.
+This requires that another message has come since the orphan's message was due.
+The runner makes a delivery of the kept message, and the decision table applies to this delivery.
+The delivery has the row's hop, or, if the row is `moved`, the row's hop plus 1.
 So the counters change as they do with the broker's message.
 If several worker processes find the same orphan, the claim's compare-and-set decides.
-A message that comes later is settled by the decision table, like any second copy.
-The log line `message_lost` names the worker process that had the job last, and what becomes of the job.
+If the lost message comes later, the decision table settles it like any second copy.
+The log line `message_lost` names the job's last worker process, and what becomes of the job.
 
 In two cases, no worker process runs such a job by itself.
-`jobs` and `check` list the job, and a worker process reports it once, as soon as no message waits in the queue:
+The commands `jobs` and `check` list the job, and a worker process reports it once, as soon as no message waits in the queue:
 
 - *Old record.* Since the last claim of the job, the ledger went back in time, or the queue had no registered owner for an hour.
-  Then the job can be done without a record here: after a restored backup, a fail-over without the last commits, or a move to another ledger.
-  `steadyworker retry` publishes the kept message again; after a `cancel`, this makes the job a dead letter.
+  A restored backup, or a fail-over without the last commits, makes a ledger go back in time.
+  After a move to another ledger, a queue has no owner in this ledger.
+  In all these cases, the job can be done without a record in this ledger.
+  `steadyworker retry` publishes the kept message again; if the job has a cancel mark, the job then becomes a dead letter.
 - *No message.* The Worker has `keep_message = False`, the body is above `max_body`, or an older version of SteadyWorker claimed the job.
   Then only the sender has the content: send the job again with `--again`.
-  If such a job moves to a dead letter, it becomes `dead` without a letter, as soon as no message waits in the queue.
+  If such a job moves to a dead letter, the job becomes `dead` without a letter, as soon as no message waits in the queue.
 
 A mark of `cancel` for a job that was never claimed is no orphan.
 
 | what | with a lost message |
 |---|---|
-| a purge, or the deletion of the queue | stops no claimed job; `cancel` does |
+| a purge, or the deletion of the queue | stops no claimed job; only `cancel` stops a claimed job |
 | a queue that was deleted, if `topology` is not `declare` | the worker process is not ready, and names the queue; the jobs go on when the queue exists |
 | a message without a key | the copy with the generated key is the job's message; before the claim, only the broker has it |
 | rounds | each round has its own message; only the last round of a key can run as an orphan; an earlier round that moves to a dead letter still gets its letter |
-| `dead replay` | the next round has its row and its message before anything is published, so it runs even if the broker loses the message |
-| a dead letter that is lost | `dead replay` uses the kept message; `dead drop` deletes it with the row |
-| `send --again` | makes another round, which takes the place of the unfinished one: that becomes `dead` without a run, unless its message comes before |
-| `--max-jobs` | counts an orphan that runs like any job; a settlement that is only finished does not count |
+| `dead replay` | inserts the next round's row and message before the publish, so this round runs even if the broker loses the message |
+| a dead letter that is lost | `dead replay` uses the kept message; `dead drop` deletes the kept message with the row |
+| `send --again` | makes another round, which replaces the unfinished round; the unfinished round becomes `dead` without a run, unless its message comes first |
+| `--max-jobs` | counts a run of an orphan like any run; it does not count an orphan whose settlement is only finished |
 | quiet, draining | the process runs no orphan, because it receives no message |
-| two Workers on one ledger | each worker process asks for the orphans of its own queues; of two with the same queue, one gets the job |
-| a changed namespace | the jobs under the old name have no owner, so none of them runs by itself |
+| two Workers on one ledger | each worker process asks for the orphans of its own queues; if two have the same queue, only one of them gets the job |
+| a changed namespace | the jobs under the old name have no owner, so no worker process runs them by itself |
 
 The holder of a row
 -------------------
-`steadyworker.ledger.rules.HeldBy` is the holder as one worker process sees it:
+`steadyworker.ledger.rules.HeldBy` names the holder of a row, as one worker process sees the row:
 
 - MINE: this process owns the row, and the run or settlement under the row's fence has a valid delivery.
 - DETACHED: this process owns the row, but the delivery of its run or settlement is lost.
-  Adoption only saves time, and no guarantee depends on it: tests switch it off, and the runner then treats this as MINE.
+  Adoption only saves time, and no guarantee depends on it.
+  Tests switch adoption off; then the runner treats DETACHED as MINE.
 - LOST: this process owns the row, but has no run or settlement under the row's fence.
 - ALIVE: another process owns the row, lease and margin are not over, and there is no proof that this other process is dead.
-- GONE: the row has no owner, or its owner is another process, which is proven dead, or whose lease and margin are over.
+- GONE: the row has no owner, or its owner is another process that has lost the row.
+  A process has lost the row when it is proven dead, or when lease and margin are over.
 
 Clocks and leases
 -----------------
 A claim draws a *fence*: the last fence plus 1, or the wall clock in milliseconds, whichever is greater.
 Every write of a run carries the run's fence, so the fence decides which run owns the job; no clock decides this.
 A claim also begins a lease of 60 s, which the worker process renews every 15 s.
-A lease that has ended can still be renewed, if no other process has taken the job over.
-A run is trusted for 50 s, counted from the *start* of its claim or of its last granted renewal.
-After this time, its checkpoints, export commits and outcome wait until the ledger grants a renewal.
+The owner can still renew a lease that has ended, if no other process has taken the job over.
+The worker process trusts a run for 50 s, counted from the *start* of the run's claim or of its last granted renewal.
+After this time, the run's checkpoints, export commits and outcome wait until the ledger grants a renewal.
 When the lease has been over for 30 s (the margin), other processes may take the job over.
-Only the ledger's clock judges this: the server's wall clock in PostgreSQL, CLOCK_BOOTTIME with the boot's id in SQLite.
-PostgreSQL has no other clock: if its wall clock jumps forward, or a fail-over leads to a server whose clock is ahead, leases end too early.
+Only the ledger's clock judges the end of a lease: the server's wall clock in PostgreSQL, CLOCK_BOOTTIME with the boot's id in SQLite.
+PostgreSQL has no other clock.
+If its wall clock jumps forward, or a fail-over leads to a server whose clock is ahead, leases end too early.
 Another process can then take over a job that runs; the fence still refuses every write of the older run.
 After such a jump, no job is an orphan for the time of a lease, so that living owners renew first.
 If the clock jumps back, leases and waits for retries take that much longer.
@@ -169,8 +182,9 @@ So let the clock of each server follow NTP, which corrects small differences wit
 When the ledger refuses a write or a renewal, the runner drops the run and kills its child.
 The run's delivery, if it is still valid, goes through the decision table again.
 While the ledger is away, a job goes on until its next request that writes: a checkpoint, an export's state or an export's commit.
-This request waits until the ledger is back, and the job waits in its call; a job without such a request goes on to its end, and its outcome waits.
-If the lease ends during a ledger outage, the option `on_ledger_loss` decides: kill the run (`stop`), or let it run on (`finish`).
+This request waits until the ledger is back, and the job waits in its call.
+A job without such a request goes on to its end, and its outcome waits.
+If the lease ends during a ledger outage, the option `on_ledger_loss` decides: the runner kills the run (`stop`), or does not stop the run (`finish`).
 The default is `finish` for a ledger of one host, and `stop` for all others.
 
 Proof of death
@@ -191,11 +205,12 @@ The order of a settlement
                               confirmed by the broker    or dead
     running → interrupted ─────────────────────────────────────────────────→ release
 
-If the broker never accepts a copy of the message, the verdict of a retry is replaced by that of a dead letter.
-If the broker does not accept the dead letter either, the broker itself moves the original: record, reject, confirm.
+If the broker never accepts a copy of the message for a retry, the runner decides on a dead letter instead.
+If the broker does not accept the dead letter either, the broker itself moves the original message.
+The order is then: record, reject, confirm.
 
 Each step can be repeated without harm.
-If the owner dies between two steps, the next delivery leads to `Finish`, to `AckDuplicate`, or after `interrupted` to `Claim`.
+If the owner dies between two steps, the next delivery leads to `Finish` or `AckDuplicate`; after `interrupted`, it leads to `Claim`.
 
 Retention of rows
 -----------------
@@ -206,7 +221,7 @@ Retention of rows
 - `dead`: 30 days, or until its dead letter is replayed or dropped.
 - The message of a job: until the job is `done`, and never longer than its row.
 
-The first claim of a replay (round + 1) copies the checkpoint from the row of the round before it.
+The first claim of a replay (round + 1) copies the checkpoint from the row of the previous round.
 
 Guarantees
 ----------
@@ -214,12 +229,12 @@ The guarantees hold if each message has a key, and a key names one piece of work
 All consumers of a queue must share one ledger, and the ledger must keep its commits.
 Until the first claim of a job, the broker must keep its message; after the claim, the ledger has it, unless `keep_message` is False.
 
-1. Every claimed job ends in `done`, or in `dead` with a reason, and never in both, whatever becomes of its message.
+1. Whatever becomes of its message, every claimed job ends in `done`, or in `dead` with a reason, and never in both.
 2. At most one run of a job at a time can write a checkpoint, commit an export or record an outcome.
    Two runs may compute at the same time only while the owner of one of them is frozen or cut off from the ledger.
 3. A lost connection, a broker's timeout or restart, or a redelivery never starts a job again.
    A job starts again after a retry, a snooze or an interruption, or when its process, host or ledger is lost.
    The new run starts from the last checkpoint, or from the beginning after `Retry(fresh=True)`.
 
-The side effects of a handler happen at least once; with the job's key or fence, a handler can make them safe to repeat.
+The side effects of a handler happen at least once; a handler can use the job's key or fence to make a repeat safe.
 """

@@ -3,7 +3,7 @@ The ledger's Protocol and its values.
 
 Every write of an owner is one compare-and-set on uid, fence, owner and state, with the values of a `Token`.
 It returns True, or False if the ledger *refused* the write: the run no longer holds the job, and the runner drops it.
-Every call can raise LedgerUnavailable; whether the ledger carried out such a write is unknown.
+Every call can raise LedgerUnavailable; then it is unknown whether the ledger carried out the write.
 Implementations are thread-safe.
 Each promise has its test in `steadyworker.testing.conformance.LedgerSuite`.
 """
@@ -21,7 +21,7 @@ from steadyworker.outcome import CANCELLED, SNOOZED, Counters, JobState
 
 
 class State(StrEnum):
-    """The state of a row; the picture is in `steadyworker.ledger`."""
+    """The state of a row; the docstring of `steadyworker.ledger` shows the transitions."""
 
     RUNNING = "running"
     INTERRUPTED = "interrupted"
@@ -48,7 +48,7 @@ class JobId(Struct, frozen=True):
 
 
 class Token(Struct, frozen=True):
-    """A granted claim: the row, fence and owner of one run; every write of that run carries this token."""
+    """The proof of a granted claim: the row, fence and owner of one run; every write of the run carries its token."""
 
     id: JobId
     uid: str
@@ -58,12 +58,12 @@ class Token(Struct, frozen=True):
 
 class Row(Struct, frozen=True):
     """
-    One job's row at one instant; the ledger's own clock judged the times in it.
+    One job's row at one instant; the ledger's own clock judged its times.
 
     Attributes:
         lease_over: True if the lease ended more than the margin ago, the owner is proven dead, or the row has no owner.
         due_in: Seconds until the retry is due, by the ledger's clock; 0 if it is due, or if there is no retry.
-        late_by: Seconds since the lease ended (running, moving) or since the retry was due (moved), else 0; for people.
+        late_by: Seconds since the lease ended (running, moving) or since the retry was due (moved), otherwise 0; for people.
         target: The settlement's target, for `moving`, `moved` and `dead`.
         conflicts: The number of messages with this key and another body that became dead letters; for people.
         created_at, started_at, ended_at: Wall clock, for people only.
@@ -106,7 +106,8 @@ class Row(Struct, frozen=True):
         """
         The job's state, as users see it.
 
-        A job that waits for a retry is `retrying`, or `scheduled` after a snooze; a job that becomes a dead letter is `dead`.
+        A job that waits for a retry is `retrying`; after a snooze it is `scheduled`.
+        A job that becomes a dead letter is `dead`.
         A job that ended because of a cancel is `cancelled`, not `dead`.
         """
         match self.state:
@@ -124,9 +125,9 @@ class Row(Struct, frozen=True):
 
 class KeptMessage(Struct, frozen=True):
     """
-    A job's message, as the ledger keeps it until the job is done: the body, and all other facts of the delivery as JSON.
+    A job's message, which the ledger keeps until the job is done: the body, and all other facts of the delivery as JSON.
 
-    `steadyworker.runner.envelope` converts a delivery to it, and back.
+    `steadyworker.runner.envelope` converts a delivery to a kept message, and back.
     """
 
     body: bytes
@@ -139,7 +140,7 @@ class Claimed(Struct, frozen=True):
 
     `seen` is the row from which the runner decided, or None if the job had no row.
     The ledger refuses the claim if the row has changed since the runner read it.
-    `message` is kept with the row, unless the row has a message already.
+    The ledger keeps `message` with the row, unless the row has a message already.
     """
 
     id: JobId
@@ -183,7 +184,7 @@ class Renewal(Struct, frozen=True):
 
 
 class Progress(Struct, frozen=True):
-    """The last progress of a run, for people; a crash can lose it, because no write of progress waits for the disk."""
+    """The last progress of a run, for people; a crash can lose this progress, because its write does not wait for the disk."""
 
     done: float | None
     total: float | None
@@ -193,11 +194,11 @@ class Progress(Struct, frozen=True):
 
 class JobFilter(Struct, frozen=True):
     """
-    The conditions of a listing; a row must fit all of them, and None is no condition.
+    The conditions of a listing; a listed row fits all conditions, and None is no condition.
 
     Attributes:
         namespace, queue: Only rows of this namespace, or of this queue.
-        states: Only rows in one of these states.
+        states: Only rows whose state is one of these.
         late_by: Only rows whose `late_by` is more than this many seconds, and that are the last round of their key.
         kept: If True, only rows whose message the ledger has, and that are the last round of their key.
     """
@@ -230,7 +231,7 @@ class Hindrance(StrEnum):
 
 class Orphan(Struct, frozen=True):
     """
-    An unfinished job whose message did not come in time: its row, and the seconds since then.
+    An unfinished job whose message did not come in time: its row, and the seconds since the message had to come.
 
     `hindrance` is the reason for which no worker process runs the job by itself; None if a worker process may run it.
     """
@@ -241,7 +242,11 @@ class Orphan(Struct, frozen=True):
 
 
 class OwnerSeen(Struct, frozen=True):
-    """A registered worker process: its owner id, its host, its queues, its last registration, and whether it is proven dead."""
+    """
+    A registered worker process: its owner id, its host and its queues.
+
+    `seen_ago` is the number of seconds since its last registration; `dead` is true if its death is proven.
+    """
 
     owner: str
     host: str
@@ -259,7 +264,7 @@ class Ledger(Protocol):
         ...
 
     def ledger_id(self) -> str:
-        """Return the random id that this ledger got when it was created."""
+        """Return the random id that this ledger received at its creation."""
         ...
 
     def findings(self) -> Sequence[Finding]:
@@ -267,7 +272,7 @@ class Ledger(Protocol):
         ...
 
     def bind(self, namespace: str, queue: str, identity: str) -> str:
-        """Bind (namespace, queue) to this broker, if the pair is not bound yet; return the identity of the bound broker."""
+        """Bind (namespace, queue) to this broker if the pair has no broker yet; return the identity of the pair's broker."""
         ...
 
     def queues(self, namespace: str) -> Sequence[str]:
@@ -280,10 +285,12 @@ class Ledger(Protocol):
 
     def register(self, owner: str, host: str, queues: Sequence[str]) -> bool:
         """
-        Record that this owner lives and consumes these queues, in order and with repetitions; called at each renewal.
+        Record that this owner lives and consumes these queues, in order and with repetitions.
 
-        Return False if the ledger went back in time: it has lost the last registration, or it is a restored copy.
-        Older rows of a queue then become old records (`Hindrance`); so they do after an hour without an owner of the queue.
+        The keeper calls this method at each renewal.
+        Return False if the ledger went back in time: the ledger has lost the last registration, or is a restored copy.
+        Older rows of a queue then become old records (`Hindrance`).
+        They also become old records after an hour without an owner of the queue.
         """
         ...
 
@@ -310,17 +317,19 @@ class Ledger(Protocol):
         Return unfinished jobs whose message is more than `after` seconds late, the latest first.
 
         A message of a `running` or `moving` job must come when lease and margin are over.
-        A message of an `interrupted` job must come at once, and one of a `moved` job after the time that `moved` recorded.
-        After `deferred`, the message must come at the time that this call recorded.
-        With `stranded`, return only orphans with a hindrance, otherwise only those without; at most `limit` of them.
-        A job that moves to a dead letter becomes `dead` without a message, so a missing message is no hindrance for it.
-        A job that was sent again has no hindrance, because it only ends: the next round replaces it.
-        A ledger that no longer has this process's last registration returns none, because it went back in time.
+        A message of an `interrupted` job must come at once.
+        A message of a `moved` job must come at the time that the call of `moved` recorded.
+        After a call of `deferred`, the message must come at the time that this call recorded.
+        With `stranded`, return only orphans with a hindrance, otherwise only orphans without a hindrance.
+        Return at most `limit` orphans.
+        A job that moves to a dead letter becomes `dead` even without a message, so a missing message is no hindrance.
+        A job that was sent again has no hindrance: this round of the job does not run, because the next round replaces it.
+        A ledger without this process's last registration went back in time, so this call returns no orphan.
         """
         ...
 
     def distrust(self) -> None:
-        """Make every row an old record, because a job has shown that the ledger went back in time; later claims are trusted."""
+        """Make every present row an old record, because a job has shown that the ledger went back in time; trust later claims."""
         ...
 
     def deferred(self, id: JobId, delay: float) -> None:
@@ -329,31 +338,32 @@ class Ledger(Protocol):
 
     def replay(self, id: JobId, message: KeptMessage, body_sha256: bytes) -> bool:
         """
-        Insert the row of a dead job's next round: `moved`, due now, with this message; return False if the round has a row.
+        Insert the row of a dead job's next round; return False if the round has a row already.
 
+        The row is `moved`, its retry is due now, and it has this message.
         The row's hop is -1, so the round's first message, with hop 0, is the retry for which a `moved` row waits.
-        The row copies the checkpoint of the round before it.
+        The row copies the checkpoint of the previous round.
         """
         ...
 
     def claim(self, claim: Claimed) -> Row | None:
         """
-        Begin a run: draw a fence, set the owner, keep checkpoint and export_state; return None if the claim is refused.
+        Begin a run: give the row a new fence and this owner; return None if the ledger refuses the claim.
 
+        The row's checkpoint and export_state stay.
         The ledger keeps the claim's message in the same transaction.
-
-        The first claim of a round above 0 copies the checkpoint from the row of the round before it.
+        The first claim of a round above 0 copies the checkpoint from the row of the previous round.
         The new fence is greater than every fence that this ledger gave before the call, and the lease begins now.
         """
         ...
 
     def take_over(self, seen: Row, owner: str) -> Row | None:
-        """Take over a settlement (`moving`): set a new fence, owner and lease, and nothing else; return None if refused."""
+        """Take over a settlement (`moving`): set only a new fence, owner and lease; return None if the ledger refuses this."""
         ...
 
     def lose(self, seen: Row, owner: str, verdict: Verdict) -> Row | None:
         """
-        Take over a job that was lost too often; return None if the take-over is refused.
+        Take over a job that was lost too often; return None if the ledger refuses this.
 
         The row changes to `moving`, with this verdict and a new fence.
         """
@@ -363,16 +373,16 @@ class Ledger(Protocol):
         """
         Renew these leases; return one result for each, in order.
 
-        If another session keeps a row locked, the result of that row is `locked`; the other rows do not wait.
+        If another session keeps a row locked, the result for that row is `locked`; the other rows do not wait.
         """
         ...
 
     def checkpoint(self, token: Token, value: bytes | None) -> bool:
-        """Store the checkpoint of a `running` job; it is durable when this call returns; None clears it."""
+        """Store the checkpoint of a `running` job durably, before this call returns; None clears the checkpoint."""
         ...
 
     def export_state(self, token: Token, value: bytes | None) -> bool:
-        """Store the export state of a `running` job; it is durable when this call returns; None clears it."""
+        """Store the export state of a `running` job durably, before this call returns; None clears the export state."""
         ...
 
     def may_commit(self, token: Token) -> Renewal:
@@ -395,36 +405,37 @@ class Ledger(Protocol):
 
     def moving(self, token: Token, verdict: Verdict) -> bool:
         """
-        Change `running` to `moving`: the settlement is decided, and nothing is published yet.
+        Change `running` to `moving`: the runner has decided on the settlement, and has published nothing yet.
 
-        While the row is `moving`, another verdict replaces the first one, because the broker refuses the first one's message.
+        For a `moving` row, this verdict replaces the earlier verdict, because the broker has refused the earlier verdict's message.
         """
         ...
 
     def moved(self, token: Token, wake_in: float = 0.0) -> bool:
         """
-        Change `moving` to `moved` or, for the target `dead`, to `dead`, because the broker has confirmed the message.
+        Change `moving` to `moved`, or to `dead` if the target is `dead`, because the broker has confirmed the message.
 
-        The retry comes in `wake_in` seconds at the latest, as far as the broker delivers in time.
+        If the broker delivers in time, the retry comes in `wake_in` seconds at the latest.
         """
         ...
 
     def settled(self, token: Token, known: bool) -> None:  # noqa: FBT001 - a flag of the Protocol
         """
-        Record that the original message is acknowledged: confirmed by the broker (`known`), or only sent.
+        Record that the runner has acknowledged the original message.
 
-        This only decides how long the ledger keeps the row.
+        `known` is true if the broker has confirmed the acknowledgement, and false if the runner has only sent it.
+        This value only decides how long the ledger keeps the row.
         An implementation may commit this write together with a later call.
-        If the process dies before that commit, the ledger only keeps the row longer.
+        If the process dies before this commit, the ledger only keeps the row longer.
         """
         ...
 
     def cancel(self, id: JobId, reason: str) -> State | None:
         """
-        Set a cancel mark, and return the job's state, or None if it had no row.
+        Set a cancel mark, and return the job's state, or None if the job had no row.
 
-        A job without a row gets a row that is `interrupted`, and that matches any body.
-        `purge` deletes that row 14 days after the last cancel, if no message has claimed it.
+        A job without a row gets an `interrupted` row, which fits a message with any body.
+        `purge` deletes this row 14 days after the last cancel, if no message has claimed the row.
         A job that is `done` or `dead` stays as it is.
         """
         ...
@@ -434,7 +445,11 @@ class Ledger(Protocol):
         ...
 
     def cancel_marks(self, uids: Sequence[str]) -> Mapping[str, str]:
-        """Return the cancel reasons of these jobs, by uid; jobs without a mark are left out; one query, without a write."""
+        """
+        Return the cancel reasons of these jobs, by uid; the result leaves out jobs without a mark.
+
+        The call is one query, without a write.
+        """
         ...
 
     def clear_checkpoint(self, id: JobId) -> None:
@@ -446,11 +461,11 @@ class Ledger(Protocol):
         ...
 
     def last_round(self, namespace: str, queue: str, key: str) -> int | None:
-        """Return the highest round of this key, or None when the ledger has no row of it."""
+        """Return the highest round of this key, or None if the ledger has no row of this key."""
         ...
 
     def jobs(self, which: JobFilter = EVERY_ROW) -> Iterable[tuple[Row, Progress | None]]:
-        """Return the rows that fit these conditions, newest first, each with its last progress; for people."""
+        """Return the rows that fit these conditions, newest first, each with the run's last progress; for people."""
         ...
 
     def ended(self, uids: Sequence[str]) -> frozenset[str]:
@@ -474,5 +489,5 @@ class Ledger(Protocol):
         ...
 
     def close(self) -> None:
-        """Close files and connections; may be called twice."""
+        """Close files and connections; a second call does nothing."""
         ...

@@ -1,10 +1,11 @@
 """
 The renewal of leases, in the keeper's thread.
 
-A run may commit for some time after a renewal, counted from the *start* of the last renewal that the ledger granted.
+A run may commit for some time after a renewal; this time counts from the *start* of the last renewal that the ledger granted.
 So a slow reply of the ledger does not make a lease seem longer than it is.
 One keeper serves every Worker of the process, so that one transaction renews all leases.
-Between renewals it reads the cancel marks of the jobs that run here, with one query; without such jobs it sends no query.
+Between renewals, the keeper reads the cancel marks of the jobs that run here, with one query.
+If no job runs here, the keeper sends no query.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from steadyworker.ledger.base import Ledger, Renewal, Token
 
 _HURRY_WHEN_AWAY = 15
 """
-The factor by which renewals are more frequent while the ledger is unreachable, because jobs wait for the ledger.
+The number by which the usual time between two renewals is divided for the shortest time.
 
-The shortest time between two renewals, even after `hurry`, is the usual time divided by this factor.
+While the ledger is unreachable, renewals are this much more frequent, because jobs wait for the ledger.
+Even after `hurry`, the time between two renewals is not shorter.
 """
 
 
@@ -30,17 +32,17 @@ QUIET = " (quiet)"
 
 
 def registered_name(namespace: str, queue: str) -> str:
-    """Return the name under which owners register a queue; it has the namespace, because two brokers can have equal queue names."""
+    """Return the name under which owners register a queue, with the namespace, because two brokers can have equal queue names."""
     return f"{namespace}/{queue}"
 
 
 def attended(names: Sequence[str]) -> list[str]:
-    """Return the queues that an owner registered under these names, once each and in order, whether it is quiet there or not."""
+    """Return the queues that an owner registered under these names, each once and in order, with or without the suffix `QUIET`."""
     return sorted({name.removesuffix(QUIET) for name in names})
 
 
 class Holder(Protocol):
-    """A holder of leases: a runner."""
+    """A holder of leases, such as a runner."""
 
     def tokens(self) -> Sequence[Token]:
         """Return the claims to renew; called from the keeper's thread."""
@@ -63,15 +65,15 @@ class Keeper:
     """
     The renewal of all leases of this process.
 
-    1. `turn` renews once and reports to each holder; if the ledger is unreachable, it reports this, and raises nothing.
-    2. `read_cancels` reads the cancel marks and reports them; if the ledger is unreachable, it makes the next turn come soon.
+    1. `turn` renews once and reports to each holder; if the ledger is unreachable, `turn` reports this, and raises nothing.
+    2. `read_cancels` reads the cancel marks and reports them; if the ledger is unreachable, the next turn comes soon.
     3. `run` renews every `times.renew` seconds, and more often while the ledger is unreachable.
        `run` reads the cancel marks every `times.cancel_poll` seconds.
     4. `hurry` makes the next turn come soon; `end` makes `run` return.
-    5. While this owner has `left` a queue, or is `quiet` there, it registers the queue with the suffix `QUIET`.
-       An owner that `holds` a delivery still counts as a consumer, so it registers the queue without the suffix.
-    6. It registers a queue as many times as the broker can count it as a consumer there (`consumers`).
-    7. It calls `went_back` if `register` reports that the ledger went back in time.
+    5. While this owner has `left` a queue, or is `quiet` there, the keeper registers the queue with the suffix `QUIET`.
+       An owner that `holds` a delivery still counts as a consumer, so the keeper then registers the queue without the suffix.
+    6. The broker can count one owner as several consumers of a queue (`consumers`); the keeper registers the queue that many times.
+    7. The keeper calls `went_back` if `register` reports that the ledger went back in time.
     """
 
     def __init__(
@@ -150,7 +152,8 @@ class Keeper:
         """
         Renew leases, and read the marks of cancelled jobs, until `end`; the body of the keeper's thread.
 
-        The first turn comes at once, or, if `turn` was called before, when it is due or after `hurry`.
+        The first turn comes at once.
+        If `turn` was called before `run`, the first turn comes when it is due, or after `hurry`.
         """
         soon = self._times.renew / _HURRY_WHEN_AWAY
         due = self.last_turn + self._times.renew if self._begun else self._clock.monotonic()
@@ -172,7 +175,7 @@ class Keeper:
 
     def left(self, queue: str, *, left: bool) -> None:
         """
-        Set whether this owner has left one of its queues; others do not count it as a consumer of a queue that it has left.
+        Set whether this owner has left one of its queues; an owner that has left a queue does not count as its consumer.
 
         Call this method from one thread only.
         The next turn comes soon.

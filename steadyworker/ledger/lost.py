@@ -1,7 +1,7 @@
 """
-The jobs whose message is lost, for people: those that no worker process runs by itself, and the command that helps.
+The jobs whose message is lost, for people, and for each job the command that helps.
 
-Most such jobs are run by a worker process, much earlier than after `OVERDUE`.
+Worker processes run most such jobs by themselves, much earlier than after `OVERDUE`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def lost(ledger: Ledger, namespace: str, queue: str, *, stranded: bool) -> Seque
     """
     Return the overdue jobs of a queue whose message did not come, the latest first.
 
-    With `stranded`, return the jobs that no worker process runs by itself, otherwise those that wait for a worker process.
+    With `stranded`, return the jobs that no worker process runs by itself, otherwise the jobs that wait for a worker process.
     """
     return ledger.orphans(namespace, queue, OVERDUE, MOST, stranded=stranded)
 

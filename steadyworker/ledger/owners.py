@@ -2,12 +2,13 @@
 Owners, and the proof of an owner's death.
 
 A worker process has an owner id (`host/boot-id/random`).
-While it lives, it holds an exclusive `flock` on a file of that name.
-It passes the open descriptor to every slot child and to the guard; the kernel frees the lock when all of them are dead.
+While the worker process lives, it holds an exclusive `flock` on a file whose name is its owner id.
+The worker process passes the open descriptor to every slot child and to the guard.
+The kernel frees the lock when all these processes are dead.
 So a process that gets the lock has *proof* of their death, and does not wait for the end of the lease.
 
-A missing file is not a proof: otherwise, emptying the directory would declare living owners dead.
-The file of a dead owner stays until no row names that owner (`sweep`), because a deleted file proves nothing.
+A missing file is not a proof, because living owners would count as dead if someone emptied the directory.
+The file of a dead owner stays until no row names this owner (`sweep`), because a missing file proves nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _BATCH = 200
 
 
 def boot_id() -> str:
-    """Return the id of this boot of this machine: the same in every container on it, and new after each restart."""
+    """Return the id of this machine's boot: all containers on the machine have the same id, and each restart gives a new id."""
     if _BOOT_ID.exists():
         return _BOOT_ID.read_text(encoding="ascii").strip()
     # macOS, for development.
@@ -49,7 +50,7 @@ class OwnerLock:
     """
     The lock that shows that an owner lives.
 
-    It is held from construction until `release`, or until the last process that has `fd` is dead.
+    This process holds the lock from construction until `release`; the children that have `fd` hold it until they are dead.
 
     Args:
         directory: The directory of the owner locks of one ledger; created if it is missing.
@@ -82,9 +83,9 @@ class OwnerLock:
         return self._fd
 
     def release(self) -> None:
-        """Close this process's descriptor of the lock; children keep the lock. A second call does nothing."""
+        """Close this process's descriptor of the lock, which children keep; a second call does nothing."""
         if self._fd >= 0:
-            os.close(self._fd)  # LOCK_UN would also unlock it for the children
+            os.close(self._fd)  # LOCK_UN would also free the children's lock
             self._fd = -1
 
 
@@ -95,10 +96,11 @@ def lock_path(directory: Path, owner: str) -> Path:
 
 def is_dead(directory: Path, owner: str) -> bool:
     """
-    Return whether there is proof that this owner is dead, and every child to which it passed its lock.
+    Return whether there is proof that this owner, and every child with the owner's lock, is dead.
 
-    True means that its lock file exists and its lock is free.
-    False does not prove that the owner lives: for an owner of another machine, or without a file, only the lease counts.
+    True means that the owner's lock file exists and its lock is free.
+    False does not prove that the owner lives.
+    For an owner of another machine, or an owner without a file, only the lease counts.
     """
     host, _, rest = owner.partition("/")
     boot = rest.partition("/")[0]
@@ -112,13 +114,13 @@ def is_dead(directory: Path, owner: str) -> bool:
 
 def sweep(directory: Path, holding: Callable[[Sequence[str]], Collection[str]]) -> None:
     """
-    Remove the locks of dead owners, except locks that are still needed as proof or that this process is not allowed to remove.
+    Remove the locks of dead owners, except locks that are still needed as proof, or that this process is not allowed to remove.
 
-    `holding` receives at most 200 owners at a time, and returns those that rows still name.
-    Its result stays true, because a dead owner claims no more rows.
+    `holding` receives at most 200 owners at a time, and returns the owners that rows still name.
+    The result stays true, because a dead owner claims no more rows.
     """
     try:
-        locks = [file for file in directory.iterdir() if not file.name.startswith(".")]  # no lock: `sqlite.trust`
+        locks = [file for file in directory.iterdir() if not file.name.startswith(".")]  # a file of `sqlite.trust`
     except OSError:
         return
     dead = []
@@ -136,13 +138,13 @@ def sweep(directory: Path, holding: Callable[[Sequence[str]], Collection[str]]) 
 
 
 def remove_own(directory: Path, owner: str) -> None:
-    """Remove the lock of this process's owner, which ends normally, and which no row names."""
+    """Remove the lock of this process's owner, after a normal end, when no row names the owner."""
     with suppress(OSError):  # a later sweep removes it
         lock_path(directory, owner).unlink(missing_ok=True)
 
 
 def _create(path: Path) -> int:
-    """Open and lock the file; start again if a sweep removed it between these two steps."""
+    """Open and lock the file; start again if a sweep has removed the file between these two steps."""
     make_private_folder(path.parent)
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE)

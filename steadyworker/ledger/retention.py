@@ -1,8 +1,8 @@
 """
-The time that a row is kept after its job's end, in seconds of the wall clock.
+How long the ledger keeps the row of each state, in seconds of the wall clock.
 
-`running`, `interrupted` and `moving` rows are always kept, except those that only hold a cancel mark.
-When a row is gone, the runner reads the counters from the headers of the job's message.
+The ledger always keeps `running`, `interrupted` and `moving` rows, except rows that only hold a cancel mark.
+When a job has no row any more, the runner reads the counters from the headers of the job's message.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ from __future__ import annotations
 DAY = 86_400.0
 
 MOVED = 14 * DAY
-"""For a `moved` row, counted from the time at which its retry is due."""
+"""The time for a `moved` row, counted from the time at which its retry is due."""
 
 DONE = 14 * DAY
-"""For a `done` row whose settlement is not confirmed: the broker could deliver its message again."""
+"""The time for a `done` row whose settlement is not confirmed, because the broker could deliver its message again."""
 
 DONE_AND_KNOWN = DAY
-"""For a `done` row whose settlement the broker confirmed, counted from the confirm."""
+"""The time for a `done` row whose settlement the broker confirmed, counted from the confirm."""
 
 DEAD = 30 * DAY
-"""For a `dead` row, unless its dead letter is replayed or dropped earlier."""
+"""The time for a `dead` row, unless its dead letter is replayed or dropped earlier."""
 
 CANCEL_MARK = 14 * DAY
-"""For a row that `cancel` made in advance and that no message claimed, counted from the last cancel."""
+"""The time for a row that `cancel` inserted and no message has claimed, counted from the last cancel."""
 
 OWNERS = DAY
-"""For an owner, counted from its last registration; after this time, the ledger no longer lists the owner."""
+"""The time for an owner, counted from its last registration; after this time, the ledger no longer lists the owner."""
 
 ABSENCE = 3600.0
 """
-After this time without a registered owner of a queue, no older row of the queue runs without its message.
+If a queue has no registered owner for this time, no worker process runs an older row of the queue without its message.
 
-In this time, worker processes with another ledger can have done the queue's jobs.
+The reason is that worker processes with another ledger can have done the queue's jobs in this time.
 """

@@ -1,9 +1,9 @@
 """
-The decision table: the action on a delivery, as one pure function of the row, the hop and the holder.
+The decision table as one pure function, which decides on a delivery by the row, the hop and the holder.
 
 `action_for` has the lines of the table in `steadyworker.ledger`, in the same order; the first line that fits decides.
 `action_for` reads no clock and calls no other part.
-The row already has whether its lease is over; the caller passes the holder of the job.
+The row has a field for the end of its lease, and the caller passes the holder of the job.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from steadyworker.ledger.base import Moving, Row, State
 from steadyworker.outcome import Counters
 
 EARLY = 1.0
-"""Seconds; the runner defers a retry that arrives more than this long before it is due."""
+"""The number of seconds by which a retry may arrive too early; the runner defers an earlier retry."""
 
 
 class HeldBy(Enum):
     """
-    The holder of a row that is `running` or `moving`, as seen by one worker process.
+    The holder of a `running` or `moving` row, as one worker process sees it.
 
     MINE: this process owns the row, and its run or settlement under the row's fence has a valid delivery.
     DETACHED: this process owns the row, but the delivery of its run or settlement is no longer valid.
     LOST: this process owns the row, but has no run or settlement under the row's fence.
     ALIVE: another process owns the row, lease and margin are not over, and there is no proof that this other process is dead.
-    GONE: the row has no owner, or its owner is another process, which is proven dead, or whose lease and margin are over.
+    GONE: the row has no owner, or its owner is another process that is proven dead, or whose lease and margin are over.
     """
 
     MINE = "mine"
@@ -38,7 +38,7 @@ class HeldBy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Run the job, with these counters; `lost` is true if the previous run was lost with its owner."""
+    """The action to run the job with these counters; `lost` is true if the previous run was lost with its owner."""
 
     counters: Counters
     lost: bool = False
@@ -46,15 +46,15 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """Bind the delivery to this process's run of the job, because that run has lost its own delivery."""
+    """The action to bind the delivery to this process's run of the job, because that run has lost its own delivery."""
 
 
 @dataclass(frozen=True, slots=True)
 class Defer:
     """
-    Publish a delayed message with the same hop, wait for its confirm, then acknowledge the delivery; run nothing.
+    The action to publish a delayed message with the same hop, wait for its confirm, and acknowledge the delivery; it runs nothing.
 
-    Its delay is the longest level of at most `delay` seconds; None stands for `Times.defer_delay`.
+    The delay is the longest delay level of at most `delay` seconds; None stands for `Times.defer_delay`.
     """
 
     delay: float | None = None
@@ -62,19 +62,23 @@ class Defer:
 
 @dataclass(frozen=True, slots=True)
 class AckDuplicate:
-    """Acknowledge the delivery and run nothing: the row shows that the job has ended, or that a retry replaced this message."""
+    """
+    The action to acknowledge the delivery and run nothing.
+
+    The row shows that the job has ended, or that a retry has replaced this message.
+    """
 
     state: State
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Complete the settlement that an earlier owner of the row left unfinished; run nothing."""
+    """The action to complete the settlement that the row's earlier owner left unfinished; it runs nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class LostTooOften:
-    """Record a dead letter, because the job lost its owners too often, and complete its settlement."""
+    """The action to record a dead letter, because the job lost its owners too often, and to complete its settlement."""
 
     counters: Counters
     reason: str
@@ -82,15 +86,17 @@ class LostTooOften:
 
 @dataclass(frozen=True, slots=True)
 class KeyConflict:
-    """Dead-letter this delivery, because its key belongs to a job with another body; the row only counts it."""
+    """The action to make this delivery a dead letter, because its key belongs to a job with another body; the row counts it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
     """
-    Decide again on this delivery as the message of the next round: hop 0, no counters, and no dead letter's cause.
+    The action to decide again on this delivery, as on a message of the next round.
 
-    The next round is the letter's own round plus 1, not the key's last round plus 1, so two copies of a letter are one replay.
+    This message has hop 0, no counters, and no cause of a dead letter.
+    The next round is the letter's own round plus 1, not the key's last round plus 1.
+    So two copies of a letter lead to one replay.
     """
 
 
@@ -110,9 +116,9 @@ def action_for(  # noqa: PLR0911, C901 - one return per line of the table, in th
     """
     Return the action on a delivery of this hop and body.
 
-    `carried` are the counters in the message's headers; they count if there is no row.
+    `carried` are the counters in the message's headers, which count only if the job has no row.
     `letter` is true for the job's own dead letter, which an operator moved unchanged to the work queue.
-    While the ledger is unreachable, this function is not called, and the runner holds the delivery.
+    While the ledger is unreachable, the runner holds the delivery and does not call this function.
     """
     if row is None:
         return Replay() if letter else Claim(carried)

@@ -1,5 +1,5 @@
 """
-What the two SQL ledgers share: parameters of their statements, values made of results, and findings.
+The code that the two SQL ledgers share: parameters of statements, values made of results, and findings.
 
 The statements themselves differ, because each database has its own SQL, clocks and locks.
 """
@@ -32,7 +32,7 @@ PAGE_ROWS = 200
 """The number of rows that a listing reads at a time, so that a long listing delays no other call."""
 
 _PURGED_ROWS = 500
-"""The number of rows that one statement of a purge deletes at most, so that no claim waits long."""
+"""The largest number of rows that one statement of a purge deletes, so that no claim waits long."""
 
 Values = dict[str, Any]
 """Named parameters of a statement; a statement may use only some of them."""
@@ -50,28 +50,28 @@ KEEP: Values = {
 
 
 def pk_values(id: JobId) -> Values:
-    """Return the primary key of a job's row."""
+    """Return the parameters for the primary key of a job's row."""
     return {"namespace": id.namespace, "queue": id.queue, "key": id.key, "round": id.round}
 
 
 def mine_values(token: Token) -> Values:
-    """Return the parameters that identify the row of a token; they match no row once the token's claim has ended."""
+    """Return the parameters that identify the row of a token; after the end of the token's claim, they match no row."""
     return pk_values(token.id) | {"uid": token.uid, "fence": token.fence, "owner": token.owner}
 
 
 def seen_values(row: Row) -> Values:
-    """Return the parameters that identify the row that was read; they match no row after a later claim or change of state."""
+    """Return the parameters that identify this row; after a later claim or change of state, they match no row."""
     return pk_values(row.id) | {"uid": row.uid, "fence": row.fence, "state": row.state.value}
 
 
 def claim_values(claim: Claimed, worker: str) -> Values:
-    """Return what a claim writes, besides its fence, its lease and its message; `worker` is the claiming process's name."""
+    """Return the values of a claim, without fence, lease and message; `worker` is the name of the process that claims."""
     values = {"owner": claim.owner, "hop": claim.hop, "body_sha256": claim.body_sha256, "worker": worker}
     return counters_values(claim.counters) | values
 
 
 def verdict_values(verdict: Verdict, storable: Callable[[str], str]) -> Values:
-    """Return what a decided settlement writes, besides the time of its retry; `storable` escapes what the database refuses."""
+    """Return the values of a settlement, without the time of its retry; `storable` escapes text that the database refuses."""
     return counters_values(verdict.counters) | {
         "target": verdict.target.value,
         "delay": verdict.delay,
@@ -94,17 +94,21 @@ def counters_values(counters: Counters) -> Values:
 
 
 def progress_values(progress: Progress, storable: Callable[[str], str]) -> Values:
-    """Return what a report of progress writes; `storable` escapes what the database refuses."""
+    """Return the values of a report of progress; `storable` escapes text that the database refuses."""
     return {"done": progress.done, "total": progress.total, "note": storable(progress.note), "at": progress.at}
 
 
 def filter_values(which: JobFilter) -> Values:
-    """Return the conditions of a listing, without the states, for which each database needs another form."""
+    """Return the conditions of a listing, without the states, because the two databases need different forms for states."""
     return {"namespace": which.namespace, "queue": which.queue, "late_by": which.late_by, "kept": which.kept}
 
 
 def permit(found: Sequence[Sequence[Any]]) -> Renewal:
-    """Return the reply to `may_commit`; `found` has one row with only the job's cancel mark, or no row after a refusal."""
+    """
+    Return the reply to `may_commit`.
+
+    `found` has one row, whose only column is the job's cancel mark; it has no row if the ledger refused the call.
+    """
     reason = found[0][0] if found else None
     return Renewal(bool(found) and reason is None, reason)
 
@@ -115,12 +119,12 @@ def orphan(row: Row, unseen_for: float, hindrance: str | None) -> Orphan:
 
 
 def never_dead(_owner: str) -> bool:
-    """Return False, in place of a proof of death: the owner of a row that was just claimed lives."""
+    """Return False instead of checking for a proof of death, because the owner of a new claim lives."""
     return False
 
 
 def purged(delete: Callable[[int], int]) -> int:
-    """Call `delete` with the largest number of rows, until it deletes fewer; return the number of deleted rows."""
+    """Call `delete` with `_PURGED_ROWS` until it deletes fewer rows; return the number of all deleted rows."""
     total = 0
     while True:
         batch = delete(_PURGED_ROWS)
@@ -130,7 +134,7 @@ def purged(delete: Callable[[int], int]) -> int:
 
 
 def no_ledger_finding(error: NoLedger) -> Finding:
-    """Return the note of `check` on a ledger that the first worker process will create or migrate."""
+    """Return the finding of `check` on a ledger that the first worker process will create or migrate."""
     return _finding("ledger.older" if isinstance(error, OlderLedger) else "ledger.missing", error=error)
 
 

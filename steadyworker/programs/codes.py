@@ -2,8 +2,8 @@
 The meaning of a program's exit code for its job.
 
 The default meanings follow sysexits.h, which cron jobs and mail filters use.
-The meanings of rabbitmq-cli-consumer are those of its README: 0 acknowledges, 3 and 5 discard, 4 and 6 put the message back.
-That tool puts a message back at once; here, every failed attempt waits for the delay of the retry policy.
+The meanings of rabbitmq-cli-consumer follow its README: 0 acknowledges, 3 and 5 discard, 4 and 6 put the message back.
+That tool puts a message back at once; SteadyWorker delays the message by the retry policy after every failed attempt.
 """
 
 from __future__ import annotations

@@ -1,20 +1,21 @@
 """
-The command line of the jobs, its placeholders, and how the slots get it from `steadyworker exec`.
+The command line of the jobs, its placeholders, and its way from `steadyworker exec` to the slots.
 
 | placeholder | becomes |
 |---|---|
 | `{payload}` | the message's body, as text |
 | `{payload.NAME}` | the field NAME of a body that is a JSON object: a text, a number, true or false |
-| `{payload.base64}` | the body in base64, as rabbitmq-cli-consumer passes it; a field of this name is not reachable |
-| `{file}` | the path of a file that holds the body, and that only this program can open |
+| `{payload.base64}` | the body in base64, as rabbitmq-cli-consumer passes the body; a field named `base64` is not reachable |
+| `{file}` | the path of a file with the body; only this program can open the file |
 | `{key}` | the job's key |
 
 No shell reads the command line.
-So a payload stays one argument, or a part of one, whatever characters it has.
-No payload becomes an option: an argument that begins with a placeholder must not begin with `-`, except after `--`.
-Between this `--` and the argument, only placeholders may stand: another word can be a program, as in `env -- pg_dump {payload}`.
+So a payload stays one argument, or a part of an argument, whatever characters the payload has.
+No payload becomes an option: if an argument begins with a placeholder, its value must not begin with `-`, except after `--`.
+Between this `--` and the argument, only placeholders may stand.
+The reason is that another word can be a program, as in `env -- pg_dump {payload}`.
 The operator can allow options (`--allow-options`).
-A body reaches the program on standard input if the command has no placeholder for the body.
+If the command has no placeholder for the body, the program reads the body from standard input.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ VARIABLE = "SW_EXEC"
 """
 The environment variable that brings the command to the slots' child processes.
 
-Every user's `ps` can read a command line, but only the same user can read an environment.
+Every user can read a command line with `ps`, but only the same user can read an environment.
 """
 
 FILE = "{file}"
 
 _LONGEST_ARGUMENT = 128 << 10
-"""Linux accepts at most 128 KiB in one argument (MAX_ARG_STRLEN, 32 pages); execve fails with E2BIG above that."""
+"""The longest argument that Linux accepts (MAX_ARG_STRLEN, 32 pages); for a longer argument, execve fails with E2BIG."""
 
 _PLACEHOLDER = re.compile(r"\{(payload|file|key)(?:\.([^{}]+))?\}")
 _WORD = re.compile(r"\{(\w+)(?:\.[^{}]+)?\}")
@@ -51,7 +52,7 @@ class Command(msgspec.Struct, frozen=True):
     """
     A program with its arguments, and the meaning of its exit codes.
 
-    With `allow_options`, a payload can be an option of the program.
+    With `allow_options`, a payload may become an option of the program.
     """
 
     arguments: tuple[str, ...]
@@ -60,18 +61,18 @@ class Command(msgspec.Struct, frozen=True):
 
     @property
     def has_body(self) -> bool:
-        """True if an argument holds the body, or the path to it; else the body comes on standard input."""
+        """True if an argument has the body, or a path to the body; otherwise the body comes on standard input."""
         found = (match for argument in self.arguments for match in _PLACEHOLDER.finditer(argument))
         return any(match[1] != "key" for match in found)
 
     @property
     def has_file(self) -> bool:
-        """True if an argument holds the path of a file with the body."""
+        """True if an argument has the path of a file with the body."""
         return any(FILE in argument for argument in self.arguments)
 
     def filled(self, body: bytes, key: str, file: str) -> list[str]:
         """
-        Return the arguments with the placeholders filled in; raise BadPayload if the body does not fit them.
+        Return the arguments with a value for each placeholder; raise BadPayload if the body does not fit the placeholders.
 
         `file` is the path of a file that holds the body.
         """
@@ -93,7 +94,7 @@ class Command(msgspec.Struct, frozen=True):
         return filled
 
     def _is_made_an_option(self, place: int, argument: str) -> bool:
-        """Return whether a value gives this argument its `-`, and the program may read it as an option."""
+        """Return whether a value gives this argument its `-`, so that the program may read the argument as an option."""
         given = argument.startswith("-") and not self.arguments[place].startswith("-")
         return given and not self.allow_options and not self._ends_options(place)
 
@@ -101,7 +102,7 @@ class Command(msgspec.Struct, frozen=True):
         """
         Return whether a `--` stands before this argument, with only placeholders between them.
 
-        A `--` before another word can belong to a wrapper, and that word can be a program with options of its own.
+        If another word stands between them, the `--` can belong to a wrapper, and the word can be a program with its own options.
         """
         words = (word for word in reversed(self.arguments[1:place]) if not _PLACEHOLDER.fullmatch(word))
         return next(words, None) == "--"
@@ -147,7 +148,7 @@ class _Values:
 
 
 def check_command(arguments: Sequence[str]) -> None:
-    """Raise ConfigError for a command line that cannot be started with any payload."""
+    """Raise ConfigError for a command line that cannot start with any payload."""
     if not arguments or not arguments[0]:
         raise ConfigError(
             "Expected a program after `--`, got none: write `steadyworker exec --queue Q … -- PROGRAM …`.",
@@ -181,7 +182,7 @@ def encoded(command: Command) -> str:
 
 def inherited_command() -> Command:
     """
-    Return the command that this process has inherited from `steadyworker exec`, in `VARIABLE`.
+    Return the command that this process has inherited from `steadyworker exec` in `VARIABLE`.
 
     Raises:
         ConfigError: This process was not started by `steadyworker exec`.

@@ -1,10 +1,10 @@
 """
-The log of a program's output: a line of output is a line of the log, with the job's key.
+The log of a program's output: each line of output becomes a line of the log, with the job's key.
 
-A program can write more than a log should hold.
+A program can write more than a log should contain.
 Therefore a run can log 256 KiB at once, and 4 KiB more in each second (14 MiB an hour).
-When that is used up, the log pauses for 10 s at least, and then shows how many lines were left out.
-At the end of the run, it shows the last 20 of them.
+At this limit, the log pauses for at least 10 s, and then shows how many lines it left out.
+At the end of the run, the log shows the last 20 lines that it left out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from steadyworker.clock import Clock
 from steadyworker.text.plain_text import plain_text
 
 BURST, RATE = 256 << 10, 4 << 10
-"""Bytes of output that a run logs at once, and the bytes that it can log more in each second."""
+"""The bytes of output that a run can log at once, and the bytes that the run can log more in each second."""
 
 LONGEST_LINE = 4 << 10
 """The longest line in bytes; a longer line is logged in pieces."""
@@ -39,7 +39,7 @@ class OutputLog:
         self._tail: deque[tuple[str, bytes]] = deque(maxlen=_LAST)
 
     def line(self, stream: str, line: bytes) -> None:
-        """Log one line without its end, or count it if the limit is reached; a blank line is ignored."""
+        """Log one line, which comes without its line end; ignore a blank line, and at the limit only count the line."""
         if not line.strip():
             return
         if stream == "stderr":
@@ -57,7 +57,7 @@ class OutputLog:
         self._write(stream, line)
 
     def close(self) -> None:
-        """Log the last lines that were left out, and how many there were before them."""
+        """Log the last lines that the log left out, and the number of all earlier lines that it left out."""
         self._out -= len(self._tail)
         tail = list(self._tail)
         self._tail.clear()

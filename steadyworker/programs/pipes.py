@@ -5,10 +5,10 @@ A report is one line:
 
 | line | meaning |
 |---|---|
-| `progress` | the job goes on; this counts for the stall limit |
+| `progress` | the job goes on; the stall limit counts from this report |
 | `progress 12` | 12 units are done |
 | `progress 12 100 rows of June` | 12 of 100 units are done; the rest is a note for people |
-| `checkpoint {"page": 3}` | save this JSON; the next run of the job gets it in the variable SW_CHECKPOINT |
+| `checkpoint {"page": 3}` | save this JSON; the job's next run gets the JSON in the variable SW_CHECKPOINT |
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Pipes:
     """
     The reading ends of a program's pipes, and a thread that reads them.
 
-    `stop` is called when a report shows that the run must end.
+    The thread calls `stop` when the reply to a report shows that the run must end.
     """
 
     def __init__(self, job: Job[Any, Any], log: Any, clock: Clock, stop: Callable[[], None]) -> None:
@@ -67,9 +67,9 @@ class Pipes:
 
     def finish(self) -> None:
         """
-        Read to the end, log what is left, and close the pipes; call it when the program has ended.
+        Read to the end, log what is left, and close the pipes; call this method when the program has ended.
 
-        A process that has left the program's group can hold a pipe open; it is read for 1 s more.
+        A process that has left the program's group can hold a pipe open; this method reads from such a pipe for 1 s more.
         """
         if self._thread.ident is not None:
             self._thread.join(_LINGER)
@@ -94,7 +94,7 @@ class Pipes:
                         selector.unregister(key.fd)
 
     def _handle(self, name: str, data: bytes) -> None:
-        """Handle the lines that are complete now; empty data is the end of the pipe."""
+        """Handle the lines that this data completes; empty data is the end of the pipe."""
         longest = _LONGEST_REPORT if name == _REPORTS else LONGEST_LINE
         *lines, rest = _LINE_END.split(self._rest[name] + data)
         if not data or len(rest) > longest:

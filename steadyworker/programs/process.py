@@ -1,10 +1,10 @@
 """
-One run of a program: start it in a process group of its own, wait for it, and end the group.
+One run of a program: its start in a process group of its own, the wait for its end, and the end of the group.
 
-A thread starts the program and waits for it, because a signal can raise Interrupt only in the main thread.
-So no Interrupt can come between the start of the program and the place that ends it.
+A thread starts the program and waits for its end, because a signal can raise Interrupt only in the main thread.
+So no Interrupt can come between the start of the program and the code that ends the program.
 The program is in the session of the slot's child process.
-When that process is killed, its whole session is killed.
+A kill of this child process also kills its whole session.
 So the program ends even if the worker process dies.
 """
 
@@ -19,14 +19,14 @@ from contextlib import suppress
 from steadyworker.programs.pipes import Pipes
 
 REPORTS = 3
-"""The descriptor on which the program can write reports."""
+"""The descriptor to which the program can write reports."""
 
 
 class ProgramProcess:
     """
     One program; `run` waits for its end, and `terminate` sends SIGTERM to its process group.
 
-    `code` is its exit code, or the negative number of the signal that ended it.
+    `code` is the program's exit code, or the negative number of the signal that ended the program.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class ProgramProcess:
 
     def run(self, arguments: Sequence[str], environment: Mapping[str, str], stdin: int, pipes: Pipes) -> None:
         """
-        Start the program, wait for it, and kill what is left of its process group.
+        Start the program, wait for its end, and kill what is left of its process group.
 
         Raises:
             OSError: The program could not be started.
@@ -57,13 +57,13 @@ class ProgramProcess:
                 file_actions=actions,
                 setpgroup=0,
                 setsigmask=(),
-                # Python ignores these two, and an exec keeps ignored signals.
+                # Python ignores these two signals, and an exec keeps ignored signals.
                 setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
             )
         if self._terminating:
             self.terminate()
         pipes.start()
-        # The zombie keeps its process id until `waitpid`, so this id cannot be another group's.
+        # The zombie keeps its process id until `waitpid`, so no other group can have this id.
         os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)
         with self._lock:
             with suppress(ProcessLookupError, PermissionError):  # macOS refuses to signal a zombie

@@ -8,9 +8,9 @@ The program gets these environment variables:
 | `SW_JOB_KEY` | the job's key, the same in every run |
 | `SW_QUEUE` | the queue |
 | `SW_ATTEMPT` | the number of the attempt, from 1 |
-| `SW_FENCE` | the fencing token: greater than that of every earlier run |
-| `SW_DEADLINE` | the time limit as seconds since 1970; not set without a limit |
-| `SW_REDELIVERED` | `true` if the broker had delivered the message before, else `false`; not set if the broker does not report it |
+| `SW_FENCE` | the fencing token, greater than the token of every earlier run |
+| `SW_DEADLINE` | the time at which the time limit ends, in seconds since 1970; not set without a limit |
+| `SW_REDELIVERED` | `true` if the broker had delivered the message before, otherwise `false`; not set if the broker does not report this |
 | `SW_CHECKPOINT` | the JSON of the last checkpoint; not set if there is none |
 | `SW_META` | the path of a JSON file with these values (`key`, `queue`, …) and the message's `headers` |
 """
@@ -56,7 +56,7 @@ _VARIABLES = {
 
 
 class Program(Worker[bytes, Any]):
-    """Runs the command once for each message; `steadyworker exec` sets the queue and the limits."""
+    """The Worker that runs the command once for each message; `steadyworker exec` sets its queue and limits."""
 
     def __init__(self) -> None:
         self._command = inherited_command()
@@ -91,7 +91,7 @@ class Program(Worker[bytes, Any]):
         self._judge(job, process.code, plain_text(pipes.output.last, _LONGEST_REASON))
 
     def _judge(self, job: Job[bytes, Any], code: int | None, last_line: str) -> None:
-        """Return if the job is done; else raise what the exit code means. After an Interrupt, the slot ignores both."""
+        """Return if the job is done, otherwise raise what the exit code means; after an Interrupt, the slot ignores both."""
         assert code is not None, "the program has ended"
         if code < 0:
             _die_by(-code)
@@ -111,7 +111,11 @@ class Program(Worker[bytes, Any]):
 
 
 def _until_its_end(process: ProgramProcess, run: Callable[[], None]) -> None:
-    """Call `run` in a thread, and wait for its end; at an Interrupt, ask the program to end first. Raise what `run` raises."""
+    """
+    Call `run` in a thread, wait for its end, and raise what `run` raises.
+
+    At an Interrupt, first ask the program to end.
+    """
     ends: SimpleQueue[BaseException | None] = SimpleQueue()
 
     def call() -> None:
@@ -127,14 +131,14 @@ def _until_its_end(process: ProgramProcess, run: Callable[[], None]) -> None:
         error = ends.get()
     except Interrupt:
         process.terminate()
-        ends.get()  # the slot kills this process if the program does not end in time
+        ends.get()  # if the program does not end in time, the slot kills this process
         raise
     if error is not None:
         raise error
 
 
 def _nameless_file(opened: ExitStack, content: bytes) -> IO[bytes]:
-    """Return a file with this content, without a name and with mode 0600, so that nothing is left of it at the end."""
+    """Return a file with this content and mode 0600; it has no name, so that nothing is left of the file at the end."""
     file = opened.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
     file.write(content)
     file.flush()
@@ -147,7 +151,7 @@ def _path(file: IO[bytes]) -> str:
 
 
 def _facts(job: Job[bytes, Any]) -> dict[str, object]:
-    """Return the facts about its job that the program gets; None for a fact that the job does not have."""
+    """Return the facts about the job that the program gets; a fact that the job does not have is None."""
     return {
         "key": job.key,
         "queue": job.queue,
@@ -176,16 +180,16 @@ def _not_started(program: str, error: OSError) -> Exception:
 
 def _die_by(number: int) -> NoReturn:
     """
-    End this child process by the signal that ended the program, so that the slot counts a crash by this signal.
+    End this child process by the signal that ended the program, so that the slot reports a crash by this signal.
 
-    While the worker process stops, the slot counts an interruption instead.
+    While the worker process stops, the slot reports an interruption instead.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     faulthandler.disable()
     if number != signal.SIGKILL:
-        with suppress(RuntimeError):  # the signals of errors, such as SIGSEGV, were disabled above
+        with suppress(RuntimeError):  # `faulthandler` was disabled above for the signals of errors, such as SIGSEGV
             faulthandler.unregister(number)
         signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
     os.kill(os.getpid(), number)
-    os._exit(1)  # a signal that ends no process cannot have ended the program
+    os._exit(1)  # not reached: a signal that ends no process cannot have ended the program

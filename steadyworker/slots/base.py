@@ -22,7 +22,7 @@ from steadyworker.outcome import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The slot is warm: `setup` has returned."""
+    """The event that the slot is warm: `setup` has returned."""
 
     slot: int
 
@@ -30,9 +30,9 @@ class Ready:
 @dataclass(frozen=True, slots=True)
 class Unready:
     """
-    The slot has ended, and the runner must start it again after a back-off.
+    The event that the slot has ended; the runner must start the slot again after a back-off.
 
-    `setup` raised, hung or died, the child died just after `setup`, or the slot's own thread failed.
+    There are three causes: `setup` raised, hung or died; the child died just after `setup`; or the slot's own thread failed.
     `after_setup` is true if the slot ended after `setup` had returned.
     """
 
@@ -43,7 +43,7 @@ class Unready:
 
 @dataclass(frozen=True, slots=True)
 class Progressed:
-    """The job reported progress."""
+    """The event that the job has reported progress."""
 
     slot: int
     fence: int
@@ -54,7 +54,7 @@ class Progressed:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The job has sent a request; it waits for the runner's `reply` with the same id."""
+    """The event that the job has sent a request; the job waits for the runner's `reply` with the same id."""
 
     slot: int
     fence: int
@@ -63,7 +63,7 @@ class Asked:
 
 
 class Ended(Struct, frozen=True):
-    """The run has ended; the slot sends this event once for each call of `run`."""
+    """The event that the run has ended; the slot sends this event once for each call of `run`."""
 
     slot: int
     fence: int
@@ -89,15 +89,16 @@ class Slot(Protocol):
         """
         Start the slot's child or thread, and return at once.
 
-        The slot sends `Ready` when `setup` has returned, or else `Unready`.
+        The slot sends `Ready` when `setup` has returned, otherwise `Unready`.
         After `Unready`, the runner calls `start` again.
         """
         ...
 
     def run(self, task: Task) -> None:
         """
-        Begin a run, and return at once; the runner calls it after it has seen that `warm` is true.
+        Begin a run, and return at once.
 
+        The runner calls this method only after it has read that `warm` is true.
         If the slot has ended in the meantime, the slot sends `Ended` with `Interrupted`.
         """
         ...
@@ -126,19 +127,19 @@ class Slot(Protocol):
         """
         End this run now, by SIGKILL to its processes; do nothing if the run has ended already.
 
-        When the slot has reaped the child, it sends `Ended` with this outcome.
+        When the slot has reaped the child, the slot sends `Ended` with this outcome.
         A thread slot abandons a thread that does not end: the slot sends `Ended`, and `stuck` becomes true.
         """
         ...
 
     @property
     def warm(self) -> bool:
-        """True when `setup` has returned and no run is under way; after `Ended` it can be false until the next `Ready`."""
+        """True when `setup` has returned and no run is under way; after `Ended`, `warm` can be false until the next `Ready`."""
         ...
 
     @property
     def last_turn(self) -> float | None:
-        """The monotonic time of the last turn of the slot's own thread; None while that thread need not turn."""
+        """The monotonic time of the last turn of the slot's own thread; None while the thread has no duty to turn."""
         ...
 
     @property
@@ -152,12 +153,12 @@ class Slot(Protocol):
         ...
 
     def stopping(self) -> None:
-        """Note that the worker process stops: from now on, a child's death by a signal counts as `Interrupted`."""
+        """Note that the worker process stops; from now on, a child's death by a signal counts as `Interrupted`."""
         ...
 
     def close(self, within: float) -> None:
         """
-        Run `teardown`, then end the child or thread; it can be called at any time, and twice.
+        Run `teardown`, then end the child or thread; the runner can call this method at any time, and twice.
 
         After `within` seconds, the slot kills the child, or abandons the thread.
         """
@@ -176,7 +177,7 @@ class JobService(Protocol):
     """
     A service in the worker process that jobs can call.
 
-    `service/job_services.py` finds services by name.
+    The module `service/job_services.py` finds services by name.
     The runner relays requests and events between the job and the service, and cancels a call when its run ends.
     """
 
@@ -192,15 +193,15 @@ class JobService(Protocol):
 
     def purge(self, ended: EndedJobs) -> None:
         """
-        Remove what jobs that have ended, and worker processes that are dead, have left on this host.
+        Remove what ended jobs and dead worker processes have left on this host.
 
         The purge thread of the worker process calls this about once an hour; the call can take long.
 
         Args:
-            ended: Returns the uids, out of the given ones, of jobs that are done or dead (`Ledger.ended`).
+            ended: Receives uids, and returns the uids of jobs that are done or dead (`Ledger.ended`).
         """
         ...
 
     def stop(self, within: float) -> None:
-        """End every call and the service itself, within `within` seconds; it can be called twice."""
+        """End every call and the service itself, within `within` seconds; a second call does nothing."""
         ...

@@ -1,16 +1,16 @@
 """
 The program of a slot's child process.
 
-`spawn.py` starts it with two arguments: the descriptor of its socket, and its parent's process id.
-The child uses neither the broker nor the ledger: it exchanges frames with its worker process over that socket.
+`spawn.py` starts this program with two arguments: the descriptor of the child's socket, and the parent's process id.
+The child uses neither the broker nor the ledger: it exchanges frames with its worker process over the socket.
 The main thread calls the handler, so that signals interrupt the handler.
 The reader thread receives frames from the worker process.
 
-A child ends in these ways, whatever its handler does:
+Whatever its handler does, a child ends in one of these ways:
 
 | the worker process | the child |
 |---|---|
-| sends Close | calls `teardown` and exits; it waits at most 1 s for threads of the handler |
+| sends Close | calls `teardown`, waits at most 1 s for threads of the handler, and exits |
 | sends Stop, hard | raises Interrupt in the handler; the worker process kills a child that does not end |
 | has died | PDEATHSIG kills the child; the guard (`guard.py`) kills the rest of its session |
 | sends no frame for 60 s (frozen) | ends the run as Interrupted, and kills its own session |
@@ -111,7 +111,7 @@ class Child:
             self.send(SetupFailed(error_text(error)))
             return 1
         self._executor = executor
-        self.catch_signals()  # again, because a user's module can have set its own handlers
+        self.catch_signals()  # a second time, because a user's module can have set its own handlers
         dispositions = Dispositions()
         executor.calm = dispositions.calm
         self.send(SetupDone())
@@ -120,12 +120,12 @@ class Child:
             outcome = _outcome_of(executor, task, link)
             try:
                 self._restore(dispositions)
-            except BaseException:  # noqa: BLE001 - raised by a signal handler of the job; it is removed before the second try
+            except BaseException:  # noqa: BLE001 - a signal handler of the job raised; that handler is removed before the second try
                 self._restore(dispositions)
             self.send(run_ended(task.fence, outcome))
         try:
             executor.teardown()
-        except BaseException:  # the child ends anyway
+        except BaseException:  # the child ends even after an exception
             log.exception("teardown_failed", target=hello.target, explain="steadyworker.teardown-failed")
         executor.close()
         return 0
@@ -142,7 +142,7 @@ class Child:
             self._wire.sendall(data)
 
     def catch_signals(self) -> None:
-        """Set this process's handlers of stop and pause signals; call it in the main thread."""
+        """Set this process's handlers of stop and pause signals; call this method in the main thread."""
         for stop in STOP_SIGNALS:
             signal.signal(stop, self.on_stop_signal)
         for pause in PAUSE_SIGNALS:
@@ -161,7 +161,7 @@ class Child:
         for _ in range(_GRACE_STEPS):
             if link.hard is not None:
                 link.interrupt_now(link.hard)
-            # If Stop came while the handler held the GIL, the reader thread gets up to 20 ms to read it now.
+            # If Stop came while the handler held the GIL, the reader thread now gets up to 20 ms to read Stop.
             time.sleep(_GRACE_STEP)
 
     def _on_unraisable(self, unraisable: sys.UnraisableHookArgs) -> None:
@@ -184,7 +184,7 @@ class Child:
         return self._orphaned()
 
     def _read(self, silence: float) -> None:
-        """The body of the reader thread: receive frames; if that fails, end this process, because it can get no more orders."""
+        """Receive frames; if this fails, end this process, which can get no more orders. The body of the reader thread."""
         try:
             self._receive(silence)
         except BaseException:  # noqa: BLE001 - this process ends
@@ -199,8 +199,8 @@ class Child:
         """
         Receive frames, until the handler has closed the socket.
 
-        This thread blocks signals too, so that it does not receive a signal that the handler's thread has blocked.
-        It receives the signal for stacks itself, because a stalled handler could have blocked this signal in the main thread.
+        This thread blocks signals, so that it does not receive a signal that the handler's thread has blocked.
+        But this thread receives the signal for stacks, because a stalled handler could have blocked this signal in the main thread.
         """
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - {STACKS_SIGNAL})
         poll = select.poll()
@@ -240,10 +240,10 @@ class Child:
 
     def _poke(self) -> bool:
         """
-        Signal the main thread if its handler must end and is not interrupted yet; return whether a signal was sent.
+        Signal the main thread if its handler must end and is not interrupted yet; return whether this call sent a signal.
 
-        After True, the caller must call this again, because one signal does not always interrupt the handler.
-        A signal during a Job call raises nothing, because it must not cut that call in the middle.
+        After True, the caller must call this method again, because one signal does not always interrupt the handler.
+        A signal during a Job call raises nothing, because an exception must not cut the call in the middle.
         """
         link = self._executor.exposed if self._executor else None
         if link is None or link.hard is None or link.in_cleanup:
@@ -258,9 +258,9 @@ class Child:
         os._exit(1)
 
     def _deserted(self) -> NoReturn:
-        """End this process: its worker process is silent, and another worker process can have taken the job over."""
+        """End this process, because its worker process is silent, and another worker process can have taken the job over."""
         if self._run is not None:
-            with suppress(OSError):  # sent without waiting; a worker process that wakes up again reads it
+            with suppress(OSError):  # sent without a wait; if the worker process wakes up again, it reads this frame
                 self._wire.send(packed(run_ended(self._run[0], Interrupted())), socket.MSG_DONTWAIT)
         self._orphaned()
 
@@ -280,23 +280,24 @@ class _ChildUpstream:
 
 
 def _outcome_of(executor: Executor, task: Task, link: Link) -> Outcome:
-    """Return the outcome of a run, even if a signal handler of the job raises after the end of the job's handler."""
+    """Return the outcome of a run, even if the job has set a signal handler that raises after the end of the job's handler."""
     try:
         return executor.run(task, link).outcome
-    except BaseException as error:  # noqa: BLE001 - that signal handler can raise anything
+    except BaseException as error:  # noqa: BLE001 - the job's signal handler can raise anything
         if executor.returned and link.raised is None:
             return Done()
         return Failed(error_text(error), class_name(error))
 
 
 def main() -> None:
-    """Run a child process; the entry point."""
+    """Run a child process; this function is the program's entry point."""
     wire = socket.socket(fileno=int(sys.argv[1]))
     wire.set_inheritable(False)
     child = Child(wire, SystemClock())
     child.catch_signals()
     _let_forks_be_ended()
-    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # a handler cannot wait for its subprocesses then
+    # With SIG_IGN, a handler could not wait for its subprocesses.
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS | PAUSE_SIGNALS)
     _die_with(int(sys.argv[2]))
@@ -307,14 +308,14 @@ def main() -> None:
     code = 1
     try:
         code = child.live()
-    except BaseException:  # noqa: BLE001 - Python would wait for the handler's threads, and the worker process for this child
+    except BaseException:  # noqa: BLE001 - otherwise Python would wait for the handler's threads, and the worker process for this child
         with suppress(BaseException):  # a user's logging handler can raise
             logs.get_logger("steadyworker.slots.child").exception("child_failed", explain="steadyworker.child-failed")
     leave(code)
 
 
 def _die_with(parent: int) -> None:
-    """Ask Linux to kill this child when the thread that started it ends, and to kill it first when memory runs out."""
+    """Ask Linux to kill this child at the end of the thread that started the child, and first of all when memory runs out."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         with suppress(OSError):
@@ -327,7 +328,7 @@ def _let_forks_be_ended() -> None:
     """
     Give each fork of this process the default handlers of stop signals, because `multiprocessing` ends forks by signals.
 
-    Stop signals stay blocked during the fork, until the new process has the default handlers.
+    During the fork, stop signals stay blocked until the new process has the default handlers.
     """
     forking = threading.local()
 
@@ -347,14 +348,14 @@ def _let_forks_be_ended() -> None:
 
 def _keep(held: Sequence[int]) -> None:
     """
-    Keep these descriptors open until this process ends, and close them in each fork of it.
+    Keep these descriptors open until this process ends, and close them in each fork of this process.
 
-    A daemon that the handler starts would otherwise hold the owner's lock for months.
+    Otherwise a daemon that the handler starts would hold the owner's lock for months.
     """
     left = list(held)
 
     def close() -> None:
-        while left:  # in a fork of the fork, the numbers can belong to other files
+        while left:  # in a fork of the fork, these numbers can belong to other files
             with suppress(OSError):
                 os.close(left.pop())
 
@@ -369,7 +370,7 @@ def _ignore(_signal: int, _frame: FrameType | None) -> None:
 
 
 def _uncut(frame: FrameType | None) -> bool:
-    """Return whether a Job call is running: a Job call raises Interrupt itself, and an exception could cut its frame."""
+    """Return whether a Job call is running; no exception may cut this call's frame, and the call raises Interrupt itself."""
     while frame is not None:
         if frame.f_globals.get("__name__") in _UNCUT:
             return True

@@ -1,5 +1,5 @@
 """
-One child in a process slot: what it does now, and its deadlines.
+One child in a process slot: its present activity and its deadlines.
 
 This code neither waits nor locks.
 `process.py` holds the slot's lock when it calls this code, and sends the events to the runner.
@@ -22,10 +22,10 @@ from steadyworker.units import size_text
 
 NEVER = float("inf")
 PARTING = 5.0
-"""Seconds that a child gets to exit by itself."""
+"""The seconds that a child gets to exit by itself."""
 
 STEADY = 10.0
-"""Seconds after `setup`: if the child dies in this time, before its first run, its slot is Unready."""
+"""The seconds after `setup` in which a child's death before its first run makes the slot Unready."""
 
 _TICK = 0.5  # seconds between two checks of a run's memory
 _STACKS_TIME = 0.5  # seconds that a stalled child gets to write its stacks
@@ -40,7 +40,7 @@ class ChildRun(SlotRun):
     `begun` is true once the slot has sent the task to a child; before that, the run waits for a child.
     `soft_reason` is the reason of a soft stop that came before the child was ready.
     `hard_reason` is the reason of the first hard stop.
-    At the time `check_memory_at` the slot checks the run's memory; at `kill_at` it kills a run with a forced outcome.
+    At the time `check_memory_at` the slot checks the run's memory; at `kill_at` the slot kills a run with a forced outcome.
     """
 
     begun: bool = False
@@ -68,7 +68,7 @@ class ChildState:
     """
     One child, from its start to its death.
 
-    `ended_runs` is the number of its runs that have ended, and `setup_error` the reason why its `setup` failed.
+    `ended_runs` is the number of the child's ended runs, and `setup_error` is the reason for which its `setup` failed.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class ChildState:
             self.begin(run)
 
     def send(self, frame: ToChild) -> None:
-        """Send a frame to the child; the slot's thread sends the bytes that the socket does not accept at once."""
+        """Send a frame to the child; if the socket does not accept all bytes at once, the slot's thread sends the rest."""
         if not self.child.send(frame):
             self._waker.wake()
 
@@ -149,7 +149,11 @@ class ChildState:
             self.child.signal(signal.SIGTERM, group=True)
 
     def leave(self, by: float, *, closing: bool) -> None:
-        """Ask the child to exit after its run and `teardown`; kill it at the time `by`, or at once if it still warms up."""
+        """
+        Ask the child to exit after its run and `teardown`, and kill the child at the time `by`.
+
+        If the child still warms up, kill it at once.
+        """
         self._leave_by = min(self._leave_by, by)
         self._closing = self._closing or closing
         self._leaving = True
@@ -159,7 +163,7 @@ class ChildState:
         self._waker.wake()
 
     def kill(self, outcome: Outcome) -> None:
-        """Kill the child now; its run ends with this outcome, unless it has a forced outcome already."""
+        """Kill the child now; the run ends with this outcome, unless the run has a forced outcome already."""
         if (run := self.run) is not None:
             run.forced_outcome = run.forced_outcome or outcome
         self._leave_by = NEVER
@@ -169,7 +173,7 @@ class ChildState:
         """
         Return the monotonic time at which the slot's thread must check this child again.
 
-        An earlier time from the last call is kept, so that many short runs wake the thread once, and not for each run.
+        If the last call returned an earlier time, that time stays, so that many short runs wake the thread only once.
         """
         earlier = self._wakes_at if self._wakes_at > now else NEVER
         self._wakes_at = min(earlier, self._due(now))
@@ -191,7 +195,11 @@ class ChildState:
             self._enforce_limits(run, now)
 
     def unready(self, code: int) -> str | None:
-        """Return the reason to wait before this dead child is replaced; None to replace it at once. `code` is the return code."""
+        """
+        Return the reason to wait before the slot replaces this dead child, or None to replace the child at once.
+
+        `code` is the child's return code.
+        """
         if self._ready_at is None:
             return self.setup_error or f"the child died before it was ready: {cause_of(code)}"
         if self.idle and not self.ended_runs and self._clock.monotonic() - self._ready_at < STEADY:

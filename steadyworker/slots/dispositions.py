@@ -36,7 +36,7 @@ class Dispositions:
         """
         Restore the handlers and the mask, stop each timer that did not run at construction, and drop pending signals.
 
-        The caller must then set the handlers of `ours` again, because a job can have registered `faulthandler` for them.
+        Then the caller must set the handlers of the signals `ours` again, because a job can have registered `faulthandler` for these.
         """
         for timer in self._timers:
             signal.setitimer(timer, 0)
@@ -44,21 +44,21 @@ class Dispositions:
             faulthandler.unregister(number)
         pending = signal.sigpending()
         for number, handler in self._handlers.items():
-            if handler is None:  # a handler that Python did not set
+            if handler is None:  # code outside Python has set this handler
                 continue
             if number in pending:
-                signal.signal(number, signal.SIG_IGN)  # this drops the pending signal
+                signal.signal(number, signal.SIG_IGN)  # SIG_IGN drops the pending signal
             if signal.getsignal(number) is not handler:
                 signal.signal(number, handler)
                 if number == STACKS_SIGNAL:
                     watch_for_stacks_signal()
         signal.set_wakeup_fd(-1)
-        with suppress(ValueError, OSError):  # the job has closed it
+        with suppress(ValueError, OSError):  # the job has closed the descriptor
             signal.set_wakeup_fd(self._wakeup)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
 
 def watch_for_stacks_signal() -> None:
-    """Make STACKS_SIGNAL write the stacks of all threads, also after another handler has replaced this one."""
+    """Make STACKS_SIGNAL write the stacks of all threads, even after another handler has replaced this handler."""
     faulthandler.unregister(STACKS_SIGNAL)
     faulthandler.register(STACKS_SIGNAL, all_threads=True)

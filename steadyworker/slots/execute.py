@@ -43,7 +43,7 @@ _CLASS_NAME = 300
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """The outcome of a handler's run, and the exception that ended the run, or None."""
+    """The outcome of a handler's run, and the exception that ended the run; None if no exception ended it."""
 
     outcome: Outcome
     error: BaseException | None = None
@@ -53,8 +53,8 @@ class Executor:
     """
     An instance of a Worker, with the calls of its methods, and one event loop for all `async` methods.
 
-    `exposed` is the link of the run whose synchronous handler runs now: a signal can raise Interrupt in this handler.
-    `exposed` is None while the event loop runs an `async` handler, because a stop cancels its task instead.
+    `exposed` is the link of the run whose synchronous handler runs now; a signal can raise Interrupt in this handler.
+    `exposed` is None while the event loop runs an `async` handler, because a stop then cancels the handler's task instead.
     The executor calls `calm` directly after the handler, to stop a timer whose signal handler could raise in the slot's code.
     `returned` is true once the handler of the last run has returned.
     """
@@ -111,9 +111,9 @@ class Executor:
         try:
             result = self._call(job, link)
         except BaseException as error:  # noqa: BLE001 - SystemExit, KeyboardInterrupt and Interrupt end the run, never the slot
-            try:  # noqa: SIM105 - a signal could come within `suppress`
+            try:  # noqa: SIM105 - a signal could come inside `suppress`
                 self.calm()
-            except BaseException:  # noqa: BLE001, S110 - of that timer
+            except BaseException:  # noqa: BLE001, S110 - the signal handler of a timer can raise anything
                 pass
             ran = Ran(self._outcome(error, link), error)
         else:
@@ -181,7 +181,7 @@ class Executor:
             )
 
     def _judged(self, error: BaseException) -> Outcome:  # noqa: PLR0911 - one return per class
-        """Return the outcome for an exception, by its class; an exception from the user's class passes through."""
+        """Return the outcome for an exception by its class; an exception that the user's class raises here passes through."""
         match error:
             case Retry():
                 delay = None if error.delay is None else delay_in_seconds(error.delay)
@@ -200,7 +200,7 @@ class Executor:
                 return Failed(plain_text(error), class_name(error))
 
     def _settle(self, result: object) -> None:
-        """Run the result of `setup` or `teardown`, if it is a coroutine."""
+        """Run the result of `setup` or `teardown` if the result is a coroutine."""
         if inspect.iscoroutine(result):
             self._runner().run(result)
 
@@ -226,7 +226,7 @@ class Executor:
         return self._loop
 
     def _leave_fork(self, ran: Ran) -> None:
-        """Exit from a fork of this process that has returned from the handler, because a fork must not report an outcome."""
+        """Exit if this process is a fork that has returned from the handler, because a fork must not report an outcome."""
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):
                 stream.flush()
@@ -234,7 +234,11 @@ class Executor:
 
 
 def _to_show(error: BaseException | None) -> BaseException | None:
-    """Return the exception whose traceback the log shows; None for a Retry without another exception, whose reason is enough."""
+    """
+    Return the exception whose traceback the log shows, or None.
+
+    A Retry without another exception has no traceback in the log, because its reason is enough.
+    """
     if isinstance(error, Retry) and error.__cause__ is None and error.__context__ is None:
         return None
     return error
@@ -256,7 +260,7 @@ def outcome_of_interrupt(reason: InterruptReason) -> Outcome:
 
 
 def class_name(error: BaseException) -> str:
-    """Return the name of the error's class, with its module unless the class is built in; raise nothing."""
+    """Return the name of the error's class, with the module if the class is not built in; raise nothing."""
     cls = type(error)
     try:
         name = cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
@@ -281,19 +285,19 @@ def _bad_payload(error: BaseException) -> Outcome:
 
 def _never_started(result: Any) -> str | None:
     """Return the type name of an awaitable or generator that the handler returned; None for any other value."""
-    with suppress(BaseException):  # a user's class can raise here; then the result is None
+    with suppress(BaseException):  # a user's class can raise here; then this function returns None
         if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
             return plain_text(type(result).__name__, _CLASS_NAME)
     return None
 
 
 def _discard(result: Any) -> None:
-    """Close a coroutine or generator that was never started, so that Python does not warn about it later."""
-    with suppress(BaseException):  # `close` of a started generator runs the handler's clean-up, which can raise
+    """Close a coroutine or generator that never started, so that Python writes no warning about it later."""
+    with suppress(BaseException):  # if the generator has started, `close` runs the handler's clean-up, which can raise
         if inspect.iscoroutine(result) or isinstance(result, Generator):
             result.close()
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, action: Any) -> None:
-    with suppress(RuntimeError):  # the loop is closed: nothing is left to cancel
+    with suppress(RuntimeError):  # the loop is closed, so nothing is left to cancel
         loop.call_soon_threadsafe(action)

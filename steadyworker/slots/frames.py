@@ -37,7 +37,7 @@ MAX_FRAME = 16 << 20
 """The longest frame that a child sends, in bytes; a longer frame means that a handler has written to the socket."""
 
 ANY_FRAME = 1 << 32
-"""More bytes than a length prefix can express: a child accepts frames of any size, because a message can have any size."""
+"""A number above every length prefix: a child accepts frames of any size, because a message can have any size."""
 
 _PREFIX = 4
 
@@ -95,7 +95,7 @@ class Ping(Frame):
 
 
 class Close(Frame):
-    """The order to call `teardown` and exit, after the present run if there is one."""
+    """The order to call `teardown` and exit; a child with a present run first ends this run."""
 
 
 class SetupDone(Frame):
@@ -103,7 +103,7 @@ class SetupDone(Frame):
 
 
 class SetupFailed(Frame):
-    """The report that the import failed or `setup` raised; then the child exits."""
+    """The report that the import failed or `setup` raised; after the report, the child exits."""
 
     reason: str
 
@@ -126,7 +126,7 @@ class RequestMade(Frame):
 
 
 class RunEnded(Frame):
-    """The report that the run has ended, with the name of its outcome's class and the outcome's fields."""
+    """The report that the run has ended, with the class name and the fields of the run's outcome."""
 
     fence: int
     kind: str
@@ -160,7 +160,7 @@ def outcome_of(frame: RunEnded) -> Outcome:
 
 def packed(frame: ToChild | FromChild) -> bytes:
     """
-    Return the bytes of a frame; each lone surrogate in its texts becomes an escape, because UTF-8 cannot encode it.
+    Return the bytes of a frame; write an escape for each lone surrogate in its texts, because UTF-8 cannot encode surrogates.
 
     Raise ValueError or TypeError if a job's request is too large, or has a value that is not plain data.
     """
@@ -186,7 +186,7 @@ class Unpacker(Generic[Kind]):
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Kind]:
-        """Add bytes, and yield the frames that are complete now; raise ValueError or MsgspecError for invalid data."""
+        """Add bytes, and yield the frames that these bytes complete; raise ValueError or MsgspecError for invalid data."""
         self._rest += data
         while len(self._rest) >= _PREFIX:
             size = int.from_bytes(self._rest[:_PREFIX], "big")

@@ -8,9 +8,9 @@ The guard: a small process that kills the sessions of all children after the wor
                                └── end of stream ──→ the guard kills the sessions of all children,
                                                      then ends, which releases the owner's lock
 
-The guard learns of a child's session before the child's first task, and forgets it when all its processes are dead.
+The guard receives a child's session before the child's first task, and forgets the session when all its processes are dead.
 Handlers in threads start their processes in the worker process's own session.
-The guard ends that session too, if the worker process leads it.
+If the worker process leads this session, the guard ends the session, too.
 A process that calls setsid leaves the session; only a cgroup (systemd, Kubernetes) can end such a process.
 """
 
@@ -29,7 +29,7 @@ from steadyworker.system.interpreter import command
 from steadyworker.telemetry.logs import get_logger
 
 _PAUSE = 10.0
-"""The shortest time between two replacements of a guard process, and after a failed start, in seconds."""
+"""The shortest time in seconds between two starts of a guard process, also after a failed start."""
 
 _LEAVES_WITHIN = 1.0
 _REMEDIES = {
@@ -78,14 +78,14 @@ class Guard:
             self.watch(os.getpid())
 
     def forget(self, leader: int) -> None:
-        """Remove the session of this leader when all its processes are dead; call it before the leader is reaped."""
+        """Remove the session of this leader, when all its processes are dead; call this method before the leader is reaped."""
         with self._lock:
             self._sessions.discard(leader)
             if not self._send(f"-{leader}\n"):
                 self._replace()
 
     def check(self) -> None:
-        """Start a guard process if there is none, or if it has died; call it once a second."""
+        """Start a guard process if there is none, or if the last one has died; call this method once a second."""
         with self._lock:
             if self._process is None or self._process.poll() is not None:
                 self._replace()
@@ -100,7 +100,7 @@ class Guard:
             self._closed = True
             own = os.getpid()
             if own in self._sessions and not self._send(f"-{own}\n") and self._process is not None:
-                self._process.kill()  # at once: after the end of its stream, the guard would kill this session
+                self._process.kill()  # before the pipe is closed: at the end of its stream, the guard would kill this session
             process, self._process = self._process, None
         if process is not None and process.stdin is not None:
             process.stdin.close()
@@ -108,7 +108,7 @@ class Guard:
                 process.wait(_LEAVES_WITHIN)
 
     def _send(self, line: str) -> bool:
-        """Send a line to the guard process without waiting; return False if that fails."""
+        """Send a line to the guard process without waiting; return False if this fails."""
         if self._process is None or self._process.stdin is None:
             return False
         try:
@@ -127,7 +127,7 @@ class Guard:
         if self._closed or not self._sessions or now < self._start_after:
             return
         if (old := self._process) is not None:
-            old.kill()  # before the pipe is closed, because a live guard would then kill the sessions
+            old.kill()  # before the pipe is closed, because at the end of its stream a live guard would kill the sessions
             old.wait()
             if old.stdin is not None:
                 old.stdin.close()
@@ -157,6 +157,6 @@ class Guard:
             )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        assert process.stdin is not None  # because of stdin=PIPE
+        assert process.stdin is not None  # stdin=PIPE makes it a pipe
         os.set_blocking(process.stdin.fileno(), False)
         return process

@@ -3,8 +3,8 @@ The program of the guard process, which `guard.py` starts.
 
 The guard reads lines from its standard input: `+PID` adds the session of this leader, and `-PID` removes it.
 At the end of its input, or at the death of its parent, the guard kills all processes of the sessions that are left.
-If the parent's own session is among them, the guard kills it only when the parent is dead.
-A fork of the worker process can hold the input open; therefore the guard also watches its parent, on Linux.
+If the parent's own session is among these sessions, the guard kills that session only when the parent is dead.
+A fork of the worker process can hold the input open; therefore, on Linux, the guard also watches its parent.
 The guard holds the owner's lock, so that no other worker process can prove the owner's death before the last SIGKILL.
 The guard blocks all signals that can be blocked, from its start.
 """
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def _end(known: Mapping[int, int | None]) -> None:
-    """Kill the sessions of these leaders; skip a leader whose process id another process has now."""
+    """Kill the sessions of these leaders; skip a leader if another process has its process id now."""
     # If another process has reaped a leader, the leader's process id can belong to a new process, which began later.
     end_sessions([pid for pid, began in known.items() if started_at(pid) in (None, began)])
 
@@ -61,7 +61,8 @@ def _lines(parent: int) -> Iterator[bytes]:
     rest = b""
     gone = False
     while True:
-        gone = gone or os.getppid() != parent  # before the read, so that all lines of a dead parent are read
+        # This is checked before the read, so that the guard reads all lines of a dead parent.
+        gone = gone or os.getppid() != parent
         try:
             data = os.read(0, _CHUNK)
         except BlockingIOError:

@@ -1,5 +1,5 @@
 """
-A slot that is a child process: kept warm, reused, limited, killed as a group, and replaced at once.
+A slot that is a child process: the slot keeps the child warm, reuses, limits and replaces it, and kills it with its group.
 
 ::
 
@@ -14,12 +14,12 @@ A slot that is a child process: kept warm, reused, limited, killed as a group, a
 
 Each slot has one thread, which starts the child and lives longer than the child.
 This thread waits for frames, for the child's death and for the next limit.
-A call from another thread writes to the child itself.
-This call wakes the slot's thread only if that thread would sleep past a limit.
+Another thread that calls the slot writes to the child directly.
+Such a call wakes the slot's thread only if this thread would sleep past a limit.
 So a run costs one wake-up in each of the two processes.
 
 If a child dies during a run, the slot reports the outcome that `kill` or a limit has set.
-If neither has set an outcome, the child's return code decides the outcome.
+If neither `kill` nor a limit has set an outcome, the child's return code decides the outcome.
 If the slot's own thread fails, the run ends as Crashed, and the slot sends Unready.
 """
 
@@ -70,7 +70,7 @@ class ProcessSlot:
         guard: The guard, which kills the children's sessions when the worker process dies.
         log_format: The format of the child's log lines, as for `logs.configure`.
         log_level: The level of the child's log lines.
-        setup_limit: Seconds from the child's start to the return of `setup`, at most.
+        setup_limit: The longest time from the child's start to the return of `setup`, in seconds.
         ping: Seconds between two Pings to the child.
         silence: Seconds without a frame after which the child ends itself.
     """
@@ -116,7 +116,7 @@ class ProcessSlot:
 
     @property
     def warm(self) -> bool:
-        """True when warm and idle."""
+        """True when the child is warm and idle."""
         state = self._state
         return state is not None and state.idle and self._runs.present is None and self._close_by == NEVER
 
@@ -133,7 +133,7 @@ class ProcessSlot:
 
     @property
     def stuck(self) -> bool:
-        """False: a child that does not end is killed."""
+        """False, because the slot kills a child that does not end."""
         return False
 
     @property
@@ -145,7 +145,7 @@ class ProcessSlot:
     # --- Called by the runner, from any thread ---
 
     def start(self, sink: SlotSink) -> None:
-        """Start the slot's thread, which starts a child; do nothing if the thread runs already, or after `close`."""
+        """Start the slot's thread, which starts a child; do nothing after `close`, or if the thread runs already."""
         with self._lock:
             if self._thread is not None or self._close_by < NEVER:
                 return
@@ -164,7 +164,7 @@ class ProcessSlot:
             self._send(event)
 
     def run(self, task: Task) -> None:
-        """Begin a run, or let it wait while the child warms up; if the slot has ended, the run ends as Interrupted."""
+        """Begin a run, or let the run wait while the child warms up; if the slot has ended, the run ends as Interrupted."""
         run = ChildRun(task, Limits(self._clock.monotonic(), task.time_limit, task.stall_limit))
         with self._lock:
             self._runs.add(run)
@@ -183,12 +183,12 @@ class ProcessSlot:
                 state.send(Reply(fence, id, answer, refused, end))
 
     def interrupt(self, fence: int, reason: InterruptReason, *, hard: bool) -> None:
-        """Ask the run to end; `hard` raises Interrupt in its handler, and sends SIGTERM to the child's process group."""
+        """Ask the run to end; `hard` raises Interrupt in the run's handler, and sends SIGTERM to the child's process group."""
         with self._lock:
             if (state := self._state_of(fence)) is not None:
                 state.stop(reason, hard=hard)
                 return
-            if (run := self._runs.of(fence)) is not None:  # it waits for a child
+            if (run := self._runs.of(fence)) is not None:  # the run waits for a child
                 run.soft_reason = reason
         if hard:
             self.kill(fence, outcome_of_interrupt(reason))
@@ -206,11 +206,11 @@ class ProcessSlot:
         self._send(self._ended(run, outcome))
 
     def stopping(self) -> None:
-        """From now on, count a child's death by a signal as Interrupted, because systemd can signal the child too."""
+        """Count a child's death by a signal as Interrupted from now on, because systemd can signal the child, too."""
         self._stopping = True
 
     def close(self, within: float) -> None:
-        """Ask the child to run `teardown` and exit, kill it after `within` seconds, and return when it is dead."""
+        """Ask the child to run `teardown` and exit; kill the child after `within` seconds, and return when the child is dead."""
         with self._lock:
             self._close_by = min(self._close_by, self._clock.monotonic() + within)
             thread = self._thread
@@ -220,7 +220,7 @@ class ProcessSlot:
             thread.join()
         self._waker.close()
 
-    # --- The slot's thread; it sends events without the lock, because the runner can call the slot from its sink ---
+    # --- The slot's thread, which sends events without the lock, because the runner's sink can call the slot ---
 
     def _run_children(self) -> None:
         """Run one child after another, until the slot ends."""
@@ -233,7 +233,8 @@ class ProcessSlot:
                 for event in last:
                     self._send(event)
         except BaseException:
-            self._broken = True  # `_thread` can be None already, and the runner waits for events that are not sent
+            # `_thread` can be None already, and the runner waits for events that this thread has not sent.
+            self._broken = True
             raise
 
     def _run_child(self) -> list[SlotEvent]:
@@ -366,7 +367,7 @@ class ProcessSlot:
         if state is not None:
             state.child.reap()
         reason = f"the slot's thread failed: {error_text(error)}"
-        with self._lock:  # from now on, `run` itself sends `Ended`
+        with self._lock:  # after this, `run` itself sends `Ended`
             self._thread = None
             unsent = self._runs.unsent
             for run in unsent:

@@ -1,5 +1,5 @@
 """
-The runs of one slot: a record for each run with its limits, and one table of them.
+The runs of one slot: a record for each run with its limits, and one table of these records.
 
 ::
 
@@ -21,10 +21,10 @@ from steadyworker.link import Task
 from steadyworker.outcome import Outcome
 
 NOTICE = 10.0
-"""Seconds from the Interrupt of a run to its time limit, at which the slot kills the run."""
+"""The seconds between the Interrupt of a run and the run's time limit; at the time limit, the slot kills the run."""
 
 _SHARE = 0.8
-"""The part of a short time limit (as a fraction) that passes before Interrupt."""
+"""The fraction of a short time limit that passes before Interrupt."""
 
 
 class Due(Enum):
@@ -38,7 +38,9 @@ class Due(Enum):
 @dataclass(slots=True)
 class Limits:
     """
-    The limits of one run, in seconds; `began` and `moved` (the last sign of progress) are monotonic times.
+    The limits of one run, in seconds.
+
+    `began` (the start) and `moved` (the last sign of progress) are monotonic times.
 
     The warning comes 10 s before the time limit, or after 80 % of the limit if that is later.
     """
@@ -53,7 +55,7 @@ class Limits:
         self.moved = self.began
 
     def due(self, now: float) -> Due | None:
-        """Return the action that is due now, or None; WARN is returned once."""
+        """Return the action that is due now, or None; return WARN only once."""
         if self.time_limit is not None:
             if now >= self.began + self.time_limit:
                 return Due.TIME_LIMIT
@@ -112,11 +114,11 @@ class SlotRuns(Generic[RunOfSlot]):
 
     @property
     def unsent(self) -> tuple[RunOfSlot, ...]:
-        """The runs whose `Ended` the slot has not sent: the present run, and runs that have ended."""
+        """The runs whose `Ended` the slot has not sent yet: the present run, and runs that have ended."""
         return self._runs
 
     def of(self, fence: int) -> RunOfSlot | None:
-        """Return the present run if it has this fence, else None."""
+        """Return the present run if it has this fence, otherwise None."""
         run = self.present
         return run if run is not None and run.task.fence == fence else None
 

@@ -2,8 +2,9 @@
 One child process, from its start to its end: start, send, receive, signal, kill, reap.
 
 A child is always a new program, started by exec, and never a bare fork.
-Each child has a session of its own, so that a terminal's Ctrl-C does not reach it.
-Linux kills a child (PDEATHSIG) when the *thread* that started it ends, so that thread must live as long as the child.
+Each child has a session of its own, so that a terminal's Ctrl-C does not reach the child.
+Linux kills a child (PDEATHSIG) when the *thread* that started the child ends.
+So this thread must live as long as the child.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from steadyworker.system.procfs import end_sessions, kill_sessions
 _CHUNK = 1 << 16
 _POLL_EVERY = 0.25
 
-# Variables that systemd sets for the worker process, not for its children.
+# systemd sets these variables for the worker process, not for its children.
 _NOT_INHERITED = frozenset(
     {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"}
 )
@@ -40,7 +41,7 @@ class NewChild(NamedTuple):
     wire: socket.socket
 
     def end(self) -> None:
-        """Kill the child, which has started no process yet, and wait for its end."""
+        """Kill the child, which has started no process yet, and wait for the child's end."""
         self.wire.close()
         self.process.kill()
         self.process.wait()
@@ -54,7 +55,7 @@ def start_child() -> NewChild:
     The settings are never part of the command line, because every user of the machine can read command lines.
     """
     ours, theirs = socket.socketpair()
-    # The signals stay blocked in the child until it has set its handlers; then it unblocks them itself.
+    # These signals stay blocked in the child until the child has set its handlers; then the child unblocks the signals.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS | PAUSE_SIGNALS)
     try:
         with theirs:
@@ -110,8 +111,9 @@ class Waker:
 
 class ChildProcess:
     """
-    A running child; the constructor sends it Hello, and the descriptors `held`, which the child keeps open until it ends.
+    A running child.
 
+    The constructor sends Hello and the descriptors `held` to the child, which keeps these descriptors open until its end.
     Only one thread calls `wait`, `receive` and `reap`; the other methods are thread-safe.
     `silent` is true when the child has closed its end of the socket: the child is exiting, or is broken.
     `waker` interrupts `wait`.
@@ -142,7 +144,11 @@ class ChildProcess:
             self._poll.register(self._death, select.POLLIN)
 
     def send(self, frame: ToChild) -> bool:
-        """Send a frame without waiting; return False if bytes are left: then the caller must wake `wait`, which sends them."""
+        """
+        Send a frame without waiting; return False if bytes are left.
+
+        After False, the caller must wake `wait`, which sends the rest.
+        """
         data = packed(frame)
         with self._lock:
             if self._reaped:
@@ -151,7 +157,7 @@ class ChildProcess:
             return self._flush()
 
     def wait(self, seconds: float) -> None:
-        """Wait until the child sends a frame or dies, or the waker wakes this thread, at most this many seconds."""
+        """Wait at most this many seconds, until the child sends a frame or dies, or the waker wakes this thread."""
         if not self.silent:
             self._poll.modify(self._wire, select.POLLIN | (select.POLLOUT if self._unsent else 0))
         longest = seconds if self._death is not None else min(seconds, _POLL_EVERY)
@@ -210,7 +216,7 @@ class ChildProcess:
             if self._guard is not None:
                 self._guard.forget(self.pid)
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        with self._lock:  # no signal may be sent meanwhile, because the system can reuse the pid
+        with self._lock:  # meanwhile no thread may signal the child, because the system can reuse the pid
             code = self._process.wait()
             self._reaped = True
             self._wire.close()
@@ -220,7 +226,7 @@ class ChildProcess:
         return code
 
     def _flush(self) -> bool:
-        """Send the bytes that the socket accepts; return whether all are sent."""
+        """Send the bytes that the socket accepts; return whether no bytes are left."""
         while self._unsent:
             try:
                 sent = self._wire.send(self._unsent)

@@ -5,12 +5,13 @@ A thread slot protects the worker process less than a child process does:
 
 - A handler that holds the GIL, crashes or leaks memory harms the whole worker process.
 - The slot does not limit memory.
-- If the worker process is killed, the processes that the handler has started run on, unless the worker process leads its session.
-  A systemd service and the first process of a container lead their session; the guard (`guard.py`) then ends that session.
+- If the worker process is killed, the processes that the handler has started run on.
+  But if the worker process leads its session, the guard (`guard.py`) ends this session.
+  A systemd service and the first process of a container lead their session.
 - The slot cannot end a synchronous handler that makes no Job call.
-  When such a run must end, the slot abandons its thread; then `stuck` is true, and the worker process must exit.
+  When such a run must end, the slot abandons the run's thread; then `stuck` is true, and the worker process must exit.
 
-Each slot has two threads: one runs the handler, and the keeper watches its limits.
+Each slot has two threads: the first runs the handler, and the second, the keeper, enforces the run's limits.
 """
 
 from __future__ import annotations
@@ -79,13 +80,13 @@ class ThreadSlot:
 
     @property
     def warm(self) -> bool:
-        """True when warm and idle."""
+        """True when the slot is warm and idle."""
         handler = self._handler
         return handler is not None and handler.ready and self._runs.present is None and not self._closing
 
     @property
     def last_turn(self) -> float | None:
-        """The monotonic time of the keeper's last turn; None while there is no limit to watch."""
+        """The monotonic time of the keeper's last turn; None while the keeper has no limit to enforce."""
         return None if self._keeper_wakes == _NEVER else self._last_turn
 
     @property
@@ -102,7 +103,7 @@ class ThreadSlot:
         return any(thread.is_alive() for thread in self._abandoned)
 
     def start(self, sink: SlotSink) -> None:
-        """Start a thread, which calls `setup`; do nothing while there is one, or after `close`."""
+        """Start a thread, which calls `setup`; do nothing after `close`, or while the slot has a thread."""
         with self._changed:
             if self._handler is not None or self._closing:
                 return
@@ -127,7 +128,7 @@ class ThreadSlot:
         return thread
 
     def run(self, task: Task) -> None:
-        """Begin a run, or let it wait until `setup` returns; if the slot has ended, the run ends as Interrupted."""
+        """Begin a run, or let the run wait until `setup` returns; if the slot has ended, the run ends as Interrupted."""
         run = ThreadRun(self._id, task, self._clock, self._send_of)
         with self._changed:
             self._runs.add(run)
@@ -157,7 +158,7 @@ class ThreadSlot:
             run.link.interrupt(reason, hard=hard)
 
     def kill(self, fence: int, outcome: Outcome) -> None:
-        """Interrupt the run, which then ends with this outcome; abandon its thread if it does not end within `grace`."""
+        """Interrupt the run, which then ends with this outcome; abandon a thread that does not end within `grace`."""
         with self._changed:
             run = self._runs.of(fence)
             if run is None or run.forced_outcome is not None:
@@ -205,7 +206,7 @@ class ThreadSlot:
         try:
             executor = Executor(self._spec.cls(), self._clock)
             executor.setup()
-        except BaseException as error:  # noqa: BLE001 - anything that a setup raises, even SystemExit, makes the slot unready
+        except BaseException as error:  # noqa: BLE001 - every exception of `setup`, even SystemExit, makes the slot unready
             about = {"slot": self._id, "explain": "steadyworker.setup-failed"}
             get_logger("steadyworker.slots").error("setup_failed", **about, exc_info=error)
             self._not_ready(handler, f"setup raised {error_text(error)}")
@@ -224,7 +225,7 @@ class ThreadSlot:
             self._send(self._ended(run, run.forced_outcome or outcome, killed=run.forced_outcome is not None))
         try:
             executor.teardown()
-        except BaseException as error:  # noqa: BLE001 - the slot ends anyway
+        except BaseException as error:  # noqa: BLE001 - the slot ends even after an exception
             about = {"slot": self._id, "explain": "steadyworker.teardown-failed"}
             get_logger("steadyworker.slots").error("teardown_failed", **about, exc_info=error)
         executor.close()
@@ -294,7 +295,7 @@ class ThreadSlot:
             if not closing:
                 self._send(Unready(self._id, reason, handler.ready))
         except BaseException:
-            self._broken = True  # the slot has ended, and the runner waits for events that are not sent
+            self._broken = True  # the slot has ended, and the runner waits for events that this thread has not sent
             raise
 
     def _ended(self, run: ThreadRun, outcome: Outcome, *, killed: bool) -> Ended:
@@ -319,7 +320,7 @@ class _HandlerThread:
     """
     The thread that calls the handler, and the queue of its runs.
 
-    `ready` is true once `setup` has returned; it must return before the monotonic time `ready_by`.
+    `ready` is true once `setup` has returned; `setup` must return before the monotonic time `ready_by`.
     """
 
     inbox: SimpleQueue[ThreadRun | None]
@@ -330,7 +331,7 @@ class _HandlerThread:
 
 class ThreadRun(SlotRun):
     """
-    One run in a thread slot, and the connection of its link to the slot.
+    One run in a thread slot, and the connection of the run's link to the slot.
 
     The slot abandons the run's thread at the monotonic time `abandon_at`.
     """

@@ -1,1 +1,1 @@
-"""The operating system: processes and their memory (`procfs`), this host (`host`), messages to systemd (`systemd`), files."""
+"""The operating system: processes and memory (`procfs`), this host (`host`), messages to systemd (`systemd`), and files."""

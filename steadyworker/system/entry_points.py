@@ -9,7 +9,7 @@ The entry points with which installed packages extend SteadyWorker.
 | `steadyworker.findings` | any | a package with a `findings.toml` | `findings.py` |
 | `steadyworker.remedies` | any | a function without arguments that returns a `RemedyOf` | `service/remedies.py` |
 
-`steadyworker.exports` and `steadyworker.diagnosis` are connected in this way only, like packages of third parties.
+SteadyWorker finds `steadyworker.exports` and `steadyworker.diagnosis` only in this way, like packages of third parties.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def load(entry: EntryPoint) -> Any:
 
 
 def broken(entry: EntryPoint, got: str) -> ConfigError:
-    """Return the error for an entry point whose object is not what its group expects."""
+    """Return the error for an entry point whose object does not fit its group."""
     return ConfigError(
         f"Expected {origin(entry)} to be usable as {entry.name!r} in the group {entry.group}, got {got}: "
         "install that distribution again, or uninstall it.",

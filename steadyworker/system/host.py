@@ -1,7 +1,7 @@
 """
-Facts about the machine and its service manager for the checks, read once and never guessed.
+Facts about the machine and its service manager for the checks; this code reads each fact once, and guesses none.
 
-A fact that cannot be read (no cgroup v2, no systemd, a sandbox that hides them) is None or False.
+A fact that this process cannot read (no cgroup v2, no systemd, a sandbox that hides them) is None or False.
 The checks report nothing about a fact that is None or False.
 """
 
@@ -46,8 +46,8 @@ class Host:
         memory_limit: Bytes that the cgroup allows, or None.
         kills_group: True if the kernel kills the whole cgroup when the cgroup runs out of memory.
         unit: The systemd unit, or None.
-        notified: True if the service manager listens to this process, so that a stop can ask for more time.
-        adopts_orphans: True if the kernel gives this process the orphans of its descendants, as it gives them to PID 1.
+        notified: True if the service manager receives messages of this process, so that a stop can ask for more time.
+        adopts_orphans: True if this process becomes the parent of its descendants' orphans, as PID 1 does.
         command_line: The process's arguments, which every user of this machine can read in the process list.
     """
 
@@ -61,7 +61,7 @@ class Host:
 
 
 def read_host(environ: Mapping[str, str], command_line: Sequence[str]) -> Host:
-    """Return the facts; under systemd it calls systemctl, and waits at most 2 s for it."""
+    """Return the facts; under systemd, call systemctl, and wait at most 2 s for its output."""
     return Host(
         platform=sys.platform,
         memory_limit=cgroup_limit(),
@@ -74,7 +74,7 @@ def read_host(environ: Mapping[str, str], command_line: Sequence[str]) -> Host:
 
 
 def kills_group(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> bool:
-    """Return whether `memory.oom.group` is set for this process's cgroup (version 2) or for one above it."""
+    """Return whether `memory.oom.group` is set for this process's cgroup (version 2) or for one of its ancestors."""
     own = root / _cgroup(proc).lstrip("/")
     for folder in (own, *own.parents):
         if folder.is_relative_to(root):

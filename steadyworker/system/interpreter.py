@@ -1,4 +1,4 @@
-"""The command of further Python processes of SteadyWorker, which import nothing from the working directory at their start."""
+"""The command that starts a further Python process of SteadyWorker, and imports nothing from the working directory at its start."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 # `-P` keeps the working directory off `sys.path`, so that a user's `queue.py` does not hide the standard library's module.
-# The process imports SteadyWorker from the same folder as this process; then that folder is last in `sys.path`.
+# The new process imports SteadyWorker from the same folder as this process; then this folder is last in `sys.path`.
 _START = (
     "import importlib, sys, typing; sys.path.insert(0, sys.argv.pop(1)); import steadyworker; "
     "sys.path.append(sys.path.pop(0)); importlib.import_module(sys.argv.pop(1)).main()"
@@ -16,9 +16,9 @@ _FOLDER = Path(__file__).resolve().parents[2]
 
 def command(module: str, *arguments: str, bare: bool = False) -> list[str]:
     """
-    Return the command that calls `main` of a module of SteadyWorker; its `sys.argv[1:]` are the arguments.
+    Return the command that calls `main` of a module of SteadyWorker with the arguments in `sys.argv[1:]`.
 
-    With `bare`, the process starts faster, but without site-packages, and ignores Python's environment variables.
+    With `bare`, the process starts faster, but it has no site-packages, and ignores Python's environment variables.
     """
     flags = ["-I", "-S"] if bare else ["-P"]
     return [sys.executable, *flags, "-c", _START, str(_FOLDER), module, *arguments]

@@ -1,4 +1,4 @@
-"""The exit of a process while threads of a user's code still run: Python would wait for them without a message."""
+"""The exit of a process while threads of a user's code still run, for which Python would wait without a message."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 _GRACE = 1.0
-"""Seconds that threads get to end by themselves; the threads of an idle pool end at once."""
+"""The seconds that threads get to end by themselves; the threads of an idle pool end at once."""
 
 
 def leave(code: int) -> NoReturn:
@@ -27,8 +27,8 @@ def leave(code: int) -> NoReturn:
 
 
 def awaited_threads() -> list[threading.Thread]:
-    """Return the threads that Python waits for at the end of this process, without the main thread."""
-    # A pool that a daemon thread has created has daemon threads, but `concurrent.futures` waits for these too.
+    """Return the threads for which Python waits at the end of this process, without the main thread."""
+    # If a daemon thread has created a pool, the pool's threads are daemon threads, but `concurrent.futures` waits for them, too.
     pools = getattr(sys.modules.get("concurrent.futures.thread"), "_threads_queues", {})
     return [
         each
@@ -46,7 +46,7 @@ def name_threads(event: str, threads: Sequence[threading.Thread]) -> None:
 
 
 def flush_logs() -> None:
-    """Write the log lines that wait for their reader, within a short time; call it before `os._exit`."""
+    """Write the log lines that still wait, within a short time; call this function before `os._exit`."""
     for handler in logging.getLogger().handlers:
         with suppress(Exception):  # a user's handler can raise
             handler.flush()
@@ -57,7 +57,7 @@ def _leave_late(code: int) -> None:
     late = awaited_threads()
     if late:
         name_threads("threads_left_behind", late)
-        flushing = threading.Thread(target=_flush, daemon=True)  # a reader that stands still must not hold the exit
+        flushing = threading.Thread(target=_flush, daemon=True)  # a stopped log reader must not hold up the exit
         with suppress(RuntimeError):
             flushing.start()
             flushing.join(_GRACE)

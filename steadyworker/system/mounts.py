@@ -1,4 +1,4 @@
-"""The file systems that are mounted here: whether a path is on a network file system, where SQLite's locks do not work."""
+"""The check whether a path is on a mounted network file system, because SQLite's locks do not work there."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ def network_file_system(path: Path, mounts: str) -> str | None:
         fields, _, source = line.partition(" - ")
         point = re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), fields.split()[4])
         inside = where == point or where.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(best):  # the later of two mounts on one point is visible
+        if inside and len(point) >= len(best):  # of two mounts on one point, the later mount is visible
             best, kind = point, source.split()[0]
     return kind if _NETWORK.fullmatch(kind) else None

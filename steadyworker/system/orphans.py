@@ -1,4 +1,4 @@
-"""Reaps dead processes that this process inherited (as PID 1 of a container, or as a subreaper), but did not start."""
+"""The reaping of dead processes that this process inherited (as PID 1 of a container, or as a subreaper), but did not start."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from contextlib import suppress
 from steadyworker.system.procfs import dead_children
 
 CHECKS = 30
-"""How many looks in a row must find the same process dead; by then, the code that started it has had time to wait for it."""
+"""
+The number of checks in a row that must find the same process dead.
+
+After this time, the code that started the process has had time to wait for the process.
+"""
 
 _PR_GET_CHILD_SUBREAPER = 37
 
@@ -19,11 +23,13 @@ class OrphanReaper:
     """
     A reaper of dead orphans, which otherwise use up the number of processes that a container may have.
 
-    A dead child that is in another session, but does not lead it, is an orphan, because this process starts no such child itself.
+    If a dead child is in another session, but does not lead this session, the child is an orphan.
+    The reason is that this process starts no such child itself.
     A dead child that leads its session can be an orphan, or a child that this process started with a new session.
-    The reaper waits until `CHECKS` checks in a row have found it dead: by then, the code that started it has had time to wait for it.
+    So the reaper waits until `CHECKS` checks in a row have found this child dead.
+    By then, the code that started the child has had time to wait for the child.
     In this process's own session, handlers in threads start children, and can wait for them hours later.
-    The reaper leaves that session alone if there are such handlers; `steadyworker check` reports it then.
+    If there are such handlers, the reaper leaves this session alone, and `steadyworker check` reports this.
 
     `adopts` is true if this process inherits orphans; by default, the kernel's setting decides.
     """
@@ -33,7 +39,11 @@ class OrphanReaper:
         self._seen: dict[tuple[int, int], int] = {}
 
     def reap(self, *, own_session: bool = False) -> None:
-        """Check once, and reap dead orphans, with `own_session` also in this process's own session; call it once a second."""
+        """
+        Check once, and reap dead orphans; call this method once a second.
+
+        With `own_session`, also reap orphans in this process's own session.
+        """
         if not self._adopts:
             return
         own, before, self._seen = os.getsid(0), self._seen, {}
@@ -50,7 +60,7 @@ class OrphanReaper:
 
 
 def adopts_orphans() -> bool:
-    """Return whether the kernel gives this process the orphans among its descendants."""
+    """Return whether this process becomes the parent of its descendants' orphans."""
     if os.getpid() == 1:
         return True
     subreaper = ctypes.c_int(0)

@@ -34,7 +34,7 @@ def make_private_file(path: Path) -> None:
     """
     Create an empty file with the permissions 600; a file that exists keeps its content and its permissions.
 
-    For a symbolic link to a missing file, create that file.
+    For a symbolic link to a missing file, create the missing file.
     SQLite gives its `-wal` and `-shm` files the permissions of the database.
     Raises OSError if the file cannot be created.
     """
@@ -45,10 +45,11 @@ def make_private_file(path: Path) -> None:
 
 def access_findings(what: str, path: Path) -> list[Finding]:
     """
-    Return warnings if other users can access the file or write to its folder, or if another user owns the file or the folder.
+    Return warnings about access by other users.
 
+    There is a warning if other users can access the file or write to its folder, or if another user owns the file or the folder.
     `what` is the file's description in the text, such as "the ledger".
-    This function changes no permissions, because an operator can have given them to a group on purpose.
+    This function changes no permissions, because an operator can have given a group these permissions on purpose.
     """
     found = []
     if (rights := _rights(path)) & 0o077:

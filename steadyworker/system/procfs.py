@@ -1,5 +1,5 @@
 """
-Memory and processes: this process's memory limit, memory and processor time of a process tree, and the end of sessions.
+Memory and processes: the memory limit of this process, memory and processor time of a process tree, and the end of sessions.
 
 The functions read `/proc` and the cgroup file system of Linux.
 On other systems their results are None and 0, and SteadyWorker enforces no memory limit.
@@ -22,7 +22,7 @@ _KILLS, _PAUSE = 500, 0.01
 
 def cgroup_limit(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> int | None:
     """
-    Return the smallest memory limit, in bytes, of this process's cgroups and their ancestors, or None without a limit.
+    Return the smallest memory limit of this process's cgroups and their ancestors, in bytes; None without a limit.
 
     Inside a container, the root of the mounted cgroup file system is the container's own cgroup.
     """
@@ -61,7 +61,7 @@ def tree_rss(pid: int) -> int:
 
 
 def cpu(pid: int, thread: int | None = None) -> float:
-    """Return the seconds of processor time of one process, or of one of its threads; 0 if it has ended."""
+    """Return the seconds of processor time of one process, or of one of its threads; 0 if the process or thread has ended."""
     place = Path("/proc", str(pid)) if thread is None else Path("/proc", str(pid), "task", str(thread))
     with suppress(OSError, IndexError, ValueError):
         fields = (place / "stat").read_bytes().rpartition(b")")[2].split()
@@ -75,7 +75,7 @@ def tree_cpu(pid: int) -> float:
 
 
 def threads_named(pid: int, name: str) -> list[int]:
-    """Return the ids of the threads of this process with this name, of at most 15 bytes."""
+    """Return the ids of the threads of this process that have this name; a thread's name has at most 15 bytes."""
     found = []
     with suppress(OSError):
         for task in Path("/proc", str(pid), "task").iterdir():
@@ -89,7 +89,7 @@ def kill_sessions(leaders: Collection[int]) -> bool:
     """
     Send SIGKILL once to every process of these sessions, in all process groups; return whether any process was alive.
 
-    Call it before the leaders are reaped, because the kernel can give the process id of a reaped leader to a new process.
+    Call this function before the leaders are reaped, because the kernel can give a reaped leader's process id to a new process.
     This function reads one file for each process of the machine.
     """
     for leader in leaders:
@@ -105,7 +105,7 @@ def kill_sessions(leaders: Collection[int]) -> bool:
 
 
 def end_sessions(leaders: Collection[int]) -> None:
-    """Send SIGKILL to every process of these sessions until none is alive, for about 5 s at most: a process can hang."""
+    """Send SIGKILL to every process of these sessions until none is alive; stop after about 5 s, because a process can hang."""
     for _ in range(_KILLS):
         if not kill_sessions(leaders):
             return
@@ -113,7 +113,7 @@ def end_sessions(leaders: Collection[int]) -> None:
 
 
 def end_own_session() -> NoReturn:
-    """Send SIGKILL to every process of this process's session, and to this process last; it must lead the session."""
+    """Send SIGKILL to every process of this process's session, and to this process last; this process must lead the session."""
     own = os.getpid()
     others = [process.pid for process in _processes() if process.session == own != process.pid]
     for pid in others:
@@ -130,7 +130,7 @@ def dead_children() -> list[Process]:
 
 
 def started_at(pid: int) -> int | None:
-    """Return the start time of this process in clock ticks since the boot; None if it has ended, or without `/proc`."""
+    """Return the start time of this process in clock ticks since the boot; None if the process has ended, or without `/proc`."""
     found = _process(Path("/proc", str(pid)))
     return None if found is None else found.started_at
 
@@ -162,14 +162,14 @@ class Process(NamedTuple):
     started_at: int
 
     def lives(self) -> bool:
-        """Return whether the process is alive; a zombie with threads left is, because the threads can have files open."""
+        """Return whether the process is alive; a zombie with threads counts as alive, because the threads can have files open."""
         return self.state != b"Z" or len(list(Path("/proc", str(self.pid), "task").iterdir())) > 1
 
 
 def _processes() -> Iterator[Process]:
     try:
         entries = [entry for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
-    except OSError:  # macOS has no /proc: only the process group gets the signal
+    except OSError:  # macOS has no /proc, so only the process group gets the signal
         return
     for entry in entries:
         if (found := _process(entry)) is not None:

@@ -1,4 +1,4 @@
-"""Byte strings that are kept for a while, because together they can be larger than the memory."""
+"""A store for byte strings that together can be larger than the memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _IN_MEMORY = 8 << 20  # bytes
 
 
 class Spool:
-    """Byte strings by their places: in memory up to 8 MiB together, and beyond that in a file that has no name."""
+    """A store of byte strings by their places: in memory up to a sum of 8 MiB, and above this sum in a file without a name."""
 
     def __init__(self) -> None:
         self._file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - `close` closes it

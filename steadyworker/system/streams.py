@@ -1,4 +1,4 @@
-"""Opens the standard streams of this process that its parent has closed (`2>&-`)."""
+"""The opening of standard streams of this process that its parent has closed (`2>&-`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def open_standard_streams() -> None:
     """
     Open the null device in place of each standard stream that is closed.
 
-    Otherwise the next file or socket would get the stream's number, and libraries and children would write into it.
+    Otherwise the next file or socket would get the stream's number, and libraries and children would write into this file.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:

@@ -1,9 +1,9 @@
 """
 Messages to systemd: the notify protocol of sd_notify(3), over a datagram socket.
 
-The methods neither raise nor wait, because a service manager that does not listen must not stop a job.
-READY=1 and STOPPING=1 are sent again with a later message if its queue was full (net.unix.max_dgram_qlen, unix(7)).
-The caller passes the variables of the environment, so that only the worker process uses NOTIFY_SOCKET, and no child of a slot.
+The methods neither raise nor wait, because a service manager that receives nothing must not stop a job.
+If the service manager's queue is full (net.unix.max_dgram_qlen, unix(7)), a later message sends READY=1 and STOPPING=1 again.
+The caller passes the environment's variables, so that only the worker process uses NOTIFY_SOCKET, and no slot's child.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _STATUS_CHARACTERS = 200
 
 class Notifier:
     """
-    A sender of this process's state to the service manager; without a service manager it does nothing.
+    A sender of this process's state to the service manager; without a service manager, the sender does nothing.
 
     The constructor reads NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID from `environ`.
     """
@@ -31,7 +31,7 @@ class Notifier:
 
     @property
     def listening(self) -> bool:
-        """True if a service manager listens."""
+        """True if a service manager has named a socket for messages."""
         return self._address is not None
 
     @property
@@ -40,7 +40,11 @@ class Notifier:
         return self._watchdog_every
 
     def ready(self) -> None:
-        """Report that the process runs; call this before any contact with the broker, so that a unit starts without one."""
+        """
+        Report that the process runs.
+
+        Call this method before any contact with the broker, so that a unit starts without a broker.
+        """
         self._unsent.append("READY=1")
         self._flush()
 
@@ -49,7 +53,7 @@ class Notifier:
         self._send("STATUS=" + " ".join(text.split())[:_STATUS_CHARACTERS])
 
     def watchdog(self) -> None:
-        """Report that every part of the process makes progress; without this report systemd restarts the unit."""
+        """Report that every part of the process makes progress; without this report, systemd restarts the unit."""
         self._send("WATCHDOG=1")
 
     def stopping(self) -> None:
@@ -58,7 +62,7 @@ class Notifier:
         self._flush()
 
     def extend_timeout(self, seconds: float) -> None:
-        """Ask systemd to allow this many more seconds for the start or stop; call it again before they have passed."""
+        """Ask systemd to allow this many more seconds for the start or stop; call this method again before their end."""
         self._send(f"EXTEND_TIMEOUT_USEC={max(1, round(seconds * _MICROSECONDS))}")
 
     def _send(self, message: str) -> None:
@@ -66,12 +70,12 @@ class Notifier:
         self._sent(message)
 
     def _flush(self) -> None:
-        """Send the changes of state that are left; the other messages are sent again and again, so none of them is kept."""
+        """Send the changes of state that are left; no other message needs this, because the caller repeats all others."""
         while self._unsent and self._sent(self._unsent[0]):
             del self._unsent[0]
 
     def _sent(self, message: str) -> bool:
-        """Send a message; return False if the service manager's queue is full, or it does not listen."""
+        """Send a message; return False if the service manager's queue is full, or the service manager does not receive."""
         if self._address is None:
             return True
         with suppress(OSError, UnicodeError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | _CLOEXEC) as sender:
@@ -85,7 +89,7 @@ _CLOEXEC: int = getattr(socket, "SOCK_CLOEXEC", 0)  # not on macOS, where there 
 
 
 def _address(path: str) -> str | None:
-    """Return the socket's address: an abstract name (`@…`) or a path (`/…`); None for anything else, such as `vsock:…`."""
+    """Return the socket's address, an abstract name (`@…`) or a path (`/…`); None for any other form, such as `vsock:…`."""
     if path.startswith("@"):
         return "\0" + path[1:]
     return path if path.startswith("/") else None

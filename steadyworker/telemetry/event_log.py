@@ -1,7 +1,7 @@
 """
-The log line of each event.
+The log lines of events, one for each event.
 
-Each settled message has one line `job_settled`: the canonical line of its job.
+Each settled message has one line `job_settled`, the canonical line of its job.
 The names in `LINES` are as stable as an API.
 """
 
@@ -45,7 +45,7 @@ LINES: Mapping[type[Event], tuple[str, int]] = {
     Fenced: ("fenced", logging.WARNING),
     Checkpointed: ("checkpointed", logging.DEBUG),
 }
-"""The line's `event` and level for each kind of Event."""
+"""For each kind of Event, the `event` and the level of its line."""
 
 
 _ENTRIES: Mapping[type[Event], str] = {
@@ -54,17 +54,17 @@ _ENTRIES: Mapping[type[Event], str] = {
     TakenOver: "steadyworker.taken-over",
     JobSettled: "steadyworker.dead-letter",
 }
-"""The entry of the catalogue for each kind of event that has one cause; other events have the entry of their cause."""
+"""The entry of the catalogue for each kind of event with only one cause; any other event names the entry of its cause."""
 
 
 def log_events() -> Listener:
     """
     Return a listener that writes one line for each event, at the level of its kind.
 
-    A settlement that makes a dead letter has the level ERROR, because an operator must look at it.
+    A settlement that makes a dead letter has the level ERROR, because an operator must examine the dead letter.
     """
     log = logging.getLogger("steadyworker")
-    # `at` is left out, because the line has its own time; a field with a default is left out while it is empty.
+    # The line leaves out `at`, because the line has its own time; it also leaves out an empty field with a default.
     required = {
         kind: [name for name in kind.__struct_fields__ if name not in ("at", *_optional(kind))] for kind in LINES
     }
@@ -76,7 +76,7 @@ def log_events() -> Listener:
         if isinstance(event, JobSettled) and event.settlement == "dead-letter":
             level = logging.ERROR
         if log.isEnabledFor(level):
-            # A `get_logger` logger makes the same record, but takes twice as long, and each job has two lines.
+            # A logger of `get_logger` makes the same record, but takes twice as long, and each job writes two lines.
             fields = {field: getattr(event, field) for field in required[kind]}
             for field in optional[kind]:
                 if value := getattr(event, field):
@@ -94,7 +94,7 @@ def _optional(kind: type[Event]) -> tuple[str, ...]:
 
 
 def fan_out(listeners: Sequence[Listener]) -> Listener:
-    """Return one listener that calls all of them; a listener that raises is logged once and not called again."""
+    """Return one listener that calls all these listeners; if one raises, log this once and never call that listener again."""
     active = list(listeners)
     log = get_logger("steadyworker.events")
 
@@ -103,7 +103,7 @@ def fan_out(listeners: Sequence[Listener]) -> Listener:
             try:
                 listener(event)
             except Exception:  # a user's listener can raise anything
-                with suppress(ValueError):  # another runner's thread removed the listener first
+                with suppress(ValueError):  # another runner's thread has removed the listener first
                     active.remove(listener)
                 log.exception("listener_silenced", listener=repr(listener), explain="steadyworker.listener-silenced")
 

@@ -1,7 +1,7 @@
 """
 The gauges of `/metrics`: the state of the worker process at the moment of a scrape.
 
-`QueueReading` is the state of one queue; the service makes it, and this file only knows its names.
+`QueueReading` is the state of one queue; the service fills its fields, and this file only names them.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class QueueReading:
     The state of one queue's runner.
 
     Attributes:
-        running: The number of runs, including those whose settlement is not over.
+        running: The number of runs, including runs whose settlement is not over.
         slots: The number of slots.
-        slots_ready: The number of slots that can begin a run, or have one.
-        connected: True while the broker's connection stands.
+        slots_ready: The number of slots that can begin a run, or have a run.
+        connected: True while the connection to the broker is open.
         blocked: True while the broker accepts no publishes, because of an alarm.
         ledger_up: True if the ledger responded to the last call.
         oldest: Seconds since the start of the oldest run; 0 without a run.
@@ -62,8 +62,8 @@ def gauges(readings: Callable[[], Sequence[QueueReading]], state: Callable[[], M
     """
     Return a collector that calls these functions at each scrape.
 
-    `state` returns whether the process is `alive` and `ready`, as the probes do.
-    Raises ImportError if prometheus-client is not installed.
+    `state` returns whether the process is `alive` and `ready`, as the probes report.
+    Raise ImportError if prometheus-client is not installed.
     """
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
     from prometheus_client.registry import Collector

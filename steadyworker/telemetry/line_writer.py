@@ -1,5 +1,5 @@
 """
-Writes log lines to a descriptor, so that no caller ever waits for the process that reads them.
+The writing of log lines to a descriptor, so that no caller ever waits for the process that reads the lines.
 
 ::
 
@@ -9,7 +9,7 @@ Writes log lines to a descriptor, so that no caller ever waits for the process t
 
 The reader of a pipe can stand still: a terminal after Ctrl-S, `tee` on a full disk, a container's log driver that blocks.
 A pipe holds 64 KiB (pipe(7)), and then a plain write waits until the reader returns.
-When the reader returns, the number of lost lines is the first line that it reads.
+The first line that a returning reader reads is the number of lost lines.
 
 A line that can be written at once is written before `write` returns.
 So the last lines before a crash are not lost, and there is no thread while the reader keeps up.
@@ -31,7 +31,7 @@ MOST_BYTES = 4 << 20
 """The longest backlog, in bytes: about 10,000 lines of jobs."""
 
 _AGAIN_AFTER = 1.0
-"""Seconds between two tries to write to a descriptor that reports an error, such as a file on a full disk."""
+"""The seconds between two tries to write to a descriptor with an error, such as a file on a full disk."""
 
 Send = Callable[[bytes], int]
 """A function that writes what the descriptor accepts now, and returns the number of bytes; it raises OSError."""
@@ -41,7 +41,7 @@ class LineWriter:
     """
     The writer of one descriptor; thread-safe, and usable in a fork of its process.
 
-    `lost` is the number of lines that were lost.
+    `lost` is the number of lost lines.
 
     Args:
         descriptor: The descriptor, which the caller keeps open.
@@ -58,7 +58,7 @@ class LineWriter:
         self._begin()
 
     def _begin(self) -> None:
-        """Begin without a backlog: a fork of this process has neither the thread nor the lines of its parent."""
+        """Begin without a backlog, because a fork of this process has neither the thread nor the lines of its parent."""
         self._pid = os.getpid()
         self._changed = threading.Condition()
         self._backlog: deque[bytes] = deque()
@@ -68,7 +68,11 @@ class LineWriter:
         self._thread: threading.Thread | None = None
 
     def write(self, line: bytes) -> None:
-        """Write the line at once, or put it behind the lines that wait, or count it as lost; never wait, and raise nothing."""
+        """
+        Write the line at once, put it behind the lines that wait, or count it as lost.
+
+        This method never waits, and raises nothing.
+        """
         if self._pid != os.getpid():
             self._begin()
         with self._changed:
@@ -86,7 +90,7 @@ class LineWriter:
             self._wake()
 
     def drain(self, within: float) -> None:
-        """Wait until no line waits, at most this many seconds."""
+        """Wait until no line is left to write, at most this many seconds."""
         if self._pid == os.getpid():
             with self._changed:
                 self._changed.wait_for(lambda: not self._waits(), within)
@@ -104,11 +108,11 @@ class LineWriter:
     def _wake(self) -> None:
         """Wake the thread, or start it; the caller holds the lock."""
         if self._thread is None:
-            # Set before the start: a signal handler that logs can come here once more.
+            # This is set before the start, because a signal handler that logs can run this code once more.
             self._thread = threading.Thread(target=self._run, name="steadyworker-log", daemon=True)
             try:
                 self._thread.start()
-            except RuntimeError:  # the system allows no further thread: the next line tries again
+            except RuntimeError:  # the system allows no further thread; the next line tries again
                 self._thread = None
         self._changed.notify_all()
 
@@ -121,7 +125,7 @@ class LineWriter:
                 self._changed.wait_for(self._waits)
             writable.poll()
             with self._changed:
-                # The number comes before the lines that still wait, so that a reader that returns learns of the gap first.
+                # The number comes before the lines that still wait, so that a returning reader first reads of the gap.
                 number = 0 if self._cut else self._unreported
                 self._cut = False
                 line = b"" if number else self._backlog[0]
@@ -135,29 +139,29 @@ class LineWriter:
                 self._changed.notify_all()
 
     def _send(self, line: bytes, writable: select.poll) -> None:
-        """Write the whole line, however long that takes."""
+        """Write the whole line, however long the write takes."""
         send = self._at_once or partial(os.write, self._descriptor)
         while line:
             try:
                 line = line[send(line) :]
             except BlockingIOError:
                 writable.poll()
-            except OSError:  # what cannot be written now is written a little later
+            except OSError:  # the loop writes the rest a little later
                 time.sleep(_AGAIN_AFTER)
 
 
 def _sends_at_once(descriptor: int) -> Send | None:
     """
-    Return a function that raises BlockingIOError where a plain write would wait for a reader; None if there is none.
+    Return a function that raises BlockingIOError if a plain write would wait for a reader; None if no such function exists.
 
-    O_NONBLOCK belongs to the open file that all processes share which have inherited it, so it must not be set there.
-    Linux opens a pipe or a terminal again through /proc (proc(5), /proc/pid/fd), with a mode of its own.
+    All processes that have inherited an open file share its O_NONBLOCK, so this code must not set O_NONBLOCK there.
+    Linux can open a pipe or a terminal again through /proc (proc(5), /proc/pid/fd); the new open file has its own O_NONBLOCK.
     """
     try:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISREG(mode):
-            return partial(os.write, descriptor)  # no process reads a file, so none lets it wait
-        if stat.S_ISSOCK(mode):  # a journal's
+            return partial(os.write, descriptor)  # a write to a file waits for no reader
+        if stat.S_ISSOCK(mode):  # the socket of a journal
             theirs = socket.socket(fileno=os.dup(descriptor))
             return lambda data: theirs.send(data, socket.MSG_DONTWAIT)
         own = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)

@@ -1,15 +1,15 @@
 """
 Logs: one formatter for the lines of SteadyWorker, users and libraries, which removes secrets from every line.
 
-A line is pretty on a terminal, and JSON elsewhere.
+On a terminal, a line is pretty (text with colours); elsewhere, a line is JSON.
 The keys of a line are `timestamp` (ISO 8601 UTC, milliseconds), `level`, `event` and `logger`, and then all other fields.
 In SteadyWorker's own lines, `event` is a stable id in snake_case.
 A line whose cause is known has `explain`, the id of an entry of the catalogue (`steadyworker explain --id ID`), and its `remedy`.
 `event_log.py` writes the lines of a job's events.
 
-The logging handler formats and writes the lines; it never raises to its caller, and never waits for the reader of the lines.
-The handler replaces a line that it cannot format by a `log_line_lost` line.
-`line_writer.py` keeps the lines for which the reader is late, and `log_lines_lost` reports those that it could not keep.
+The logging handler formats and writes the lines; the handler never raises to its caller, and never waits for the lines' reader.
+The handler replaces a line that it cannot format by a line `log_line_lost`.
+If the reader is late, `line_writer.py` keeps the lines; a line `log_lines_lost` reports the lines that it could not keep.
 The formatter leaves out the middle of a text of more than 65,536 characters.
 In a program that does not call `configure`, a logger from `get_logger` works like a plain stdlib logger.
 """
@@ -43,19 +43,19 @@ LogFormat = Literal["auto", "json", "pretty"]
 
 _CLIENT_LIBRARIES = {"pika": logging.NOTSET, "rocketmq-python-client": logging.INFO, "stomp": logging.INFO}
 """
-Client libraries whose lines appear only at log level debug, because their adapters report the same facts, with a remedy.
+Client libraries whose lines appear only at log level debug, because the adapters report the same facts, with a remedy.
 
-The value is the lowest level of a library's lines that then appear.
-The debug lines of stomp.py contain the whole frame that it sends or receives: the body of each message, and the passcode.
-stomp.py's logger is `stomp.py`, which is a child of `stomp`.
+At log level debug, the value is the lowest level of a library's lines that appear.
+The debug lines of stomp.py contain each whole frame: the body of each message, and the passcode.
+The library stomp.py logs to the logger `stomp.py`, which is a child of `stomp`.
 The debug lines of rocketmq-python-client contain whole messages.
 """
 
 EXPLAIN = "explain"
-"""The key of a line's entry in the catalogue."""
+"""The key under which a line names its entry in the catalogue."""
 
 _LAST_LINES = 0.5
-"""Seconds that a process that ends waits for the reader of its last lines."""
+"""The seconds that an ending process waits for the reader of its last lines."""
 
 RemedyOf = Callable[[Mapping[str, Any]], str]
 
@@ -99,7 +99,11 @@ def lines_lost() -> int:
 
 
 def explained(id: str) -> dict[str, str]:
-    """Return the field of a line whose cause has an entry in the catalogue (`steadyworker explain --id ID`); no field without an id."""
+    """
+    Return the field that names a cause's entry in the catalogue (`steadyworker explain --id ID`).
+
+    Without an id, return no field.
+    """
     return {EXPLAIN: id} if id else {}
 
 
@@ -123,21 +127,19 @@ class _Handler(logging.Handler):
     """
     A handler that writes lines; if a line cannot be formatted or written, the handler raises nothing, and prints no traceback.
 
-    A stream with a descriptor is written by a `LineWriter`, so that no thread waits for the process that reads it.
+    A `LineWriter` writes to a stream with a descriptor, so that no thread waits for the process that reads the stream.
     """
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
         self.stream = stream
         self.lines: LineWriter | None = None
-        with suppress(
-            Exception
-        ):  # a program can put anything in the place of standard error, with a descriptor or without
+        with suppress(Exception):  # a program can replace standard error by any object, with or without a descriptor
             stream.flush()
             self.lines = LineWriter(stream.fileno(), self._report)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Format and write the record, but raise nothing, not even RecursionError."""
+        """Format and write the record; raise nothing, not even RecursionError."""
         try:
             self._write(self.format(record))
         except RecursionError:
@@ -149,7 +151,7 @@ class _Handler(logging.Handler):
         """
         Write one line that reports a lost line.
 
-        The stdlib's method prints a traceback with the record's arguments, which is long and can contain secrets.
+        The stdlib's method would print a long traceback with the record's arguments, which can contain secrets.
         """
         lost = {
             "level": "error",
@@ -161,7 +163,7 @@ class _Handler(logging.Handler):
             self._write(json.dumps(lost))
 
     def flush(self) -> None:
-        """Wait for the lines that are not written yet, at most half a second; the stdlib calls this at the end of the process."""
+        """Wait at most half a second for the lines that still wait; the stdlib calls this method at the end of the process."""
         if self.lines is not None:
             self.lines.drain(_LAST_LINES)
 
@@ -189,7 +191,7 @@ def _ours() -> list[_Handler]:
 
 class _Head:
     """
-    The processor that puts the four fixed keys first, and adds the remedy to a line that names an entry of the catalogue.
+    The processor that puts the four fixed keys first, and adds the remedy to each line that names an entry of the catalogue.
 
     The timestamp is the record's time.
     """
@@ -198,7 +200,7 @@ class _Head:
         self._remedy_of = remedy_of
 
     def __call__(self, _logger: Any, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        """Process a line; this is structlog's interface."""
+        """Process a line; structlog calls this method."""
         record: logging.LogRecord = line.pop("_record")
         line.pop("_from_structlog", None)
         return self.of(record, line)
@@ -225,7 +227,7 @@ class _JsonFormatter(ProcessorFormatter):
     """
     A JSON formatter that is fast for SteadyWorker's own plain lines, of which every job writes two.
 
-    Lines with an exception or a stack, and records of other loggers, are formatted in the slower way.
+    Lines with an exception or a stack, and records of other loggers, go through structlog's slower formatter.
     """
 
     def __init__(self, head: _Head, chain: Sequence[structlog.typing.Processor]) -> None:
@@ -240,7 +242,7 @@ class _JsonFormatter(ProcessorFormatter):
 
 
 def _formatter(head: _Head, *, colors: bool | None = None) -> ProcessorFormatter:
-    """Return the JSON formatter if `colors` is None, else the pretty formatter."""
+    """Return the JSON formatter if `colors` is None, otherwise the pretty formatter."""
     chain: list[structlog.typing.Processor] = [
         merge_contextvars,
         structlog.stdlib.PositionalArgumentsFormatter(),
@@ -272,7 +274,7 @@ def _clean(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> Mutabl
 
 
 def _at_a_glance(line: Mapping[str, Any]) -> str | None:
-    """Return the line as JSON if one test of the whole text shows that no value needs cleaning, else None."""
+    """Return the line as JSON if one test of the whole text shows that no value needs a change, otherwise None."""
     kinds = set(map(type, line.values()))
     if not kinds <= _PLAIN or not all(map(math.isfinite, [each for each in line.values() if type(each) is float])):
         return None
@@ -311,16 +313,17 @@ def _redacted(text: str) -> str:
     """
     if len(text) <= 2 * _HALF:
         return redact(as_unicode(text))
-    # Cut only between words, because a cut could remove the `@` that marks a URL's password.
+    # This cuts only between words, because another cut could remove the `@` that marks a URL's password.
     head = text[:_HALF].rsplit(None, 1)
-    # A secret can lie across the cut, where its second half is not recognised; so the search for the end's secrets begins earlier.
+    # A secret can lie across the cut, and `redact` does not recognise its second half alone.
+    # So the search in the last part begins before the cut.
     tail = redact(as_unicode(text[-_HALF - LONGEST_VALUE :]))[LONGEST_VALUE:].split(None, 1)
     left_out = f" … ({len(text)} characters) … "
     return left_out.join((redact(as_unicode(head[0])) if len(head) > 1 else "", tail[-1] if len(tail) > 1 else ""))
 
 
 def _json(line: Mapping[str, Any], **_options: Any) -> str:
-    """Return the line as JSON; structlog's options are for `json.dumps`, and are not needed for plain values."""
+    """Return the line as JSON; ignore structlog's options for `json.dumps`, which plain values do not need."""
     return msgspec.json.encode(line).decode()
 
 

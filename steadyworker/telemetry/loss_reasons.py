@@ -1,7 +1,7 @@
 """
-The reason of a lost connection, as one of a few words: a metric's label must not contain the cause's free text.
+The reason of a lost connection, as one of a few words, because a metric's label must not contain the cause's free text.
 
-The causes are the messages of `steadyworker.network.errors` and of the adapters; a test compares them with this table.
+The causes are messages of `steadyworker.network.errors` and of the adapters; a test compares these messages with this table.
 """
 
 from __future__ import annotations

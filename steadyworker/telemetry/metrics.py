@@ -1,12 +1,12 @@
 """
-Metrics for Prometheus, served at `/metrics` beside the probes if prometheus-client is installed (extra `metrics`).
+Metrics for Prometheus; with prometheus-client (extra `metrics`), the worker process serves them at `/metrics`, beside the probes.
 
 `Metrics` is a listener that counts events.
 `gauges.py` reads the present state of the worker process when a scrape asks for it.
 `steadyworker/service/timed_ledger.py` measures the calls of the ledger.
 
 Keys and fences are not labels, because each value would create a time series.
-Instead, some counts have the fence of the job's run as *exemplar*; only the OpenMetrics format of the page shows exemplars.
+Instead, some counts have the fence of the job's run as an *exemplar*; only the page's OpenMetrics format shows exemplars.
 Each counter of a queue begins with 0, because an alert on `increase` would miss a series that begins with 1.
 """
 
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 Page = Callable[[str], tuple[str, bytes]]
-"""A function from an `Accept` header to a content type and a body."""
+"""A function that receives an `Accept` header, and returns a content type and a body."""
 
 JOB_SECONDS = (1, 5, 15, 30, 60, 120, 300, 600, 900, 1800, 2700, 3600, 5400, 7200, 10800, 14400, 28800)
-"""The buckets of a job's duration: jobs last seconds to hours, and prometheus-client's own buckets end at 10 s."""
+"""The buckets of a job's duration: jobs last seconds to hours, but the default buckets of prometheus-client end at 10 s."""
 
 LEDGER_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
-"""The buckets of a ledger call: a call takes 1 ms at best, and is given up after 10 s (`Times.call_timeout`)."""
+"""The buckets of a ledger call: a call takes 1 ms at best, and fails after 10 s (`Times.call_timeout`)."""
 
 OUTCOMES = ("done", "failed", "rejected", "crashed", "snoozed", "interrupted")
 """The outcomes of a run, as the log line `job_settled` names them."""
@@ -61,7 +61,7 @@ class Metrics(Protocol):
         ...
 
     def watch(self, queues: Sequence[str], readings: Callable[[], Sequence[QueueReading]], state: ProcessState) -> None:
-        """Begin the counters of these queues with 0, and read the gauges with these functions at each scrape."""
+        """Begin the counters of these queues with 0; from now on, each scrape reads the gauges with these functions."""
         ...
 
     def ledger_call(self, call: str, seconds: float, *, failed: bool) -> None:

@@ -1,8 +1,9 @@
 """
-Logs what Python itself prints on standard error: exceptions that end a thread or are ignored in a destructor, and warnings.
+Log lines in place of Python's own messages on standard error.
 
-Python prints them with a plain write: it waits for the reader of standard error, and removes no secrets.
-A runner's thread that waits there is alive, so the worker process would not find that its work has ended.
+These messages are exceptions that end a thread, exceptions that Python ignores in a destructor, and warnings.
+Python prints them with a plain write, which waits for the reader of standard error, and removes no secrets.
+A runner's thread that waits in this write is alive, so the worker process would not detect that the thread's work has ended.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable
 
 
 def log_python_messages() -> Callable[[], None]:
-    """Log these messages from now on; return a function that gives them back to the hooks of before."""
+    """Log these messages from now on; return a function that restores the previous hooks."""
     log = logging.getLogger("steadyworker.python")
     of_threads, of_destructors = threading.excepthook, sys.unraisablehook
 

@@ -1,9 +1,9 @@
 r"""
-Converts text from outside (a handler, a library, a sender) to safe text as soon as it comes in.
+The conversion of text from outside (a handler, a library, a sender) to safe text, as soon as the text comes in.
 
-`plain_text` converts reasons and notes: its result can be stored, published, logged and shown.
+`plain_text` converts reasons and notes to text that SteadyWorker can store, publish, log and show.
 A lone surrogate (`\udce9`, from `os.fsdecode` of bytes that are not UTF-8) cannot be written as UTF-8.
-PostgreSQL refuses NUL in a text.
+A NUL is a problem, too, because PostgreSQL refuses NUL in a text.
 """
 
 from __future__ import annotations
@@ -16,14 +16,18 @@ LONGEST = 2000
 """The maximum length of a reason, in characters; `plain_text` cuts a longer text."""
 
 _SEARCHED = 64 << 10
-"""The number of characters that are searched for secrets: far more than are kept, so that no cut leaves half a secret."""
+"""
+The number of characters that `plain_text` searches for secrets.
+
+It searches far more characters than it keeps, so that no cut leaves half a secret.
+"""
 
 _UNPRINTABLE = "(cannot be printed)"
 
 
 def plain_text(value: object, limit: int = LONGEST) -> str:
     """
-    Return any value as text: valid Unicode without NUL, without recognised secrets, of at most `limit` characters.
+    Return any value as valid Unicode text of at most `limit` characters, without NUL and without recognised secrets.
 
     An exception becomes `ValueError: no such merchant`, bytes are decoded, and None becomes an empty text.
     A value whose `__str__` raises an Exception becomes `(cannot be printed)`.
@@ -75,7 +79,7 @@ def surrogate_in(text: str) -> int | None:
 
 
 def _printed(value: object) -> str:
-    """Return the beginning of the value's text as a plain `str`, because a subclass of `str` can run a user's code."""
+    """Return the first part of the value's text as a plain `str`, because a subclass of `str` can run a user's code."""
     try:
         return str.__getitem__(str(value), slice(_SEARCHED))
     except Exception:  # noqa: BLE001 - a user's `__str__` can raise anything

@@ -1,9 +1,9 @@
 """
 The removal of secrets from text: URL passwords, `password=…`, `--password …`, private keys, STOMP frames, Authorization,
-tokens with a known beginning, the passwords of some commands, and what Erlang, PHP, Ruby and XML make of a password.
+tokens with a known beginning, the passwords of some commands, and the forms in which Erlang, PHP, Ruby and XML show passwords.
 
 `redact` uses patterns and no URL parser, because a password can contain `/` or `@`, and a list of URLs is not a URL.
-In doubt it removes too much: of the text between `://` and the last `@`, only the user's name remains.
+In doubt, `redact` removes too much: of the text between `://` and the last `@`, only the user's name remains.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ REDACTED = "***"
 LONGEST_VALUE = 4000
 """The largest number of characters of a secret in quotes."""
 
-# Every repetition below is bounded, so that the search takes linear time, even in a long line that an attacker wrote.
+# Every repetition below has a bound, so that the search takes linear time, even in a long line that an attacker wrote.
 _WORD = re.compile(r"\S+")
-# The start of a list's next URL within a word; every other comma or quote can belong to a password.
+# This matches where a list's next URL starts within a word; every other comma or quote can belong to a password.
 _NEXT_URL = re.compile(r"""(?=[,;"'()]{1,3}[a-z][a-z0-9+.-]{0,30}://)""", re.IGNORECASE)
 # A key with one of these names identifies a thing, and is no secret.
 _PLAIN_KEYS = (
@@ -30,7 +30,7 @@ _NAMES = (
     r"(?:passw(?:or)?d|passphrase|passcode|(?<![a-z])pwd|secret(?:[._-]?key)?|(?:access|account|api|private)[ ._-]?key"
     rf"|(?<![a-z0-9])(?!(?:{_PLAIN_KEYS})[_-])[a-z0-9]{{1,30}}[_-]key|credentials?|token|session[_-]?id)"
 )
-# These are secrets only before `=`, or as a name in quotes: `auth: ok` has none.
+# After one of these names, a value is a secret only behind `=`, or if the name is in quotes: `auth: ok` has no secret.
 _SHORT_NAMES = r"(?<![a-z0-9])(?:pass|pw|sig(?:nature)?|auth)"
 # The value ends at the closing quote; without a closing quote, as in a cut text, it ends with the line.
 _QUOTED = rf"""(?P<quote> \\{{0,9}}["'])
@@ -49,7 +49,7 @@ _PAIR = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-# The arguments of a command, in one text or as a list: `--password x`, `['--password', 'x']`.
+# These are the arguments of a command, in one text or as a list: `--password x`, `['--password', 'x']`.
 _ARGUMENT = re.compile(
     rf"""(?P<name> --[\w-]{{0,30}} {_NAMES} (?: \s{{1,9}} | ["'] \s?,\s{{0,9}} (?=["']) ))
          (?: (?P<before>) {_QUOTED} | (?!-) {_UNQUOTED} )
@@ -59,7 +59,7 @@ _ARGUMENT = re.compile(
 _PEM = re.compile(
     r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)(?:(?!-----END).){1,20000}(?:-----END[A-Z ]{0,50}-----)?", re.DOTALL
 )
-# The header lines of a STOMP frame, as they are sent or as a client's debug log shows them (`\n` escaped, quoted).
+# These are the header lines of a STOMP frame, plain or as a client's debug log shows the lines (`\n` escaped, quoted).
 _FRAME = re.compile(r"((?:^|\\n|[\"'])(?:login|passcode):)(?:(?!\\[nr])[^\n\"'])+", re.IGNORECASE | re.MULTILINE)
 _AUTHORIZATION = re.compile(
     r"""((?:authorization|cookie|(?<![a-z0-9])x-auth) \\{0,9}["']? \s{0,9} [=:] \s{0,9} (?:b(?=["']))? \\{0,9}["']?)  # name, and = or :
@@ -67,16 +67,16 @@ _AUTHORIZATION = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-# A mechanism PLAIN of SASL: NUL, the user, NUL, the password; logs and tracebacks show a NUL in four ways.
+# SASL's mechanism PLAIN sends NUL, the user, NUL, the password; logs and tracebacks show a NUL in four ways.
 _NUL = r"(?:\\x00|\\u0000|\\0|\x00)"
 _PLAIN = re.compile(rf"""({_NUL}[^\s\\"'\x00]{{1,100}}{_NUL})[^\s\\"'\x00,)\]}}]+""")
 _TOKEN = re.compile(r"(?<![\w-])eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{5,}")  # JSON Web Token
-# The arguments of a call, as a stack trace of PHP has them: host, port, user, password.
+# These are the arguments of a call in a stack trace of PHP: host, port, user, password.
 _CALL = re.compile(r"(\b(?:AMQP\w{0,30}Connection|PDO)(?:(?:->|::)\w{1,40})?\((?=[^)\n]))[^\n]+")
 _PARAMETERS = re.compile(r'(amqp_params_\w{1,20},<<"[^"\n]{0,200}">>,(?:\{\w{1,20},)?<<")[^"\n]*')  # Erlang's client
 _ORACLE = re.compile(r"(jdbc:oracle:\w{1,10}:[^/\s@:]{1,100}/)\S{1,200}(?=@)", re.IGNORECASE)
-# The beginnings that GitHub, GitLab, Stripe, Slack, npm and SendGrid give their tokens, so that they can be found.
-# AKIA… of Amazon is not among them: it is a name of a secret key, and who looks for a leak needs it.
+# GitHub, GitLab, Stripe, Slack, npm and SendGrid begin their tokens with these texts, so that a search can find the tokens.
+# Amazon's AKIA… is not in this list, because it is only the name of a secret key, and a search for a leak needs the name.
 _KNOWN_TOKEN = re.compile(
     r"""(?<![a-z0-9]) ( gh[oprsu]_ | github_pat_ | glpat- | [rs]k_(?:live|test)_ | xox[a-z]-
                         | npm_ (?=[a-z0-9]{30}) | (?-i:SG) \. (?=[\w-]{16,64}\.[\w-]{16}) )
@@ -84,10 +84,10 @@ _KNOWN_TOKEN = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-# `curl -u user:password`, `mysql -ppassword`, `redis-cli -a password` and the like, in one text or as a list.
-# MySQL reads the word in `-p word` as a database; who writes it so can mean a password.
+# These are `curl -u user:password`, `mysql -ppassword`, `redis-cli -a password` and similar commands, in one text or as a list.
+# MySQL reads the word in `-p word` as a database, but a user can mean a password.
 _NEXT = r"""(?: ["'] \s{0,3} ,? \s{0,3} (?=["']) | \s{1,3} )"""
-_ATTACHED = r"""(?! \\{0,9} ["'] [\s,:;)\]}] )"""  # a quote that ends the option, and begins no value
+_ATTACHED = r"""(?! \\{0,9} ["'] [\s,:;)\]}] )"""  # no quote follows that ends the option, and begins no value
 _COMMAND = re.compile(
     rf"""( \b(?: (?P<curl>curl) | (?P<redis>redis-cli) | (?:mysql|mariadb|mongo|rabbitmqadmin|sshpass)\w{{0,10}} )\b
           [^\n]{{0,200}}? (?: \s | (?P<around>["']) )
@@ -102,8 +102,8 @@ _COMMAND = re.compile(
     """,
     re.VERBOSE,
 )
-# `user:password@host` without a scheme; an address of e-mail can stand behind the names in the second line.
-# A number behind the name of a thing, as in `order:42@eu`, is no password; behind another name it can be one.
+# This is `user:password@host` without a scheme; after `mailto`, `from` and similar names, an e-mail address can follow.
+# A number after the name of a thing, as in `order:42@eu`, is no password; after another name, a number can be a password.
 _LOGIN = re.compile(
     rf"""(?<![\w/.@:+-])(?!(?:mailto|from|to|cc|bcc|e?mail|e-mail|sender|author|contact|node|sip|client_?id|\w{{1,40}}[_-]id):)
         (?! (?:{_PLAIN_KEYS}):\d{{1,20}}@ )
@@ -113,7 +113,7 @@ _LOGIN = re.compile(
 )
 _BEARER = re.compile(r"\b(bearer\s{1,9})[\w.~+/-]{8,}=*", re.IGNORECASE)
 _BASIC = re.compile(r"\b(basic\s{1,9})([a-z0-9+/]{4,}={0,2})", re.IGNORECASE)
-# The path of a field in an error message such as `$.password: expected str, got int`, which contains no secret.
+# This is the path of a field in an error message without a secret, such as `$.password: expected str, got int`.
 _PLACE = re.compile(r"\$(?:\.[\w-]{1,60}|\[\d{1,9}\]){0,9}\.\w{0,60}$")
 _LONGEST_PLACE = 700
 _WORDS_ABOUT_FIELDS = frozenset({"duplicate", "expected", "field", "input", "missing", "unknown"})
@@ -123,7 +123,7 @@ _PREFIX = 2  # characters: b, rb
 _PORT_DIGITS = 5
 _MARKS = frozenset(":@")
 _SECRET_NAME = re.compile(rf"{_NAMES}$|{_SHORT_NAMES}$|authorization$|cookie$|(?<![a-z0-9])x-auth$", re.IGNORECASE)
-# Each pattern matches only a text that contains one of these hints; most log texts contain none, and need no search.
+# Each pattern matches only a text that contains one of these hints; most log texts contain no hint, and need no search.
 _HINTS = (
     *("@", "pass", "pw", "login:", "secret", "credential", "token", "cookie", "sig", "auth", "session", "curl"),
     *("mysql", "mariadb", "ghp_", "github_pat_", "glpat-", "k_live_", "k_test_", "xox", "_key", "-key"),
@@ -136,7 +136,7 @@ _HINTS = (
 
 
 def redact(text: str) -> str:
-    """Return the text with every recognised password, token and Authorization replaced by `***`."""
+    """Return the text with `***` in place of every recognised password, token and Authorization."""
     if not may_hold_secret(text):
         return text
     if "://" in text and "@" in text:
@@ -157,9 +157,9 @@ def redact(text: str) -> str:
 
 def may_hold_secret(text: str) -> bool:
     """
-    Return True if the text can contain a secret, or the name of one.
+    Return True if the text can contain a secret, or the name of a secret.
 
-    The result is False for most log lines; then `redact` would replace nothing.
+    The result is False for most log lines; `redact` would replace nothing in such a line.
     """
     lowered = text.lower()
     for hint in _HINTS:  # noqa: SIM110 - `any` of a generator takes twice as long, and every line passes here
@@ -175,7 +175,7 @@ def is_secret_name(name: str) -> bool:
 
 def _redacted_word(match: re.Match[str]) -> str:
     """
-    Return the word with the password of each `scheme://user:password@` replaced.
+    Return the word with a replacement for the password of each `scheme://user:password@`.
 
     In a list of URLs a password ends at the last `@` of its item.
     """
@@ -190,20 +190,20 @@ def _redacted_word(match: re.Match[str]) -> str:
 
 
 def _is_port_and_query(text: str) -> bool:
-    """Return whether this text belongs to a URL without a password, such as `8080/users?email=joe` before `@example.com`."""
+    """Return whether this text before an `@` belongs to a URL without a password, such as `8080/users?email=joe`."""
     port, _, path = text.partition("/")
     return port.isdecimal() and len(port) <= _PORT_DIGITS and "=" in path.partition("?")[2] and not _MARKS & set(path)
 
 
 def _redacted_basic(match: re.Match[str]) -> str:
-    """Return the scheme without its credentials, which are `user:password` in base64; other words stay."""
+    """Return the scheme without its credentials (`user:password` in base64); keep a word that is no such credentials."""
     given = match[2].rstrip("=")
     decoded = base64.b64decode(given[: len(given) // 4 * 4])
     return f"{match[1]}{REDACTED}" if b":" in decoded else match[0]
 
 
 def _redacted_pair(match: re.Match[str]) -> str:
-    """Return the pair without its value; keep the value if it is only the text of an error about a field or a secret."""
+    """Return the pair without its value; keep a value that is only the text of an error about a field or a secret."""
     name, quote, before = match["name"], match["quote"] or "", match["before"] or ""
     if quote:
         if len(match["value"]) <= _PUNCTUATION and not any(map(str.isalnum, match["value"])):

@@ -6,7 +6,7 @@ import importlib.metadata
 
 
 def version(distribution: str = "steadyworker") -> str:
-    """Return the installed version; "unknown" for a checkout that is not installed."""
+    """Return the installed version, or "unknown" for a checkout that is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:

@@ -2,7 +2,7 @@
 The comparison of the clocks of all hosts that the ledger's URL lists, for `check`.
 
 Leases end by the wall clock of the server, and a fail-over changes the server.
-If the new server's clock is ahead, leases end too early, and other processes take over jobs that still run.
+If the clock of the new server is ahead, leases end too early, and other processes take over jobs that still run.
 """
 
 from __future__ import annotations
@@ -21,13 +21,17 @@ from steadyworker.ledger.postgres.url import ServerAddress
 _finding = FindingTexts("steadyworker.ledger")
 
 _APART = 5.0
-"""Seconds between two clocks that are a finding; a server that follows NTP is milliseconds off, and the margin of a lease is 30 s."""
+"""
+The difference between two clocks, in seconds, from which on `check` reports a finding.
+
+The clock of a server that follows NTP differs by milliseconds, and the margin of a lease is 30 s.
+"""
 
 _NOW = "SELECT extract(epoch FROM clock_timestamp())::float8"
 
 
 def clock_findings(address: ServerAddress, clock: Clock) -> list[Finding]:
-    """Return the finding if the clocks of two hosts of the ledger are too far apart; a host that does not respond is left out."""
+    """Return a finding if the clocks of two hosts of the ledger differ too much; leave out hosts that do not respond."""
     ahead = dict(_ahead(address, clock))
     if len(ahead) < 2:  # noqa: PLR2004 - two clocks can differ
         return []
@@ -39,7 +43,7 @@ def clock_findings(address: ServerAddress, clock: Clock) -> list[Finding]:
 
 
 def _ahead(address: ServerAddress, clock: Clock) -> Iterator[tuple[str, float]]:
-    """Yield each host of a URL with several hosts, and by how many seconds its clock is ahead of this machine's."""
+    """Yield each host of a URL with several hosts, and the seconds by which the host's clock is ahead of this machine's clock."""
     known = {name: str(value) for name, value in conninfo_to_dict(address.conninfo).items()}
     hosts, ports = known.get("host", "").split(","), known.get("port", "").split(",")
     if len(hosts) < 2:  # noqa: PLR2004 - one host has one clock

@@ -2,12 +2,13 @@
 The ledger in a PostgreSQL database, shared by a fleet.
 
 The server's clock judges leases and delays, in the statement that reads them.
-A worker process opens two connections: one for renewals, so that they wait for no other call, and one for all other calls.
-The worker process connects to the server itself or to a pooler; the pooler can be in transaction mode, because no session has state.
+A worker process opens two connections: the first only for renewals, which then wait for no other call, and the second for all other calls.
+The worker process connects to the server or to a pooler.
+The pooler can be in transaction mode, because no session has state.
 
 The ledger loses nothing if the server keeps every commit.
-This requires `synchronous_commit`, and fail-over only to a synchronous replica.
-After a fail-over to a server without this ledger, every call fails until the worker process is started again.
+This requires `synchronous_commit`, and a fail-over only to a synchronous replica.
+After a fail-over to a server without this ledger, every call fails until an operator starts the worker process again.
 The tests run on PostgreSQL 15.
 """
 
@@ -90,18 +91,18 @@ class PostgresLedger(Ledger):
     A ledger in one database, connected at the first call.
 
     Args:
-        url: Returns the `postgresql://` URL; called at each connect, so that a changed password is used.
+        url: Returns the `postgresql://` URL; each connect calls it, and so uses a changed password.
         owners_dir: The directory in which the owners of this host hold their locks.
-        clock: Limits the waits of this process; it judges no lease.
+        clock: Limits the waits of this process; this clock judges no lease.
         times: The lease, the margin, and the limit for one call.
         worker: The name of the worker process that claims through this ledger, for people.
-        is_dead: Returns whether an owner is proven dead; by default, whether its lock in `owners_dir` is free.
-        create: True if the first call creates the tables when there are none; only a worker process does this.
+        is_dead: Returns whether an owner is proven dead; by default, whether the owner's lock in `owners_dir` is free.
+        create: True if the first call creates missing tables; only a worker process does this.
 
     Raises:
         ConfigError: libpq cannot read the URL.
             At the first call also: the server refuses the login, the tables have another version, or rights are missing.
-        NoLedger: At the first call: the database has no ledger, and `create` is False.
+        NoLedger: At the first call: `create` is False, and the database has no ledger.
     """
 
     def __init__(
@@ -306,8 +307,8 @@ class PostgresLedger(Ledger):
 
     @override
     def cancel_marks(self, uids: Sequence[str]) -> Mapping[str, str]:
-        with self._renewals.connection() as db:  # the keeper reads them between its renewals
-            # Without limits, because a read waits for no row, and this is the most frequent call of a fleet.
+        with self._renewals.connection() as db:  # the keeper reads the marks between its renewals
+            # This call has no limits, because a read waits for no row, and no call of a fleet is more frequent.
             return dict(db.execute(sql.CANCEL_MARKS, {"uids": list(uids)}).fetchall())
 
     @override
@@ -355,7 +356,7 @@ class PostgresLedger(Ledger):
         self._renewals.close()
 
     def _holding(self, owners: Sequence[str]) -> frozenset[str]:
-        """Return the owners among these that rows still name."""
+        """Return the given owners that rows still name."""
         return frozenset(owner for (owner,) in self._fetch(sql.HOLDING, {"owners": list(owners)}))
 
     def _fetch(self, statement: LiteralString, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
@@ -373,7 +374,7 @@ class PostgresLedger(Ledger):
         return self._change(statement, mine_values(token) | values) == 1
 
     def _own(self, statement: LiteralString, values: Values) -> Row | None:
-        """Run one statement that gives a row to an owner under a new fence; return the row, or None if refused."""
+        """Run one statement that gives a row a new fence and a new owner; return the row, or None if the ledger refuses this."""
         with self._record.connection() as db:
             ((fence,),) = db.run(sql.DRAW).fetchall()
             found = db.run(statement, values | self._lease | {"drawn": fence}).fetchall()

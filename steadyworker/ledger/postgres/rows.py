@@ -11,11 +11,11 @@ from steadyworker.ledger.shared import Values, verdict_values
 from steadyworker.outcome import Counters
 
 LONGEST_DELAY = 100 * 365.25 * 86_400.0
-"""The longest delay in seconds, a century: PostgreSQL's timestamps have a largest value, so longer delays are cut."""
+"""The longest delay in seconds, a century; a longer delay is cut, because PostgreSQL's timestamps have a largest value."""
 
 
 def settlement_values(verdict: Verdict) -> Values:
-    """Return the parameters of a settlement that is decided now."""
+    """Return the parameters of a settlement on which the runner decides now."""
     return verdict_values(verdict, storable) | {"due_in": min(verdict.delay, LONGEST_DELAY)}
 
 
@@ -27,7 +27,7 @@ def message_values(message: KeptMessage | None) -> Values:
 
 
 def tokens_values(tokens: Sequence[Token]) -> Values:
-    """Return the parameters that identify the rows of these tokens: one array for each column."""
+    """Return the parameters that identify the rows of these tokens, with one array for each column."""
     return {
         "uids": [token.uid for token in tokens],
         "fences": [token.fence for token in tokens],
@@ -36,7 +36,7 @@ def tokens_values(tokens: Sequence[Token]) -> Values:
 
 
 def row_of(found: Sequence[Any], is_dead: Callable[[str], bool]) -> Row:
-    """Return the row; its lease is over if the server judged it so, or if this host can prove that its owner is dead."""
+    """Return the row; its lease is over if the server reports so, or if this host can prove the owner's death."""
     (
         namespace, queue, key, round_, uid, state, body_sha256, hop, fence, owner, lease_over,
         attempts, crashes, losses, interruptions, first_failed_at, target, due_in, late_by, delay,
@@ -74,5 +74,5 @@ def row_of(found: Sequence[Any], is_dead: Callable[[str], bool]) -> Row:
 
 
 def storable(text: str) -> str:
-    """Return text that PostgreSQL can store: NUL and non-Unicode characters (undecodable bytes of a file name) are escaped."""
+    """Return text that PostgreSQL can store, with escapes for NUL and for non-Unicode characters (undecodable bytes of a file name)."""
     return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")

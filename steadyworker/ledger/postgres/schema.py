@@ -1,11 +1,13 @@
 """
 The PostgreSQL ledger's tables, and their migration from earlier versions.
 
-The tables are in the first schema of the connection's search path; their names do not clash with another program's.
+The tables are in the first schema of the connection's search path; no other program's tables have such names.
 
-Processes of an older version work on while a newer one migrates the tables.
-So a migration only adds tables, columns at the end that are NULL or have a default, and triggers for what the older version does not write.
-While it runs, the calls of all other processes wait; a process of an older version that connects after it is refused.
+While a newer process migrates the tables, processes of an older version work on.
+So a migration only adds tables, columns at the end, and triggers.
+Such a column is NULL or has a default; a trigger writes what the older version does not write.
+While a migration runs, the calls of all other processes wait.
+After the migration, the ledger refuses the connect of a process of an older version.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from collections.abc import Mapping
 from typing import LiteralString
 
 SCHEMA_VERSION = 6
-"""The version of the tables, raised with every change; a worker process brings a ledger of an earlier version to this one."""
+"""The version of the tables, raised with every change; a worker process migrates an older ledger to this version."""
 
 LIMITED = """
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
@@ -28,12 +30,12 @@ The isolation is READ COMMITTED, because the second of two compare-and-sets must
 At a stricter isolation, the server would raise an error instead.
 """
 
-# The conditions of partial indexes; the server uses such an index only for a query that repeats its condition.
+# These are the conditions of partial indexes; the server uses a partial index only for a query that repeats its condition.
 CAN_BE_LATE: LiteralString = "(owner IS NOT NULL OR state = 'moved')"
 WAITS: LiteralString = "(state IN ('interrupted', 'moved') AND wake_at IS NOT NULL)"
-# What schema 6 has and schema 5 had not.
+# These statements make what schema 6 has, and schema 5 does not have.
 _SINCE_6: tuple[LiteralString, ...] = (
-    # The number is that of the job's row.
+    # The number is the number of the job's row.
     """
     CREATE TABLE steadyworker_messages (
         number bigint PRIMARY KEY REFERENCES steadyworker_jobs (number) ON DELETE CASCADE,
@@ -41,9 +43,9 @@ _SINCE_6: tuple[LiteralString, ...] = (
         facts bytea NOT NULL
     )
     """,
-    # The server does not compress the body: that takes longer than the write, and the message goes when its job is done.
+    # The server does not compress the body: compression takes longer than the write, and `done` soon deletes the message.
     "ALTER TABLE steadyworker_messages ALTER COLUMN body SET STORAGE EXTERNAL",
-    # One row for each queue, under the name by which owners register it.
+    # This table has one row for each queue, with the name by which owners register the queue.
     """
     CREATE TABLE steadyworker_attended (
         name text PRIMARY KEY,
@@ -51,7 +53,7 @@ _SINCE_6: tuple[LiteralString, ...] = (
         trusted_from bigint NOT NULL
     ) WITH (fillfactor = 70)
     """,
-    # For the rows that wait for a message and have no owner; those that have one are few.
+    # This index is for rows that wait for a message and have no owner; the rows with an owner are few.
     f"CREATE INDEX steadyworker_jobs_to_wake ON steadyworker_jobs (namespace, queue, wake_at) WHERE {WAITS}",
 )
 _TABLES: tuple[LiteralString, ...] = (
@@ -65,7 +67,7 @@ _TABLES: tuple[LiteralString, ...] = (
         incarnation text[]
     )
     """,
-    # With free space in each page, a renewal writes its new row version to the same page, without an update of any index.
+    # With free space in each page, a renewal writes the new row version to the same page, without an update of any index.
     """
     CREATE TABLE steadyworker_jobs (
         number bigint GENERATED ALWAYS AS IDENTITY UNIQUE,
@@ -108,7 +110,7 @@ _TABLES: tuple[LiteralString, ...] = (
     """,
     "CREATE INDEX steadyworker_jobs_held ON steadyworker_jobs (owner) WHERE owner IS NOT NULL",
     "CREATE INDEX steadyworker_jobs_to_purge ON steadyworker_jobs (keep_until) WHERE keep_until IS NOT NULL",
-    # For the rows that can be late; a renewal changes none of the index's columns.
+    # This index is for the rows that can be late; a renewal changes none of the index's columns.
     f"CREATE INDEX steadyworker_jobs_waiting ON steadyworker_jobs (number) WHERE {CAN_BE_LATE}",
     """
     CREATE TABLE steadyworker_progress (
@@ -141,7 +143,7 @@ _TABLES: tuple[LiteralString, ...] = (
     """,
     *_SINCE_6,
 )
-# The advisory lock lets one process at a time make or migrate the tables; the four bytes of its number spell `SWLG`.
+# With the advisory lock, one process at a time makes or migrates the tables; the four bytes of the lock's number spell `SWLG`.
 _ALONE: LiteralString = "SELECT pg_advisory_xact_lock(1398230087)"
 CREATE: LiteralString = ";".join(
     [
@@ -158,7 +160,7 @@ MIGRATIONS: Mapping[int, tuple[LiteralString, ...]] = {
         *_SINCE_6,
         "UPDATE steadyworker_jobs SET wake_at = not_before WHERE state = 'moved'",
         "UPDATE steadyworker_jobs SET wake_at = clock_timestamp() WHERE state = 'interrupted' AND fence > 0",
-        # A process of schema 5 gives up a row and does not write `wake_at`.
+        # When a process of schema 5 gives up a row, this process does not write `wake_at`; this trigger does.
         """
         CREATE FUNCTION steadyworker_wakes() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
             NEW.wake_at := CASE NEW.state WHEN 'moved' THEN NEW.not_before WHEN 'interrupted' THEN greatest(NEW.wake_at, clock_timestamp()) END;
@@ -173,7 +175,7 @@ MIGRATIONS: Mapping[int, tuple[LiteralString, ...]] = {
         """,
     ),
 }
-"""For each earlier version, the statements that bring a ledger of this version to the next one."""
+"""For each earlier version, the statements that migrate a ledger to the next version."""
 
 OLDEST = min(MIGRATIONS)
 """The earliest version from which a ledger can be migrated."""
@@ -181,9 +183,9 @@ OLDEST = min(MIGRATIONS)
 
 def migration(found: int) -> LiteralString | None:
     """
-    Return the statements that bring a ledger of version `found` to `SCHEMA_VERSION`, as one transaction; None if there are none.
+    Return one transaction that migrates a ledger of version `found` to `SCHEMA_VERSION`; None if no migration exists.
 
-    If another process has migrated it meanwhile, they raise NotNullViolation, and change nothing.
+    If another process has migrated the ledger meanwhile, the transaction raises NotNullViolation, and changes nothing.
     """
     versions = range(found, SCHEMA_VERSION)
     if not all(version in MIGRATIONS for version in versions):
@@ -198,7 +200,7 @@ def migration(found: int) -> LiteralString | None:
     return ";".join(statements)
 
 
-# A setting from the URL's `options` has the source `client`, or `session` behind a pooler that passes it on.
+# A setting from the URL's `options` has the source `client`; behind a pooler that passes the setting on, the source is `session`.
 PLACE = """
     SELECT
         current_setting('server_encoding'),
@@ -206,5 +208,5 @@ PLACE = """
         (SELECT source IN ('client', 'session') FROM pg_settings WHERE name = 'search_path'),
         EXISTS (SELECT FROM pg_class WHERE relname = 'steadyworker_meta' AND pg_table_is_visible(oid))
 """
-# As JSON, because earlier versions have no column `made_by`.
+# This reads the row as JSON, because earlier versions have no column `made_by`.
 META = "SELECT ledger_id, schema, to_jsonb(steadyworker_meta) ->> 'made_by' FROM steadyworker_meta"

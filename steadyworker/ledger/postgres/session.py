@@ -1,11 +1,11 @@
 """
-One connection to a PostgreSQL ledger: it checks that the server has the same ledger as before, and limits every wait.
+One connection to a PostgreSQL ledger, which checks that the server has the same ledger as before, and limits every wait.
 
 A pooler in transaction mode lends a session of the server for only one transaction.
-So the session prepares and sets nothing: each statement goes to the server in one message, together with its limits.
-The server begins when it has the whole message, and runs it as one transaction.
+So this code prepares no statement and sets nothing in a session: one message to the server has a statement and its limits.
+The server begins when it has the whole message, and runs the message as one transaction.
 So a network failure in the middle leaves no transaction open, and no row locked.
-The statement's text has the values in it, so a server that logs failed statements also logs checkpoints and messages.
+The statement's text contains the values, so a server that logs failed statements also logs checkpoints and messages.
 
 ::
 
@@ -14,8 +14,8 @@ The statement's text has the values in it, so a server that logs failed statemen
             └── wait: back-off, 0.3 s to 5 s ←────────────────────────────────────── away
 
 No statement waits longer than `call` seconds for its result.
-Without this limit a call could wait without end, because the kernel cannot distinguish a frozen server from a busy one.
-If the connection breaks during a statement, the call raises LedgerUnavailable; whether the write was done is unknown.
+Without this limit, a call could wait without end, because the kernel cannot distinguish a frozen server from a busy server.
+If the connection breaks during a statement, the call raises LedgerUnavailable; it is unknown whether the server did the write.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ With a timeout of 10 s, the reconnects of a fleet spread over 5 s after a restar
 """
 _MOST_TRIES = 10
 _SERVER_SHARE = 0.8
-"""The longest run of a statement in the server, as a share of the call timeout."""
+"""The longest time that a statement runs in the server, as a share of the call timeout."""
 _MIGRATION = 600.0
-"""The longest run of a statement of a migration, in seconds, because it changes every row of a large ledger."""
+"""The longest time that a statement of a migration runs, in seconds: it can change every row of a large ledger."""
 _MIGRATION_LOCK = 0.1
 """
 How long a migration waits for a locked table, as a share of the call timeout.
 
-This wait is short, because the calls of all other processes wait behind it; the migration is tried again.
+This wait is short, because the calls of all other processes wait behind the migration; the process tries the migration again.
 """
-# Only the text of libpq's error shows why there is no connection. These texts mean faults that only a person can mend.
+# Only the text of libpq's error shows why a connect failed. These texts mean faults that only a person can mend.
 _REFUSED = re.compile(
     r"authentication failed|no password supplied|no pg_hba\.conf entry|does not exist|not permitted|permission denied|"
     r"certificate|does not support SSL|SSL error(?!: unexpected eof)|sslmode|invalid connection option|"
@@ -87,7 +87,7 @@ _REMEDIES: dict[type[psycopg.Error], str] = {
     errors.DiskFull: "free space on the server's disk, which is full.",
 }
 _FINAL = (errors.InsufficientPrivilege, errors.InvalidSchemaName)
-# Errors that leave the connection usable.
+# These errors leave the connection usable.
 _HARMLESS = (errors.LockNotAvailable, errors.QueryCanceled)
 _OUR_BUGS = (psycopg.ProgrammingError, psycopg.IntegrityError, psycopg.DataError, psycopg.NotSupportedError)
 
@@ -96,7 +96,7 @@ class LedgerConnection(psycopg.Connection[tuple[Any, ...]]):
     """
     A connection whose calls never wait past `deadline`, a time of `clock.monotonic`.
 
-    `incarnation` is the expression that `steadyworker.ledger.postgres.trust` has found for this server.
+    `incarnation` is this server's expression of the incarnation, which `steadyworker.ledger.postgres.trust` explains.
     """
 
     clock: Clock
@@ -117,7 +117,7 @@ class LedgerConnection(psycopg.Connection[tuple[Any, ...]]):
 
         The server's limits are shorter than this process's limit, so that no statement takes effect long after its call.
         The server waits for a lock for at most `lock_wait` seconds, by default half of the limit for a call.
-        It runs for at most `longest` seconds, by default most of the limit for a call.
+        The statement runs for at most `longest` seconds, by default most of the limit for a call.
         """
         limits = {
             "lock_timeout": max(1, round(1000 * (self.call / 2 if lock_wait is None else lock_wait))),  # 0 is no limit
@@ -140,7 +140,7 @@ class LedgerConnection(psycopg.Connection[tuple[Any, ...]]):
                 left = max(0.0, self.deadline - self.clock.monotonic())
                 found = poll.poll(left * 1000)
                 if not found:
-                    self.close()  # every later call on this connection would wait for the same reply
+                    self.close()  # otherwise every later call on this connection would wait for the same reply
                     raise errors.ConnectionTimeout("no answer in time")
                 wanted = gen.send(_ready(found[0][1]))
         except StopIteration as end:
@@ -148,32 +148,32 @@ class LedgerConnection(psycopg.Connection[tuple[Any, ...]]):
 
 
 def _ready(events: int) -> Ready:
-    """Return the result of a poll in libpq's form; an error counts as readable, because libpq finds the cause when it reads."""
+    """Return the result of a poll in libpq's form; an error counts as readable, because libpq's read finds the cause."""
     ready = int(Ready.W if events & select.POLLOUT else Ready.NONE)
     return Ready(ready | Ready.R if events & ~select.POLLOUT else ready)
 
 
 @dataclass(slots=True)
 class Identity:
-    """The id of the ledger, once it is known; the sessions of one ledger share this object."""
+    """The id of the ledger, or None until a session has read the id; the sessions of one ledger share this object."""
 
     ledger_id: str | None = None
 
 
 class PostgresSession:
     """
-    One connection, which opens at its first use, and again after a failure; one thread at a time uses it.
+    One connection, which opens at the first use, and again after a failure; one thread at a time uses the connection.
 
     Args:
-        address: Returns the ledger's address; called at each connect, so that a changed password is used.
-        identity: The id that the ledger must have; the session that opens first sets it.
+        address: Returns the ledger's address; each connect calls it, and so uses a changed password.
+        identity: The id that the ledger must have; the session that opens first sets this id.
         call: The limit in seconds for one call, for connecting, and for the wait for another thread's call.
         clock: Measures the waits.
-        create: True if a session creates the ledger in a database without one.
+        create: True if a session creates the ledger in a database that has no ledger.
 
     Raises:
-        NoLedger: Before the first success: the database has no ledger, or an older one (OlderLedger), and `create` is False.
-        ConfigError: Before the first success: another fault that no retry can mend, such as a refused login, another schema, or no rights.
+        NoLedger: Before the first success: `create` is False, and the database has no ledger, or an older ledger (OlderLedger).
+        ConfigError: Before the first success: another fault that no retry can mend (a refused login, another schema, no rights).
         LedgerUnavailable: Every other fault, and every fault after the first success.
     """
 
@@ -264,7 +264,7 @@ class PostgresSession:
         return connection
 
     def _find(self, connection: LedgerConnection) -> None:
-        """Find the ledger, or create it; raise for another ledger, another schema, or a database that cannot hold a ledger."""
+        """Find or create the ledger; raise for another ledger, another schema, or a database that cannot hold a ledger."""
         place = connection.run(sql.PLACE).fetchone()
         assert place is not None, "a SELECT without FROM has one row"
         encoding, schema, chosen, is_there = place
@@ -307,7 +307,7 @@ class PostgresSession:
         return ledger_id, schema, made_by
 
     def _migrate(self, connection: LedgerConnection, found: int) -> None:
-        """Bring the tables to this version; raise ConfigError if that is impossible, or not for this process."""
+        """Migrate the tables to this version; raise ConfigError if no process can do this, or if this process must not."""
         statements = sql.migration(found)
         if statements is None:
             raise self._unfit(
@@ -349,7 +349,7 @@ class PostgresSession:
         return ConfigError(message, id="ledger.unusable")
 
     def _translated(self, error: psycopg.Error) -> Exception:
-        """Return the error to raise for an error of psycopg; an error in our own statement is returned unchanged."""
+        """Return the error to raise for an error of psycopg; return an error in our own statement unchanged."""
         remedy = next((remedy for kind, remedy in _REMEDIES.items() if isinstance(error, kind)), None)
         if remedy is None and isinstance(error, _OUR_BUGS):
             return error

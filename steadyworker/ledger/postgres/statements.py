@@ -6,9 +6,9 @@ The server's clock (`clock_timestamp()`) sets and judges all times; no worker's 
 Each write is one statement, and therefore one transaction.
 A claim draws its fence in an earlier statement, so no statement locks both the row of `steadyworker_meta` and a job's row.
 Therefore claims never deadlock, and a claim that waits for its job's row, or for the disk, delays no other claim.
-If such a claim is then refused, its fence stays unused.
+If the ledger refuses a claim, the claim's fence stays unused.
 """
-# ruff: noqa: S608 - the statements are put together from this package's own constants, once, at import
+# ruff: noqa: S608 - this package makes its statements from its own constants, once, at import
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ NOW = "clock_timestamp()"
 
 
 def after(seconds: LiteralString) -> LiteralString:
-    """Return the expression of the time in so many seconds."""
+    """Return the SQL expression of the time after this number of seconds."""
     return f"{NOW} + make_interval(secs => {seconds})"
 
 
 _LEASE = f"lease_until = {after('%(lease)s')}"
-# The time from which a row is late, or NULL.
+# This is the time from which a row is late, or NULL.
 _DUE = "CASE WHEN owner IS NOT NULL THEN lease_until WHEN state = 'moved' THEN not_before END"
 LAST_OF_ITS_KEY = """NOT EXISTS (
     SELECT FROM steadyworker_jobs AS later
@@ -78,12 +78,12 @@ def _committing(level: LiteralString) -> LiteralString:
     return f"WITH committed AS MATERIALIZED (SELECT set_config('synchronous_commit', {level}, true))"
 
 
-# In base64, a body in the text of a statement takes a third more than the body, and in PostgreSQL's own form twice as much.
+# In the text of a statement, base64 makes a body a third longer; PostgreSQL's own form makes it twice as long.
 _BODY = "decode(%(body)s, 'base64')"
 
 
 def _keeping(claim: LiteralString) -> LiteralString:
-    """Return this claim with a write of the job's message, if the claim has one, and the row has none."""
+    """Return this claim, extended so that it also keeps the claim's message, if there is one and the row has none."""
     return f"""
         WITH claimed AS ({claim}), kept AS (
             INSERT INTO steadyworker_messages (number, body, facts)
@@ -93,7 +93,7 @@ def _keeping(claim: LiteralString) -> LiteralString:
     """
 
 
-# The new fence is the last fence of this ledger + 1, or the wall clock in milliseconds if that is greater.
+# The new fence is this ledger's last fence + 1, or the wall clock in milliseconds, whichever is greater.
 # This statement does not wait for the disk, because the later commit of the claim also makes the draw durable.
 NEXT_FENCE = f"next_fence = greatest(next_fence, floor(extract(epoch FROM {NOW}) * 1000)::bigint) + 1"
 DRAW = f"""
@@ -150,7 +150,7 @@ RENEW = f"""
         AND job.state IN ('running', 'moving')
     RETURNING mine.place, job.cancel_reason
 """
-# `off` is the only level that does not wait for this server's disk, so this statement replaces it by `on`.
+# Only the level `off` does not wait for this server's disk, so this statement replaces `off` by `on`.
 MAY_COMMIT = f"""
     {_committing("coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on')")}
     UPDATE steadyworker_jobs SET {_LEASE} FROM committed WHERE {_MINE} AND state = 'running'
@@ -201,7 +201,7 @@ SETTLED_SENT = f"""
     UPDATE steadyworker_jobs SET settled = 'sent'
     FROM committed WHERE {_RUN} AND state NOT IN ('running', 'moving') AND settled = 'unknown'
 """
-# A row without a fence was never claimed: it only holds a cancel mark, and is kept for 14 days.
+# A row without a fence was never claimed; it only holds a cancel mark, and the ledger keeps it for 14 days.
 CANCEL = f"""
     INSERT INTO steadyworker_jobs AS job (namespace, queue, key, round, uid, state, cancel_reason, keep_until)
     VALUES (
@@ -238,7 +238,7 @@ LAST_ROUND = """
     SELECT max(round) FROM steadyworker_jobs WHERE namespace = %(namespace)s AND queue = %(queue)s AND key = %(key)s
 """
 # `LAST_OF_ITS_KEY` is a column, not a condition, so that the server computes it only for the rows of a page.
-# As a condition, it made the server expect a long query, and compile this query first, for more than a second.
+# With a condition, the server would expect a long query, and would first compile the query for more than a second.
 PAGE = f"""
     SELECT
         {COLUMNS}, (%(late_by)s::float8 IS NULL AND NOT %(kept)s::bool) OR {LAST_OF_ITS_KEY}, number,
@@ -258,7 +258,7 @@ FORGET = f"""
             AND later.round = %(round)s + 1
     ))
 """
-# This skips rows that another session is claiming, because the claim clears `keep_until`.
+# This statement skips rows that another session is claiming, because the claim clears `keep_until`.
 PURGE = f"""
     DELETE FROM steadyworker_jobs WHERE number IN (
         SELECT number FROM steadyworker_jobs WHERE keep_until <= {NOW} LIMIT %(rows)s FOR UPDATE SKIP LOCKED

@@ -1,17 +1,17 @@
 """
 The registration of owners, and the search for orphans, on a ledger that may have gone back in time.
 
-A ledger goes back in time when an operator restores a dump or a backup, or a stand-by without the last commits takes over.
-Then rows of jobs that are done can be unfinished again, and must not run by themselves.
-Two facts show it:
+A ledger goes back in time when an operator restores a dump or a backup, or when a stand-by without the last commits takes over.
+Then the row of a job that is done can be unfinished again, and no worker process may run such a job by itself.
+Two facts show that the ledger went back in time:
 
 - An owner's *beat* counts its registrations, and the owner knows the last count that the ledger confirmed.
 - The *incarnation* names the server, its timeline, the database and the table.
   A restored dump has other tables, and each fail-over and each recovery of a backup begins another timeline.
-  Managed servers may hide a part of it; such a part is left out.
+  Managed servers may hide a part of the incarnation; this code leaves out such a part.
 """
 
-# ruff: noqa: S608 - the statements are put together from this package's own constants, once, at import
+# ruff: noqa: S608 - this package makes its statements from its own constants, once, at import
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ _PARTS: tuple[LiteralString, ...] = (
     "(SELECT oid::text FROM pg_database WHERE datname = current_database())",
     "'steadyworker_meta'::regclass::oid::text",
 )
-# A part that is hidden now, or was hidden when it was recorded, is NULL, and differs from nothing.
+# A part that the server hides now, or hid at the time of the record, is NULL, and counts as equal.
 _PART = "unnest(incarnation, {now}) WITH ORDINALITY AS part (known, got, place)"
 _SAME = f"NOT EXISTS (SELECT FROM {_PART} WHERE known <> got)"
 _KNOWN = f"ARRAY(SELECT coalesce(got, known) FROM {_PART} ORDER BY place)"
 
 _ABSENT = f"seen_at < {after('- %(absence)s')}"
-# An owner renews `seen_at` once a minute, not at each registration, because a queue can have many owners, and each would wait.
+# An owner renews `seen_at` once a minute, not at each registration.
+# Otherwise the many owners of a queue would wait for each other.
 _REGISTER = f"""
     WITH beaten AS (
         INSERT INTO steadyworker_owners (owner, host, boot_id, lock_path, queues, seen_at, beat)
@@ -61,7 +62,7 @@ _REGISTER = f"""
     FROM beaten, steadyworker_meta
 """
 _LAST_FENCE = "(SELECT next_fence - 1 FROM steadyworker_meta)"
-# The row of `steadyworker_meta` is locked first, then those of queues, in the order in which a registration locks them.
+# This locks the row of `steadyworker_meta` first, and then the rows of queues, in the same order as a registration.
 _ATTEND = f"""
     UPDATE steadyworker_meta SET {NEXT_FENCE}, incarnation = {_KNOWN};
     SELECT FROM steadyworker_attended ORDER BY name FOR UPDATE;
@@ -93,9 +94,10 @@ def _late(which: LiteralString, since: LiteralString) -> LiteralString:
     )"""
 
 
-# The clock is read once, in `asked`; a condition that reads it for each row could not use an index.
-# All jobs of a queue that was never registered are old, and all jobs of another incarnation in which no owner has registered.
-# The server would expect to read a third of the rows, and compile the query first, for a hundred times as long as it takes.
+# `asked` reads the clock once; a condition that reads the clock for each row could not use an index.
+# All jobs of a queue are old if no owner has registered the queue in this incarnation.
+# Without `jit = off`, the server would expect to read a third of the rows, and would compile the query first.
+# This would take a hundred times as long as the query.
 ORPHANS = f"""
     SET LOCAL jit = off;
     WITH asked AS MATERIALIZED (
@@ -115,15 +117,19 @@ ORPHANS = f"""
 
 
 _JUMP = 30.0
-"""Seconds by which the server's clock can seem to gain on this machine's; a call can take 10 s, and an orphan needs a longer jump."""
+"""
+The seconds by which the server's clock may seem to gain on this machine's clock, without a jump.
+
+A call can take 10 s, and an orphan appears only after a longer jump.
+"""
 
 
 class PostgresTrust:
     """
-    The registrations of this process that the ledger has confirmed; a process without one trusts every ledger.
+    The registrations of this process that the ledger has confirmed; a process without a registration trusts every ledger.
 
     If the server's clock jumps forward, all leases seem to have ended long ago, although their owners live.
-    So there are no orphans for the time of a `lease`, in which each living owner renews.
+    So after a jump there are no orphans for the time of a `lease`, in which each living owner renews.
     """
 
     def __init__(self, clock: Clock, lease: float) -> None:
@@ -136,7 +142,7 @@ class PostgresTrust:
         self._owner = ""
 
     def register(self, db: LedgerConnection, owner: str, values: Values) -> bool:
-        """Register an owner; return False if the ledger went back in time, after every older row is marked as old."""
+        """Register an owner; if the ledger went back in time, mark every older row as old, and return False."""
         values = values | KEEP | {"owner": owner, "names": attended(values["queues"])}
         now = _incarnation(db)
         ((beat, same, settled, moment),) = db.run(_REGISTER.replace("{now}", now), values).fetchall()
@@ -159,14 +165,14 @@ class PostgresTrust:
         self._beats.pop(owner, None)
 
     def orphans(self, db: LedgerConnection, namespace: str, queue: str, values: Values) -> Sequence[Sequence[Any]]:
-        """Return the rows of orphans, each with the seconds since its message had to come, and its hindrance."""
+        """Return the rows of orphans, each with the seconds since the job's message had to come, and with its hindrance."""
         name, beat = registered_name(namespace, queue), self._beats.get(self._owner, 0)
         values = values | {"namespace": namespace, "queue": queue, "name": name, "owner": self._owner, "beat": beat}
         found = db.run(ORPHANS.replace("{now}", _incarnation(db)), values).fetchall()
         return () if found and self._jumped(found[0][-1]) else [row[:-1] for row in found]
 
     def _jumped(self, moment: float) -> bool:
-        """Return whether the server's clock, which shows this moment, has jumped since the last registration, or shortly before."""
+        """Return whether the server's clock, which shows `moment`, has jumped since the last registration, or less than a lease ago."""
         now = self._clock.boottime()
         if self._ahead is not None and moment - now > self._ahead + _JUMP:
             self._unsure_until = now + self._lease
@@ -174,7 +180,7 @@ class PostgresTrust:
 
 
 def _incarnation(db: LedgerConnection) -> LiteralString:
-    """Return the expression of the incarnation, of those parts that this server shows to this user."""
+    """Return the SQL expression of the incarnation, with only the parts that this server shows to this user."""
     if db.incarnation is None:
         db.incarnation = f"ARRAY[{', '.join(part if _is_shown(db, part) else 'NULL' for part in _PARTS)}]"
     return db.incarnation

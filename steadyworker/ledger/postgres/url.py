@@ -1,9 +1,9 @@
 """
-Converts a `postgresql://` URL to libpq's parameters, with a limit for every wait and with TLS that verifies the server.
+The conversion of a `postgresql://` URL to libpq's parameters, with a limit for every wait and with TLS that verifies the server.
 
 The URL has libpq's own syntax, including several hosts, `sslmode`, `options` and `service`.
-libpq's variables (`PGHOST`, `PGPASSWORD` …) and its password file supply what the URL leaves out.
-No message repeats libpq's error about a URL that it cannot read, because that error can quote the password.
+The variables of libpq (`PGHOST`, `PGPASSWORD` …) and the password file of libpq supply what the URL leaves out.
+If libpq cannot read a URL, no message repeats libpq's error, because this error can quote the password.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from steadyworker.errors import ConfigError
 from steadyworker.names import is_loopback
 
 _LEAST_CONNECT = 2.0
-"""The shortest connect timeout, in seconds; libpq uses two seconds for a shorter one."""
+"""The shortest connect timeout, in seconds; libpq replaces a shorter timeout by two seconds."""
 
 _CA_BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Alpine, Arch
@@ -46,7 +46,7 @@ class ServerAddress:
         shown: The URL for people, with only user, hosts, ports and database.
         password: The password, which must not appear in messages; empty if there is none.
         chooses_schema: True if the URL's `options` set the search path, which names the schema of the tables.
-        verified: True if no other server can pose as this one, because it is on this host, or TLS verifies it.
+        verified: True if no other server can pose as this server: the server is on this host, or TLS verifies the server.
     """
 
     conninfo: str = field(repr=False)
@@ -81,7 +81,7 @@ def _read(url: str) -> dict[str, str]:
     except ProgrammingError:
         given = {}
     ports = given.get("port", "").split(",")
-    # For libpq, a `/` in the password ends the host: it takes the text before the `/` as a port, and the rest as a database.
+    # For libpq, a `/` in the password ends the host: libpq reads the text before the `/` as a port, and the rest as a database.
     torn = "@" in url.partition("://")[2].partition("/")[2].partition("?")[0]
     if not given or torn or not all(port.isdecimal() for port in ports if port):
         raise ConfigError(
@@ -94,10 +94,10 @@ def _read(url: str) -> dict[str, str]:
 
 def tls_defaults(parameters: Parameters) -> dict[str, str]:
     """
-    Return the TLS parameters to add to those of a URL without `sslmode`.
+    Return the TLS parameters to add to a URL without `sslmode`.
 
-    libpq's own default, `prefer`, accepts any server without verifying it.
-    For a server on this host, that default stays.
+    The default of libpq, `prefer`, accepts any server without verification.
+    For a server on this host, this default stays.
     Any other server must show a certificate for its name (`sslmode=verify-full`), signed by an authority that this system trusts.
     """
     if "sslmode" in parameters or not is_remote(parameters):
@@ -106,7 +106,7 @@ def tls_defaults(parameters: Parameters) -> dict[str, str]:
 
 
 def is_remote(parameters: Parameters) -> bool:
-    """Return whether any of the hosts is another machine; true for a `service`, because only libpq can read its hosts."""
+    """Return whether any host is another machine; return True for a `service`, because only libpq can read a service's hosts."""
     if "service" in parameters:
         return True
     hosts = f"{parameters.get('host', '')},{parameters.get('hostaddr', '')}".split(",")
@@ -122,14 +122,15 @@ def _system_roots() -> str:
     """
     Return the file of the authorities that this system trusts.
 
-    libpq's value `system` is no alternative: the OpenSSL in psycopg's binary wheels looks for the file in a place that no system uses.
+    The value `system` of libpq is no alternative.
+    The OpenSSL in psycopg's binary wheels expects the file in a place that no system uses.
     """
     found = ssl.get_default_verify_paths().cafile
     return found or next((path for path in _CA_BUNDLES if Path(path).exists()), "system")
 
 
 def _environment() -> dict[str, str]:
-    """Return the parameters that libpq's environment variables set, as libpq reads them."""
+    """Return the parameters that the environment variables of libpq set, as libpq reads these variables."""
     return {
         option.keyword.decode(): option.val.decode()
         for option in Conninfo.get_defaults()

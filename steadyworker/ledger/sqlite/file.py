@@ -1,8 +1,8 @@
 """
-The file of a SQLite ledger: opening it, checking that it is still the same file, and translating its errors.
+The file of a SQLite ledger: opening, the check that it is still the same file, and the translation of SQLite's errors.
 
-There is one connection, which one thread at a time uses.
-This is enough, because a claim takes some tens of microseconds, and SQLite permits only one writer.
+The file has one connection, and one thread at a time uses this connection.
+One connection is enough, because a claim takes some tens of microseconds, and SQLite permits only one writer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from steadyworker.ledger.sqlite import schema as sql
 from steadyworker.system.private import make_private_file, make_private_folder
 from steadyworker.text.versions import version
 
-_OLDEST_SQLITE = (3, 37, 0)  # the first with STRICT tables
+_OLDEST_SQLITE = (3, 37, 0)  # the first version with STRICT tables
 _PAUSE = 0.01
 _FREE_PAGES = 1_000
 """
@@ -37,7 +37,7 @@ The number of free pages (4 MB) that the file may keep.
 One step of the vacuum returns at most this number to the file system.
 """
 _WAL_LIMIT = 64 << 20
-_WAL_PAGES = 8_000  # 32 MB: a WAL checkpoint waits for the disk, and a commit at that moment waits with it
+_WAL_PAGES = 8_000  # 32 MB: a WAL checkpoint waits for the disk, and makes a commit at that moment wait, too
 _FINAL = {
     sqlite3.SQLITE_NOTADB,
     sqlite3.SQLITE_CORRUPT,
@@ -64,7 +64,7 @@ _REMEDIES = {
 }
 
 _IDS = {sqlite3.SQLITE_BUSY: "ledger.locked", sqlite3.SQLITE_FULL: "ledger.disk-full"}
-"""The entries of the catalogue for results with a cause of their own."""
+"""The entry of the catalogue for each result that has one cause."""
 
 
 class LedgerFile:
@@ -72,16 +72,16 @@ class LedgerFile:
     A SQLite database that is a ledger, opened at its first use.
 
     Args:
-        path: The file; only the first call creates it: if it disappears later, an operator must put it back.
+        path: The file; only the first call creates a file. If the file disappears later, an operator must put it back.
         synchronous: `normal` or `full`, SQLite's levels for the durability of a commit.
-        call: The limit in seconds for a call's wait for another process or thread.
+        call: The longest time, in seconds, that a call waits for another process or thread.
         clock: Measures the waits.
-        marker: A folder that is created right after the file: a folder without its file shows that the file was removed.
-        create: True if the first call creates a ledger when there is none, and migrates one of an earlier version.
+        marker: A folder that is created right after the file; a folder without its file shows that the file was removed.
+        create: True if the first call creates a missing ledger, and migrates a ledger of an earlier version.
 
     Raises:
         ConfigError: At the first call: a fault that no retry can mend (not a ledger, another schema, not writable).
-        NoLedger: There is no ledger, or one of an earlier version (OlderLedger), and `create` is False.
+        NoLedger: `create` is False, and there is no ledger, or a ledger of an earlier version (OlderLedger).
         LedgerUnavailable: Every other fault, and every fault after the first success.
     """
 
@@ -105,20 +105,20 @@ class LedgerFile:
 
     @property
     def inode(self) -> int:
-        """The inode of the open file: a copy of the ledger that an operator puts in its place has another."""
+        """The inode of the open file; a copy that an operator puts in the file's place has another inode."""
         assert self._inode is not None, "the file is open"
         return self._inode[1]
 
     def connection(self, synchronous: str | None = None) -> AbstractContextManager[sqlite3.Connection]:
         """
-        Return the connection as a context, for this thread alone; each statement is one transaction.
+        Return a context in which only this thread uses the connection; each statement is one transaction.
 
         `synchronous` replaces the ledger's own level in this context.
         """
         return _Borrowed(self, synchronous or self._synchronous)
 
     def borrow(self, level: str) -> sqlite3.Connection:
-        """Lock the connection for this thread, set this level, and return it; the caller must call `give_back`."""
+        """Lock the connection for this thread, set this level, and return the connection; the caller must call `give_back`."""
         if not (self._lock.acquire(blocking=False) or self._lock.acquire(timeout=self._call)):
             raise LedgerUnavailable(
                 f"Expected the ledger {self.path} to be free within {self._call:g} s, but another call still uses it: "
@@ -135,7 +135,7 @@ class LedgerFile:
         return connection
 
     def give_back(self, error: BaseException | None) -> None:
-        """Unlock the connection; roll back after an error, and raise SQLite's errors as SteadyWorker's."""
+        """Unlock the connection; after an error, roll back, and raise an error of SQLite as an error of SteadyWorker."""
         try:
             if error is None:
                 return
@@ -147,7 +147,7 @@ class LedgerFile:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Run the block as one write transaction: commit at its end, or roll back if it raises."""
+        """Run the block as one write transaction; commit at the block's end, or roll back if the block raises."""
         with self.connection() as connection:
             connection.execute("BEGIN IMMEDIATE")
             while self._later:
@@ -156,7 +156,7 @@ class LedgerFile:
             connection.execute("COMMIT")
 
     def writing(self) -> AbstractContextManager[sqlite3.Connection]:
-        """Return a context for one statement that writes; the deferred writes join its transaction."""
+        """Return a context for one statement that writes; its transaction also carries out the deferred writes."""
         return self.transaction() if self._later else self.connection()
 
     def later(self, statement: str, values: Mapping[str, Any]) -> None:
@@ -184,7 +184,7 @@ class LedgerFile:
                     return
                 connection.executescript(
                     f"PRAGMA incremental_vacuum({_FREE_PAGES})"
-                )  # `execute` takes only its first step
+                )  # `execute` would run only the first step
                 if connection.execute("PRAGMA freelist_count").fetchone()[0] >= free:
                     return  # a file of an older version cannot shrink
 
@@ -206,11 +206,12 @@ class LedgerFile:
             raise LedgerUnavailable(
                 f"Expected the ledger {self.path} to stay where it was, but it was removed, replaced or emptied: put it back."
             )
-        earlier = self._was_open or self._marker.exists()  # checked before the file, because the file is created first
+        # This is read before the file's state, because a process creates the file before the marker.
+        earlier = self._was_open or self._marker.exists()
         seen = self._seen_now()
         before = None if seen is None else (seen.st_dev, seen.st_ino)
         if earlier and (seen is None or not seen.st_size):
-            # An empty file can be a copy that has just begun; opened, SQLite would delete the log beside it.
+            # An empty file can be a copy that has just begun; SQLite would open this file, and delete the log beside the file.
             got = "it was removed" if seen is None else "the file is empty"
             raise self._unfit(
                 f"Expected the ledger {self.path}, but {got}: put it back; or, to begin with an empty ledger, "
@@ -239,9 +240,9 @@ class LedgerFile:
 
     def _inode_now(self) -> tuple[int, int] | None:
         """
-        Return the device and inode of the file at the path; None if there is no file, or an empty one.
+        Return the device and inode of the file at the path; None if the file is missing or empty.
 
-        A program that replaces the content of the file, such as `cp`, empties it first.
+        A program that replaces the content of the file, such as `cp`, first makes the file empty.
         """
         seen = self._seen_now()
         return (seen.st_dev, seen.st_ino) if seen is not None and seen.st_size else None
@@ -284,7 +285,7 @@ class LedgerFile:
         )
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        """Create the tables in an empty file, or migrate them; raise for a file that is no ledger, or cannot be written."""
+        """Create or migrate the tables; raise for a file that is no ledger, or that this process cannot write."""
         if connection.execute("PRAGMA application_id").fetchone()[0] != sql.APPLICATION_ID:
             self._fill(connection)
         if connection.execute(sql.SCHEMA).fetchone()[0] != sql.SCHEMA_VERSION:
@@ -300,7 +301,8 @@ class LedgerFile:
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # has an effect only in an empty file
         self._into_wal(connection)
         connection.execute("BEGIN IMMEDIATE")
-        if connection.execute("PRAGMA application_id").fetchone()[0] != sql.APPLICATION_ID:  # else another was first
+        # If the file has this id already, another process was first.
+        if connection.execute("PRAGMA application_id").fetchone()[0] != sql.APPLICATION_ID:
             if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
                 raise self._unfit(
                     f"Expected a ledger at {self.path}, got another program's SQLite database: name another file."
@@ -313,9 +315,9 @@ class LedgerFile:
         connection.execute("COMMIT")
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
-        """Bring the tables to this version, in one transaction; raise for a ledger that this process cannot migrate."""
+        """Migrate the tables to this version, in one transaction; raise for a ledger that this process cannot migrate."""
         if self._create:
-            connection.execute("BEGIN IMMEDIATE")  # waits for another process that does the same
+            connection.execute("BEGIN IMMEDIATE")  # waits for a migration by another process
         ours, (found,) = version(), connection.execute(sql.SCHEMA).fetchone()
         if found > sql.SCHEMA_VERSION:
             (made_by,) = connection.execute(sql.MADE_BY).fetchone()
@@ -331,14 +333,14 @@ class LedgerFile:
             )
         if not self._create:
             raise OlderLedger(f"sqlite:{self.path}", sql.SCHEMA_VERSION, found, ours)
-        for step in steps:  # none, if another process was first
+        for step in steps:  # no step is left if another process was first
             for statement in sql.MIGRATIONS[step]:
                 connection.execute(statement, {"now": self._clock.wall()})
             connection.execute(sql.MADE, {"schema": step + 1, "made_by": ours})
         connection.execute("COMMIT")
 
     def _into_wal(self, connection: sqlite3.Connection) -> None:
-        """Switch to a write-ahead log; wait for other processes that do the same, because SQLite does not wait for them."""
+        """Switch to a write-ahead log; wait for other processes that do the same, because SQLite does not wait for these."""
         if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
             return  # a ledger already, or another program's database: leave it as it is
         deadline = self._clock.monotonic() + self._call
@@ -357,7 +359,7 @@ class LedgerFile:
             try:
                 self._connection.execute("ROLLBACK")
             except sqlite3.Error:
-                self._drop()  # closing rolls back as well
+                self._drop()  # closing the connection rolls back, too
 
     def _drop(self) -> None:
         if self._connection is not None:
@@ -368,7 +370,8 @@ class LedgerFile:
         return LedgerUnavailable(message) if self._was_open else ConfigError(message, id="ledger.unusable")
 
     def _translated(self, error: sqlite3.DatabaseError) -> ConfigError | LedgerUnavailable:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # Python's own errors have no code (text that is not UTF-8)
+        # An error of Python itself has no code, for example for text that is not UTF-8.
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in _BROKEN:
             self._drop()
         remedy = _REMEDIES.get(code, "see SQLite's result codes.")
@@ -377,7 +380,7 @@ class LedgerFile:
 
 
 class _Borrowed(AbstractContextManager[sqlite3.Connection]):
-    """The context in which one thread has the connection; it is a class, because a generator would be slower."""
+    """The context in which one thread has the connection: a class, because a generator would be slower."""
 
     __slots__ = ("_file", "_level")
 

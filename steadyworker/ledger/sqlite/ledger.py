@@ -72,17 +72,17 @@ class SqliteLedger(Ledger):
     Args:
         path: The ledger file; owners keep their locks beside it, in `owners_dir`.
         synchronous: `normal`, or `full`, which syncs every commit to disk.
-        clock: The boot clock judges leases and delays; the wall clock numbers fences and ages rows.
+        clock: Its boot clock judges leases and delays; its wall clock gives fences their numbers and rows their age.
         times: The lease, the margin, and the limit for one call.
         worker: The name of the worker process that claims through this ledger, for people.
-        is_dead: Returns whether an owner is proven dead; by default, whether its lock in `owners_dir` is free.
-        create: True if the first call creates the ledger when there is none, or migrates one of an earlier version.
+        is_dead: Returns whether an owner is proven dead; by default, whether the owner's lock in `owners_dir` is free.
+        create: True if the first call creates a missing ledger, or migrates a ledger of an earlier version.
             Only a worker process does this.
 
     Raises:
         ConfigError: `synchronous` is unknown.
             At the first call also: the file is not a ledger, has another schema, or cannot be written.
-        NoLedger: At the first call: there is no ledger, or one of an earlier version, and `create` is False.
+        NoLedger: At the first call: `create` is False, and there is no ledger, or a ledger of an earlier version.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class SqliteLedger(Ledger):
 
     @override
     def deferred(self, id: JobId, delay: float) -> None:
-        # Deferred to the next transaction: if it is lost, the job only counts as an orphan earlier.
+        # The next transaction carries out this write; if the write is lost, the job only counts as an orphan earlier.
         self._file.later(sql.DEFERRED, pk_values(id) | {"wake_at": self._clock.wall() + delay})
 
     @override
@@ -291,7 +291,7 @@ class SqliteLedger(Ledger):
 
     @override
     def settled(self, token: Token, known: bool) -> None:
-        # Deferred to the claim of the next job, which the runner makes now: this saves one commit in three.
+        # The runner now claims the next job, and that transaction carries out this write: this saves one commit in three.
         values = mine_values(token) | KEEP | {"now": self._clock.wall()}
         self._file.later(sql.SETTLED_CONFIRMED if known else sql.SETTLED_SENT, values)
 
@@ -363,7 +363,7 @@ class SqliteLedger(Ledger):
         self._file.close()
 
     def _holding(self, owners: Sequence[str]) -> frozenset[str]:
-        """Return the owners among these that rows still name."""
+        """Return the given owners that rows still name."""
         return frozenset(owner for (owner,) in self._fetch(sql.HOLDING, {"owners": json.dumps(list(owners))}))
 
     def _fetch(self, statement: str, values: Values | None = None) -> list[Any]:
@@ -382,7 +382,7 @@ class SqliteLedger(Ledger):
             return db.execute(statement, mine_values(token) | values).rowcount == 1
 
     def _own(self, statement: str, values: Values, owner: str, message: KeptMessage | None = None) -> Row | None:
-        """Run one statement that gives a row to an owner under a new fence; return the row, or None if refused."""
+        """Run one statement that gives a row a new fence and this owner; return the row, or None if the ledger refuses this."""
         with self._file.writing() if message is None else self._file.transaction() as db:
             found = db.execute(statement, values | self._lease() | self._drawn(owner)).fetchall()
             if found and message is not None:
@@ -391,14 +391,14 @@ class SqliteLedger(Ledger):
 
     def _step(self) -> float:
         """
-        Return the seconds by which the wall clock was set since the last renewal.
+        Return the step of the wall clock since the last renewal, in seconds; a step is a change by which the clock was set.
 
-        A renewal moves the start of its runs by these seconds, so that a step of the clock does not change how long they have run.
+        A renewal adds the step to the start times of its runs, so that the step does not change how long they have run.
         """
         return self._clock.wall() - self._clock.boottime() - self._offset
 
     def _started_now(self) -> float:
-        """Return the wall clock without a step since the last renewal, because the next renewal adds that step."""
+        """Return the wall clock minus its step since the last renewal, because the next renewal adds this step."""
         return self._clock.boottime() + self._offset
 
     def _drawn(self, owner: str) -> Values:

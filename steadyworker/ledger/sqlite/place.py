@@ -1,4 +1,4 @@
-"""The check of a SQLite ledger's place: it must be a local disk with free space, where this user may create files."""
+"""The check of a SQLite ledger's place, which must be a local disk with free space where this user may create files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ROOM = 64 << 20
 
 
 def creation_findings(path: Path) -> list[Finding]:
-    """Return the fault of the place in which a worker process will create the ledger: this user cannot write there."""
+    """Return a fault if this user cannot write to the place in which a worker process will create the ledger."""
     folder = next(parent for parent in path.parents if parent.exists())
     if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK):
         return []
@@ -24,7 +24,7 @@ def creation_findings(path: Path) -> list[Finding]:
 
 
 def place_findings(where: Path) -> list[Finding]:
-    """Return the faults of this ledger file's place (no local disk, no free space); the path must be resolved."""
+    """Return the faults of this ledger file's place (no local disk, no free space); the caller passes a resolved path."""
     found = []
     kind = network_file_system(where, mounted())
     if kind:

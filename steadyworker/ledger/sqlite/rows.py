@@ -12,7 +12,7 @@ from steadyworker.outcome import Counters
 
 
 def settlement_values(verdict: Verdict, clock: Clock, boot: str) -> Values:
-    """Return the parameters of a settlement that is decided now."""
+    """Return the parameters of a settlement on which the runner decides now."""
     due = {"boot": boot, "due": clock.boottime() + verdict.delay, "not_before": clock.wall() + verdict.delay}
     return verdict_values(verdict, storable) | due
 
@@ -23,8 +23,8 @@ def kept_values(message: KeptMessage) -> Values:
 
 
 def row_of(found: Sequence[Any], clock: Clock, times: Times, boot: str, is_dead: Callable[[str], bool]) -> Row:
-    """Return the row as it is now; this boot's clock and the proof of its owner's death decide whether its lease is over."""
-    # By position, because the lookup of 35 columns by name takes longer than reading them from the file.
+    """Return the present row; this boot's clock and the proof of the owner's death decide whether the lease is over."""
+    # Columns are read by position, because a lookup of 35 columns by name takes longer than the read from the file.
     (
         namespace, queue, key, round_, uid, state, body_sha256, hop, fence, owner, lease_boot, lease_until,
         attempts, crashes, losses, interruptions, first_failed_at, target, due_boot, due, not_before, delay,
@@ -71,7 +71,7 @@ def row_of(found: Sequence[Any], clock: Clock, times: Times, boot: str, is_dead:
 
 
 def new_row(claim: Claimed, uid: str, fence: int, checkpoint: bytes | None, now: float, worker: str) -> Row:
-    """Return the row that a claim has inserted, without a read, because all its values are known."""
+    """Return the row that a claim has inserted; all its values are known, so this needs no read."""
     return Row(
         id=claim.id,
         uid=uid,
@@ -90,5 +90,5 @@ def new_row(claim: Claimed, uid: str, fence: int, checkpoint: bytes | None, now:
 
 
 def storable(text: str) -> str:
-    """Return text that SQLite can store: characters that are not Unicode (undecodable bytes of a file name) are escaped."""
+    """Return text that SQLite can store, with escapes for characters that are not Unicode (undecodable bytes of a file name)."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -1,24 +1,24 @@
 """
 The SQLite ledger's tables and statements.
 
-There are two kinds of times.
+The tables have two kinds of times.
 Times that decide when a job may run (`lease_until`, `due`) are readings of CLOCK_BOOTTIME, stored with the boot's id.
-The start of a run is a wall time, too; the owner's renewals move it with each step of the clock.
 Times that people read, or that decide when a row is removed (`…_at`, `not_before`, `keep_until`) are readings of the wall clock.
-`wake_at`, too, is a wall time: it only finds the jobs whose message may be lost, and `due` decides whether a retry may run.
+The start of a run is such a wall time; the owner's renewals add each step of the clock to this time.
+`wake_at` is also a wall time, because it only finds the jobs whose message may be lost; `due` decides whether a retry may run.
 
-Processes of the version before go on while a newer one migrates the file, until they open it again.
-So a migration only adds tables, columns with a default, and triggers that write what the older version does not know.
-No statement inserts into a table without naming its columns, so that a later migration can add some.
+While a newer process migrates the file, processes of the previous version go on until they open the file again.
+So a migration only adds tables, columns with a default, and triggers that write values which the older version does not know.
+Each statement that inserts into a table names the columns, so that a later migration can add columns.
 """
-# ruff: noqa: S608 - the statements are put together from this file's own constants, once, at import
+# ruff: noqa: S608 - this file makes its statements from its own constants, once, at import
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 SCHEMA_VERSION = 7
-"""The version of the tables, raised with every change; a worker process brings a ledger of an earlier version to this one."""
+"""The version of the tables, raised with every change; a worker process migrates an older ledger to this version."""
 
 APPLICATION_ID = 0x53574C47
 """`SWLG` in the file's header: distinguishes a ledger from any other SQLite database."""
@@ -28,7 +28,7 @@ def _one_of(column: str, *values: str) -> str:
     """
     Return the condition that the column has one of these values.
 
-    It uses no `IN`: for more than two values, SQLite would make a temporary table at each write of a row.
+    The condition has no `IN`, because for more than two values SQLite would make a temporary table at each write of a row.
     On SQLite 3.40 this table took a third of a claim's time.
     """
     return " OR ".join(f"{column} = '{value}'" for value in values)
@@ -44,12 +44,12 @@ _FENCE_TRIGGERS = tuple(
 )
 _CAN_BE_LATE = "iif(owner IS NOT NULL OR state = 'moved', 1, NULL)"
 """
-1 for a row that can be late, else NULL.
+1 for a row that can be late, otherwise NULL.
 
-An index on this expression, which leaves out NULL, finds such rows in the order of their numbers.
+An index on this expression leaves out NULL, and finds the rows that can be late in the order of their numbers.
 """
 _MESSAGES = (
-    # The number is that of the job's row.
+    # The number is the number of the job's row.
     "CREATE TABLE messages (number INTEGER PRIMARY KEY, body BLOB NOT NULL, facts BLOB NOT NULL) STRICT",
     """
     CREATE TRIGGER message_goes_with_its_job AFTER DELETE ON jobs BEGIN
@@ -62,7 +62,7 @@ _MESSAGES = (
     END
     """,
     "CREATE INDEX jobs_to_wake ON jobs (namespace, queue, wake_at) WHERE owner IS NULL AND wake_at IS NOT NULL",
-    # One row for each queue, under the name by which owners register it.
+    # This table has one row for each queue, with the name by which owners register the queue.
     """
     CREATE TABLE attended (
         name TEXT PRIMARY KEY,
@@ -79,7 +79,7 @@ MIGRATIONS: Mapping[int, tuple[str, ...]] = {
         "ALTER TABLE jobs ADD COLUMN wake_at REAL",
         "UPDATE jobs SET wake_at = not_before WHERE state = 'moved'",
         "UPDATE jobs SET wake_at = :now WHERE state = 'interrupted' AND fence > 0",
-        # A process of schema 6 gives up a row and does not write `wake_at`.
+        # When a process of schema 6 gives up a row, this process does not write `wake_at`; this trigger does.
         """
         CREATE TRIGGER schema_6_gives_up_a_row AFTER UPDATE OF owner ON jobs
         WHEN new.owner IS NULL AND old.owner IS NOT NULL AND new.wake_at IS old.wake_at
@@ -93,7 +93,7 @@ MIGRATIONS: Mapping[int, tuple[str, ...]] = {
         *_MESSAGES,
     ),
 }
-"""For each earlier version, the statements that bring a ledger of this version to the next one; `:now` is the wall clock."""
+"""For each earlier version, the statements that migrate a ledger to the next version; `:now` is the wall clock."""
 
 CREATE = (
     """
@@ -210,7 +210,7 @@ _CHECKPOINT_OF_ROUND_BEFORE = """(
     WHERE earlier.namespace = :namespace AND earlier.queue = :queue AND earlier.key = :key
         AND earlier.round = :round - 1
 )"""
-# A fence that is new, and above every fence of a ledger that was lost; the triggers `fence_is_drawn_…` store the next fence.
+# A new fence, greater than every fence of a lost ledger; the triggers `fence_is_drawn_…` store the next fence.
 _FENCE = "(SELECT max(next_fence, :wall_ms) FROM meta)"
 _OWN = f"fence = {_FENCE}, owner = :owner, lease_boot = :boot, lease_until = :lease_until, wake_at = NULL"
 _NOBODY = "owner = NULL, lease_boot = NULL, lease_until = NULL"
@@ -232,8 +232,8 @@ _LATE_BY = """CASE
 END"""
 
 READ = f"SELECT {_COLUMNS} FROM jobs WHERE {_JOB}"
-# A row's number (rowid) is the fence that it began with.
-# SQLite reports the rowid of an inserted row without RETURNING, for which it would make a temporary table.
+# A row's number (rowid) is the row's first fence.
+# SQLite reports the rowid of an inserted row even without RETURNING; for RETURNING, SQLite would make a temporary table.
 CLAIM_NEW = f"""
     INSERT INTO jobs (
         rowid, namespace, queue, key, round, uid, body_sha256, state, hop, fence, owner, lease_boot, lease_until,
@@ -345,7 +345,7 @@ SETTLED_SENT = f"""
     WHERE {_JOB} AND uid = :uid AND fence = :fence AND state NOT IN ('running', 'moving') AND settled = 'unknown'
 """
 STATE_OF = f"SELECT state FROM jobs WHERE {_JOB}"
-# A row without a fence was never claimed: it only holds a cancel mark, and is kept for 14 days.
+# A row without a fence was never claimed; it only holds a cancel mark, and the ledger keeps it for 14 days.
 CANCEL = f"""
     UPDATE jobs SET cancel_reason = :reason, keep_until = iif(fence = 0, :now + :keep_mark, keep_until)
     WHERE {_JOB} AND state NOT IN ('done', 'dead')
@@ -355,7 +355,7 @@ CANCEL_UNSEEN = f"""
     VALUES ({_FENCE}, :namespace, :queue, :key, :round, :uid, 'interrupted', :reason, :now + :keep_mark, :now)
 """
 SKIP_FENCE = f"UPDATE meta SET next_fence = {_FENCE} + 1"
-"""Run it after `CANCEL_UNSEEN`: it skips the number of the inserted row, so that no other row gets that number."""
+"""The statement to run after `CANCEL_UNSEEN`: no other row gets the number of the row that `CANCEL_UNSEEN` inserted."""
 CONFLICT = f"UPDATE jobs SET conflicts = conflicts + 1 WHERE {_JOB}"
 CLEAR_CHECKPOINT = f"""
     UPDATE jobs SET checkpoint = NULL, checkpoint_fence = NULL WHERE {_JOB} AND state NOT IN ('running', 'moving')
@@ -384,7 +384,7 @@ PAGE = f"""
     {_PAGE} AND (NOT :kept OR EXISTS (SELECT 1 FROM messages WHERE number = jobs.rowid) AND {_LAST_OF_ITS_KEY})
     {_NEWEST_FIRST}
 """
-# A statement of its own, because SQLite chooses a partial index without regard to the values.
+# This is a separate statement, because SQLite chooses a partial index without regard to the values.
 LATE_PAGE = f"""
     {_PAGE} AND {_CAN_BE_LATE} = 1 AND {_LATE_BY} > :late_by AND {_LAST_OF_ITS_KEY} {_NEWEST_FIRST}
 """

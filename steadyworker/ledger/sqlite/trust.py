@@ -1,22 +1,26 @@
 """
-Whether a SQLite ledger went back in time, because an operator put an older copy of its file in its place.
+The check whether a SQLite ledger went back in time, because an operator put an older copy in the place of its file.
 
 The ledger counts its registrations, and the ends of its owners.
-Two witnesses beside the ledger show that its count is too low:
+Two witnesses beside the ledger show that this count is too low:
 
 1. The process remembers the last count that it wrote.
 2. A file in the folder of the owner locks has the last count that any process wrote.
-   So a copy is also found if it was put there while no worker process ran.
+   So the ledger also detects a copy that an operator put there while no worker process ran.
 
-A folder that was restored as a whole has its old witness, but its ledger has another inode than the one in its `meta`.
-The inode of a file survives the restart of a container, on a volume and in overlayfs, and a reboot.
-Some file systems of FUSE give their files new numbers at each mount, and so do network file systems, which a ledger refuses.
-There, the ledger counts as a copy after each mount: a job whose message is lost waits for an operator; nothing else changes.
+If an operator restores the whole folder, the witness is old, too.
+But the restored ledger file has another inode than the inode in its table `meta`.
+A file keeps its inode when the machine starts again, and when a container starts again (on a volume and in overlayfs).
+Some FUSE file systems give their files new inodes at each mount; so do network file systems, but a ledger refuses network file systems.
+On such a FUSE file system, the ledger counts as a copy after each mount.
+Then a job whose message is lost waits for an operator; nothing else changes.
 
-If all files of the ledger were overwritten in place, no witness is left; but after an hour without an owner, its jobs are old records.
+If an operator overwrites all files of the ledger in place, no witness is left.
+But after an hour without an owner, the jobs of this ledger are old records.
 
 No witness shows a copy that was made after the last count.
-After a normal end of the worker processes there is none; after a SIGKILL, it has lost at most the time between two renewals.
+After a normal end of the worker processes, no such copy lacks a record.
+After a SIGKILL, such a copy lacks at most the records of the time between two renewals.
 A power failure that loses the last commits has the same effect as such a copy.
 """
 
@@ -38,17 +42,17 @@ from steadyworker.ledger.sqlite.file import LedgerFile
 from steadyworker.system.private import FILE
 
 _NAME = ".registrations"
-"""The witness, in the folder of the owner locks; no owner has such a name."""
+"""The name of the witness in the folder of the owner locks; no owner has such a name."""
 
 
 class SqliteTrust:
     """
-    The registrations of one process.
+    The registrations of one process, and their witnesses.
 
     Args:
         file: The ledger.
         owners_dir: The folder of the owner locks.
-        clock: Dates the registrations.
+        clock: The clock whose time each registration gets.
     """
 
     def __init__(self, file: LedgerFile, owners_dir: Path, clock: Clock) -> None:
@@ -63,7 +67,8 @@ class SqliteTrust:
         """
         Register this owner of these queues; return False if the ledger went back in time.
 
-        The jobs of a ledger that went back, and of queues without an owner for an hour, become old records.
+        If the ledger went back in time, all its jobs become old records.
+        If a queue had no owner for an hour, the jobs of this queue become old records.
         """
         now, lock = self._clock.wall(), str(proof.lock_path(self._owners_dir, owner))
         values = {"owner": owner, "host": host, "lock_path": lock, "queues": json.dumps(list(queues))}
@@ -82,7 +87,11 @@ class SqliteTrust:
         return whole
 
     def unregister(self, owner: str) -> None:
-        """Remove this owner, and count that; in a ledger that went back, count nothing, so that the next registration sees it."""
+        """
+        Remove this owner, and count its end.
+
+        In a ledger that went back in time, count nothing, so that the next registration detects this.
+        """
         with self._file.transaction() as db:
             removed = db.execute(sql.UNREGISTER, {"owner": owner}).rowcount
             counted = db.execute(sql.COUNT_END, {"known": self._known()}).fetchall() if removed else ()
@@ -90,19 +99,19 @@ class SqliteTrust:
             self._wrote(count)
 
     def lost(self, db: sqlite3.Connection) -> bool:
-        """Return whether the ledger has lost a registration; False for a process that never registered, and cannot know it."""
+        """Return whether the ledger has lost a registration; False if this process never registered, and so cannot know."""
         known = self._known()  # read first, because another process can count meanwhile
         return bool(self._count) and int(db.execute(sql.COUNTED).fetchone()[0]) < known
 
     def _known(self) -> int:
-        """Return the last count that the witnesses know."""
+        """Return the last count that the witnesses have."""
         try:
             return max(self._count, int(self._witness.read_bytes()))
-        except (OSError, ValueError):  # no witness yet, or one that this user cannot read
+        except (OSError, ValueError):  # no witness yet, or a witness that this user cannot read
             return self._count
 
     def _wrote(self, count: int) -> None:
-        """Give the witnesses a count that is committed."""
+        """Write a committed count to the witnesses."""
         self._count = count
         with suppress(OSError):  # the folder is not writable: this process knows the count
             witness = os.open(self._witness, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE)
