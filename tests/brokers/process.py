@@ -201,6 +201,41 @@ class Server:
         return family(self.pid) if self.running else []
 
 
+class Served:
+    """What a test does to a broker of one server: each call acts on its process and all that this has started."""
+
+    _server: Server
+
+    @property
+    def pid(self) -> int:
+        """The main process; 0 while it is down."""
+        return self._server.pid
+
+    @property
+    def running(self) -> bool:
+        return self._server.running
+
+    def start(self) -> None:
+        """Start it, or start it again with its data; returns when it accepts connections."""
+        self._server.start()
+
+    def stop(self) -> None:
+        """SIGTERM: it closes its connections and ends."""
+        self._server.stop()
+
+    def kill(self) -> None:
+        """SIGKILL; `start` brings it back with what was on disk."""
+        self._server.kill()
+
+    def freeze(self) -> None:
+        """SIGSTOP: connections stay open, and nobody replies."""
+        self._server.freeze()
+
+    def thaw(self) -> None:
+        """SIGCONT; harmless when it was not frozen."""
+        self._server.thaw()
+
+
 def _runs(pid: int) -> bool:
     """Whether a thread of this process runs, or waits for what would let it run."""
     states = []
