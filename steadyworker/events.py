@@ -111,7 +111,7 @@ class DeliveryRejected(Event, frozen=True, kw_only=True):
     A delivery that the runner made a dead letter without a run, and without a change of its job's state.
 
     The reason is `key-conflict` (the key belongs to a job with another payload), `no-key: …`, `bad-header: …` or `bad-payload: …`.
-    With `unshown: …`, the broker has the only copy of the content: it keeps the message, or moves it to its own dead letters.
+    With `unshown: …`, the broker sent no content that the adapter can read, so only the broker has it: it keeps the message, or moves it to its own dead letters.
     A process emits one event for such a message, however often the broker delivers it.
     It is `key-conflict: …` if the headers name two jobs, and nothing proves that the message is a copy by SteadyWorker.
     `fence` is the fence of the job with this key, or 0; `key` is empty if the message has no key.

@@ -56,6 +56,10 @@ VALUES: dict[str, dict[str, object]] = {
         "synchronous": "off",
         "url": "postgresql://joe@db.example/jobs",
     },
+    "network": {
+        "addresses": "broker-1.example:5672",
+        "instead": "amqps:// in --broker",
+    },
     "service": {
         "consumers": "3 consumers",
         "enough": 62.0,
@@ -77,6 +81,12 @@ VALUES: dict[str, dict[str, object]] = {
         "stop_within": 60.0,
         "unit": "steadyworker@1.service",
         "worker": "exports:PaymentExports",
+    },
+    "slots": {},
+    "spark": {
+        "error": "Expected pyspark for SparkExport, got no such module: pip install 'steadyworker[spark]'.",
+        "seconds": 300.0,
+        "server": "spark-1.example:15002",
     },
     "steadyworker_rabbitmq": {
         "action": "consume from 'exports'",
@@ -170,6 +180,44 @@ VALUES: dict[str, dict[str, object]] = {
         "remedy": "restart the workers, so that they open the new file.",
         "user": 1000,
     },
+    "steadyworker_stomp": {
+        "action": "consume from",
+        "address": "DLQ",
+        "attempts": 3,
+        "broker": "ActiveMQ Classic",
+        "cause": "there is no dead-letter address",
+        "consumers": 2,
+        "contents": "all its messages",
+        "count": "3 messages",
+        "cve": "CVE-2023-46604",
+        "dlq": "exports.dlq",
+        "element": "max-expiry-delay",
+        "error": "Expected a connection to the STOMP broker at broker-1.example:61613, got: no reply in time; check that the broker is up, and that no firewall is in between.",
+        "fate": "moved to 'ExpiryQueue' without being run",
+        "harm": "run programs on the broker's host",
+        "heartbeat": 90,
+        "limit": 1114112,
+        "longest": 1000,
+        "messages": "Jobs",
+        "oldest": "5.18",
+        "pause": 360,
+        "policy": "address-full-policy",
+        "question": "whether 'exports' exists",
+        "questions": "whether the user may send to 'exports'; which settings 'exports' has",
+        "queue": "exports",
+        "reason": "the broker sends no advisory messages, which list the consumers",
+        "refusal": "User joe is not authorized to read from: queue://exports",
+        "removal": "delete queue 'exports' when it is empty, and create it again without this attribute",
+        "remedy": 'set advisorySupport="true" on <broker> in activemq.xml, and restart the broker',
+        "right": "read",
+        "role": "work queue",
+        "seconds": 60.0,
+        "size": 1048576,
+        "spare": 5,
+        "threshold": 10,
+        "user": "joe",
+        "version": "5.17.6",
+    },
     "system": {
         "file": "the ledger",
         "folder": "/var/lib/steadyworker",
@@ -180,6 +228,59 @@ VALUES: dict[str, dict[str, object]] = {
     },
 }
 """A real value for each field of the templates, by package."""
+
+OF_ONE: dict[str, dict[str, object]] = {
+    "config.unknown-setting": {"setting": "--brokr", "meant": "--broker", "worker": "PaymentExports"},
+    "config.wrong-value": {
+        "setting": "--topology",
+        "expected": "one of declare, verify, trust",
+        "value": "'verfy'",
+        "meant": "verify",
+    },
+    "config.workers-not-tables": {"path": "steadyworker.toml", "value": "3"},
+    "config.wrong-duration": {"path": "steadyworker.toml", "value": "'3 hrs'", "worker": "PaymentExports"},
+    "config.unreadable-file": {"path": "steadyworker.toml", "error": "Permission denied"},
+    "config.no-toml": {"path": "steadyworker.toml", "error": "Invalid value (at line 3, column 15)"},
+    "config.unreadable-value-file": {"setting": "--broker-file", "path": "broker.url", "error": "Permission denied"},
+    "check.misspelt-attribute": {"name": "concurency"},
+    "check.unknown-worker-table": {"name": "PaymentExport", "meant": "PaymentExports"},
+    "ledger.missing": {
+        "error": "Expected the ledger sqlite:/var/lib/steadyworker/ledger.db, which a worker process creates at its start, got no file."
+    },
+    "ledger.older": {
+        "error": "Expected the ledger sqlite:/var/lib/steadyworker/ledger.db to have schema 7, got schema 6, of an earlier version."
+    },
+    "ledger.unusable": {
+        "error": "Expected a ledger at /var/lib/steadyworker/ledger.db, got a file of another program."
+    },
+    "ledger.unreachable": {"error": "connection refused (db.example:5432)"},
+    "check.broker-unreachable": {"error": "connection refused (broker-1:5672)"},
+    "ledger.uncounted-consumers": {"remedy": "start the management API, or correct ?management= in --broker"},
+    "rabbitmq.refused": {"error": "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN."},
+    "rabbitmq.silent-host": {"error": "connection refused (host-2:5672)"},
+    "rabbitmq.permission-unknown": {"user": "shop", "error": "the broker blocks connections that publish"},
+    "rabbitmq.missing-permission": {"user": "shop"},
+    "rabbitmq.unanswered": {"error": "no reply within 10 s"},
+    "rocketmq.refused": {"error": "Expected a login of RocketMQ, got a wrong signature (check signature failed)."},
+    "rocketmq.name-server-unreachable": {"error": "connection refused (localhost:9876)"},
+    "rocketmq.broker-unreachable": {"error": "no reply from 172.17.0.3:10911 within 10 s"},
+    "rocketmq.proxy-unreachable": {"error": "The proxy localhost:8081 does not respond: connection refused."},
+    "rocketmq.members-uncounted": {
+        "error": "connection refused (localhost:8080)",
+        "remedy": "set ?members=PROXY:REMOTING-PORT in --broker",
+    },
+    "rocketmq.missing-group": {"command": "mqadmin updateSubGroup -n localhost:9876 -c DefaultCluster -g exports"},
+    "rocketmq.group-closed": {
+        "command": "mqadmin updateSubGroup -n localhost:9876 -c DefaultCluster -g exports -s true"
+    },
+    "rocketmq.retry-limit": {
+        "command": "mqadmin updateSubGroup -n localhost:9876 -c DefaultCluster -g exports -r 1000000"
+    },
+    "rocketmq.transactions-unseen": {"user": "shop"},
+    "rocketmq.topic-closed": {"command": "mqadmin updateTopicPerm -n localhost:9876 -c DefaultCluster -t exports -p 6"},
+    "embedded.file-replaced": {"remedy": "restart the workers, so that they open the new file."},
+}
+"""Values of single findings, in which the package's value would make no sense."""
 
 
 class Call(NamedTuple):
@@ -290,7 +391,7 @@ def rendered() -> str:
     for package in sorted(TABLES):
         for text in texts(package):
             if text.what:
-                values = {name: VALUES[package][name] for name in fields(text)}
+                values = {**VALUES[package], **OF_ONE.get(text.id, {})}
                 finding = Finding(
                     text.level or "warning", text.what.format(**values), text.remedy.format(**values), id=text.id
                 )

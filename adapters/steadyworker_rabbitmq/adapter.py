@@ -15,26 +15,19 @@ from pika.exceptions import AMQPError
 from typing_extensions import override
 
 from steadyworker.adapter import (
-    Adapter,
     Capabilities,
     Delays,
-    Delivery,
     Finding,
-    OutgoingMessage,
     QueueSpec,
     Renamable,
     Settings,
-    Settle,
-    Settled,
-    SettlesAsync,
-    Sink,
 )
 from steadyworker.errors import BrokerUnavailable
 from steadyworker.network import owed
+from steadyworker.network.adapter import NetworkAdapter
 from steadyworker.network.errors import Refused
 from steadyworker.network.iothread import IoThread
 from steadyworker.network.preparation import Preparation
-from steadyworker.network.settlement import OnSettled
 from steadyworker.network.url import unencrypted
 from steadyworker_rabbitmq.checks.findings import find, names_finding, refused_finding
 from steadyworker_rabbitmq.checks.probe import BrokerProbe
@@ -48,7 +41,7 @@ from steadyworker_rabbitmq.topology import Topology
 from steadyworker_rabbitmq.url import RabbitmqUrl, parse_url
 
 
-class RabbitmqAdapter(Adapter, SettlesAsync, Renamable):
+class RabbitmqAdapter(NetworkAdapter[RabbitmqUrl, RabbitmqConsumer, RabbitmqPublisher], Renamable):
     """
     The adapter for one queue of one virtual host and one worker process; it connects at its first use.
 
@@ -62,21 +55,16 @@ class RabbitmqAdapter(Adapter, SettlesAsync, Renamable):
     """
 
     def __init__(self, url: str, spec: QueueSpec, settings: Settings) -> None:
+        super().__init__(url, parse_url, settings)
         self._spec = spec
-        self._settings = settings
-        self._first = parse_url(url)
         self._topology = Topology(spec, settings)
         purpose = f"{settings.consumer} prepares {spec.queue}"
         self._preparation = Preparation(lambda: prepare_at(self._url, self._topology, purpose))
         self._io = IoThread(f"rabbitmq {spec.queue}", settings.clock, IOLoop)
         self._consumer = RabbitmqConsumer(self._io, self._url, self._preparation, spec, settings)
         self._publisher = RabbitmqPublisher(
-            self._io, self._url, self._preparation, self._topology, settings, self._consumer.tell
+            self._io, self._url, self._preparation, self._topology, settings, self._consumer.signal
         )
-
-    def _url(self) -> RabbitmqUrl:
-        """Return the current URL, because an operator can change the password at any time."""
-        return self._first if self._settings.fresh_url is None else parse_url(self._settings.fresh_url())
 
     @property
     @override
@@ -102,31 +90,6 @@ class RabbitmqAdapter(Adapter, SettlesAsync, Renamable):
             forgets_consumers_within=3.0 * self._first.heartbeat,
             max_body=self._settings.max_body,
         )
-
-    @property
-    @override
-    def last_turn(self) -> float | None:
-        return self._io.last_turn if self._consumer.started else None
-
-    @override
-    def start(self, sink: Sink) -> None:
-        self._consumer.start(sink)
-
-    @override
-    def prefetch(self, count: int) -> None:
-        self._consumer.prefetch(count)
-
-    @override
-    def publish(self, message: OutgoingMessage) -> None:
-        self._publisher.publish(message)
-
-    @override
-    def settle(self, delivery: Delivery, how: Settle) -> Settled:
-        return self._consumer.settle(delivery, how)
-
-    @override
-    def settle_async(self, delivery: Delivery, how: Settle, on_settled: OnSettled) -> None:
-        self._consumer.settle_async(delivery, how, on_settled)
 
     @override
     def identity(self) -> str:
@@ -175,7 +138,7 @@ class RabbitmqAdapter(Adapter, SettlesAsync, Renamable):
         if len(url.addresses) > 1 and not self._consumer.started:
             found += names_finding(*_names(url, purpose))
         if url.tls is None:
-            found += unencrypted(url.addresses, "write amqps:// in --broker, or protect the way to the broker.")
+            found += unencrypted(url.addresses, "amqps:// in --broker")
         return found
 
     @contextmanager
@@ -192,10 +155,6 @@ class RabbitmqAdapter(Adapter, SettlesAsync, Renamable):
             finally:
                 with suppress(AMQPError):  # the end of the connection releases the letters, too
                     letters.release()
-
-    @override
-    def stop(self, within: float) -> None:
-        self._io.stop(within)
 
     def _visit(self, purpose: str) -> AbstractContextManager[BlockingConnection]:
         return visit(hasty(self._url()), f"{self._settings.consumer} {purpose}")

@@ -25,7 +25,7 @@ from typing_extensions import override
 
 from steadyworker.errors import BrokerUnavailable, ConfigError
 from steadyworker.network import owed
-from steadyworker.network.consumer import Link
+from steadyworker.network.consumer import BrokerLink
 from steadyworker.network.errors import Foreign, Silent, worst
 from steadyworker.network.iothread import IoThread, Timer
 from steadyworker.network.url import Address
@@ -34,7 +34,7 @@ from steadyworker_rabbitmq.errors import translated, unavailable
 from steadyworker_rabbitmq.url import RabbitmqUrl
 
 
-class RabbitmqConnection(Link):
+class RabbitmqConnection(BrokerLink):
     """
     The connection for one purpose; only the I/O thread may call its methods.
 

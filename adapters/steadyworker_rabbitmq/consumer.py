@@ -147,7 +147,7 @@ class RabbitmqConsumer(consumer.Consumer[RabbitmqConnection, RabbitmqEpoch]):
             prepared,
             self._settings,
             lambda: self._window,
-            self.tell,
+            self.signal,
             self._io.after,
         )
         self._begin(epoch)

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from abc import ABC
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TypeVar
 
-from steadyworker.adapter import (
-    Delivery,
-    Finding,
-    OutgoingMessage,
-    QueueSpec,
-    Settings,
-    Settle,
-    Settled,
-    Sink,
-    Uncounted,
-)
-from steadyworker.network.consumer import Consumer
+from typing_extensions import override
+
+from steadyworker.adapter import Finding, QueueSpec, Renamable, Settings, Uncounted
+from steadyworker.network.adapter import AConsumer, NetworkAdapter
 from steadyworker.network.errors import Refused
 from steadyworker.network.iothread import IoThread
 from steadyworker.network.loop import PlainLoop
 from steadyworker.network.preparation import Preparation
-from steadyworker.network.settlement import OnSettled
-from steadyworker.network.url import unencrypted
+from steadyworker.network.url import has_host_of, identity_of, unencrypted
 from steadyworker_rocketmq.checks.findings import find, refused, unseen
 from steadyworker_rocketmq.checks.members import MEMBERS_REMEDY
 from steadyworker_rocketmq.deadletters import RocketmqDeadLetters
@@ -45,10 +35,12 @@ A message of a killed worker comes again after one; a broker that is restarted m
 SILENT = 120.0
 """Seconds after which a broker or a proxy has forgotten a member that sends no heartbeats (its channel's expiry)."""
 
-_TLS = "write rocketmq+grpcs:// in --broker, for proxies with TLS, or protect the way to the broker."
+_TLS = "rocketmq+grpcs:// in --broker, for proxies with TLS"
+
+APublisher = TypeVar("APublisher", bound=RocketmqPublisher)
 
 
-class RocketmqAdapter(ABC):
+class RocketmqAdapter(NetworkAdapter[RocketmqUrl, AConsumer, APublisher], Renamable):
     """
     The base of both drivers' adapters; it connects at its first use.
 
@@ -61,64 +53,31 @@ class RocketmqAdapter(ABC):
         ConfigError: The URL or a name is invalid for RocketMQ.
     """
 
-    _publisher: RocketmqPublisher
-    _consumer: Consumer[Any, Any]
-
     def __init__(self, url: str, spec: QueueSpec, settings: Settings) -> None:
-        self._first = parse_url(url)
+        super().__init__(url, parse_url, settings)
         self._names = names_of(spec, self._first.group, has_later=self._first.driver == "grpc")
         self._spec = spec
-        self._settings = settings
         self._io = IoThread(f"rocketmq {spec.queue}", settings.clock, PlainLoop)
         self._preparation = Preparation(lambda: prepare_at(self._url(), self._names, settings.topology, settings.clock))
 
-    @property
-    def last_turn(self) -> float | None:
-        """The time (monotonic clock) of the I/O thread's last turn; None before `start`."""
-        return self._io.last_turn if self._consumer.started else None
-
-    def start(self, sink: Sink) -> None:
-        """Start to consume."""
-        self._consumer.start(sink)
-
-    def prefetch(self, count: int) -> None:
-        """Set the prefetch; with 0 and nothing held, this adapter is no member of the group."""
-        self._consumer.prefetch(count)
-
-    def publish(self, message: OutgoingMessage) -> None:
-        """Return when a broker has stored the message; raises PublishFailed or one of its subclasses, or ValueError."""
-        self._publisher.publish(message)
-
-    def settle(self, delivery: Delivery, how: Settle) -> Settled:
-        """Return `SENT` when the broker has replied to the settlement; raises StaleDelivery or Unsettled."""
-        return self._consumer.settle(delivery, how)
-
-    def settle_async(self, delivery: Delivery, how: Settle, on_settled: OnSettled) -> None:
-        """Settle as `settle` does, but return at once (`SettlesAsync`)."""
-        self._consumer.settle_async(delivery, how, on_settled)
-
+    @override
     def stop(self, within: float) -> None:
-        """Release every delivery and close."""
         end = self._settings.clock.monotonic() + within
-        self._io.stop(within)
+        super().stop(within)
         self._publisher.close(max(0.0, end - self._settings.clock.monotonic()))
 
-    def _url(self) -> RocketmqUrl:
-        """Return the current URL, because an operator can change the secret at any time."""
-        return self._first if self._settings.fresh_url is None else parse_url(self._settings.fresh_url())
-
+    @override
     def identity(self) -> str:
         """Return the hosts of the URL, because a cluster's name is the same everywhere by default (`DefaultCluster`)."""
-        return ",".join(sorted(map(str, self._first.addresses)))
+        return identity_of(self._first.addresses)
 
+    @override
     def may_have_been(self, identity: str) -> bool:
-        """Return whether that identity shares a host with this one, on any port: one port can be for TLS, another not."""
-        theirs = {address.rpartition(":")[0] for address in identity.split(",")}
-        return bool(theirs & {str(address).rpartition(":")[0] for address in self._first.addresses})
+        return has_host_of(self._first.addresses, identity)
 
     @contextmanager
+    @override
     def dead_letters(self) -> Iterator[RocketmqDeadLetters]:
-        """Read the dead letters from the brokers."""
         publisher = self._publisher
         url = self._url()
         with remoting_of(url, self._settings.clock) as remoting:
@@ -128,8 +87,8 @@ class RocketmqAdapter(ABC):
             letters.begin()
             yield letters
 
+    @override
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:
-        """Return the problems of these brokers, topics and groups; raises BrokerUnavailable."""
         url = self._url()
         open_to_all = [] if url.tls else unencrypted(url.addresses, _TLS)
         if url.driver == "grpc" and not url.namesrv:

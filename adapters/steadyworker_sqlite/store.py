@@ -462,7 +462,7 @@ def boot_id() -> str:
 
 
 def _inode(path: Path) -> tuple[int, int] | None:
-    """Return device and inode of a file; None if there is none, or an empty one, as `cp` leaves it before it writes."""
+    """Return device and inode of a file; None if the file is missing, or empty, which `cp` makes it before it writes."""
     with suppress(FileNotFoundError):
         status = path.stat()
         return (status.st_dev, status.st_ino) if status.st_size else None

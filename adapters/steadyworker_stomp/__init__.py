@@ -1,5 +1,5 @@
 """
-The adapter for ActiveMQ Classic 5.18 and newer, and Artemis 2.55 and newer. It speaks STOMP 1.2 through stomp.py; `url.py` explains its URLs.
+The adapter for ActiveMQ Classic 5.18 and newer, and Artemis 2.55 and newer. It speaks STOMP 1.2 through stomp.py; the README explains its URLs.
 
 | our word | in STOMP |
 |---|---|
@@ -14,7 +14,7 @@ The adapter for ActiveMQ Classic 5.18 and newer, and Artemis 2.55 and newer. It 
 | settle `CONFIRMED` | the broker's receipt for the ACK |
 | release | the end of the subscription that holds the delivery; never a NACK, which would lose the message |
 | prefetch | a number of subscriptions, each of which gets one message until its ACK |
-| headers | text, as in STOMP; what frames and brokers take for themselves travels in `sw-stomp` (`messages.py`) |
+| headers | text, as in STOMP; what frames and brokers reserve for themselves travels in `sw-stomp` (`messages.py`) |
 
 One I/O thread (`steadyworker.network.iothread`) decides everything; stomp.py's reading threads only hand frames to it.
 Blocking work (connecting, checking, reading dead letters) uses threads or connections of its own.

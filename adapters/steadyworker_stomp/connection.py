@@ -19,25 +19,28 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from queue import Empty, SimpleQueue
+
+from typing_extensions import override
 
 from steadyworker.adapter import Clock
 from steadyworker.errors import BrokerUnavailable, ConfigError
 from steadyworker.network import owed
+from steadyworker.network.consumer import BrokerLink
 from steadyworker.network.errors import Silent
 from steadyworker.network.iothread import IoThread, Timer
 from steadyworker.network.url import Address
-from steadyworker_stomp.dialects import dialect_of
 from steadyworker_stomp.errors import translated, unavailable
 from steadyworker_stomp.hosts import connect_any
-from steadyworker_stomp.stomp_internals import Connection, OnMessage
-from steadyworker_stomp.url import BrokerUrl
+from steadyworker_stomp.stomp_internals import OnMessage, StompConnection
+from steadyworker_stomp.url import StompUrl
 
 _BEATS = 3
 """Heart-beats sent in the time in which the broker expects one: Classic has no tolerance by default."""
 
 
-class ManagedConnection:
+class StompLink(BrokerLink):
     """
     The connection for one purpose; only the I/O thread may call its methods.
 
@@ -45,7 +48,7 @@ class ManagedConnection:
         io: The I/O thread.
         url: Returns the current URL; called before each connect, because an operator can change the password at any time.
         clock: The clock.
-        patience: Seconds in which the socket must take a frame.
+        patience: Seconds in which the socket must accept a frame.
         up: Called when the connection is open.
         received: Called with the headers and the body of each message of the open connection.
         down: Called once for each `open`, with the cause: no host accepted the connection, or the connection was lost.
@@ -54,10 +57,10 @@ class ManagedConnection:
     def __init__(
         self,
         io: IoThread,
-        url: Callable[[], BrokerUrl],
+        url: Callable[[], StompUrl],
         clock: Clock,
         patience: float,
-        up: Callable[[Connection], None],
+        up: Callable[[StompConnection], None],
         received: OnMessage,
         down: Callable[[BrokerUnavailable], None],
     ) -> None:
@@ -69,20 +72,20 @@ class ManagedConnection:
         self._up = up
         self._received = received
         self._down = down
-        self._connection: Connection | None = None
+        self._connection: StompConnection | None = None
         self._opening = False
         self._closing = False
         self._beats: Timer | None = None
         self._deadline: Timer | None = None
 
     @property
-    def connection(self) -> Connection | None:
+    def connection(self) -> StompConnection | None:
         """The connection while it is open, else None."""
         return self._connection if self._connection is not None and self._connection.is_open else None
 
     @property
+    @override
     def is_closed(self) -> bool:
-        """True if there is no connection in any state: open, opening or closing."""
         return self._connection is None and not self._opening
 
     def open(self) -> None:
@@ -95,13 +98,15 @@ class ManagedConnection:
         self._opening = True
         self._io.in_background(self._connect, self._connected)
 
+    @override
     def abort(self, error: Exception) -> None:
         """End the connection without waiting for the broker; if called twice, `down` receives the first error."""
         if self._connection is not None:
             self._connection.abort(error)
 
+    @override
     def close(self, within: float) -> None:
-        """Say goodbye when the broker has answered every request, and close; abort after `within` seconds."""
+        """Send DISCONNECT when the broker has answered every request, and close; abort after `within` seconds."""
         closing = Silent("closed by us", id="")
         if self._connection is None or not self._connection.is_open or within <= 0:
             # A connection that is being opened is closed as soon as it is open.
@@ -114,26 +119,26 @@ class ManagedConnection:
         self._deadline = self._io.after(within, lambda: self.abort(closing))
         self._after_answers(self._connection, closing)
 
-    def _after_answers(self, connection: Connection, closing: Exception) -> None:
+    def _after_answers(self, connection: StompConnection, closing: Exception) -> None:
         pending = connection.pending
         if pending:
             when_done(self._io, pending[0], lambda _: self._after_answers(connection, closing))
         else:
             when_done(self._io, connection.disconnect(), lambda _: connection.abort(closing))
 
-    def _connect(self) -> tuple[Connection, Address]:
+    def _connect(self) -> tuple[StompConnection, Address]:
         return connect_any(self._url(), self._clock, self._patience, self._on_message, self._on_end)
 
-    def _connected(self, answer: Future[tuple[Connection, Address]]) -> None:
+    def _connected(self, answer: Future[tuple[StompConnection, Address]]) -> None:
         self._opening = False
         try:
             self._connection, address = answer.result()
         except (BrokerUnavailable, ConfigError) as error:
-            self._tell(unavailable(error, ""))
+            self._report_end(unavailable(error, ""))
             return
         self.place = str(address)
         if (cause := self._connection.end) is not None:
-            self._tell(unavailable(cause, self.place))
+            self._report_end(unavailable(cause, self.place))
             return
         if self._io.stopping:
             self.abort(Silent("closed by us", id=""))
@@ -141,9 +146,9 @@ class ManagedConnection:
         self._beat(self._connection)
         self._up(self._connection)
 
-    def _beat(self, connection: Connection) -> None:
+    def _beat(self, connection: StompConnection) -> None:
         """Send a heart-beat, and end a connection whose broker is silent."""
-        silent = self._clock.monotonic() - connection.heard_at
+        silent = self._clock.monotonic() - connection.received_at
         if connection.silent_after and silent >= connection.silent_after:
             text = f"nothing from the broker for {silent:.1f} s, which is three heart-beats"
             connection.abort(Silent(text, id="stomp.silent-broker"))
@@ -160,18 +165,18 @@ class ManagedConnection:
         with suppress(BrokerUnavailable):  # the adapter was stopped
             self._io.call(lambda: self._received(headers, body))
 
-    def _on_end(self, connection: Connection, cause: Exception) -> None:
+    def _on_end(self, connection: StompConnection, cause: Exception) -> None:
         with suppress(BrokerUnavailable):
             self._io.call(lambda: self._ended(connection, cause))
 
     # ---------------------------------------------------------------------------------------------------------------
 
-    def _ended(self, connection: Connection, cause: Exception) -> None:
-        """Tell the end of the present connection; `_connected` itself sees the end of one that it was not yet given."""
+    def _ended(self, connection: StompConnection, cause: Exception) -> None:
+        """Report the end of the present connection; `_connected` itself sees the end of one that it was not yet given."""
         if connection is self._connection:
-            self._tell(unavailable(cause, self.place))
+            self._report_end(unavailable(cause, self.place))
 
-    def _tell(self, error: BrokerUnavailable) -> None:
+    def _report_end(self, error: BrokerUnavailable) -> None:
         self._connection = None
         self._closing = False
         for timer in filter(None, (self._beats, self._deadline)):
@@ -195,6 +200,18 @@ def when_done(io: IoThread, request: Future[None], then: Callable[[Future[None]]
 
 _PATIENCE = 10.0
 
+_VISIT = 60
+"""
+The heartbeat to which a visit agrees, in seconds.
+
+It is long, because a visit sends no heartbeats; each of its requests has a time limit of its own.
+"""
+
+
+def brief(url: StompUrl) -> StompUrl:
+    """Return the same URL with the heartbeat of a visit."""
+    return replace(url, heartbeat=max(url.heartbeat, _VISIT))
+
 
 class Visit:
     """
@@ -213,7 +230,7 @@ class Visit:
         dialect: The broker's dialect.
     """
 
-    def __init__(self, url: BrokerUrl, clock: Clock, within: float, *, whole: bool = False) -> None:
+    def __init__(self, url: StompUrl, clock: Clock, within: float, *, whole: bool = False) -> None:
         self.within = within
         self._ends = clock.monotonic() + within if whole else math.inf
         self._url = url
@@ -226,7 +243,7 @@ class Visit:
         self._open()
 
     def close(self) -> None:
-        """Say goodbye, and close."""
+        """Send DISCONNECT, and close."""
         with suppress(Exception):  # the visit is over, so an error no longer matters
             self.connection.disconnect().result(min(1.0, self._left))
         self.connection.abort(Silent("closed by us", id=""))
@@ -239,16 +256,12 @@ class Visit:
 
         self._arrived = arrived
 
-        def ended(connection: Connection, cause: Exception) -> None:
+        def ended(connection: StompConnection, cause: Exception) -> None:
             arrived.put((connection, cause))
 
         self.connection, address = connect_any(self._url, self._clock, _PATIENCE, received, ended, self._left)
         self.place = str(address)
-        try:
-            self.dialect = dialect_of(self.connection.server, self._url.dialect)
-        except ConfigError:
-            self.close()
-            raise
+        self.dialect = self.connection.dialect
 
     @property
     def _left(self) -> float:
@@ -264,11 +277,18 @@ class Visit:
                 raise  # the connection's own error
             raise Silent(f"no reply to a request within {self.within:g} s") from None
 
+    def message(self, what: str) -> Received:
+        """Return the next message, which `what` names; raises Silent if none arrives in time, or the cause if the connection has ended."""
+        found = self.next(self.within)
+        if found is None:
+            raise Silent(f"no {what} within {self.within:g} s")
+        return found
+
     def next(self, within: float) -> Received | None:
         """Return the next message, or None if none arrives within these seconds; raises the cause if the connection has ended."""
         try:
             match self._arrived.get(timeout=min(within, self._left)):
-                case (Connection() as connection, Exception() as cause):
+                case (StompConnection() as connection, Exception() as cause):
                     if connection is self.connection:
                         raise cause
                     return self.next(within)  # a host that was slower
@@ -279,18 +299,18 @@ class Visit:
 
 
 Received = tuple[Mapping[str, str], bytes]
-Message = Received | tuple[Connection, Exception]
+Message = Received | tuple[StompConnection, Exception]
 
 
 @contextmanager
-def ask(url: BrokerUrl, clock: Clock) -> Iterator[Visit]:
+def ask(url: StompUrl, clock: Clock) -> Iterator[Visit]:
     """Open a visit for one question of a check or a count, which must be answered in time; its errors are translated."""
-    with visit(url, clock, owed.QUESTION_WITHIN, whole=True) as visited, translated(visited.place):
+    with visit(brief(url), clock, owed.QUESTION_WITHIN, whole=True) as visited, translated(visited.place):
         yield visited
 
 
 @contextmanager
-def visit(url: BrokerUrl, clock: Clock, within: float = owed.ANSWER_WITHIN, *, whole: bool = False) -> Iterator[Visit]:
+def visit(url: StompUrl, clock: Clock, within: float = owed.ANSWER_WITHIN, *, whole: bool = False) -> Iterator[Visit]:
     """
     Open a blocking connection for a short visit, to the first host that accepts it.
 
@@ -306,6 +326,3 @@ def visit(url: BrokerUrl, clock: Clock, within: float = owed.ANSWER_WITHIN, *, w
         yield visited
     finally:
         visited.close()
-
-
-__all__ = ["ManagedConnection", "Received", "Visit", "ask", "visit", "when_done"]

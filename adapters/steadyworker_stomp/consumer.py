@@ -15,25 +15,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 
+from typing_extensions import override
+
 from steadyworker.adapter import QueueSpec, Settings
 from steadyworker.errors import BrokerUnavailable, SteadyWorkerError
-from steadyworker.network import consumer
 from steadyworker.network.backoff import USEFUL_AFTER
+from steadyworker.network.consumer import Consumer
 from steadyworker.network.iothread import IoThread
 from steadyworker.network.owed import Owed
 from steadyworker.network.preparation import Preparation
-from steadyworker_stomp.connection import ManagedConnection, when_done
-from steadyworker_stomp.declare import Prepared
-from steadyworker_stomp.dialects import Dialect, dialect_of
-from steadyworker_stomp.epoch import Epoch
-from steadyworker_stomp.stomp_internals import Connection
-from steadyworker_stomp.url import BrokerUrl
+from steadyworker_stomp.connection import StompLink, when_done
+from steadyworker_stomp.dialects import Dialect
+from steadyworker_stomp.epoch import StompEpoch
+from steadyworker_stomp.stomp_internals import StompConnection
+from steadyworker_stomp.url import StompUrl
 
 _PATIENCE = 1.0
-"""Seconds in which the socket must take a frame: frames of a consumer are short, and the I/O thread waits."""
+"""Seconds in which the socket must accept a frame: frames of a consumer are short, and the I/O thread waits."""
 
 
-class Consumer(consumer.Consumer[ManagedConnection, Epoch]):
+class StompConsumer(Consumer[StompLink, StompEpoch]):
     """
     The consumer of one queue (`steadyworker.network.consumer`).
 
@@ -43,30 +44,27 @@ class Consumer(consumer.Consumer[ManagedConnection, Epoch]):
         preparation: Checks the broker.
         spec: The queue to consume.
         settings: The operator's settings.
-        forced: The dialect that the URL forces.
     """
 
     def __init__(
         self,
         io: IoThread,
-        url: Callable[[], BrokerUrl],
-        preparation: Preparation[Prepared],
+        url: Callable[[], StompUrl],
+        preparation: Preparation[Dialect],
         spec: QueueSpec,
         settings: Settings,
-        forced: str | None,
     ) -> None:
         super().__init__(io)
-        self._forced = forced
         self._preparation = preparation
         self._spec = spec
         self._settings = settings
         self._preparing = False
         self._allowed = False
-        self.link = ManagedConnection(io, url, settings.clock, _PATIENCE, self._up, self._received, self._down)
+        self.link = StompLink(io, url, settings.clock, _PATIENCE, self._up, self._received, self._down)
         self._owed = Owed(io, self.link.abort)
 
+    @override
     def _go(self) -> None:
-        """Take the next step towards an epoch."""
         if self._io.stopping or self._epoch is not None or self._preparing or not self.link.is_closed:
             return
         if self._preparation.known is not None:
@@ -75,7 +73,7 @@ class Consumer(consumer.Consumer[ManagedConnection, Epoch]):
             self._preparing = True
             self._io.in_background(self._preparation.prepared, self._prepared)
 
-    def _prepared(self, answer: Future[Prepared]) -> None:
+    def _prepared(self, answer: Future[Dialect]) -> None:
         self._preparing = False
         try:
             answer.result()
@@ -84,35 +82,33 @@ class Consumer(consumer.Consumer[ManagedConnection, Epoch]):
         else:
             self._go()
 
-    def _up(self, connection: Connection) -> None:
-        dialect = dialect_of(connection.server, self._forced)  # an error ends the connection
+    def _up(self, connection: StompConnection) -> None:
+        dialect = connection.dialect
         if self._allowed:
-            self._start_epoch(connection, dialect)
+            self._start_epoch(connection)
             return
-        # A user without the right to consume learns it before the epoch begins; a message that comes now comes again.
+        # A lacking right to consume shows before the epoch begins; a message that comes now comes again.
         answered = self._owed.expect("a subscription")
 
         def ended(answer: Future[None]) -> None:
             answered()
             if answer.exception() is None:  # an error ends the connection, and `_down` follows
                 self._allowed = True
-                self._start_epoch(connection, dialect)
+                self._start_epoch(connection)
 
         connection.subscribe(dialect.destination(self._spec.queue), "right", dialect.subscribed)
         when_done(self._io, connection.unsubscribe("right"), ended)
 
-    def _start_epoch(self, connection: Connection, dialect: Dialect) -> None:
+    def _start_epoch(self, connection: StompConnection) -> None:
         self._begin(
-            Epoch(
+            StompEpoch(
                 self._next_number,
                 connection,
-                self.link,
                 self._io,
                 self._spec,
-                dialect,
                 self._settings.clock,
                 lambda: self._window,
-                self.tell,
+                self.signal,
             )
         )
 
@@ -121,7 +117,7 @@ class Consumer(consumer.Consumer[ManagedConnection, Epoch]):
             self._epoch.received(headers, body)
 
     def _down(self, error: BrokerUnavailable) -> None:
-        """Handle a connection that failed or was lost; if it had an epoch, `Lost` says so."""
+        """Handle a connection that failed or was lost, and report the loss of its epoch if it had one."""
         epoch, self._epoch = self._epoch, None
         self._owed.forgive()
         if epoch is None:
@@ -129,5 +125,5 @@ class Consumer(consumer.Consumer[ManagedConnection, Epoch]):
             return
         epoch.lose(error)
         useful = epoch.useful(USEFUL_AFTER)
-        self._allowed = useful  # otherwise the broker may have refused the subscription, and the next try says why
+        self._allowed = useful  # otherwise the broker may have refused the subscription, and the next try shows why
         self._again(self._backoff.cut(useful=useful))

@@ -2,9 +2,9 @@
 A reader of the dead-letter queues, on its own connections, for one thread.
 
 There are two queues: the Worker's own, and the one to which the broker itself moves dead letters of all queues.
-STOMP has no way to read a message without taking it, so a reader holds each letter with a subscription of its own.
+STOMP has no way to read a message without consuming it, so a reader holds each letter with a subscription of its own.
 
-**The end.** A queue tells no client how many messages it has, and a slow broker must not look like an empty queue.
+**The end.** A queue does not report to a client how many messages it has, and a slow broker must not look like an empty queue.
 Classic is asked to browse, with a selector that no message matches: the mark of the end follows the last letter.
 Artemis is asked for the messages that wait; without the right to ask, a second without a letter is the end.
 
@@ -13,7 +13,7 @@ On Classic, a selector compares the time of arrival with the beginning, both by 
 On Artemis, the numbers of messages grow; without the right to ask for the newest, the reading has no limit.
 
 **Order.** The end of a subscription gives its letter back to its old place, and is not counted as a failed delivery.
-The subscription that waits for a letter ends first; otherwise it would take what is given back.
+The subscription that waits for a letter ends first; otherwise it would receive what is given back.
 
 **Memory.** Classic keeps the letters that are held in its memory, and sends no more at 70 % of its memory limit.
 So of dead letters larger than that, a reader gets the oldest ones only; the others follow when those are replayed or dropped.
@@ -35,13 +35,13 @@ from steadyworker.adapter import Clock, Delivery, OutgoingMessage, QueueSpec, Re
 from steadyworker.errors import LettersHeld, Unsettled
 from steadyworker.network import owed
 from steadyworker.network.errors import Silent
-from steadyworker_stomp.checks.artemis import address_settings, newest, waiting
+from steadyworker_stomp.checks.artemis import dead_letter_address, newest, waiting
 from steadyworker_stomp.checks.census import has_queue, subscriptions
 from steadyworker_stomp.connection import Received, Visit
 from steadyworker_stomp.dialects import ARTEMIS, CLASSIC
 from steadyworker_stomp.errors import BrokerError, translated
 from steadyworker_stomp.messages import delivery_of, frame_of
-from steadyworker_stomp.url import BrokerUrl
+from steadyworker_stomp.url import StompUrl
 
 PATIENCE = 300
 """
@@ -54,13 +54,13 @@ _SOON = 0.05
 """Seconds in which the next letter usually arrives; then the broker is asked whether there is one."""
 
 _QUIET = 1.0
-"""If Artemis does not tell how many letters wait: the seconds without a letter after which the queue counts as empty."""
+"""If Artemis does not report how many letters wait: the seconds without a letter after which the queue counts as empty."""
 
 _NEXT_WITHIN = 5.0
-"""If Artemis tells that a letter waits: the seconds in which the letter must arrive."""
+"""If Artemis reports that a letter waits: the seconds in which the letter must arrive."""
 
 _ORIGIN = "_AMQ_ORIG_"
-"""The headers in which Artemis says where a dead letter comes from; a copy in the same queue keeps them."""
+"""The headers in which Artemis records where a dead letter comes from; a copy in the same queue keeps them."""
 
 _CLOCK = "/temp-queue/steadyworker"
 
@@ -68,7 +68,7 @@ Value = TypeVar("Value")
 Connect = Callable[[], AbstractContextManager[Visit]]
 
 
-def patient(url: BrokerUrl) -> BrokerUrl:
+def patient(url: StompUrl) -> StompUrl:
     """Return the same URL with the heartbeat of a connection that reads dead letters."""
     return replace(url, heartbeat=PATIENCE)
 
@@ -102,7 +102,7 @@ class StompDeadLetters:
         self._publish = publish
         self._clock = clock
         self._open = ExitStack()
-        self._readers: dict[str, _Reader] = {}
+        self._readers: dict[str, _LetterReader] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -140,7 +140,9 @@ class StompDeadLetters:
             with self._ask() as asked, translated(asked.place):
                 if not has_queue(asked, queue):
                     return
-            reader = _Reader(self._open.enter_context(self._hold()), self._ask, queue, self._moved(queue), self._clock)
+            reader = _LetterReader(
+                self._open.enter_context(self._hold()), self._ask, queue, self._moved(queue), self._clock
+            )
             self._open.callback(reader.give_back)
             self._readers[queue] = reader
         with translated(reader.place):
@@ -159,13 +161,11 @@ class StompDeadLetters:
         if self._dlq:
             return self._dlq
         with self._ask() as asked, translated(asked.place):
-            if asked.dialect is CLASSIC:
-                return asked.dialect.dead_letters
-            settings = address_settings(asked, self._spec.queue)
-            return asked.dialect.dead_letters if settings is None else settings.dead_letter_address
+            default = asked.dialect.dead_letters
+            return default if asked.dialect is CLASSIC else dead_letter_address(asked, self._spec.queue, default)
 
     def _moved(self, queue: str) -> frozenset[str]:
-        """Return the queues whose letters we take from `queue`; none to take every letter."""
+        """Return the queues whose letters this reader reads from `queue`; none to read every letter."""
         mine = self._spec.dead_letter_queue
         return frozenset() if queue == mine else frozenset({self._spec.queue, mine})
 
@@ -178,7 +178,7 @@ class StompDeadLetters:
             return reader.renew(letter)
 
 
-class _Reader:
+class _LetterReader:
     """
     One dead-letter queue, and the letters of it that are held.
 
@@ -213,7 +213,7 @@ class _Reader:
         """
         Begin a reading: letters that arrive from now on are not read.
 
-        It looks for another reader, subscribes, and looks again: of two readers that begin at the same time, one sees the other.
+        The reader counts the subscriptions, subscribes, and counts again: of two readers that begin at the same time, one sees the other.
 
         Raises:
             LettersHeld: The queue has another consumer.
@@ -234,7 +234,7 @@ class _Reader:
         Return the next letter, and hold it; None if this reader has all of them.
 
         Raises:
-            LettersHeld: Another consumer has some of the letters, or took some.
+            LettersHeld: Another consumer has some of the letters, or consumed some.
         """
         while True:
             found = self._arrival(self._soon) or self._late() or self._given_back()
@@ -255,10 +255,10 @@ class _Reader:
                     return letter
 
     def drop(self, id_: str) -> None:
-        """Acknowledge a letter, and end its subscription, which would take another one."""
+        """Acknowledge a letter, and end its subscription, which would receive another one."""
         if (number := self._held.pop(id_, None)) is not None:
             acknowledged = self._connection.ack(id_)
-            self._connection.unsubscribe(number)  # before it takes another letter
+            self._connection.unsubscribe(number)  # before it receives another letter
             self._visited.wait(acknowledged)
 
     def renew(self, letter: Delivery) -> bool:
@@ -313,7 +313,7 @@ class _Reader:
             self._connection.listen(self._destination, self._free, self._subscribed, ack="client-individual")
         began = self._clock.monotonic()
         while True:
-            left = max(began, self._connection.heard_at) + within - self._clock.monotonic()
+            left = max(began, self._connection.received_at) + within - self._clock.monotonic()
             found = self._visited.next(max(0.0, left))
             if found is None and left > 0:
                 continue  # bytes may have arrived meanwhile

@@ -3,48 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
 from steadyworker.adapter import Clock
 from steadyworker.errors import ConfigError, Finding
-from steadyworker.network.errors import Silent
-from steadyworker_stomp.connection import Visit, visit
+from steadyworker.findings import FindingTexts
+from steadyworker_stomp.connection import Visit, brief, visit
 from steadyworker_stomp.dialects import CLASSIC, Dialect
 from steadyworker_stomp.errors import translated
-from steadyworker_stomp.url import BrokerUrl
-
-_VISIT = 60
-"""
-The heartbeat to which a visit agrees, in seconds.
-
-It is long, because a visit sends no heartbeats; each of its requests has a time limit of its own.
-"""
+from steadyworker_stomp.url import StompUrl
 
 _PROBE = "/temp-queue/steadyworker"
 
+_finding = FindingTexts("steadyworker_stomp")
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+
+def prepare_at(url: Callable[[], StompUrl], mode: str, clock: Clock) -> Dialect:
     """
-    The facts found while the broker was prepared.
-
-    Attributes:
-        server: The broker's name for itself, with its version.
-        dialect: Its dialect.
-    """
-
-    server: str
-    dialect: Dialect
-
-
-def brief(url: BrokerUrl) -> BrokerUrl:
-    """Return the same URL with the heartbeat of a visit."""
-    return replace(url, heartbeat=max(url.heartbeat, _VISIT))
-
-
-def prepare_at(url: Callable[[], BrokerUrl], mode: str, clock: Clock) -> Prepared:
-    """
-    Recognise the broker, and check that it delays messages, unless the topology mode is "trust".
+    Return the broker's dialect, after a check that it delays messages, unless the topology mode is "trust".
 
     Raises:
         ConfigError: The broker is unknown, or Classic without its scheduler.
@@ -52,22 +27,16 @@ def prepare_at(url: Callable[[], BrokerUrl], mode: str, clock: Clock) -> Prepare
     """
     current = brief(url())
     with visit(current, clock) as visited, translated(visited.place):
-        prepared = Prepared(visited.connection.server, visited.dialect)
         if mode != "trust" and (finding := scheduler_finding(visited)) is not None:
             raise ConfigError(str(finding), [finding])
-        return prepared
+        return visited.dialect
 
 
 def scheduler_finding(visited: Visit) -> Finding | None:
     """Return an error if the broker delivers a delayed message at once; Artemis always delays."""
     if visited.dialect is not CLASSIC or delays(visited):
         return None
-    return Finding(
-        "error",
-        "This ActiveMQ delivers delayed messages at once, because its scheduler is off, so a retry would not wait.",
-        'set schedulerSupport="true" on <broker> in activemq.xml, and restart the broker.',
-        id="activemq.no-scheduler",
-    )
+    return _finding("activemq.no-scheduler")
 
 
 def delays(visited: Visit) -> bool:
@@ -78,10 +47,6 @@ def delays(visited: Visit) -> bool:
     """
     visited.wait(visited.connection.subscribe(_PROBE, "probe", {}))
     visited.wait(visited.connection.send(_PROBE, b"", {"AMQ_SCHEDULED_DELAY": "1"}))
-    match visited.next(visited.within):
-        case ({**headers}, bytes()):
-            pass
-        case _:
-            raise Silent(f"no message of a temporary queue within {visited.within:g} s")
+    headers, _ = visited.message("message of a temporary queue")
     visited.wait(visited.connection.unsubscribe("probe"))
     return "scheduledJobId" in headers

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from steadyworker.adapter import Redelivered
 from steadyworker.errors import ConfigError
@@ -12,15 +13,16 @@ from steadyworker.errors import ConfigError
 _SERVER = re.compile(r"(?P<name>[A-Za-z-]+)/(?P<version>\d+(?:\.\d+)*)")
 
 Version = tuple[int, ...]
+DialectName = Literal["classic", "artemis"]
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """
-    What one broker expects and sends.
+    The differences of one broker: what it expects and sends.
 
     Attributes:
-        name: The name of the URL's option `dialect`.
+        name: The value of the URL's option `dialect`.
         broker: The broker's name for people.
         prefix: Stands before the name of a queue in a destination.
         sent: Headers of each message to a queue.
@@ -70,7 +72,7 @@ def _artemis_id(headers: Mapping[str, str]) -> str | None:
 
 
 def _artemis_redelivered(headers: Mapping[str, str]) -> Redelivered:
-    """Return UNKNOWN for `false`, because Artemis says so of a message that a consumer gave back."""
+    """Return UNKNOWN for `false`, because Artemis also sends it with a message that a consumer gave back."""
     return Redelivered.YES if headers.get("redelivered") == "true" else Redelivered.UNKNOWN
 
 
@@ -83,7 +85,7 @@ def _classic_unshown(headers: Mapping[str, str], body: bytes) -> str | None:
     Return the reason for a message without a body and without a length.
 
     Classic 5.17 to 6.3 sends one for each JMS message that is neither text nor bytes, and for an empty text.
-    Nothing else in the frame tells them apart.
+    Nothing else in the frame distinguishes them.
     """
     if body or _LENGTH in headers:
         return None
@@ -145,7 +147,7 @@ _BY_NAME = {"classic": CLASSIC, "artemis": ARTEMIS}
 _BY_SERVER = {"ActiveMQ": CLASSIC, "ActiveMQ-Artemis": ARTEMIS}
 
 
-def dialect_of(server: str, forced: str | None) -> Dialect:
+def dialect_of(server: str, forced: DialectName | None) -> Dialect:
     """
     Return the dialect of a broker that calls itself `server`, unless the URL forces one.
 

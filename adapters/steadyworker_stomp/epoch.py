@@ -13,8 +13,8 @@ A NACK would not do: Classic moves the message to its dead-letter queue, and Art
 **A message whose content did not arrive** is rejected, because an acknowledgement would destroy the only copy.
 On Classic, a NACK moves it unchanged.
 Artemis offers nothing like it to a consumer, so the subscription keeps the message, and another subscription takes its place.
-With `MOST_KEPT` such messages, the epoch takes no more of any kind, and says so by Unreachable.
-When the prefetch has been 0 for `KEEPS_FOR` seconds, the epoch gives them back, and says Connected.
+With `MOST_KEPT` such messages, the epoch accepts no more of any kind, and reports Unreachable.
+When the prefetch has been 0 for `KEEPS_FOR` seconds, the epoch gives them back, and reports Connected.
 
 **An acknowledgement** is confirmed by the broker's receipt.
 It is sent once, on the connection of its delivery: Artemis closes a connection with any other acknowledgement.
@@ -33,16 +33,15 @@ from steadyworker.errors import BrokerUnavailable
 from steadyworker.network.iothread import IoThread, Timer
 from steadyworker.network.owed import Owed
 from steadyworker.network.settlement import Settlement, stale, unsettled
-from steadyworker_stomp.connection import ManagedConnection, when_done
-from steadyworker_stomp.dialects import Dialect
+from steadyworker_stomp.connection import when_done
 from steadyworker_stomp.messages import delivery_of
-from steadyworker_stomp.stomp_internals import Connection
+from steadyworker_stomp.stomp_internals import StompConnection
 
 Window = Callable[[], int]
 Then = Callable[[], None]
 
 MOST_KEPT = 16
-"""Rejected messages that an epoch keeps and still takes others; each has a subscription of its own."""
+"""The most rejected messages that an epoch may keep and still accept others; each has a subscription of its own."""
 
 KEEPS_FOR = 5.0
 """
@@ -53,7 +52,7 @@ The runner often pauses for one turn; after a release, the broker would deliver 
 
 
 @dataclass(slots=True, eq=False)
-class _Subscription:
+class _EpochSubscription:
     """One subscription; `held` is the id of the delivery that it holds, and `kept` is true if this delivery was rejected."""
 
     number: str
@@ -61,17 +60,15 @@ class _Subscription:
     kept: bool = False
 
 
-class Epoch:
+class StompEpoch:
     """
     An epoch, from Connected to Lost; only the I/O thread may call its methods.
 
     Args:
         number: The epoch's number.
         connection: An open connection that is used for nothing else.
-        link: The holder of the connection.
         io: The I/O thread.
         spec: The queue.
-        dialect: The broker's dialect.
         clock: The clock.
         window: Returns the current prefetch.
         sink: Receives `Delivered` and `Lost`.
@@ -80,11 +77,9 @@ class Epoch:
     def __init__(
         self,
         number: int,
-        connection: Connection,
-        link: ManagedConnection,
+        connection: StompConnection,
         io: IoThread,
         spec: QueueSpec,
-        dialect: Dialect,
         clock: Clock,
         window: Window,
         sink: Sink,
@@ -92,9 +87,9 @@ class Epoch:
         self.number = number
         self._connection = connection
         self._io = io
-        self._owed = Owed(io, link.abort)
+        self._owed = Owed(io, connection.abort)
         self._spec = spec
-        self._dialect = dialect
+        self._dialect = connection.dialect
         self._clock = clock
         self._window = window
         self._sink = sink
@@ -102,8 +97,8 @@ class Epoch:
         self._settled_any = False
         self._over = False
         self._numbers = 0
-        self._subscriptions: dict[str, _Subscription] = {}
-        self._holders: dict[str, _Subscription] = {}
+        self._subscriptions: dict[str, _EpochSubscription] = {}
+        self._holders: dict[str, _EpochSubscription] = {}
         self._settling: dict[str, list[Settlement]] = {}
         self._giving_back: Timer | None = None
         self._full = False
@@ -119,16 +114,16 @@ class Epoch:
         window = self._window()
         wanted = window if len(self._kept) < MOST_KEPT else 0
         for subscription in [each for each in self._subscriptions.values() if each.held is None]:
-            if self._taking > wanted:
+            if self._counted > wanted:
                 self._unsubscribe(subscription)
-        while self._taking < wanted:
+        while self._counted < wanted:
             self._subscribe()
         if self._giving_back is not None and window:
             self._giving_back.cancel()
             self._giving_back = None
         if self._giving_back is None and self._kept and not window:
             self._giving_back = self._io.after(KEEPS_FOR, self._give_back)
-        self._tell_full()
+        self._report_full()
 
     def settle(self, settlement: Settlement) -> None:
         """Send the acknowledgement, or end the subscription, if this was not done before."""
@@ -171,25 +166,25 @@ class Epoch:
     # ---------------------------------------------------------------------------------------------------------------
 
     @property
-    def _taking(self) -> int:
+    def _counted(self) -> int:
         """The number of subscriptions that the prefetch counts."""
         return len(self._subscriptions) - len(self._kept)
 
     @property
-    def _kept(self) -> list[_Subscription]:
+    def _kept(self) -> list[_EpochSubscription]:
         """The subscriptions that keep a rejected message."""
         return [each for each in self._subscriptions.values() if each.kept]
 
     def _give_back(self) -> None:
-        """Let other consumers have the kept messages, because this adapter takes none for now."""
+        """Let other consumers have the kept messages, because this adapter accepts none for now."""
         self._giving_back = None
         if not self._over:
             for subscription in self._kept:
                 self._unsubscribe(subscription)
-            self._tell_full()
+            self._report_full()
 
-    def _tell_full(self) -> None:
-        """Tell once that the epoch keeps too many messages to take others, and once that it no longer does."""
+    def _report_full(self) -> None:
+        """Report once that the epoch keeps too many messages to accept others, and once that it no longer does."""
         full = len(self._kept) >= MOST_KEPT
         if full == self._full:
             return
@@ -200,13 +195,13 @@ class Epoch:
         self._sink(
             Unreachable(
                 f"Expected text or bytes in the queue {self._spec.queue!r}, got {len(self._kept)} messages whose content "
-                f"{self._dialect.broker} does not send over STOMP; this process keeps them, and takes no more: let the sender send "
+                f"{self._dialect.broker} does not send over STOMP; this process keeps them, and accepts no more: let the sender send "
                 "text or bytes, stop this process, and remove or move these messages with a JMS client or the broker's console.",
                 explain="steadyworker.unshown",
             )
         )
 
-    def _settle(self, holder: _Subscription, settlement: Settlement, confirmed: Then) -> None:
+    def _settle(self, holder: _EpochSubscription, settlement: Settlement, confirmed: Then) -> None:
         id_, how = settlement.delivery.id, settlement.how
         rejects = how is Settle.REJECT or (how is Settle.ACK and settlement.delivery.unshown is not None)
         if rejects and not self._dialect.moves_refused:
@@ -224,13 +219,13 @@ class Epoch:
 
     def _subscribe(self) -> None:
         self._numbers += 1
-        subscription = _Subscription(f"{self.number}-{self._numbers}")
+        subscription = _EpochSubscription(f"{self.number}-{self._numbers}")
         self._subscriptions[subscription.number] = subscription
         destination = self._dialect.destination(self._spec.queue)
         request = self._connection.subscribe(destination, subscription.number, self._dialect.subscribed)
         self._expect("a subscription", request, lambda: None)
 
-    def _unsubscribe(self, subscription: _Subscription, then: Then = lambda: None) -> None:
+    def _unsubscribe(self, subscription: _EpochSubscription, then: Then = lambda: None) -> None:
         del self._subscriptions[subscription.number]
         self._expect("the end of a subscription", self._connection.unsubscribe(subscription.number), then)
 

@@ -46,7 +46,7 @@ _TOO_LARGE = re.compile(r"The maximum (?:data length|frame size) was exceeded")
 """What Classic 5.18 to 6.3 write of a frame above `wireFormat.maxFrameSize` or `maxDataLength`; it names no receipt."""
 
 _RABBITMQ = re.compile(r"^Bad CONNECT")
-_TAKEN = re.compile(r"already connected")
+_CLIENT_ID_IN_USE = re.compile(r"already connected")
 
 
 def is_full(error: BaseException) -> bool:
@@ -91,7 +91,7 @@ def _judged(error: BaseException) -> Judged | None:  # noqa: PLR0911 - one case 
         case BrokerError() if _LOGIN.search(str(error)):
             remedy = "correct user and password in --broker or its file"
             return Judged(f"no login ({error})", remedy, refused=True, id=_by_broker(error, "wrong-password"))
-        case BrokerError() if _TAKEN.search(str(error)):
+        case BrokerError() if _CLIENT_ID_IN_USE.search(str(error)):
             remedy = "wait until the broker notices the end of the earlier connection"
             return Judged(str(error), remedy, id="stomp.client-id-taken")
         case BrokerError():

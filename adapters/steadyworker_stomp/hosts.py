@@ -1,5 +1,5 @@
 """
-Opens a connection to one of the URL's hosts, in a random order: the first one that accepts is taken.
+Opens a connection to one of the URL's hosts, in a random order: the first one that accepts wins.
 
 One host can be silent, such as a frozen machine, or a backup behind a firewall.
 So it only has a head start before the next host, and both are tried at the same time.
@@ -20,8 +20,8 @@ from steadyworker.network.errors import Silent, worst
 from steadyworker.network.url import Address
 from steadyworker_stomp.errors import translated, unavailable
 from steadyworker_stomp.sockets import open_socket
-from steadyworker_stomp.stomp_internals import Connection, OnEnd, OnMessage
-from steadyworker_stomp.url import BrokerUrl
+from steadyworker_stomp.stomp_internals import OnEnd, OnMessage, StompConnection
+from steadyworker_stomp.url import StompUrl
 
 _CONNECT_WITHIN = 10.0
 _OPEN_WITHIN = 20.0
@@ -35,14 +35,14 @@ _SLACK = 0.5
 
 
 def connect_any(
-    url: BrokerUrl, clock: Clock, patience: float, on_message: OnMessage, on_end: OnEnd, within: float = math.inf
-) -> tuple[Connection, Address]:
+    url: StompUrl, clock: Clock, patience: float, on_message: OnMessage, on_end: OnEnd, within: float = math.inf
+) -> tuple[StompConnection, Address]:
     """
     Open a connection to the first host that accepts it.
 
     Raises:
         BrokerUnavailable: No host accepted the connection within these seconds (at most 20); `Refused` if a later try cannot succeed.
-        ConfigError: A file of the URL cannot be used.
+        ConfigError: A file of the URL cannot be used, or the broker's dialect is unknown.
     """
     within = min(within, _OPEN_WITHIN)
     race = _Race(lambda address: _connect(url, address, clock, within, patience, on_message, on_end))
@@ -72,25 +72,26 @@ def connect_any(
 
 
 def _connect(
-    url: BrokerUrl,
+    url: StompUrl,
     address: Address,
     clock: Clock,
     within: float,
     patience: float,
     on_message: OnMessage,
     on_end: OnEnd,
-) -> Connection:
+) -> StompConnection:
     """Open a connection to one host, and log in; raises an error that `translated` translates."""
     began = clock.monotonic()
     tls = None if url.tls is None else url.tls.context()
     name = (url.tls and url.tls.server_name) or address.host
     sock = open_socket(address.host, address.port, tls, name, began + min(within, _CONNECT_WITHIN), clock)
-    connection = Connection(sock, address.host, clock, patience, on_message, on_end)
-    connection.connect(url.user, url.password, url.heartbeat, max(0.1, began + within - clock.monotonic()))
+    connection = StompConnection(sock, address.host, clock, patience, on_message, on_end)
+    left = max(0.1, began + within - clock.monotonic())
+    connection.connect(url.user, url.password, url.heartbeat, left, url.dialect)
     return connection
 
 
-_Result = tuple[Connection, Address] | BrokerUnavailable | ConfigError
+_Result = tuple[StompConnection, Address] | BrokerUnavailable | ConfigError
 
 
 class _Race:
@@ -104,7 +105,7 @@ class _Race:
         running: The number of tries without a result.
     """
 
-    def __init__(self, connect: Callable[[Address], Connection]) -> None:
+    def __init__(self, connect: Callable[[Address], StompConnection]) -> None:
         self.running = 0
         self._connect = connect
         self._results: SimpleQueue[_Result] = SimpleQueue()
@@ -131,7 +132,7 @@ class _Race:
         return None
 
     def end(self) -> None:
-        """Close every connection that was not taken, now and later."""
+        """Close every connection that did not win, now and later."""
         with self._lock:
             self._over = True
         with suppress(Empty):

@@ -1,7 +1,7 @@
 """
 Conversion between STOMP frames and our headers.
 
-STOMP headers are text, like ours, but frames and brokers take some names for themselves, and STOMP cannot express some texts.
+STOMP headers are text, like ours, but frames and brokers reserve some names for themselves, and STOMP cannot express some texts.
 
 - A header with such a name or text travels in the header `sw-stomp`, as JSON: `{"headers": {name: text}}`.
   So it arrives as it was sent, and no header of a message can become a part of the frame.
@@ -33,39 +33,11 @@ _MOST_HEADERS = 900
 
 _FRAME = frozenset(
     {
-        *(
-            "ack",
-            "browser",
-            "content-length",
-            "destination",
-            "heart-beat",
-            "host",
-            "id",
-            "login",
-            "message",
-            "message-id",
-        ),
-        *(
-            "passcode",
-            "receipt",
-            "receipt-id",
-            "selector",
-            "server",
-            "session",
-            "subscription",
-            "transaction",
-            "version",
-        ),
-        *(
-            "accept-version",
-            "transformation",
-            "transformation-error",
-            "redelivered",
-            "timestamp",
-            "persistent",
-            "expires",
-        ),
-        *("destination-type", "subscription-type", "amqMessageId", "scheduledJobId"),
+        *("ack", "browser", "content-length", "destination", "heart-beat", "host", "id", "login", "message"),
+        *("message-id", "passcode", "receipt", "receipt-id", "selector", "server", "session", "subscription"),
+        *("transaction", "version", "accept-version", "transformation", "transformation-error", "redelivered"),
+        *("timestamp", "persistent", "expires", "destination-type", "subscription-type", "amqMessageId"),
+        "scheduledJobId",
     }
 )
 _PROPERTIES = frozenset(
@@ -137,7 +109,7 @@ def _content(headers: Headers) -> dict[str, str]:
 
 
 def _orders(message: OutgoingMessage, dialect: Dialect) -> Mapping[str, str]:
-    """Return the headers that tell the broker what to do with a message."""
+    """Return the headers by which the broker delays, keeps and routes a message."""
     if message.to is Target.LATER and message.delay > 0:
         return {_DELAY: str(max(1, round(message.delay * 1000))), **dialect.sent}
     return dialect.sent
@@ -160,8 +132,8 @@ def _line(name: str, text: str) -> int:
 
 def _travels(name: str, text: str) -> bool:
     """Return whether a frame can have this header as it is."""
-    taken = name in _FRAME or name in _PROPERTIES or _is_brokers(name)
-    return not taken and _PLAIN_NAME.fullmatch(name) is not None and _UNSENDABLE.search(text) is None
+    reserved = name in _FRAME or name in _PROPERTIES or _is_brokers(name)
+    return not reserved and _PLAIN_NAME.fullmatch(name) is not None and _UNSENDABLE.search(text) is None
 
 
 def _is_property(name: str, text: str) -> bool:

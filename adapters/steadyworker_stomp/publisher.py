@@ -25,17 +25,16 @@ from steadyworker.network import owed
 from steadyworker.network.errors import Silent
 from steadyworker.network.iothread import IoThread
 from steadyworker.network.preparation import Preparation
-from steadyworker_stomp.connection import ManagedConnection
-from steadyworker_stomp.declare import Prepared
-from steadyworker_stomp.dialects import Dialect, dialect_of
+from steadyworker_stomp.connection import StompLink
+from steadyworker_stomp.dialects import Dialect
 from steadyworker_stomp.errors import BrokerError, is_full, is_too_large, unavailable
 from steadyworker_stomp.messages import LINE_BYTES, frame_headers, frame_of, longest_line
-from steadyworker_stomp.stomp_internals import Connection
+from steadyworker_stomp.stomp_internals import StompConnection
 from steadyworker_stomp.topology import queue_of
-from steadyworker_stomp.url import BrokerUrl
+from steadyworker_stomp.url import StompUrl
 
 _PATIENCE = 30.0
-"""Seconds in which the socket must take a message."""
+"""Seconds in which the socket must accept a message."""
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +44,7 @@ class _Flight:
     alone: bool
 
 
-class Publisher:
+class StompPublisher:
     """
     The publisher of one queue's messages.
 
@@ -57,26 +56,23 @@ class Publisher:
         preparation: Checks the broker; needed only before a delayed message.
         spec: The queue.
         settings: The operator's settings.
-        forced: The dialect that the URL forces.
     """
 
     def __init__(
         self,
         io: IoThread,
-        url: Callable[[], BrokerUrl],
-        preparation: Preparation[Prepared],
+        url: Callable[[], StompUrl],
+        preparation: Preparation[Dialect],
         spec: QueueSpec,
         settings: Settings,
-        forced: str | None,
     ) -> None:
         self._io = io
-        self._forced = forced
         self._preparation = preparation
         self._spec = spec
         self._settings = settings
-        self._link = ManagedConnection(io, url, settings.clock, _PATIENCE, self._up, _no_message, self._down)
+        self._link = StompLink(io, url, settings.clock, _PATIENCE, self._up, _no_message, self._down)
         self._was_up = False
-        self._waiting: list[Future[Connection]] = []
+        self._waiting: list[Future[StompConnection]] = []
         self._lock = threading.Lock()
         self._flights: list[_Flight] = []
         io.members.append(self)
@@ -93,12 +89,13 @@ class Publisher:
         """
         if message.first:
             check_size("a body", len(message.body), self._settings.max_body)
-        connection, dialect = self._connected(message)
+        connection = self._connected(message)
+        dialect = connection.dialect
         queue = queue_of(self._spec, message)
         if message.first:
             check_size("a header line", longest_line(frame_headers(message, dialect)), LINE_BYTES)
         headers, body = frame_of(message, dialect)
-        flight = self._take_off()
+        flight = self._begin_flight()
         try:
             receipt = connection.send(dialect.destination(queue), body, headers)
             self._confirmed(connection, receipt, queue, flight)
@@ -106,7 +103,7 @@ class Publisher:
             with self._lock:
                 self._flights.remove(flight)
 
-    def _take_off(self) -> _Flight:
+    def _begin_flight(self) -> _Flight:
         """Note that a message is under way, and that it shares the connection with all others that are."""
         with self._lock:
             for other in self._flights:
@@ -114,7 +111,7 @@ class Publisher:
             self._flights.append(_Flight(alone=not self._flights))
             return self._flights[-1]
 
-    def _confirmed(self, connection: Connection, receipt: Future[None], queue: str, flight: _Flight) -> None:
+    def _confirmed(self, connection: StompConnection, receipt: Future[None], queue: str, flight: _Flight) -> None:
         try:
             receipt.result(owed.ANSWER_WITHIN)
         except TimeoutError as error:
@@ -129,13 +126,12 @@ class Publisher:
         except Exception as error:
             raise self._failed(queue, error, flight) from error
 
-    def _connected(self, message: OutgoingMessage) -> tuple[Connection, Dialect]:
+    def _connected(self, message: OutgoingMessage) -> StompConnection:
         """Return an open connection; raise NotPublished if there is none in time."""
         try:
             if message.to is Target.LATER:
                 self._preparation.prepared()
-            connection = self._io.ask(self._take, owed.ANSWER_WITHIN)
-            return connection, dialect_of(connection.server, self._forced)
+            return self._io.ask(self._get_connection, owed.ANSWER_WITHIN)
         except TimeoutError:
             raise NotPublished(
                 f"Expected a connection to publish to queue {queue_of(self._spec, message)!r} within {owed.ANSWER_WITHIN:g} s, "
@@ -180,14 +176,14 @@ class Publisher:
         """End the connection because of an unexpected error."""
         self._link.abort(error)
 
-    def _take(self, answer: Future[Connection]) -> None:
+    def _get_connection(self, answer: Future[StompConnection]) -> None:
         if (connection := self._link.connection) is not None:
             answer.set_result(connection)
         else:
             self._waiting.append(answer)
             self._link.open()
 
-    def _up(self, connection: Connection) -> None:
+    def _up(self, connection: StompConnection) -> None:
         self._was_up = True
         waiting, self._waiting = self._waiting, []
         for answer in waiting:

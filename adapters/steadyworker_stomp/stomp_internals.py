@@ -26,13 +26,15 @@ from contextlib import suppress
 from typing import Any
 
 from steadyworker.adapter import Clock
+from steadyworker.errors import ConfigError
 from steadyworker.network.errors import Foreign, Silent
+from steadyworker_stomp.dialects import Dialect, DialectName, dialect_of
 from steadyworker_stomp.errors import BrokerError
 from steadyworker_stomp.sockets import confirm_at_once
 
 
 def _skip_hostname_scan() -> None:
-    """Tell stomp.py not to ask the name service for this host's name while it is imported."""
+    """Keep stomp.py from asking the name service for this host's name while it is imported."""
     os.environ.setdefault("STOMP_SKIP_HOSTNAME_SCAN", "1")
 
 
@@ -53,30 +55,33 @@ _FIRST = {b"C", b"E"}
 _CONTROL = {chr(code) for code in range(0x20)}
 
 OnMessage = Callable[[Mapping[str, str], bytes], None]
-OnEnd = Callable[["Connection", Exception], None]
+OnEnd = Callable[["StompConnection", Exception], None]
 
 
-class Connection:
+class StompConnection:
     """
     One connection to one host, from its CONNECT to its end; thread-safe.
 
     A request returns a future, which ends with the broker's RECEIPT, or with the cause of the connection's end.
-    After an ERROR frame, the connection ends, because some brokers close it, and none says what it still keeps.
+    After an ERROR frame, the connection ends, because some brokers close it, and none reports what it still keeps.
 
     Args:
         sock: A connected socket.
         host: The host's name, for the broker.
         clock: The clock.
-        patience: Seconds in which the socket must take a frame.
+        patience: Seconds in which the socket must accept a frame.
         on_message: Called with the headers and the body of each MESSAGE, in the reading thread.
         on_end: Called once with this connection and the cause, in the reading thread, when it has ended after its CONNECTED.
 
     Attributes:
         server: The broker's name for itself; empty if it sent none.
+        dialect: The broker's dialect, after `connect`.
         beat_every: Seconds after which the broker expects a heart-beat; 0 for never.
         silent_after: Seconds without a byte after which the broker is dead: three heart-beats; 0 for never.
-        heard_at: The time (monotonic clock) of the last bytes from the broker.
+        received_at: The time (monotonic clock) of the last bytes from the broker.
     """
+
+    dialect: Dialect
 
     def __init__(
         self, sock: socket.socket, host: str, clock: Clock, patience: float, on_message: OnMessage, on_end: OnEnd
@@ -97,9 +102,9 @@ class Connection:
         self._transport.set_listener("steadyworker", _Listener(self))
 
     @property
-    def heard_at(self) -> float:
+    def received_at(self) -> float:
         """The time (monotonic clock) of the last bytes from the broker."""
-        return self._transport.heard_at
+        return self._transport.received_at
 
     @property
     def is_open(self) -> bool:
@@ -111,8 +116,14 @@ class Connection:
         """The cause of the end, once `on_end` was called or is about to be; None before."""
         return self._cause if self._over else None
 
-    def connect(self, user: str | None, password: str, heartbeat: float, within: float) -> None:
-        """Log in, and wait for the broker's answer; raises BrokerError, Foreign, Silent or OSError."""
+    def connect(
+        self, user: str | None, password: str, heartbeat: float, within: float, forced: DialectName | None
+    ) -> None:
+        """
+        Log in, and wait for the broker's answer; `forced` is the dialect that the URL forces.
+
+        Raises BrokerError, Foreign, Silent or OSError, and ConfigError if the dialect is unknown.
+        """
         wanted = f"{heartbeat * 1000:.0f}"
         self._transport.start()
         headers = {"heart-beat": f"{wanted},{wanted}"}
@@ -129,7 +140,8 @@ class Connection:
         self.server = answer.get("server", "")
         try:
             theirs, wants = _beats(answer.get("heart-beat", "0,0"))
-        except Foreign as error:
+            self.dialect = dialect_of(self.server, forced)
+        except (ConfigError, Foreign) as error:
             self.abort(error)
             raise
         self.beat_every = max(heartbeat, wants) if wants else 0.0
@@ -146,7 +158,7 @@ class Connection:
 
     def listen(self, destination: str, number: str, headers: Mapping[str, str], *, ack: str = "auto") -> None:
         """Subscribe without a receipt; a refusal ends the connection."""
-        self._tell(lambda: self._protocol.subscribe(destination, number, ack=ack, headers=dict(headers)))
+        self._try_write(lambda: self._protocol.subscribe(destination, number, ack=ack, headers=dict(headers)))
 
     def subscribe(
         self, destination: str, number: str, headers: Mapping[str, str], *, ack: str = "client-individual"
@@ -187,7 +199,7 @@ class Connection:
             return list(self._receipts.values())
 
     def beat(self) -> None:
-        """Send a heart-beat, unless a frame is being written or the socket takes no byte now; never blocks."""
+        """Send a heart-beat, unless a frame is being written or the socket accepts no byte now; never blocks."""
         self._transport.beat()
 
     def abort(self, error: Exception) -> None:
@@ -204,10 +216,10 @@ class Connection:
                 answer.set_exception(self._cause)
                 return answer
             self._receipts[receipt] = answer
-        self._tell(lambda: write(receipt))
+        self._try_write(lambda: write(receipt))
         return answer
 
-    def _tell(self, write: Callable[[], None]) -> None:
+    def _try_write(self, write: Callable[[], None]) -> None:
         if self._cause is None:
             try:
                 write()
@@ -262,7 +274,7 @@ class Connection:
 class _Listener(ConnectionListener):  # type: ignore[misc]  # stomp.py has no type hints
     """Hands frames to the connection."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: StompConnection) -> None:
         self._connection = connection
 
     def on_message(self, frame: Any) -> None:
@@ -288,13 +300,13 @@ class _Transport(BaseTransport):  # type: ignore[misc]
         super().__init__(auto_decode=False)
         sock.settimeout(0)
         self.error: Exception | None = None
-        self.heard_at = clock.monotonic()
+        self.received_at = clock.monotonic()
         self.vhost = None
         self.current_host_and_port = (host, 0)
         self._sock = sock
         self._clock = clock
         self._patience = patience
-        self._heard = False
+        self._has_received = False
         self._closed = False
         self._begun = b""
         self._call = threading.Lock()
@@ -334,17 +346,17 @@ class _Transport(BaseTransport):  # type: ignore[misc]
                 self.error = self.error or (error if isinstance(error, OSError) else None)
                 return b""
             else:
-                self.heard_at = self._clock.monotonic()
+                self.received_at = self._clock.monotonic()
                 confirm_at_once(self._sock)
-                if not self._heard and data.strip():
-                    self._heard = True
+                if not self._has_received and data.strip():
+                    self._has_received = True
                     if data.lstrip()[:1] not in _FIRST:
                         self.error = Foreign()
                         return b""
                 return data
 
     def send(self, encoded_frame: bytes) -> None:
-        """Write a frame, after those of other threads; raises Silent if the socket does not take it in time."""
+        """Write a frame, after those of other threads; raises Silent if the socket does not accept it in time."""
         deadline = self._clock.monotonic() + self._patience
         if not self._frame.acquire(timeout=self._patience):
             raise self._stuck()
@@ -374,7 +386,7 @@ class _Transport(BaseTransport):  # type: ignore[misc]
         """
         Write a line end, if this is possible at once.
 
-        OpenSSL keeps a write that the socket does not take, and the next write must begin with the same bytes:
+        OpenSSL keeps a write that the socket does not accept, and the next write must begin with the same bytes:
         the first byte of another write would be lost.
         """
         if self._frame.acquire(blocking=False):
@@ -384,7 +396,7 @@ class _Transport(BaseTransport):  # type: ignore[misc]
                 self._begun = b""
             except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
                 self._begun = b"\n"
-            except OSError:  # a socket without TLS takes no byte now, or the reading thread sees the end
+            except OSError:  # a socket without TLS accepts no byte now, or the reading thread sees the end
                 pass
             finally:
                 self._frame.release()
@@ -398,7 +410,7 @@ class _Transport(BaseTransport):  # type: ignore[misc]
         poll = select.poll()
         try:
             poll.register(self._sock, event)
-        except ValueError:  # it was closed meanwhile, and the next read or write says so
+        except ValueError:  # it was closed meanwhile, which the next read or write shows
             return True
         rest = None if deadline is None else max(0.0, deadline - self._clock.monotonic()) * 1000
         return bool(poll.poll(rest))
@@ -441,6 +453,3 @@ def _beats(text: str) -> tuple[float, float]:
 def login_problem(text: str) -> bool:
     """Return whether a login text would break its frame: STOMP cannot escape anything in a CONNECT."""
     return any(character in _CONTROL for character in text)
-
-
-__all__ = ["Connection", "login_problem"]

@@ -1,27 +1,18 @@
 """
 The broker's URL: its addresses, login and options.
 
-`stomp[+ssl]://user:password@host1:61613,host2?option=value&…`; user and password are percent-encoded.
-
-| option | |
-|---|---|
-| `heartbeat` | seconds, 10 by default; a side that receives nothing for some heart-beats (here three) drops the connection |
-| `dialect` | `classic` or `artemis`; by default the broker's own name decides |
-| `dlq` | the queue to which the broker itself moves dead letters; by default `ActiveMQ.DLQ`, on Artemis the address setting's; `{queue}` stands for the work queue's name; if the user may not read it, name the Worker's own dead-letter queue |
-| `cafile` | `stomp+ssl`: a PEM file of the authorities to trust for the broker's certificate, instead of the system's authorities |
-| `certfile`, `keyfile` | `stomp+ssl`: our own certificate and its key |
-| `server_name` | `stomp+ssl`: the name in the broker's certificate, if it is not the host's name |
-
+The README of this adapter has the form of the URL, and a table of the options.
 The adapter always verifies the broker's certificate.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, cast
+from typing import cast
 
 from steadyworker.errors import ConfigError
 from steadyworker.network.url import Address, Form, Tls, heartbeat_of
+from steadyworker_stomp.dialects import DialectName
 from steadyworker_stomp.stomp_internals import login_problem
 
 HEARTBEAT = 10
@@ -30,8 +21,6 @@ The default heartbeat in seconds.
 
 A broker notices a dead worker after two to four heartbeats, and only then delivers the worker's message again.
 """
-
-DialectName = Literal["classic", "artemis"]
 
 FORM = Form(
     ports={"stomp": 61613, "stomp+ssl": 61612},
@@ -42,7 +31,7 @@ FORM = Form(
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerUrl:
+class StompUrl:
     """The parsed URL, with hosts in any order; its text and repr never show the password."""
 
     addresses: tuple[Address, ...]
@@ -61,7 +50,7 @@ class BrokerUrl:
         return ",".join(map(str, self.addresses))
 
 
-def parse_url(url: str) -> BrokerUrl:
+def parse_url(url: str) -> StompUrl:
     """
     Parse a broker's URL.
 
@@ -81,7 +70,7 @@ def parse_url(url: str) -> BrokerUrl:
             "STOMP cannot send it, so give the user another password.",
             id="config.broker-url",
         )
-    return BrokerUrl(
+    return StompUrl(
         addresses=found.addresses,
         user=found.user,
         password=found.password,

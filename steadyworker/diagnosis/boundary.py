@@ -2,7 +2,7 @@
 Frame boundaries in bytes of which the beginning is not known.
 
 A reader that missed bytes must find the next frame before it can go on.
-A frame that another one cuts in two contains the head of that other frame.
+If a client writes a frame into the middle of another one, the outer frame contains the head of the inner one.
 Both are found by what every frame has: a type, a size within the limit, a known class, and the end octet at the right place.
 """
 

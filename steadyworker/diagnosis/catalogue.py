@@ -141,7 +141,7 @@ _REMEDY = "Do what the line asks for: it has the remedy, with the names and numb
 
 
 def entry_of(texts: Sequence[FindingText]) -> Entry:
-    """Return the entry of a finding or an error of SteadyWorker itself, from the texts that have its id; the line has the values."""
+    """Return the catalogue's entry for a finding or an error of SteadyWorker itself, made of all texts with its id."""
     first = texts[0]
     whats = [general(text.what) for text in texts if not _VALUE.fullmatch(text.what)]
     remedies = [general(text.remedy) for text in texts if not _VALUE.fullmatch(text.remedy)]

@@ -112,7 +112,7 @@ class Decoding:
 
 
 class _GzipReader:
-    """The decompressor of gzip with the methods that those of bzip2 and xz have."""
+    """A decompressor of gzip with the same methods as Python's decompressors of bzip2 and xz."""
 
     def __init__(self) -> None:
         self._inner = zlib.decompressobj(_GZIP)

@@ -11,7 +11,8 @@ What is wrong with it becomes a `Problem`.
 
 A name (a short string) is a `str`; an octet that is no UTF-8 stands there as `\xNN`.
 A long string is a `str` if it is UTF-8, else `bytes`.
-A time is a `datetime`, or the number itself if it is after the year 9999, as a time in milliseconds is.
+A time is a `datetime`.
+A time after the year 9999 stays a number; such a time appears if a client wrote milliseconds instead of seconds.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class Outputs:
                 self._failed(name, error)
 
     def flush(self) -> None:
-        """Write what is held back."""
+        """Write the buffered output."""
         for name, flush in tuple(self._flushes.items()):
             try:
                 flush()
@@ -80,7 +80,7 @@ class Outputs:
                 self._failed(name, error)
 
     def finish(self) -> None:
-        """Write the page, and what is held back."""
+        """Write the page, and the buffered output."""
         if self._page is not None:
             name, page, file = self._page
             try:

@@ -11,6 +11,9 @@ In a file of one column, NULL is also written as `""` if the null text is empty,
 `SparkExport` makes the same bytes: the SQL expressions in `spark/lines.py` compute them.
 
 A file with a name that ends in `.gz` has the same bytes, compressed by `packed.py`.
+
+A new format needs a class with the methods of `Format`, its name and suffix in `format_of` and `_by_suffix` here, and a reader in `READERS` of `readers.py`.
+For Spark it also needs its branches in `spark/export.py` and `spark/groups.py`.
 """
 
 from __future__ import annotations

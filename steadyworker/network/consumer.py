@@ -1,7 +1,7 @@
 """
 The life of a consuming connection, which has one epoch after another until the adapter stops.
 
-`backoff.py` draws the waits between two tries; an adapter's consumer says how to connect (`_go`).
+`backoff.py` draws the waits between two tries; an adapter's consumer implements `_go`, which connects.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from steadyworker.network.iothread import IoThread, Timer
 from steadyworker.network.settlement import OnSettled, Settlement, stale
 
 
-class Link(Protocol):
+class BrokerLink(Protocol):
     """The interface of a consuming connection; only for the I/O thread."""
 
     @property
@@ -55,7 +55,7 @@ class Epoch(Protocol):
 
 
 AnEpoch = TypeVar("AnEpoch", bound=Epoch)
-ALink = TypeVar("ALink", bound=Link)
+ALink = TypeVar("ALink", bound=BrokerLink)
 
 
 class Consumer(ABC, Generic[ALink, AnEpoch]):
@@ -78,7 +78,7 @@ class Consumer(ABC, Generic[ALink, AnEpoch]):
         self._timer: Timer | None = None
         self._epochs = 0
         self._epoch: AnEpoch | None = None
-        self._said = ""
+        self._last_cause = ""
 
     @abstractmethod
     def _go(self) -> None:
@@ -103,7 +103,7 @@ class Consumer(ABC, Generic[ALink, AnEpoch]):
         """True once the broker has accepted this consumer; after a later refusal, the consumer tries again."""
         return self._epochs > 0
 
-    def tell(self, signal: Signal) -> None:
+    def signal(self, signal: Signal) -> None:
         """Send a signal to the sink, if there is one; only for the I/O thread."""
         if self._sink is not None and not self._io.stopping:
             self._sink(signal)
@@ -165,9 +165,9 @@ class Consumer(ABC, Generic[ALink, AnEpoch]):
     def _begin(self, epoch: AnEpoch) -> None:
         """Send Connected for a new epoch, whose number is `_next_number`."""
         self._epochs = epoch.number
-        self._said = ""
+        self._last_cause = ""
         self._epoch = epoch
-        self.tell(Connected(epoch.number))
+        self.signal(Connected(epoch.number))
         epoch.adjust()
 
     @property
@@ -194,8 +194,8 @@ class Consumer(ABC, Generic[ALink, AnEpoch]):
 
     def _gone(self, error: SteadyWorkerError) -> None:
         """Send Unreachable once for each cause, not for each try, and try again later."""
-        if str(error) != self._said:
-            self._said = str(error)
+        if str(error) != self._last_cause:
+            self._last_cause = str(error)
             final = isinstance(error, Refused | ConfigError) and self._epochs == 0
-            self.tell(Unreachable(self._said, final, error.id))
+            self.signal(Unreachable(self._last_cause, final, error.id))
         self._again(self._backoff.refused())

@@ -17,11 +17,14 @@ from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, unquote
 
 from steadyworker.errors import ConfigError, Finding
+from steadyworker.findings import FindingTexts
 from steadyworker.names import is_loopback
 
 # The pattern of RFC 3986, appendix B. Since its releases of 2025, Python's `urlsplit` refuses [::1] behind another host.
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://([^/?#]*)([^?#]*)(?:\?([^#]*))?(?:#.*)?", re.IGNORECASE | re.DOTALL)
 _LONGEST_HEARTBEAT = 3600
+
+_finding = FindingTexts("steadyworker.network")
 
 TLS_OPTIONS = ("cafile", "certfile", "keyfile", "server_name")
 TCP_OPTIONS = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
@@ -220,13 +223,23 @@ class Form:
         return Address(host, int(port[1:]) if port else default_port)
 
 
-def unencrypted(addresses: Sequence[Address], remedy: str) -> list[Finding]:
-    """Return a warning if a connection without TLS to one of these addresses leaves this machine."""
+def identity_of(addresses: Sequence[Address]) -> str:
+    """Return the identity of a broker that reports no name of its own: its addresses."""
+    return ",".join(sorted(map(str, addresses)))
+
+
+def has_host_of(addresses: Sequence[Address], identity: str) -> bool:
+    """Return whether one of the addresses has a host of that identity, on any port: one port can be for TLS, another not."""
+    theirs = {address.rpartition(":")[0] for address in identity.split(",")}
+    return any(str(address).rpartition(":")[0] in theirs for address in addresses)
+
+
+def unencrypted(addresses: Sequence[Address], instead: str) -> list[Finding]:
+    """Return a warning if a connection without TLS to one of these addresses leaves this machine; its remedy is to write `instead`."""
     remote = ", ".join(str(address) for address in addresses if not is_loopback(address.host))
     if not remote:
         return []
-    what = f"The connection to {remote} has no TLS: every machine on its way can read and change the jobs, and read a password."
-    return [Finding("warning", what, remedy, id="check.no-tls")]
+    return [_finding("check.no-tls", addresses=remote, instead=instead)]
 
 
 def heartbeat_of(options: Mapping[str, str], default: int) -> int:

@@ -136,7 +136,7 @@ class Orphans:
         return since is not None and renewed and clock.monotonic() - since > after
 
     def _nothing_waits(self) -> bool:
-        """Return whether the broker has had no message for this runner, which asked for one long enough."""
+        """Return whether this runner has asked for a message for `answers_within` seconds, and received none."""
         since = self._asking_since
         enough = self._deps.adapter.capabilities.answers_within
         return since is not None and self._deps.clock.monotonic() - since >= enough

@@ -39,7 +39,11 @@ def about(token: Token, clock: Clock) -> dict[str, Any]:
 
 
 def why(before: Row | None, *, lost: bool) -> str:
-    """Return why a run begins; `before` is None or the row that a replay has inserted if it is the first one of its round."""
+    """
+    Return why a run begins.
+
+    `before` is the job's row before the claim: None for the first run of a round, or the row that a replay has inserted.
+    """
     if before is None or before.hop < 0:
         return "new"
     return "taken over" if lost else f"after {before.state.value}"

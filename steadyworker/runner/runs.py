@@ -85,7 +85,11 @@ class Runs:
 
     @property
     def missing(self) -> dict[str, str]:
-        """The targets to which a plan could not publish, each with the cause; parked plans only if they are too many."""
+        """
+        The targets to which a plan could not publish, each with the cause.
+
+        A parked plan, whose message the broker never accepts, counts only if there are too many of them.
+        """
         state = self._state
         plans = {plan: str(error) for plan, error in state.failing.items()}
         plans |= state.parked if state.parked_deliveries > MOST_PARKED else {}

@@ -3,7 +3,7 @@ Messages to systemd: the notify protocol of sd_notify(3), over a datagram socket
 
 The methods neither raise nor wait, because a service manager that does not listen must not stop a job.
 READY=1 and STOPPING=1 are sent again with a later message if its queue was full (net.unix.max_dgram_qlen, unix(7)).
-The caller passes the variables of the environment, because the children of slots must not use NOTIFY_SOCKET.
+The caller passes the variables of the environment, so that only the worker process uses NOTIFY_SOCKET, and no child of a slot.
 """
 
 from __future__ import annotations

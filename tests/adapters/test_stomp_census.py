@@ -15,17 +15,15 @@ from steadyworker.adapter import Connected, QueueSpec, Settings, Signal, SystemC
 from steadyworker.errors import BrokerUnavailable
 from steadyworker_stomp import StompAdapter
 from steadyworker_stomp.checks.artemis import (
-    AddressSettings,
+    ArtemisManagement,
     FailedError,
-    Management,
     MissingError,
-    address_settings,
+    dead_letter_address,
     newest,
     waiting,
 )
 from steadyworker_stomp.checks.census import census, has_queue, subscriptions
-from steadyworker_stomp.connection import Visit, visit
-from steadyworker_stomp.declare import brief
+from steadyworker_stomp.connection import Visit, brief, visit
 from steadyworker_stomp.dialects import ARTEMIS
 from steadyworker_stomp.url import parse_url
 from tests.brokers.stomp_broker import StompBroker
@@ -150,19 +148,19 @@ def test_a_user_without_the_right_to_ask_gets_no_number_each_time(stomp_broker: 
     assert adapter.exists()
 
 
-def test_a_look_for_a_queue_creates_none(stomp_broker: StompBroker, queue: str) -> None:
-    def look(name: str) -> bool:
+def test_a_search_for_a_queue_creates_none(stomp_broker: StompBroker, queue: str) -> None:
+    def exists(name: str) -> bool:
         return asked(stomp_broker.url, lambda at: has_queue(at, name))
 
-    def looks() -> list[bool]:
-        return [look(name) for name in (queue, f"{queue}.x", queue[:-1])]
+    def search() -> list[bool]:
+        return [exists(name) for name in (queue, f"{queue}.x", queue[:-1])]
 
-    assert looks() == [False, False, False]
+    assert search() == [False, False, False]
     assert asked(stomp_broker.url, lambda at: census(at, queue)) == 0
-    assert looks() == [False, False, False]
+    assert search() == [False, False, False]
     with stomp_broker.client() as client:
         client.send(queue)
-    assert looks() == [True, False, False]
+    assert search() == [True, False, False]
 
 
 def test_a_connection_that_ends_during_a_question_is_an_error(stomp_broker: StompBroker, queue: str) -> None:
@@ -178,33 +176,19 @@ def test_a_connection_that_ends_during_a_question_is_an_error(stomp_broker: Stom
 
 
 @ARTEMIS_ONLY
-def test_the_settings_of_an_address_are_read(stomp_broker: StompBroker, queue: str) -> None:
-    """The broker leaves out what is not set, so the defaults are ours."""
+def test_the_address_of_dead_letters_is_read(stomp_broker: StompBroker, queue: str) -> None:
+    def found(name: str, url: str = stomp_broker.url) -> str | None:
+        return asked(url, lambda at: dead_letter_address(at, name, "by default"))
 
-    def found(name: str) -> AddressSettings | None:
-        return asked(stomp_broker.url, lambda at: address_settings(at, name))
-
-    assert found(queue) == AddressSettings(10, "DLQ", -1, "NOTIFY", True, "PAGE")
-    (broker,) = stomp_broker.jolokia.search("org.apache.activemq.artemis:broker=*")
-    changed = {
-        "maxDeliveryAttempts": 3,
-        "deadLetterAddress": f"{queue}.moved",
-        "slowConsumerThreshold": 5,
-        "slowConsumerPolicy": "KILL",
-        "autoCreateQueues": False,
-        "addressFullMessagePolicy": "DROP",
-    }
-    add, remove = "addAddressSettings(java.lang.String,java.lang.String)", "removeAddressSettings(java.lang.String)"
-    stomp_broker.jolokia.execute(broker, add, f"{queue}.#", json.dumps(changed))
-    try:
-        assert found(f"{queue}.a") == AddressSettings(3, f"{queue}.moved", 5, "KILL", False, "DROP")
-    finally:
-        stomp_broker.jolokia.execute(broker, remove, f"{queue}.#")
-    assert asked(stomp_broker.limited_url, lambda at: address_settings(at, queue)) is None
+    assert found(queue) == "DLQ"
+    for address in (f"{queue}.moved", ""):
+        with stomp_broker.address_settings(queue, {"deadLetterAddress": address}):
+            assert found(queue) == (address or None)
+    assert found(queue, stomp_broker.limited_url) == "by default"
 
 
 @ARTEMIS_ONLY
-def test_messages_that_wait_are_told_by_number_and_later_ones_have_larger_numbers(
+def test_messages_that_wait_are_listed_by_number_and_later_ones_have_larger_numbers(
     stomp_broker: StompBroker, queue: str
 ) -> None:
     with stomp_broker.client() as client, stomp_broker.client() as consumer:
@@ -239,15 +223,15 @@ def test_the_queue_for_replies_needs_no_default_routing_type(stomp_node: StompNo
         adapter.stop(5)
         with ThreadPoolExecutor(8) as threads:  # visits that share the queue get their own replies only
             names = [queue, *[f"{queue}.missing-{number}" for number in range(20)]]
-            looks = [*threads.map(lambda name: asked(stomp_node.url, lambda at: has_queue(at, name)), names)]
-        assert looks == [True] + [False] * 20
+            found = [*threads.map(lambda name: asked(stomp_node.url, lambda at: has_queue(at, name)), names)]
+        assert found == [True] + [False] * 20
     stomp_node.remove_queues("steadyworker.replies")
 
 
 @ARTEMIS_ONLY
 def test_a_question_that_artemis_does_not_know_is_an_error(stomp_broker: StompBroker, queue: str) -> None:
     with visiting(stomp_broker.url) as visited:
-        management = Management(visited)
+        management = ArtemisManagement(visited)
         with pytest.raises(MissingError):
             management.ask(f"queue.{queue}", "isPaused")
         with pytest.raises(FailedError, match="noSuchOperation"):
@@ -256,7 +240,7 @@ def test_a_question_that_artemis_does_not_know_is_an_error(stomp_broker: StompBr
 
 
 class MadeUpArtemis:
-    """The visit of a management that answers as it is told, and counts its questions."""
+    """The visit of a management with prepared answers, which counts its questions."""
 
     dialect = ARTEMIS
     within = 10.0
@@ -273,7 +257,7 @@ class MadeUpArtemis:
 
     def wait(self, _: object) -> None: ...
 
-    def next(self, _: float) -> tuple[dict[str, str], bytes]:
+    def message(self, _: str) -> tuple[dict[str, str], bytes]:
         succeeded, result = next(self._answers)
         headers = {"message-id": "a,1", "_AMQ_OperationSucceeded": str(succeeded).lower()}
         return headers, json.dumps([result]).encode()

@@ -32,7 +32,7 @@ class TestStomp(AdapterSuite):
         return StompAdapter(self._url, spec, Settings())
 
     def cut(self, adapter: Adapter) -> None:
-        """As a network failure does: the socket is shut, and the broker hears no word."""
+        """As a network failure does: the socket is shut, and the broker receives no DISCONNECT."""
         ours: Any = adapter
         connection = ours._consumer.link.connection
         connection._transport.end()

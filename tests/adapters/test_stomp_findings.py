@@ -18,7 +18,7 @@ from steadyworker.adapter import Delivered, QueueSpec, Settings, Signal, Uncount
 from steadyworker.errors import BrokerUnavailable, Finding, NotPublished
 from steadyworker.network import owed
 from steadyworker_stomp import StompAdapter
-from steadyworker_stomp.checks.risks import QueueState, risks
+from steadyworker_stomp.checks.risks import ArtemisQueue, risks
 from steadyworker_stomp.checks.versions import OLDEST, version_findings
 from steadyworker_stomp.dialects import ARTEMIS, CLASSIC, Dialect
 from tests.adapters.stomp_kit import work
@@ -70,7 +70,7 @@ def is_weakness(finding: Finding) -> bool:
 
 
 def is_limit(finding: Finding) -> bool:
-    """Artemis gives a message up after ten lost connections unless it is told otherwise."""
+    """Artemis gives a message up after ten lost connections unless its settings differ."""
     return finding.level == "warning" and "becomes a dead letter after 10 lost connections" in finding.what
 
 
@@ -109,7 +109,7 @@ def test_a_healthy_broker_has_no_problem_and_is_not_changed(
 
 
 @pytest.mark.parametrize("topology", ["declare", "verify", "trust"])
-def test_a_look_creates_no_queue(
+def test_a_search_creates_no_queue(
     stomp_broker: StompBroker, spec: QueueSpec, find: Find, open_adapter: Callable[..., StompAdapter], topology: str
 ) -> None:
     find(stomp_broker.url, topology=topology)
@@ -125,7 +125,7 @@ def test_another_listener_of_the_broker_has_no_problem_and_leads_to_the_same_que
     assert stomp_broker.depth(spec.queue) == 1
 
 
-def test_what_is_usual_on_each_broker_is_said(stomp_broker: StompBroker, find: Find) -> None:
+def test_what_is_usual_on_each_broker_is_reported(stomp_broker: StompBroker, find: Find) -> None:
     *weak, usual = find(stomp_broker.url, usual=True)
     assert all(is_weakness(each) for each in weak)
     if stomp_broker.is_artemis:
@@ -178,7 +178,7 @@ def test_a_message_that_the_user_may_not_send_was_not_sent(
     assert stomp_broker.depth(spec.queue) == 2
 
 
-def test_a_user_who_may_not_count_is_told_which_right_it_takes(
+def test_a_user_who_may_not_count_learns_which_right_is_missing(
     stomp_broker: StompBroker, spec: QueueSpec, find: Find
 ) -> None:
     """The queues are then unknown, too, and no probe creates them."""
@@ -197,7 +197,7 @@ def test_a_user_who_may_not_count_is_told_which_right_it_takes(
 def test_a_silent_host_delays_no_question_by_more_than_a_moment(
     stomp_broker: StompBroker, spec: QueueSpec, find: Find, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It accepts, says nothing, and is always the first to be asked; without a head start for the next one, each question took 20 s."""
+    """It accepts, sends nothing, and is always the first to be asked; without a head start for the next one, each question took 20 s."""
     give(stomp_broker, spec.queue, spec.dead_letter_queue)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         login, _, hosts = stomp_broker.url.rpartition("@")
@@ -232,7 +232,7 @@ def test_each_question_to_a_silent_broker_ends_after_ten_seconds(
 def test_messages_that_the_broker_confirmed_and_dropped_are_counted(
     stomp_broker: StompBroker, spec: QueueSpec, find: Find
 ) -> None:
-    """A sender without a routing type comes before the queue: its receipts say that all is well, and no consumer gets its jobs."""
+    """A sender without a routing type comes before the queue: the broker confirms its messages, and no consumer gets its jobs."""
     (broker,) = stomp_broker.jolokia.search("org.apache.activemq.artemis:broker=*")
     stomp_broker.jolokia.execute(broker, "createAddress(java.lang.String,java.lang.String)", spec.queue, "MULTICAST")
     (empty,) = find(stomp_broker.url)
@@ -275,7 +275,7 @@ def test_a_wrong_password_is_an_error_and_a_broker_that_is_away_is_not(stomp_bro
 
 @pytest.mark.parametrize("rabbitmq_series", [NEWEST], indirect=True)
 def test_rabbitmqs_plugin_is_refused_with_the_remedy(rabbitmq_stomp: str) -> None:
-    """It refuses us first, because the name of a host is no virtual host; with one of this name, its own name says it."""
+    """It refuses us first, because the name of a host is no virtual host; with one of this name, its own name shows what it is."""
     spec = QueueSpec("exports", "exports.dead")
     adapter = StompAdapter(rabbitmq_stomp, spec, Settings())
     signals: SimpleQueue[Signal] = SimpleQueue()
@@ -368,10 +368,10 @@ def rewriting(
 
 
 def unanswered(found: Sequence[Finding]) -> list[str]:
-    """What the findings about questions without an answer say."""
-    told = [each for each in found if each.id == "stomp.unanswered"]
-    assert {each.level for each in told} <= {"warning"}
-    return [each.what for each in told]
+    """Return the texts of the findings about questions without an answer."""
+    findings = [each for each in found if each.id == "stomp.unanswered"]
+    assert {each.level for each in findings} <= {"warning"}
+    return [each.what for each in findings]
 
 
 @pytest.mark.parametrize(
@@ -397,20 +397,20 @@ def test_a_question_without_an_answer_is_named_and_the_others_are_asked(
     frame: bytes,
     question: str,
 ) -> None:
-    """A proxy swallows one frame of one question, and all behind it; it is a warning, so `check` does not say that all is well."""
+    """A proxy swallows one frame of one question, and all behind it; it is a warning, so `check` does not report that all is well."""
     monkeypatch.setattr(owed, "QUESTION_WITHIN", 3.0)
     give(stomp_broker, spec.queue)
     with rewriting(stomp_broker.url, {}, {}, stalls=[frame]) as url:
         began = time.monotonic()
         found = find(url, topology="verify")
         assert 3 < time.monotonic() - began < 6
-    (told,) = unanswered(found)
-    assert told.startswith(f"The check could not find out {question.format(queue=spec.queue)}")
-    assert "within 3 s" in told
+    (text,) = unanswered(found)
+    assert text.startswith(f"The check could not find out {question.format(queue=spec.queue)}")
+    assert "within 3 s" in text
     assert [each.id for each in found if each.id != "stomp.unanswered"] == ["stomp.missing-queue"]
 
 
-def test_after_two_questions_without_an_answer_the_check_says_what_it_did_not_ask(
+def test_after_two_questions_without_an_answer_the_check_names_what_it_did_not_ask(
     stomp_broker: StompBroker, spec: QueueSpec, find: Find, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broker accepts each connection and its login, and answers nothing else."""
@@ -432,13 +432,13 @@ def test_after_two_questions_without_an_answer_the_check_says_what_it_did_not_as
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stomp_kind", ["classic"], indirect=True)
-def test_a_queue_that_may_not_exist_is_not_probed_and_that_is_told(
+def test_a_queue_that_may_not_exist_is_not_probed_and_that_is_reported(
     stomp_broker: StompBroker, spec: QueueSpec, find: Find, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(owed, "QUESTION_WITHIN", 3.0)
     with rewriting(stomp_broker.url, {}, {}, stalls=[b"/topic/ActiveMQ.Advisory.Queue\n"]) as url:
         *exist, unasked = unanswered(find(url))
-    assert [f"whether {queue!r} exists" in told for told, queue in zip(exist, queues(spec), strict=True)] == [True] * 2
+    assert [f"whether {queue!r} exists" in text for text, queue in zip(exist, queues(spec), strict=True)] == [True] * 2
     assert all(f"which rights the user has on {queue!r}" in unasked for queue in queues(spec))
     assert "whether the broker accepts a body" in unasked
     assert stomp_broker.all_counts(spec.queue) == {}
@@ -453,8 +453,8 @@ def test_the_limit_is_for_the_question_and_not_for_each_of_its_requests(
     monkeypatch.setattr(owed, "QUESTION_WITHIN", 2.5)
     with Proxy(stomp_broker.url) as proxy:
         proxy.delay(0.25)
-        (told,) = unanswered(find(proxy.url))
-    assert "whether the broker honours the prefetch" in told
+        (text,) = unanswered(find(proxy.url))
+    assert "whether the broker honours the prefetch" in text
 
 
 def queues(spec: QueueSpec) -> tuple[str, str]:
@@ -471,26 +471,26 @@ def test_a_proxy_that_removes_the_prefetch_is_an_error(stomp_broker: StompBroker
 
 
 def test_heart_beats_that_one_side_does_not_want_are_warnings(stomp_broker: StompBroker, find: Find) -> None:
-    def said(pair: bytes) -> list[str]:
+    def warnings(pair: bytes) -> list[str]:
         ours = {b"heart-beat:60000,60000": b"heart-beat:" + pair}
         with rewriting(stomp_broker.url, {}, ours) as url:
             found = find(url)
         assert {finding.level for finding in found} == {"warning"}
         return [finding.what for finding in found]
 
-    (vanished_worker,) = said(b"60000,0")
+    (vanished_worker,) = warnings(b"60000,0")
     assert "never notices a vanished worker" in vanished_worker
-    (vanished_broker,) = said(b"0,60000")
+    (vanished_broker,) = warnings(b"0,60000")
     assert "a vanished broker is noticed only" in vanished_broker
-    assert len(said(b"0,0")) == 2
+    assert len(warnings(b"0,0")) == 2
 
 
-@pytest.mark.parametrize(("heartbeat", "says"), [(4, "a pause of 8 s"), (61, "wait up to 244 s")])
+@pytest.mark.parametrize(("heartbeat", "part"), [(4, "a pause of 8 s"), (61, "wait up to 244 s")])
 def test_a_heartbeat_that_is_too_short_or_too_long_is_a_warning(
-    stomp_broker: StompBroker, find: Find, heartbeat: int, says: str
+    stomp_broker: StompBroker, find: Find, heartbeat: int, part: str
 ) -> None:
     (finding,) = find(f"{stomp_broker.url}?heartbeat={heartbeat}")
-    assert (finding.level, says in finding.what) == ("warning", True)
+    assert (finding.level, part in finding.what) == ("warning", True)
     assert find(f"{stomp_broker.url}?heartbeat=5") == find(f"{stomp_broker.url}?heartbeat=60") == []
 
 
@@ -525,7 +525,9 @@ def test_a_queues_own_attributes_count_and_not_those_of_new_queues(
 
 
 @pytest.mark.parametrize("stomp_kind", ["artemis"], indirect=True)
-def test_dead_letters_that_no_queue_takes_are_an_error(stomp_broker: StompBroker, spec: QueueSpec, find: Find) -> None:
+def test_dead_letters_that_no_queue_accepts_are_an_error(
+    stomp_broker: StompBroker, spec: QueueSpec, find: Find
+) -> None:
     """Artemis drops them: the address that it knows has no queue."""
     with stomp_broker.address_settings(spec.queue, {"deadLetterAddress": f"{spec.queue}.nowhere"}):
         (finding,) = find(stomp_broker.url, usual=True)
@@ -557,7 +559,7 @@ def judged(
     dlq: str | None = None,
     kept: bool | None = True,
 ) -> list[Finding]:
-    return [*risks(QueueState("exports", work, settings, own), dlq=dlq, letters_kept=kept)]
+    return [*risks(ArtemisQueue("exports", work, settings, own), dlq=dlq, letters_kept=kept)]
 
 
 def test_a_safe_queue_has_no_risk_whether_it_exists_or_not() -> None:
@@ -565,7 +567,7 @@ def test_a_safe_queue_has_no_risk_whether_it_exists_or_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "level", "of_dead", "says"),
+    ("settings", "level", "of_dead", "part"),
     [
         ({"maxDeliveryAttempts": 4}, "error", None, "gives a message up after 4"),
         ({"maxDeliveryAttempts": 5}, "warning", None, "a dead letter after 5 lost connections"),
@@ -598,20 +600,20 @@ def test_a_safe_queue_has_no_risk_whether_it_exists_or_not() -> None:
     ids=str,
 )
 def test_each_setting_that_harms_is_found_with_its_level(
-    settings: dict[str, object], level: str | None, of_dead: str | None, says: str
+    settings: dict[str, object], level: str | None, of_dead: str | None, part: str
 ) -> None:
     given = {name: value for name, value in {**SAFE, **settings}.items() if value is not None}
     for of_work, expected in ((True, level), (False, of_dead)):
         found = judged(given, work=of_work)
         assert [finding.level for finding in found] == ([] if expected is None else [expected])
-        assert all(says in finding.what and finding.remedy for finding in found)
+        assert all(part in finding.what and finding.remedy for finding in found)
         assert all(
             finding.loses == ("jobs" if of_work else "letters") for finding in found if "are lost" in finding.what
         )
 
 
 @pytest.mark.parametrize(
-    ("own", "level", "of_dead", "says"),
+    ("own", "level", "of_dead", "part"),
     [
         ({"routingType": "MULTICAST"}, "error", "error", "a multicast queue"),
         ({"durable": "false"}, "error", "error", "not durable"),
@@ -626,12 +628,12 @@ def test_each_setting_that_harms_is_found_with_its_level(
     ids=str,
 )
 def test_each_attribute_of_a_queue_that_harms_is_found_with_its_level(
-    own: dict[str, str], level: str, of_dead: str | None, says: str
+    own: dict[str, str], level: str, of_dead: str | None, part: str
 ) -> None:
     for of_work, expected in ((True, level), (False, of_dead)):
         found = judged(own={**OWN, **own}, work=of_work)
         assert [finding.level for finding in found] == ([] if expected is None else [expected])
-        assert all(says in finding.what and finding.remedy for finding in found)
+        assert all(part in finding.what and finding.remedy for finding in found)
         assert all(
             finding.loses == ("jobs" if of_work else "letters") for finding in found if "are lost" in finding.what
         )
@@ -644,7 +646,7 @@ def test_a_dead_letter_queue_that_the_url_names_wrongly_is_a_warning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dialect", "version", "says"),
+    ("dialect", "version", "parts"),
     [
         (CLASSIC, (5, 15, 15), ["5.18 or newer", "CVE-2023-46604", "CVE-2025-27533"]),
         (CLASSIC, (5, 15, 16), ["5.18 or newer", "CVE-2025-27533"]),
@@ -665,12 +667,12 @@ def test_a_dead_letter_queue_that_the_url_names_wrongly_is_a_warning() -> None:
     ids=lambda value: getattr(value, "name", str(value)),
 )
 def test_old_versions_and_known_weaknesses_are_warnings(
-    dialect: Dialect, version: tuple[int, ...], says: list[str]
+    dialect: Dialect, version: tuple[int, ...], parts: list[str]
 ) -> None:
     found = [*version_findings(dialect, version)]
     assert all(finding.level == "warning" for finding in found)
-    assert len(found) == len(says)
-    assert all(text in finding.what for text, finding in zip(says, found, strict=True))
+    assert len(found) == len(parts)
+    assert all(text in finding.what for text, finding in zip(parts, found, strict=True))
 
 
 def test_the_oldest_versions_are_those_of_the_packages_first_line() -> None:

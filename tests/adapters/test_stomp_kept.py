@@ -12,11 +12,11 @@ from steadyworker.adapter import Connected, Delivered, QueueSpec, Settle, Settle
 from steadyworker.clock import SystemClock
 from steadyworker.network.settlement import Settlement
 from steadyworker_stomp.dialects import ARTEMIS
-from steadyworker_stomp.epoch import Epoch
+from steadyworker_stomp.epoch import StompEpoch
 
 
 class Timers:
-    """An I/O thread that runs calls at once, and timers when the test says so."""
+    """An I/O thread that runs calls at once, and timers when the test fires them."""
 
     def __init__(self) -> None:
         self.due: dict[object, Callable[[], None]] = {}
@@ -43,6 +43,8 @@ class Timers:
 class Broker:
     """A connection whose broker answers at once; it delivers the oldest free message to each free subscription."""
 
+    dialect = ARTEMIS
+
     def __init__(self, messages: int) -> None:
         self.free = [f"m-{number}" for number in range(messages)]
         self.subscriptions: dict[str, str | None] = {}
@@ -55,6 +57,9 @@ class Broker:
         if (message := self.subscriptions.pop(number)) is not None:
             self.free.insert(0, message)
         return self._answer()
+
+    def abort(self, error: Exception) -> None:
+        raise error
 
     def _answer(self) -> Future[None]:
         answer: Future[None] = Future()
@@ -69,20 +74,15 @@ class Kept:
         self.broker, self.io, self.signals, self.window = Broker(messages), Timers(), list[Signal](), 1
         self.settled: list[object] = []
         fakes = cast("Any", self)
-        self.epoch = Epoch(
+        self.epoch = StompEpoch(
             1,
             fakes.broker,
-            fakes,
             fakes.io,
             QueueSpec("q", "q.dead"),
-            ARTEMIS,
             SystemClock(),
             lambda: self.window,
             self.signals.append,
         )
-
-    def abort(self, error: Exception) -> None:
-        raise error
 
     def run(self) -> None:
         """Deliver and reject until nothing moves."""
@@ -91,9 +91,9 @@ class Kept:
             self.broker.subscriptions[idle[0]] = message
             headers = {"subscription": idle[0], "ack": f"{idle[0]}-{message}", "message-id": f"c,{message}"}
             self.epoch.received(headers, b"")
-            (*_, told) = [signal for signal in self.signals if isinstance(signal, Delivered)]
-            assert told.delivery.unshown is not None
-            self.epoch.settle(Settlement(told.delivery, Settle.REJECT, self.settled.append))
+            (*_, delivered) = [signal for signal in self.signals if isinstance(signal, Delivered)]
+            assert delivered.delivery.unshown is not None
+            self.epoch.settle(Settlement(delivered.delivery, Settle.REJECT, self.settled.append))
 
     def prefetch(self, count: int) -> None:
         self.window = count
@@ -105,7 +105,7 @@ class Kept:
 
 
 @pytest.mark.parametrize("window", [1, 3])
-def test_an_epoch_keeps_16_rejected_messages_and_says_why_it_takes_no_more(window: int) -> None:
+def test_an_epoch_keeps_16_rejected_messages_and_reports_why_it_accepts_no_more(window: int) -> None:
     kept = Kept()
     kept.prefetch(window)
     kept.run()

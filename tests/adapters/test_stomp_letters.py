@@ -80,7 +80,7 @@ def numbered(count: int) -> list[str]:
     return [f"k-{number}" for number in range(count)]
 
 
-def test_a_letter_that_takes_long_to_arrive_is_no_vanished_one(
+def test_a_letter_that_arrives_slowly_is_no_vanished_one(
     stomp_broker: StompBroker, dead: str, open_adapter: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A large letter takes longer than the broker may be silent; here, a slow network makes a smaller one as long."""
@@ -174,7 +174,7 @@ def test_a_reader_that_dies_in_the_middle_leaves_what_it_did_not_drop(
     assert sorted(keys_in(adapter)) == keys[3:]
 
 
-def test_a_reader_whose_connection_ends_while_it_reads_is_told(
+def test_a_reader_whose_connection_ends_while_it_reads_gets_an_error(
     stomp_broker: StompBroker, dead: str, open_adapter: Open
 ) -> None:
     """Otherwise it would take a part for the whole."""
@@ -276,7 +276,7 @@ def test_readers_at_once_each_get_every_letter(
     assert stomp_broker.depth(dead) == 100
 
 
-def test_a_reader_beside_another_consumer_is_told(
+def test_a_reader_beside_another_consumer_gets_an_error(
     stomp_broker: StompBroker, queue: str, dead: str, open_adapter: Open
 ) -> None:
     """A program that consumes the dead letters can hold any of them; a reader that holds them is left undisturbed."""
@@ -362,8 +362,8 @@ def test_a_reader_that_works_on_a_letter_for_long_keeps_its_connection(
     """
     A client that is as silent as the reader is dropped meanwhile, and its broker logs this cause.
 
-    Its heart-beat is slower than the worker's, because Classic looks only at the end of each such time.
-    Artemis 2.55 also tells the client, but closes the connection without waiting for that frame.
+    Its heart-beat is slower than the worker's, because Classic checks only at the end of each such time.
+    Artemis 2.55 also informs the client, but closes the connection without waiting for that frame.
     The frame waits for writes to the journal on the same thread (`StompProtocolManager.sendReply`), so it can come too late.
     """
     bury(stomp_broker, dead, ["k"])
@@ -372,9 +372,9 @@ def test_a_reader_that_works_on_a_letter_for_long_keeps_its_connection(
     with adapter.dead_letters() as letters:
         (letter,) = letters
         with StompClient(stomp_broker.url, headers={"heart-beat": "1500,0"}) as silent:
-            told = [*until_closed(silent)]
-            assert all("Did not receive data" in frame.headers["message"] for frame in told)
-            assert len(told) <= stomp_broker.is_artemis
+            errors = [*until_closed(silent)]
+            assert all("Did not receive data" in frame.headers["message"] for frame in errors)
+            assert len(errors) <= stomp_broker.is_artemis
             cause = "artemis.connection-ttl" if stomp_broker.is_artemis else "stomp.late-heartbeat"
             log.shows(cause, silent.address)
         letters.drop(letter)

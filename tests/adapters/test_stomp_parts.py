@@ -159,7 +159,7 @@ def test_a_foreign_senders_properties_are_shown_and_are_properties_again(dialect
 def test_the_priority_that_brokers_add_to_each_message_is_no_header() -> None:
     assert received({"priority": "4"}).headers == {}
     assert received({"priority": "5"}).headers["priority"] == "5"
-    assert there_and_back({"priority": "4"}).headers == {"priority": "4"}, "a sender of ours said so"
+    assert there_and_back({"priority": "4"}).headers == {"priority": "4"}, "a sender of ours has set it"
 
 
 @DIALECTS
@@ -324,20 +324,20 @@ def test_the_id_is_the_part_that_a_redelivery_keeps() -> None:
         (ARTEMIS, "false", Redelivered.UNKNOWN),
     ],
 )
-def test_a_redelivery_is_known_as_far_as_the_broker_says_it(
+def test_a_redelivery_is_known_as_far_as_the_broker_reports_it(
     dialect: Dialect, flag: str | None, found: Redelivered
 ) -> None:
     assert received({} if flag is None else {"redelivered": flag}, dialect).redelivered is found
 
 
-def test_a_dead_letter_says_which_queue_it_comes_from() -> None:
+def test_a_dead_letter_names_which_queue_it_comes_from() -> None:
     assert received({"original-destination": "queue://exports"}).origin == "exports"
     assert received({"original-destination": "/queue/exports"}).origin == "exports"
     assert received({"_AMQ_ORIG_QUEUE": "exports"}, ARTEMIS).origin == "exports"
     assert received({}).origin is None
 
 
-def test_artemis_is_told_each_time_that_a_name_is_a_queue() -> None:
+def test_artemis_learns_each_time_that_a_name_is_a_queue() -> None:
     """Otherwise each worker process gets a copy, or a message without a consumer is lost."""
     assert ARTEMIS.sent["destination-type"] == ARTEMIS.subscribed["subscription-type"] == "ANYCAST"
     assert (CLASSIC.destination("a.b"), ARTEMIS.destination("a.b")) == ("/queue/a.b", "a.b")
@@ -352,7 +352,7 @@ def test_artemis_is_told_each_time_that_a_name_is_a_queue() -> None:
 @pytest.mark.parametrize(
     "name", ["exports", "payment-exports", "a.b_c", "shop/exports", "Ausfuhr-Überweisung", "n" * 195]
 )
-def test_names_that_both_brokers_take_as_they_are(name: str) -> None:
+def test_names_that_both_brokers_accept_as_they_are(name: str) -> None:
     check_names(QueueSpec(name, f"{name}.dead"))
 
 
@@ -416,7 +416,7 @@ def expired() -> ssl.SSLCertVerificationError:
 
 
 @pytest.mark.parametrize(
-    ("error", "final", "says"),
+    ("error", "final", "part"),
     [
         (error_frame("User name [bob] or password is invalid."), True, "user and password"),
         (error_frame("Security Error occurred: User name [bob] or password is invalid"), True, "user and password"),
@@ -442,10 +442,10 @@ def expired() -> ssl.SSLCertVerificationError:
     ],
     ids=str,
 )
-def test_every_error_of_the_client_is_one_of_ours(error: BaseException, final: bool, says: str) -> None:
+def test_every_error_of_the_client_is_one_of_ours(error: BaseException, final: bool, part: str) -> None:
     ours = unavailable(error, "h:61613")
     assert isinstance(ours, Refused) is final
-    assert says in str(ours)
+    assert part in str(ours)
     assert "h:61613" in str(ours)
     assert ours.__cause__ is error
 

@@ -32,7 +32,7 @@ Answer = Callable[[bytes, dict[str, str]], bytes]
 
 
 class Peer:
-    """A server that answers each frame as a test says; without an answer, it stays silent."""
+    """A server that answers each frame as a test prescribes; without an answer, it stays silent."""
 
     def __init__(self, answer: Answer, pieces: int = 1 << 16) -> None:
         self._server = socket.create_server(("127.0.0.1", 0))
@@ -239,13 +239,13 @@ def test_frames_in_any_slices_are_the_same_frames(peer: StartPeer, open_worker: 
 
 
 @pytest.mark.parametrize(
-    ("server", "says"),
+    ("server", "part"),
     [("RabbitMQ/4.3.0", "amqp:// URL"), ("Apollo/1.7", "dialect=classic"), ("", "dialect=classic")],
 )
-def test_another_broker_is_refused_by_name(peer: StartPeer, open_worker: OpenWorker, server: str, says: str) -> None:
+def test_another_broker_is_refused_by_name(peer: StartPeer, open_worker: OpenWorker, server: str, part: str) -> None:
     found = open_worker(peer(lambda *_: CONNECTED.replace(b"ActiveMQ-Artemis/2.55.0 test", server.encode())).url)
     refused: Any = found.start().unreachable()
-    assert says in refused.cause
+    assert part in refused.cause
     assert refused.final
 
 
@@ -257,7 +257,7 @@ def test_a_refused_right_has_one_remedy_which_is_not_another_broker(peer: StartP
 
     (finding,) = open_worker(peer(answer).url).adapter.findings(QueueSpec("exports", "exports.dead"))
     assert "grant the user read, write and admin for the topics ActiveMQ.Advisory.>" in finding.what
-    assert finding.remedy == "do as this message says; until then `run` exits with code 78."
+    assert finding.remedy == "correct what this message names; until then `run` exits with code 78."
 
 
 def test_a_broker_that_falls_silent_is_given_up_after_three_heartbeats(
@@ -276,7 +276,7 @@ def test_a_broker_that_falls_silent_is_given_up_after_three_heartbeats(
     assert 2.5 < time.monotonic() - began < 8.0
 
 
-def test_a_frame_after_the_brokers_end_is_told_that_end() -> None:
+def test_a_frame_after_the_brokers_end_fails_with_that_end() -> None:
     """The reading thread closes the socket before the connection knows; "Bad file descriptor" helps nobody."""
     near, far = socket.socketpair()
     with far:
@@ -287,7 +287,7 @@ def test_a_frame_after_the_brokers_end_is_told_that_end() -> None:
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-def test_a_frame_that_waits_for_space_is_told_the_end_at_once(tls: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frame_that_waits_for_space_fails_with_the_end_at_once(tls: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The peer reads nothing, and its bytes are no STOMP: the socket is closed while the frame waits for it."""
     near, far = socket.socketpair()
     if tls:
@@ -296,11 +296,11 @@ def test_a_frame_that_waits_for_space_is_told_the_end_at_once(tls: bool, monkeyp
         transport = _Transport(near, "broker", SystemClock(), 30.0)
         waits, wait = threading.Event(), transport._wait
 
-        def said(event: int, deadline: float | None) -> bool:
+        def noted(event: int, deadline: float | None) -> bool:
             waits.set()
             return wait(event, deadline)
 
-        monkeypatch.setattr(transport, "_wait", said)
+        monkeypatch.setattr(transport, "_wait", noted)
         sent = pool.submit(transport.send, bytes(32 << 20))
         assert waits.wait(10)
         far.sendall(b"HTTP/1.1 400 Bad Request\r\n")
@@ -313,7 +313,7 @@ def test_a_frame_that_waits_for_space_is_told_the_end_at_once(tls: bool, monkeyp
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-def test_a_frame_behind_heart_beats_that_the_socket_did_not_take_is_whole(tls: bool) -> None:
+def test_a_frame_behind_heart_beats_that_the_socket_did_not_accept_is_whole(tls: bool) -> None:
     """OpenSSL keeps the last of them, and takes the next write for its repetition."""
     near, far = socket.socketpair()
     if tls:

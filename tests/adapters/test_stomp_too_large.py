@@ -41,10 +41,10 @@ def place(stomp_broker: StompBroker, tmp_path: Path) -> Iterator[Processes]:
 
 
 @pytest.mark.parametrize("stomp_kind", ["classic"], indirect=True)
-def test_a_worker_process_keeps_it_runs_the_jobs_behind_it_and_says_so(
+def test_a_worker_process_keeps_it_runs_the_jobs_behind_it_and_reports_it(
     stomp_broker: StompBroker, place: Processes
 ) -> None:
-    """The limit is lowered while it runs; each command tells of the job, a stop takes no time, and a raised limit ends it."""
+    """The limit is lowered while it runs; each command reports the job, a stop takes no time, and a raised limit ends it."""
     port = urlsplit(place.urls["broker"]).port or 0
     with connector(stomp_broker, "", port):
         worker = place.worker("tests.support.jobs:Fails", ledger_reach="host").started()

@@ -44,7 +44,7 @@ def worker(stomp_broker: StompBroker, queue: str) -> Iterator[Worker]:
 
 
 def unshown(worker: Worker, number: int = 1) -> Delivery:
-    """The next delivery, which must say that its content did not arrive."""
+    """The next delivery, which must report that its content did not arrive."""
     found = worker.delivery(number)
     assert found.unshown is not None
     assert "expected text or bytes, got a JMS map, object or stream message" in found.unshown
@@ -186,7 +186,7 @@ def test_what_is_text_or_bytes_is_shown_and_what_is_neither_is_not(
 
 
 @CLASSIC_ONLY
-def test_a_message_that_classic_would_drop_says_so(stomp_broker: StompBroker, queue: str, worker: Worker) -> None:
+def test_a_message_that_classic_would_drop_is_named(stomp_broker: StompBroker, queue: str, worker: Worker) -> None:
     """Its dead-letter strategy ignores messages that are not persistent, as it is shipped."""
     transformed(stomp_broker, queue, persistent="false")
     worker.start()

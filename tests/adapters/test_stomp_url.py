@@ -1,4 +1,4 @@
-"""What the URLs of ActiveMQ say besides what all do (tests/network/test_url.py), and which of them name one broker."""
+"""What the URLs of ActiveMQ express besides what all do (tests/network/test_url.py), and which of them name one broker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from steadyworker.network.url import Address
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.memory_ledger import MemoryLedger
 from steadyworker_stomp import StompAdapter
-from steadyworker_stomp.url import HEARTBEAT, BrokerUrl, parse_url
+from steadyworker_stomp.url import HEARTBEAT, StompUrl, parse_url
 
 SPEC = QueueSpec("exports", "exports.dead")
 
@@ -28,15 +28,15 @@ def adapter(hosts: str, scheme: str = "stomp") -> StompAdapter:
     return StompAdapter(f"{scheme}://{hosts}", SPEC, Settings())
 
 
-# --- What a URL says --------------------------------------------------------------------------------------------------
+# --- What a URL sets --------------------------------------------------------------------------------------------------
 
 
 def test_a_url_without_anything_is_the_broker_of_this_host_without_a_login() -> None:
-    assert parse_url("stomp://localhost") == BrokerUrl((Address("localhost", 61613),), None, "", None, HEARTBEAT)
+    assert parse_url("stomp://localhost") == StompUrl((Address("localhost", 61613),), None, "", None, HEARTBEAT)
     assert parse_url("stomp+ssl://localhost").addresses == (Address("localhost", 61612),)
 
 
-def test_everything_that_a_url_can_say() -> None:
+def test_everything_that_a_url_can_set() -> None:
     found = parse_url("stomp://us%40er:p%3Aw@one:7000,two?heartbeat=5&dialect=artemis&dlq=lost.letters")
     assert found.addresses == (Address("one", 7000), Address("two", 61613))
     assert (found.user, found.password, found.heartbeat) == ("us@er", "p:w", 5)
@@ -52,7 +52,7 @@ def test_the_brokers_dead_letter_queue_can_be_one_of_each_work_queue(option: str
 
 
 @pytest.mark.parametrize(
-    ("url", "says"),
+    ("url", "part"),
     [
         ("stomp://h/vhost", "no path in the broker's URL, got '/vhost'"),
         ("stomp://h?dialect=rabbitmq", "dialect to be classic or artemis in the broker's URL, got 'rabbitmq'"),
@@ -63,10 +63,10 @@ def test_the_brokers_dead_letter_queue_can_be_one_of_each_work_queue(option: str
         ("stomps://h", "something else"),
     ],
 )
-def test_what_is_wrong_is_named(url: str, says: str) -> None:
+def test_what_is_wrong_is_named(url: str, part: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_url(url)
-    assert says in str(caught.value)
+    assert part in str(caught.value)
     assert "a\nb" not in str(caught.value)
 
 
@@ -172,8 +172,8 @@ def test_a_list_as_namespace_without_any_host_and_port_of_the_url_is_refused_bef
 def test_a_name_that_is_no_list_belongs_to_the_first_list_of_hosts(jobs: Jobs) -> None:
     assert jobs.namespace(adapter("mq:7000"), "prod") == "prod"
     for other in ("mq:7001", "proxy:7000"):
-        assert "got 'mq:7001'" in (said := jobs.refused(adapter("mq:7001"), "prod")), other
-        assert "Expected broker 'mq:7000', to which namespace 'prod'" in said
+        assert "got 'mq:7001'" in (error := jobs.refused(adapter("mq:7001"), "prod")), other
+        assert "Expected broker 'mq:7000', to which namespace 'prod'" in error
 
 
 def test_two_brokers_on_one_host_share_no_namespace_that_names_neither_and_may_have_one_each(jobs: Jobs) -> None:

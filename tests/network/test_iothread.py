@@ -24,7 +24,7 @@ new_loops = pytest.mark.parametrize("new_loop", [IOLoop, PlainLoop])
 
 
 class Wreck:
-    """A member of the loop that only hears of failures."""
+    """A member of the loop that only receives failures."""
 
     is_closed = True
 
@@ -75,16 +75,16 @@ def test_whoever_asks_a_thread_that_stops_gets_an_answer(new_loop: Callable[[], 
     for _ in range(50):
         io = IoThread("test", SystemClock(), new_loop)
         asking = threading.Barrier(3)
-        heard: list[object] = []
+        answers: list[object] = []
 
-        def ask(io: IoThread = io, asking: threading.Barrier = asking, heard: list[object] = heard) -> None:
+        def ask(io: IoThread = io, asking: threading.Barrier = asking, answers: list[object] = answers) -> None:
             asking.wait()
             for _ in range(random.randrange(20)):
                 try:
                     io.ask(answer_one, 5)
                 except BrokerUnavailable:
                     break
-            heard.append("answered")
+            answers.append("answered")
 
         threads = [threading.Thread(target=ask) for _ in range(2)]
         for thread in threads:
@@ -93,7 +93,7 @@ def test_whoever_asks_a_thread_that_stops_gets_an_answer(new_loop: Callable[[], 
         io.stop(5)
         for thread in threads:
             thread.join(5)
-        assert heard == ["answered"] * 2
+        assert answers == ["answered"] * 2
 
 
 @new_loops
@@ -137,7 +137,7 @@ def test_background_work_begins_once_a_thread_can_be_started(
         io.stop(5.0)
 
 
-def test_a_process_without_a_file_left_is_told_its_limit_and_can_stop() -> None:
+def test_a_process_without_a_file_left_learns_its_limit_and_can_stop() -> None:
     """RLIMIT_NOFILE: the loop cannot open its descriptors; the next call tries again."""
     loops: list[Loop | None] = [None, PlainLoop()]
 

@@ -166,5 +166,5 @@ def _shared(remoting: Remoting, brokers: Sequence[RocketmqBroker], names: QueueN
 
 
 def _most(queues: Sequence[TopicQueue]) -> int:
-    """Return the number of queues of the broker that has the most; a command must not take queues away."""
+    """Return the largest number of queues that one broker has; the finding's command asks for as many, so that it takes no queue away."""
     return max(Counter(queue.broker for queue in set(queues)).values(), default=0)

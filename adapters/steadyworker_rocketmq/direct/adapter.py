@@ -16,6 +16,8 @@ from __future__ import annotations
 import secrets
 from dataclasses import replace
 
+from typing_extensions import override
+
 from steadyworker.adapter import Capabilities, Delays, QueueSpec, Settings
 from steadyworker.network.preparation import Preparation
 from steadyworker_rocketmq.adapter import LATE, SILENT, RocketmqAdapter
@@ -26,7 +28,7 @@ from steadyworker_rocketmq.errors import translated
 from steadyworker_rocketmq.topology import PreparedTopics, delay_levels, prepare_at, remoting_of
 
 
-class DirectAdapter(RocketmqAdapter):
+class DirectAdapter(RocketmqAdapter[DirectConsumer, DirectPublisher]):
     """
     The adapter for one queue at some brokers and one worker process; it connects at its first use.
 
@@ -42,8 +44,6 @@ class DirectAdapter(RocketmqAdapter):
       So after its crash, messages that were acknowledged shortly before come again; the ledger answers them from its record.
     """
 
-    _consumer: DirectConsumer
-
     def __init__(self, url: str, spec: QueueSpec, settings: Settings) -> None:
         super().__init__(url, spec, settings)
         self._levels = self._first.delay_levels
@@ -53,6 +53,7 @@ class DirectAdapter(RocketmqAdapter):
         self._consumer = DirectConsumer(self._io, self._url, self._names, self._preparation, id_, spec, settings)
 
     @property
+    @override
     def capabilities(self) -> Capabilities:
         """The abilities of a broker: delays by levels, which are the brokers' own once it was asked, and a count of members."""
         return Capabilities(
@@ -68,10 +69,12 @@ class DirectAdapter(RocketmqAdapter):
             max_body=self._settings.max_body,
         )
 
+    @override
     def exists(self) -> bool:
         """Return whether a name server knows the work topic."""
         return self._at_name_server()
 
+    @override
     def consumers(self) -> int:
         """Return the number of members of the consumer group."""
         url = self._url()

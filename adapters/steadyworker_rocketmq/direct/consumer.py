@@ -211,7 +211,7 @@ class DirectConsumer(consumer.Consumer[DirectLink, DirectEpoch]):
         self._queues: list[TopicQueue] = []
         self._places = Places()
         self.link = DirectLink(io, self._connect, lambda: str(url()), self._up, self._down, self._ended)
-        self._held = DirectHeld(self.link, spec, self._clock, self.tell, lambda: self._window, self._adjust)
+        self._held = DirectHeld(self.link, spec, self._clock, self.signal, lambda: self._window, self._adjust)
         self._only = DirectEpoch(self.link, io, self._held, self._clock, lambda: self._window)
 
     def _connect(self) -> GroupMember:

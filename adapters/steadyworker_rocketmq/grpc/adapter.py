@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from typing_extensions import override
+
 from steadyworker.adapter import Capabilities, Delays, Finding, QueueSpec, Settings, Uncounted
 from steadyworker.errors import BrokerUnavailable
 from steadyworker.findings import FindingTexts
@@ -20,7 +22,7 @@ from steadyworker_rocketmq.grpc.publisher import GrpcPublisher
 _finding = FindingTexts("steadyworker_rocketmq")
 
 
-class GrpcAdapter(RocketmqAdapter):
+class GrpcAdapter(RocketmqAdapter[GrpcConsumer, GrpcPublisher]):
     """
     The adapter for one queue at some proxies and one worker process; it connects at its first use.
 
@@ -32,8 +34,6 @@ class GrpcAdapter(RocketmqAdapter):
       The ledger answers it from its record.
     """
 
-    _publisher: GrpcPublisher
-
     def __init__(self, url: str, spec: QueueSpec, settings: Settings) -> None:
         super().__init__(url, spec, settings)
         self._publisher = GrpcPublisher(self._url, str(self._first), self._names, self._preparation, settings)
@@ -42,6 +42,7 @@ class GrpcAdapter(RocketmqAdapter):
         )
 
     @property
+    @override
     def capabilities(self) -> Capabilities:
         """The abilities of a broker behind proxies; a name server is needed for dead letters."""
         return Capabilities(
@@ -58,6 +59,7 @@ class GrpcAdapter(RocketmqAdapter):
             max_body=self._settings.max_body,
         )
 
+    @override
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:
         """Return the problems of proxies, brokers, topics and groups; raises BrokerUnavailable if no proxy replies."""
         url = self._url()
@@ -82,6 +84,7 @@ class GrpcAdapter(RocketmqAdapter):
         except BrokerUnavailable:
             return False
 
+    @override
     def exists(self) -> bool:
         """Return whether the work topic exists; with `?namesrv=`, a name server is asked, because a proxy would remember a missing topic."""
         if self._first.namesrv:
@@ -94,6 +97,7 @@ class GrpcAdapter(RocketmqAdapter):
             raise unavailable(error, str(self._url())) from error
         return True
 
+    @override
     def consumers(self) -> int | Uncounted:
         """
         Return the number of members of the consumer group.

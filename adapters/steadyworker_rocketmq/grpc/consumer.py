@@ -226,7 +226,7 @@ class GrpcConsumer(consumer.Consumer[GrpcLink, GrpcEpoch]):
         self._clock = clock = settings.clock
         self._unmoved = ""
         self.link = GrpcLink(io, lambda: publisher.reach(names.work), self._up, self._down, self._given_up)
-        self._held = GrpcHeld(self.link, io, publisher, spec, clock, invisible, self.tell, self._adjust)
+        self._held = GrpcHeld(self.link, io, publisher, spec, clock, invisible, self.signal, self._adjust)
         self._only = GrpcEpoch(self.link, io, url, names, self._held, invisible, clock, lambda: self._window)
         self._mover = Mover(url, names, publisher, clock, self._mover_reported, self._mover_refused)
 
@@ -253,7 +253,7 @@ class GrpcConsumer(consumer.Consumer[GrpcLink, GrpcEpoch]):
     def _mover_refused(self, key: str, error: MessageRefused, fate: str) -> None:
         """Pass on that a delayed message can never be moved; called in the mover's thread."""
         with suppress(BrokerUnavailable):  # the adapter was stopped
-            self._io.call(lambda: self.tell(Undelivered(key, error, fate)))
+            self._io.call(lambda: self.signal(Undelivered(key, error, fate)))
 
     def _moved(self, error: Exception | None) -> None:
         if not self.link.is_open:
@@ -265,7 +265,7 @@ class GrpcConsumer(consumer.Consumer[GrpcLink, GrpcEpoch]):
             cause = f"Expected to move the delayed messages of the topic {self._names.later!r} that are due, got: {got}"
         if cause != self._unmoved:
             self._unmoved = cause
-            self.tell(Unreachable(cause, explain=explain) if cause else Connected(self._only.number))
+            self.signal(Unreachable(cause, explain=explain) if cause else Connected(self._only.number))
 
     def _go(self) -> None:
         """Do the next step towards Connected."""

@@ -2,10 +2,10 @@
 Questions to Artemis, sent to its management address; for that, the user needs the rights `send` and `manage`.
 
 Artemis closes the connection on which it refuses a management request, so a connection that sends one must hold no message.
-Replies go to one address, which Artemis creates at the first question and keeps only if its settings say so.
+Replies go to one address, which Artemis creates at the first question and keeps only if its settings require it.
 On that address, a visit has a temporary queue with a filter, so it receives only its own replies.
 
-STOMP cannot tell the routing type of a temporary queue, so Artemis 2.55 gives it `default-queue-routing-type`.
+STOMP cannot express the routing type of a temporary queue, so Artemis 2.55 gives it `default-queue-routing-type`.
 Where that is ANYCAST, the second such queue is refused.
 The visits then share a queue that they create as a multicast queue, by management; it is not durable, and keeps 1,000 replies.
 """
@@ -15,10 +15,8 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from steadyworker.network.errors import Silent
 from steadyworker_stomp.connection import Visit
 from steadyworker_stomp.errors import BrokerError, is_right
 
@@ -41,7 +39,7 @@ class NoRepliesError(BrokerError):
     """A refusal of a queue for the replies of the broker, so that no question could be asked."""
 
 
-class Management:
+class ArtemisManagement:
     """
     The management of one Artemis, for one thread.
 
@@ -77,11 +75,7 @@ class Management:
             Silent: No reply came in time.
         """
         self._send(resource, operation, arguments, {"reply-to": _REPLIES, "correlation-id": self._mark})
-        match self._visited.next(self._visited.within):
-            case ({**found}, bytes(body)):
-                pass
-            case _:
-                raise Silent(f"no reply to a question within {self._visited.within:g} s")
+        found, body = self._visited.message("reply to a question")
         self.newest = int(found["message-id"].partition(",")[2])
         (result,) = json.loads(body) or [None]
         if found.get("_AMQ_OperationSucceeded") != "true":
@@ -116,56 +110,24 @@ class Management:
         return json.loads(self.ask(resource, operation, *arguments))
 
 
-@dataclass(frozen=True, slots=True)
-class AddressSettings:
+def dead_letter_address(visited: Visit, queue: str, default: str) -> str | None:
     """
-    The settings of a queue's address, with the broker's defaults for those that are not set.
+    Return the address to which an Artemis moves dead letters of the queue `queue`, which need not exist; None if it deletes them.
 
-    Attributes:
-        max_delivery_attempts: Deliveries after which a message becomes a dead letter; -1 for no limit.
-            A delivery counts if the consumer's connection ends before the acknowledgement.
-        dead_letter_address: The address to which the broker moves dead letters; None if it deletes them.
-        slow_consumer_threshold: The rate below which a consumer is slow, in messages per second
-            unless the broker measures in another unit; -1 if no consumer is.
-        slow_consumer_policy: `KILL`, which closes a slow consumer's connection, or `NOTIFY`.
-        auto_create_queues: The broker creates a missing queue at its first use.
-        address_full_policy: `PAGE`, `BLOCK`, `FAIL`, or `DROP`, which loses messages.
-    """
-
-    max_delivery_attempts: int = 10
-    dead_letter_address: str | None = None
-    slow_consumer_threshold: int = -1
-    slow_consumer_policy: str = "NOTIFY"
-    auto_create_queues: bool = True
-    address_full_policy: str = "PAGE"
-
-
-def address_settings(visited: Visit, queue: str) -> AddressSettings | None:
-    """
-    Return the settings of the address of the queue `queue` on an Artemis; the queue need not exist.
-
-    Return None if the user has no right to ask; the visit's connection has then ended, so make a visit for this question only.
+    Return `default` if the user has no right to ask; the visit's connection has then ended, so make a visit for this question only.
     Raises Silent or OSError if the connection fails.
     """
     try:
-        found = Management(visited).ask_json("broker", "getAddressSettingsAsJSON", queue)
+        settings = ArtemisManagement(visited).ask_json("broker", "getAddressSettingsAsJSON", queue)
     except BrokerError:
-        return None
-    default = AddressSettings()
-    return AddressSettings(
-        max_delivery_attempts=int(found.get("maxDeliveryAttempts", default.max_delivery_attempts)),
-        dead_letter_address=found.get("deadLetterAddress") or None,
-        slow_consumer_threshold=int(found.get("slowConsumerThreshold", default.slow_consumer_threshold)),
-        slow_consumer_policy=str(found.get("slowConsumerPolicy", default.slow_consumer_policy)),
-        auto_create_queues=bool(found.get("autoCreateQueues", default.auto_create_queues)),
-        address_full_policy=str(found.get("addressFullMessagePolicy", default.address_full_policy)),
-    )
+        return default
+    return settings.get("deadLetterAddress") or None
 
 
 def newest(visited: Visit) -> int | None:
     """Return a number that every message so far has at most, and every later message exceeds; None without the right to ask."""
     try:
-        management = Management(visited)
+        management = ArtemisManagement(visited)
         management.ask("broker", "getVersion")
     except BrokerError:
         return None
@@ -175,7 +137,7 @@ def newest(visited: Visit) -> int | None:
 def waiting(visited: Visit, queue: str, selector: str) -> list[int] | None:
     """Return the numbers of the first messages of a queue that no consumer has; None without the right to ask."""
     try:
-        found = Management(visited).ask_json(f"queue.{queue}", "listMessagesAsJSON", selector)
+        found = ArtemisManagement(visited).ask_json(f"queue.{queue}", "listMessagesAsJSON", selector)
     except BrokerError:
         return None
     return [int(each["messageID"]) for each in found]

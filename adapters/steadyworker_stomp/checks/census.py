@@ -1,5 +1,5 @@
 """
-The count of a queue's consumers, and the look for a queue; both create nothing in the queue's place.
+The count of a queue's consumers, and the search for a queue; neither creates the queue.
 
 Classic has advisory topics: a new subscriber is sent every consumer of a queue, or every queue.
 The broker sends these in the thread that reads the subscription, and before it reads the next frame.
@@ -22,8 +22,7 @@ from contextlib import suppress
 from typing import Any
 
 from steadyworker.adapter import Uncounted
-from steadyworker.network.errors import Silent
-from steadyworker_stomp.checks.artemis import FailedError, Management, MissingError, NoRepliesError
+from steadyworker_stomp.checks.artemis import ArtemisManagement, FailedError, MissingError, NoRepliesError
 from steadyworker_stomp.connection import Received, Visit
 from steadyworker_stomp.dialects import ARTEMIS, CLASSIC
 from steadyworker_stomp.errors import BrokerError, is_right
@@ -59,16 +58,16 @@ class NoAdvisoriesError(Exception):
 
 def census(visited: Visit, queue: str) -> int | Uncounted:
     """
-    Return the number of connections that consume the queue; Uncounted if the broker does not tell this user.
+    Return the number of connections that consume the queue; Uncounted if the broker does not report it to this user.
 
     Raises Silent or OSError if the connection fails, and BrokerError if the broker does.
     """
     try:
         if visited.dialect is CLASSIC:
-            said = [json.loads(body) for _, body in _advised(visited, _CONSUMERS + queue)]
-            found = [each["ConsumerInfo"] for each in said if "ConsumerInfo" in each]
+            advisories = [json.loads(body) for _, body in _advised(visited, _CONSUMERS + queue)]
+            found = [each["ConsumerInfo"] for each in advisories if "ConsumerInfo" in each]
             return len({each["consumerId"]["connectionId"] for each in found if not each.get("browser")})
-        consumers = _listed(Management(visited), queue)
+        consumers = _listed(ArtemisManagement(visited), queue)
         return len({each["connectionID"] for each in consumers if not each.get("browseOnly")})
     except MissingError:
         return 0
@@ -85,14 +84,14 @@ def census(visited: Visit, queue: str) -> int | Uncounted:
 
 def subscriptions(visited: Visit, queue: str) -> int | None:
     """
-    Return the number of the queue's subscriptions, at the same cost for any number; None if the broker does not tell this user.
+    Return the number of the queue's subscriptions, at the same cost for any number; None if the broker does not report it to this user.
 
     Raises Silent or OSError if the connection fails, and BrokerError if the broker does.
     """
     try:
         if visited.dialect is CLASSIC:  # each message of the list has the number, so the first one is enough
             return next((int(headers["consumerCount"]) for headers, _ in _advised(visited, _CONSUMERS + queue)), 0)
-        return int(Management(visited).ask(f"queue.{queue}", "getConsumerCount"))
+        return int(ArtemisManagement(visited).ask(f"queue.{queue}", "getConsumerCount"))
     except MissingError:
         return 0
     except NoAdvisoriesError:
@@ -103,22 +102,22 @@ def subscriptions(visited: Visit, queue: str) -> int | None:
 
 
 def has_queue(visited: Visit, queue: str) -> bool:
-    """Return whether the broker has the queue; True if the broker does not tell this user; raises as `seen` does."""
+    """Return whether the broker has the queue; True if the broker does not report it to this user; raises as `seen` does."""
     return seen(visited, queue) is not False
 
 
 def seen(visited: Visit, queue: str) -> bool | None:
     """
-    Return whether the broker has the queue; None if the broker does not tell this user.
+    Return whether the broker has the queue; None if the broker does not report it to this user.
 
     Raises Silent or OSError if the connection fails, and BrokerError if the broker does.
     """
     try:
         if visited.dialect is CLASSIC:
-            said = [json.loads(body) for _, body in _advised(visited, _QUEUES)]
-            found = [each["DestinationInfo"] for each in said if "DestinationInfo" in each]
+            advisories = [json.loads(body) for _, body in _advised(visited, _QUEUES)]
+            found = [each["DestinationInfo"] for each in advisories if "DestinationInfo" in each]
             return any(each["destination"]["string"] == queue for each in found)
-        Management(visited).ask(f"queue.{queue}", "isPaused")
+        ArtemisManagement(visited).ask(f"queue.{queue}", "isPaused")
     except MissingError:
         return False
     except NoAdvisoriesError:
@@ -135,7 +134,7 @@ def _check(visited: Visit, error: BrokerError) -> None:
         raise error
 
 
-def _listed(management: Management, queue: str) -> list[dict[str, Any]]:
+def _listed(management: ArtemisManagement, queue: str) -> list[dict[str, Any]]:
     """Return the consumers of a queue of Artemis; while one of them begins or ends, Artemis 2.55 fails to list them."""
     for _ in range(_TRIES - 1):
         with suppress(FailedError):
@@ -144,7 +143,7 @@ def _listed(management: Management, queue: str) -> list[dict[str, Any]]:
     return _consumers(management, queue)
 
 
-def _consumers(management: Management, queue: str) -> list[dict[str, Any]]:
+def _consumers(management: ArtemisManagement, queue: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = management.ask_json(f"queue.{queue}", "listConsumersAsJSON")
     return found
 
@@ -164,10 +163,7 @@ def _sent_at_once(visited: Visit, topic: str) -> Iterator[Received]:
     visited.connection.listen(topic, "advisory", {})
     visited.wait(visited.connection.send(_MARK, b"", {}))
     while True:
-        match visited.next(visited.within):
-            case ({"subscription": "mark"}, _):
-                return
-            case ({**headers}, bytes(body)):
-                yield headers, body
-            case _:
-                raise Silent(f"no list of {topic} within {visited.within:g} s")
+        headers, body = visited.message(f"list of {topic}")
+        if headers.get("subscription") == "mark":
+            return
+        yield headers, body

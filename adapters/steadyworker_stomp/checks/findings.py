@@ -3,7 +3,7 @@ Findings: the problems of this broker and a Worker's queues, each with its remed
 
 These checks change nothing.
 Artemis reports settings and queues to a user with the right `manage`.
-Classic reports neither over STOMP: probes show a part, and a note says what they do not show.
+Classic reports neither over STOMP: probes show a part, and a note names the rest.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from typing import TypeVar
 
 from steadyworker.adapter import QueueSpec, Settings, Uncounted
 from steadyworker.errors import BrokerUnavailable, Finding
+from steadyworker.findings import FindingTexts
 from steadyworker.network.errors import Refused
 from steadyworker_stomp.checks import probes
-from steadyworker_stomp.checks.artemis import Management, MissingError
+from steadyworker_stomp.checks.artemis import ArtemisManagement, MissingError
 from steadyworker_stomp.checks.census import census, seen
-from steadyworker_stomp.checks.risks import QueueState, risks
+from steadyworker_stomp.checks.risks import ArtemisQueue, risks
 from steadyworker_stomp.checks.versions import version_findings
 from steadyworker_stomp.connection import Visit, ask
-from steadyworker_stomp.declare import brief, scheduler_finding
+from steadyworker_stomp.declare import scheduler_finding
 from steadyworker_stomp.dialects import CLASSIC, Dialect, version_of
-from steadyworker_stomp.url import BrokerUrl
+from steadyworker_stomp.url import StompUrl
 
 _HASTY, _RARE = 5, 60
 _SILENT = 4
@@ -35,13 +36,15 @@ _ANONYMOUS = "anonymous"
 _IN_A_ROW = 2
 """Questions in a row without an answer after which the broker is asked no more, because a person waits."""
 
-_UNTOLD = "untold"
-"""In the place of whether a queue exists: the broker does not tell this user."""
+_WITHHELD = "withheld"
+"""In the place of whether a queue exists: this user has no right to learn it."""
+
+_finding = FindingTexts("steadyworker_stomp")
 
 Answer = TypeVar("Answer")
 
 
-def find(url: BrokerUrl, spec: QueueSpec, settings: Settings, *, consuming: bool) -> list[Finding]:
+def find(url: StompUrl, spec: QueueSpec, settings: Settings, *, consuming: bool) -> list[Finding]:
     """
     Return all findings, each with its remedy.
 
@@ -54,10 +57,10 @@ def find(url: BrokerUrl, spec: QueueSpec, settings: Settings, *, consuming: bool
         BrokerUnavailable: The broker cannot be reached; `Refused` if a later try cannot succeed.
         ConfigError: The broker is neither Classic nor Artemis.
     """
-    return [*_Check(url, spec, settings).findings(consuming=consuming)]
+    return [*_BrokerCheck(url, spec, settings).findings(consuming=consuming)]
 
 
-class _Check:
+class _BrokerCheck:
     """
     One check of one broker.
 
@@ -65,7 +68,7 @@ class _Check:
     A question without an answer is a finding, and the next one is asked, until `_IN_A_ROW` in a row got none.
     """
 
-    def __init__(self, url: BrokerUrl, spec: QueueSpec, settings: Settings) -> None:
+    def __init__(self, url: StompUrl, spec: QueueSpec, settings: Settings) -> None:
         self._url = url
         self._spec = spec
         self._settings = settings
@@ -84,18 +87,20 @@ class _Check:
             yield from filter(None, [self._ask("whether the broker honours the prefetch", _prefetch_finding)])
         counted = self._ask(f"how many consumers {work!r} has", lambda visited: census(visited, work))
         if isinstance(counted, Uncounted):
-            yield self._uncounted(counted)
+            yield _finding(
+                "stomp.consumers-uncounted", user=self._user, queue=work, reason=counted.why, remedy=counted.remedy
+            )
         if self._settings.topology != "trust":
-            tells = not isinstance(counted, Uncounted)
-            yield from self._of_queues(dialect, tells=tells, consuming=consuming)
+            reports = not isinstance(counted, Uncounted)
+            yield from self._of_queues(dialect, reports=reports, consuming=consuming)
         yield from self._unanswered
         if self._unasked:
-            yield self._not_asked()
+            yield _finding("stomp.unanswered", "not asked", questions="; ".join(self._unasked))
 
-    def _of_queues(self, dialect: Dialect, *, tells: bool, consuming: bool) -> Iterator[Finding]:
-        """Yield the findings about the queues; `tells` is False if the broker does not tell this user whether they exist."""
+    def _of_queues(self, dialect: Dialect, *, reports: bool, consuming: bool) -> Iterator[Finding]:
+        """Yield the findings about the queues; `reports` is False if the broker does not report to this user whether they exist."""
         existing = {
-            queue: self._ask(f"whether {queue!r} exists", _asking(queue)) if tells else _UNTOLD
+            queue: self._ask(f"whether {queue!r} exists", _asking(queue)) if reports else _WITHHELD
             for queue in self._queues
         }
         if not consuming:
@@ -108,8 +113,8 @@ class _Check:
                 elif exists is None:  # a probe would create a missing queue
                     self._unasked.append(f"which rights the user has on {queue!r}")
         if dialect is CLASSIC:
-            yield self._unseen()
-        elif _UNTOLD not in existing.values():  # both need the same right
+            yield _finding("activemq.policies-unseen", loses="jobs", queue=self._spec.queue)
+        elif _WITHHELD not in existing.values():  # both need the same right
             for queue in self._queues:
                 yield from self._ask(f"which settings {queue!r} has", partial(self._reported, queue=queue)) or ()
 
@@ -128,20 +133,14 @@ class _Check:
             raise
         except BrokerUnavailable as error:
             self._silent += 1
-            told = f"The check could not find out {what}: {error}"
-            remedy = "check whether the broker is overloaded, or its memory or disk is full, and check again."
-            self._unanswered.append(Finding("warning", told, remedy, id="stomp.unanswered"))
+            self._unanswered.append(_finding("stomp.unanswered", question=what, error=error))
             return None
         self._silent = 0
         return answer
 
-    def _not_asked(self) -> Finding:
-        what = f"As questions got no answer, the check did not ask {'; '.join(self._unasked)}."
-        return Finding("warning", what, "check again when the broker answers.", id="stomp.unanswered")
-
     def _visit(self, question: Callable[[Visit], Answer]) -> Answer:
         """Return the answer to a question on a connection of its own."""
-        with ask(brief(self._url), self._settings.clock) as visited:
+        with ask(self._url, self._settings.clock) as visited:
             return question(visited)
 
     def _common(self, visited: Visit, *, consuming: bool) -> tuple[Dialect, list[Finding]]:
@@ -153,23 +152,15 @@ class _Check:
 
     def _heart_beats(self, visited: Visit) -> Iterator[Finding]:
         """Yield a warning for a direction without heart-beats, and for an interval that is too short or too long."""
-        agree = "let the broker, or the proxy before it, agree to heart-beats in both directions."
         if not visited.connection.beat_every:
-            what = "The broker expects no heart-beats from us, so it never notices a vanished worker, and keeps its messages from others."
-            yield Finding("warning", what, agree, id="stomp.no-heart-beats")
+            yield _finding("stomp.no-heart-beats", "from us")
         if not visited.connection.silent_after:
-            what = "The broker sends no heart-beats, so a vanished broker is noticed only after up to 90 s, by TCP."
-            yield Finding("warning", what, agree, id="stomp.no-heart-beats")
-        interval, remedy = (
-            self._url.heartbeat,
-            "set the option heartbeat in --broker to a value from 10 to 30, or leave it out.",
-        )
+            yield _finding("stomp.no-heart-beats", "from the broker")
+        interval = self._url.heartbeat
         if interval < _HASTY:
-            what = f"With a heartbeat of {interval} s, a pause of {2 * interval} s (swapping, a frozen host) ends the connection."
-            yield Finding("warning", what, remedy, id="stomp.hasty-heartbeat")
+            yield _finding("stomp.hasty-heartbeat", heartbeat=interval, pause=2 * interval)
         elif interval > _RARE:
-            what = f"With a heartbeat of {interval} s, the jobs of a host that died wait up to {_SILENT * interval} s for another host."
-            yield Finding("warning", what, remedy, id="stomp.rare-heartbeat")
+            yield _finding("stomp.rare-heartbeat", heartbeat=interval, pause=_SILENT * interval)
 
     def _size(self, dialect: Dialect) -> Iterator[Finding]:
         """
@@ -184,15 +175,8 @@ class _Check:
         accepted = self._ask(
             f"whether the broker accepts a body of {size} bytes", lambda visited: probes.accepts(visited, size)
         )
-        if accepted is not False:
-            return
-        what = f"The broker closes the connection on a message of {size} bytes and its headers, so a retry of such a job would fail."
-        yield Finding(
-            "error",
-            what,
-            f"raise wireFormat.maxFrameSize and wireFormat.maxDataLength above {size + (64 << 10)} on the broker's connector.",
-            id="activemq.max-frame-size",
-        )
+        if accepted is False:
+            yield _finding("activemq.max-frame-size", size=size, limit=size + (64 << 10))
 
     def _rights(self, dialect: Dialect, queue: str) -> Iterator[Finding]:
         """Yield an error for each right to an existing queue that the user lacks."""
@@ -203,51 +187,27 @@ class _Check:
             if refused is None:
                 continue
             right = classic if dialect is CLASSIC else artemis
-            what = f"User {self._user!r} may not {doing} {queue!r}: {refused}."
-            remedy = f"grant the user's group the right {right!r}: {_entry(dialect, queue, right)}"
-            yield Finding(
-                "error", what, f"{remedy}; if it has this right, see the broker's log.", id="stomp.missing-right"
+            yield _finding(
+                "stomp.missing-right",
+                "classic" if dialect is CLASSIC else "artemis",
+                user=self._user,
+                action=doing,
+                queue=queue,
+                refusal=refused,
+                right=right,
             )
 
     def _missing(self, dialect: Dialect, queue: str) -> Finding:
         """Return the finding for a missing queue that the adapter must not create."""
         role = "work queue" if queue == self._spec.queue else "dead-letter queue"
-        how = (
-            f'<destinations><queue physicalName="{queue}"/></destinations> in activemq.xml'
-            if dialect is CLASSIC
-            else f'<address name="{queue}"><anycast><queue name="{queue}"/></anycast></address> in broker.xml'
-        )
-        what = f"Expected the {role} {queue!r} on the broker, got none."
-        return Finding(
-            "error", what, f"create it: {how}; or run once with --topology declare.", id="stomp.missing-queue"
-        )
-
-    def _uncounted(self, found: Uncounted) -> Finding:
-        what = (
-            f"User {self._user!r} cannot count the consumers of {self._spec.queue!r}, so a consumer without our ledger is not noticed: "
-            f"{found.why}."
-        )
-        return Finding("warning", what, f"{found.remedy}.", id="stomp.consumers-uncounted")
-
-    def _unseen(self) -> Finding:
-        what = (
-            f"ActiveMQ Classic does not report over STOMP which plugins and policies it has for {self._spec.queue!r}, "
-            "so a time-to-live, an abort of slow consumers and the dead-letter strategy, by which messages can be lost, were not checked."
-        )
-        return Finding(
-            "note",
-            what,
-            "compare activemq.xml with the list on the page of the adapter.",
-            id="activemq.policies-unseen",
-            loses="jobs",
-        )
+        return _finding("stomp.missing-queue", "classic" if dialect is CLASSIC else "artemis", role=role, queue=queue)
 
     def _reported(self, visited: Visit, queue: str) -> list[Finding]:
         """Return the risks in what Artemis reports about one queue."""
-        management = Management(visited)
+        management = ArtemisManagement(visited)
         settings = management.ask_json("broker", "getAddressSettingsAsJSON", queue)
         own = _attributes(management, queue)
-        state = QueueState(queue, queue == self._spec.queue, {**settings}, own, *_routing(management, queue))
+        state = ArtemisQueue(queue, queue == self._spec.queue, {**settings}, own, *_routing(management, queue))
         address = settings.get("deadLetterAddress")
         kept = _attributes(management, address, "address") is not None if address else None
         return [*risks(state, dlq=self._url.moved_to(self._spec.queue), letters_kept=kept)]
@@ -256,41 +216,27 @@ class _Check:
 def _asking(queue: str) -> Callable[[Visit], bool | str]:
     def asked(visited: Visit) -> bool | str:
         found = seen(visited, queue)
-        return _UNTOLD if found is None else found
+        return _WITHHELD if found is None else found
 
     return asked
 
 
 def _prefetch_finding(visited: Visit) -> Finding | None:
     """Return an error if Classic, or a proxy before it, sends more messages than we ask for; Artemis has no queue for a probe."""
-    if probes.honours_prefetch(visited):
-        return None
-    what = "The broker sends a consumer more messages than it asks for, so jobs wait behind a long job although other workers are free."
-    return Finding(
-        "error",
-        what,
-        "connect to the broker without the proxy that removes activemq.prefetchSize from frames.",
-        id="activemq.prefetch-ignored",
-    )
+    return None if probes.honours_prefetch(visited) else _finding("activemq.prefetch-ignored")
 
 
-def _attributes(management: Management, name: str, by: str = "name") -> dict[str, str] | None:
+def _attributes(management: ArtemisManagement, name: str, by: str = "name") -> dict[str, str] | None:
     """Return the attributes of the queue that has this name, or whose address has it; None if there is none."""
     wanted = json.dumps({"field": by, "operation": "EQUALS", "value": name})
     queues = management.ask_json("broker", "listQueues", wanted, 1, 1)["data"]
     return queues[0] if queues else None
 
 
-def _routing(management: Management, address: str) -> tuple[Sequence[str], int]:
+def _routing(management: ArtemisManagement, address: str) -> tuple[Sequence[str], int]:
     """Return the routing types of an address, and the number of its messages that no queue took; none if there is no address."""
     try:
         types = management.ask(f"address.{address}", "getRoutingTypes")
         return types, management.ask(f"address.{address}", "getUnRoutedMessageCount")
     except MissingError:
         return (), 0
-
-
-def _entry(dialect: Dialect, queue: str, right: str) -> str:
-    if dialect is CLASSIC:
-        return f'<authorizationEntry queue="{queue}" {right}="GROUP"/> in activemq.xml'
-    return f'<permission type="{right}" roles="ROLE"/> in the security-setting of broker.xml that matches {queue!r}'

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from steadyworker.network.errors import Silent
 from steadyworker_stomp.connection import Visit
 from steadyworker_stomp.dialects import CLASSIC
 from steadyworker_stomp.errors import BrokerError
@@ -44,7 +43,7 @@ def consume(visited: Visit, queue: str) -> None:
 
 
 def send(visited: Visit, queue: str) -> None:
-    """Send an empty message to the queue, and take it back before any consumer sees it; raises BrokerError."""
+    """Send an empty message to the queue in a transaction that is aborted, so that no consumer sees it; raises BrokerError."""
     transaction = "right"
     visited.wait(visited.connection.transact("BEGIN", transaction))
     headers = {**visited.dialect.sent, "transaction": transaction}
@@ -65,11 +64,8 @@ def honours_prefetch(visited: Visit) -> bool:
     holders: list[str | None] = []
     for number in ("first", "second"):
         visited.wait(connection.subscribe(_TEMPORARY, number, visited.dialect.subscribed))
-        match visited.next(visited.within):
-            case ({**headers}, bytes()):
-                holders.append(headers.get("subscription"))
-            case _:
-                raise Silent(f"no message of a temporary queue within {visited.within:g} s")
+        headers, _ = visited.message("message of a temporary queue")
+        holders.append(headers.get("subscription"))
     for number in ("first", "second"):
         visited.wait(connection.unsubscribe(number))
     return holders == ["first", "second"]

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from steadyworker.errors import Finding
+from steadyworker.findings import FindingTexts
 from steadyworker_stomp.dialects import ARTEMIS, CLASSIC, Dialect, Version
 
 OLDEST: Mapping[str, Version] = {CLASSIC.name: (5, 18), ARTEMIS.name: (2, 55)}
@@ -16,6 +17,9 @@ On Artemis 2.40.0 and 2.50.0, dead letters were lost when their reader was kille
 """
 
 
+_finding = FindingTexts("steadyworker_stomp")
+
+
 class Weakness(NamedTuple):
     """
     A weakness of Classic that any host can use that reaches its OpenWire port; no login is necessary.
@@ -24,7 +28,7 @@ class Weakness(NamedTuple):
     """
 
     cve: str
-    what: str
+    harm: str
     fixed: Mapping[tuple[int, int], int]
 
     def concerns(self, version: Version) -> bool:
@@ -50,18 +54,14 @@ def version_findings(dialect: Dialect, version: Version) -> Iterator[Finding]:
     got = ".".join(map(str, version))
     oldest = OLDEST[dialect.name]
     if version < oldest:
-        what = (
-            f"Expected {dialect.broker} {'.'.join(map(str, oldest))} or newer, got {got}, which is not supported: "
-            "a retry, a delay, a release or a dead letter may behave differently."
-        )
-        yield Finding("warning", what, "upgrade the broker.", id="stomp.too-old")
+        yield _finding("stomp.too-old", broker=dialect.broker, oldest=".".join(map(str, oldest)), version=got)
     if dialect is CLASSIC:
         for weakness in WEAKNESSES:
             if weakness.concerns(version):
-                what = f"Every host that reaches the OpenWire port of {dialect.broker} {got} can {weakness.what} ({weakness.cve})."
-                yield Finding(
-                    "warning",
-                    what,
-                    "upgrade the broker, or close its connectors for openwire: and auto: URLs.",
-                    id="activemq.known-weakness",
+                yield _finding(
+                    "activemq.known-weakness",
+                    broker=dialect.broker,
+                    version=got,
+                    harm=weakness.harm,
+                    cve=weakness.cve,
                 )

@@ -1,1 +1,6 @@
-"""The entries of the catalogue, one file for each broker or kind of client; `steadyworker.diagnosis.catalogue` reads them."""
+"""
+The entries of the catalogue, one file for each broker or kind of client.
+
+`steadyworker.diagnosis.catalogue` reads them, and its classes `Entry` and `Pattern` are the schema.
+The lines by which the tests prove an entry are in `tests/diagnosis/samples`, in a file of the same name.
+"""

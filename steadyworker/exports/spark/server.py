@@ -64,7 +64,7 @@ class Server:
                 self._probe = self._fresh_probe()
 
     def try_out(self, conf: Mapping[str, str]) -> None:
-        """Set the settings of every session in a probe session; raise the server's error if it refuses a setting."""
+        """Try, in a probe session, the settings that every session will get; raise the server's error if it refuses one."""
         for key, value in conf.items():
             self._probe.conf.set(key, value)
 

@@ -32,6 +32,9 @@ from steadyworker.exports.spark.address import SCHEME, ConnectAddress
 from steadyworker.exports.spark.drivers import JARS, with_drivers
 from steadyworker.exports.spark.java import Java, find_java
 from steadyworker.exports.spark.protocol import Connect
+from steadyworker.findings import FindingTexts
+
+_finding = FindingTexts("steadyworker.exports.spark")
 
 _DEFAULTS = {
     "spark.app.name": "steadyworker",
@@ -196,11 +199,9 @@ class SparkSettings:
         try:
             self.server.check_client()
         except ConfigError as error:
-            yield Finding("error", str(error), "install the extra, or set another spark_master.", id="spark.no-client")
+            yield _finding("spark.no-client", error=error)
         if not self.server.answers(_LISTENS_WITHIN):
-            what = f"The Spark Connect server at {self.server} does not answer."
-            remedy = f"start the server, or correct spark_master; an export waits {self.server_within:g} s for it, then fails."
-            yield Finding("warning", what, remedy, id="spark.server-silent")
+            yield _finding("spark.server-silent", server=self.server, seconds=self.server_within)
 
     def java(self, environ: Mapping[str, str]) -> Java | None:
         """
