@@ -85,9 +85,9 @@ class Guard:
         self._guard = subprocess.Popen(
             [sys.executable, guard.__file__], stdin=subprocess.PIPE, text=True, start_new_session=True
         )
-        self.say("remove", self.folder)
+        self.send("remove", self.folder)
 
-    def say(self, word: str, value: object) -> None:
+    def send(self, word: str, value: object) -> None:
         assert self._guard.stdin
         self._guard.stdin.write(f"{word} {value}\n")
         self._guard.stdin.flush()
@@ -141,7 +141,7 @@ class Server:
                 stderr=out,
                 start_new_session=True,
             )
-        self._guard.say("watch", self.pid)
+        self._guard.send("watch", self.pid)
         deadline = time.monotonic() + STARTED_WITHIN
         while not self._ready():
             if not self.running:
@@ -162,7 +162,7 @@ class Server:
         except subprocess.TimeoutExpired:
             self.kill()
             raise self.error(f"outlived {sign.name} by {STOPPED_WITHIN:g} s") from None
-        self._guard.say("forget", self.pid)
+        self._guard.send("forget", self.pid)
         self._process = None
 
     def kill(self) -> None:
@@ -171,7 +171,7 @@ class Server:
             return
         end(self._family())
         self._process.wait()
-        self._guard.say("forget", self.pid)
+        self._guard.send("forget", self.pid)
         self._process = None
 
     def freeze(self) -> None:

@@ -232,7 +232,7 @@ class Node(Served, RabbitMQ):
         self.thaw()
         self.start()
         self.set_memory_alarm(on=False)
-        self.set_delivery_timeout(1800, looked_at_every=60)
+        self.set_delivery_timeout(1800, read_every=60)
         self.set_certificate()
 
     def join(self, other: Node) -> None:
@@ -290,13 +290,13 @@ class Node(Served, RabbitMQ):
             raise self._server.error(f"was told {expression}, and answered {answer}")
         return answer.removeprefix("{ok, ").removesuffix("}")
 
-    def set_delivery_timeout(self, seconds: float, *, looked_at_every: float = 1.0) -> None:
+    def set_delivery_timeout(self, seconds: float, *, read_every: float = 1.0) -> None:
         """
         `consumer_timeout` of channels opened from now on, and how often it is looked at.
 
         From 4.3 on only quorum queues have one, and a consumer's `x-consumer-timeout` outranks this.
         """
-        for key, value in (("consumer_timeout", seconds), ("channel_tick_interval", looked_at_every)):
+        for key, value in (("consumer_timeout", seconds), ("channel_tick_interval", read_every)):
             self.eval(f"application:set_env(rabbit, {key}, {round(value * 1000)})")
 
     def set_memory_alarm(self, *, on: bool) -> None:

@@ -71,7 +71,7 @@ def test_a_guard_that_dies_is_replaced_and_its_successor_knows_every_session(sta
     writes(stage, 0)
     first = worker.program("slots.guard_process")
     first.kill()
-    assert worker.says("guard_replaced")["pid"] == first.pid
+    assert worker.reports("guard_replaced")["pid"] == first.pid
     assert worker.program("slots.guard_process").pid != first.pid
     worker.kill()
     worker.wait()
