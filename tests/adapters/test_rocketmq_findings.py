@@ -330,8 +330,8 @@ def test_a_broker_whose_clock_differs(case: Case, seconds: float, apart: str) ->
         assert found == []
         return
     finding = only(found, "warning", f"s {apart} the clock of this machine")
-    (apart,) = re.findall(r"is (\d+) s", finding.what)
-    assert 17_990 <= int(apart) <= 18_010
+    (reported,) = re.findall(r"is (\d+) s", finding.what)
+    assert 17_990 <= int(reported) <= 18_010
     assert ("begin late by as much" in finding.what) is (apart == "behind")
     assert "NTP" in finding.remedy
 
