@@ -12,23 +12,22 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import pytest
 
-from steadyworker.adapter import Delivered, Signal
 from steadyworker.backends.connections import job_queue
 from steadyworker.backends.opening import namespace_of, open_adapter_for, open_ledger
 from steadyworker.client import Client, message
 from steadyworker.config.resolve import Options, load
-from steadyworker.delivery import Delivery, Settle
+from steadyworker.delivery import Delivery
 from steadyworker.errors import BadPayload, ConfigError, SendError, UnknownQueue
 from steadyworker.job import Job
 from steadyworker.ledger.base import Claimed, JobId, Ledger, Row, State
 from steadyworker.outcome import Counters, JobState
 from steadyworker.worker import Worker
 from steadyworker_sqlite import SqliteAdapter
+from tests.support.deliveries import received
 from tests.support.ledgers import make_ledger
 
 
@@ -69,20 +68,7 @@ class Place:
 
     def received(self, queue: str, count: int) -> list[Delivery]:
         """The next deliveries of a queue, acknowledged."""
-        adapter = open_adapter_for(queue, self.options)
-        signals: SimpleQueue[Signal] = SimpleQueue()
-        adapter.start(signals.put)
-        adapter.prefetch(count)
-        found: list[Delivery] = []
-        try:
-            while len(found) < count:
-                signal = signals.get(timeout=10)
-                if isinstance(signal, Delivered):
-                    adapter.settle(signal.delivery, Settle.ACK)
-                    found.append(signal.delivery)
-        finally:
-            adapter.stop(5)
-        return found
+        return received(self.options, queue, count)
 
     @contextmanager
     def job(self, queue: str, key: str, round_: int = 0) -> Iterator[tuple[Ledger, JobId]]:

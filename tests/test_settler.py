@@ -1,4 +1,4 @@
-"""Settle once, and last: which calls a hand-over makes, in which order, and what stops it where."""
+"""Settle once, and last: which calls the settlement of a delivery makes, in which order, and which of them ends it."""
 
 from __future__ import annotations
 

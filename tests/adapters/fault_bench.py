@@ -87,15 +87,15 @@ class Wire:
 
 
 class Worker:
-    """One adapter, and all that it heard."""
+    """One adapter, and all that it has sent."""
 
     def __init__(self, adapter: Adapter, spec: QueueSpec, prefetch: int) -> None:
-        self.heard: list[Signal] = []
+        self.received: list[Signal] = []
         self.adapter, self.spec = adapter, spec
         self.adapter.prefetch(prefetch)
 
     def start(self) -> None:
-        self.adapter.start(self.heard.append)
+        self.adapter.start(self.received.append)
 
     @property
     def outlives(self) -> bool:
@@ -103,7 +103,7 @@ class Worker:
         return not self.adapter.capabilities.loses_unacked
 
     def all(self, kind: type[Kind]) -> list[Kind]:
-        return [signal for signal in list(self.heard) if isinstance(signal, kind)]
+        return [signal for signal in list(self.received) if isinstance(signal, kind)]
 
     def delivery(self, eventually: Eventually, number: int = 1) -> Delivery:
         eventually(lambda: self.all(Delivered)[number - 1 :])
@@ -252,7 +252,9 @@ class FaultBench:
         yield another
         for worker in workers:
             worker.adapter.stop(5)
-        heard = repr([[signal for signal in worker.heard if not isinstance(signal, Delivered)] for worker in workers])
+        heard = repr(
+            [[signal for signal in worker.received if not isinstance(signal, Delivered)] for worker in workers]
+        )
         assert self.password not in heard
         assert CANARY not in heard
 
@@ -281,7 +283,7 @@ class Impostor:
     """A TLS server that is not the broker; it ends each connection, and keeps what was said to it before."""
 
     def __init__(self, folder: Path) -> None:
-        self.heard: list[bytes] = []
+        self.received: list[bytes] = []
         """What was said inside TLS."""
         self.refused = 0
         """How many clients ended the handshake."""
@@ -315,7 +317,7 @@ class Impostor:
         try:
             with self._context.wrap_socket(client, server_side=True) as secure:
                 if said := secure.recv(1 << 16):
-                    self.heard.append(said)
+                    self.received.append(said)
         except OSError:
             self.refused += 1
 

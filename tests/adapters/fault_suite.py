@@ -180,7 +180,7 @@ class BrokerFaults(FaultBench):
             with adapter.dead_letters() as letters:
                 list(letters)
 
-        texts = [repr(worker.heard), repr(adapter.__dict__)]
+        texts = [repr(worker.received), repr(adapter.__dict__)]
         attempts = {
             "publish": lambda: adapter.publish(work()),
             "exists": adapter.exists,
@@ -251,7 +251,7 @@ class BrokerFaults(FaultBench):
         assert Counter(signal.delivery.headers[KEY] for signal in second.all(Delivered)) == Counter(
             f"k-{number}" for number in range(5)
         )
-        assert [type(signal) for signal in first.heard] == [Connected, *[Delivered] * 5]
+        assert [type(signal) for signal in first.received] == [Connected, *[Delivered] * 5]
 
     def test_stop_is_in_time_in_any_state(self, open_worker: OpenWorker, eventually: Eventually) -> None:
         """Also where a call waits for the broker: it hears of the stop (3 s)."""
@@ -312,9 +312,9 @@ class CertificateFaults(FaultBench):
                     worker.adapter.publish(work())
                 worker.adapter.stop(5)
             eventually(lambda: impostor.refused >= 4)
-            assert impostor.heard == []
+            assert impostor.received == []
             open_worker(trusted).start()
-            eventually(lambda: impostor.heard)  # so it would have heard the others
+            eventually(lambda: impostor.received)  # so it would have heard the others
 
 
 class _States:

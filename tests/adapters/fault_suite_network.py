@@ -50,13 +50,13 @@ class NetworkFaults(FaultBench):
         getattr(wire.proxy, how)()
         if worker.outlives:
             assert worker.adapter.settle(old, Settle.ACK) is self.settled
-            assert not {type(signal) for signal in worker.heard} - {Connected, Delivered, Unreachable}
+            assert not {type(signal) for signal in worker.received} - {Connected, Delivered, Unreachable}
             assert len(worker.all(Delivered)) == 1
             worker.adapter.stop(5)
             eventually(lambda: self.depth() == 0)
             return
         new = worker.delivery(eventually, 2)
-        assert [type(signal) for signal in worker.heard] == [Connected, Delivered, Lost, Connected, Delivered]
+        assert [type(signal) for signal in worker.received] == [Connected, Delivered, Lost, Connected, Delivered]
         with pytest.raises(StaleDelivery):
             worker.adapter.settle(old, Settle.ACK)
         assert worker.adapter.settle(new, Settle.ACK) is self.settled
@@ -170,7 +170,7 @@ class NetworkFaults(FaultBench):
                 cut_after(first)
                 worker.start()
                 proxy.wait_connections(tries + share // self.stride + 2, within=200)
-                eventually(lambda: isinstance(worker.heard[-1], Connected | Delivered))
+                eventually(lambda: isinstance(worker.received[-1], Connected | Delivered))
                 assert not any(gone.final for gone in worker.all(Unreachable))
                 worker.adapter.stop(5)
 

@@ -18,7 +18,7 @@ from steadyworker.errors import PublishFailed, StaleDelivery, Unsettled
 from steadyworker_sqlite import SqliteAdapter
 
 
-def say(*words: object) -> None:
+def report(*words: object) -> None:
     # One write for each line: a kill leaves whole lines.
     sys.stdout.write(" ".join(map(str, words)) + "\n")
     sys.stdout.flush()
@@ -32,32 +32,32 @@ class Consumer:
         self.acks = acks
         self.held: list[Delivery] = []
 
-    def hear(self, signal: Signal) -> None:
+    def receive(self, signal: Signal) -> None:
         match signal:
             case Connected(epoch):
-                say("connected", epoch)
+                report("connected", epoch)
             case Lost(epoch):
-                say("lost", epoch)
+                report("lost", epoch)
                 for delivery in self.held:
                     self.settle(delivery)
             case Unreachable(cause):
-                say("gone", cause)
+                report("gone", cause)
             case Delivered(delivery):
-                say("delivered", delivery.headers[KEY])
+                report("delivered", delivery.headers[KEY])
                 if self.acks:
                     self.settle(delivery)
                 else:
                     self.held.append(delivery)
             case _:
-                say("unexpected", signal)
+                report("unexpected", signal)
 
     def settle(self, delivery: Delivery) -> None:
         try:
             self.adapter.settle(delivery, Settle.ACK)
         except (StaleDelivery, Unsettled) as error:
-            say(type(error).__name__, delivery.headers[KEY])
+            report(type(error).__name__, delivery.headers[KEY])
         else:
-            say("acked", delivery.headers[KEY])
+            report("acked", delivery.headers[KEY])
 
 
 def consume(adapter: SqliteAdapter, window: int, *, acks: bool) -> None:
@@ -66,15 +66,15 @@ def consume(adapter: SqliteAdapter, window: int, *, acks: bool) -> None:
     adapter.start(signals.put)
     consumer = Consumer(adapter, acks=acks)
     while True:
-        consumer.hear(signals.get())
+        consumer.receive(signals.get())
 
 
 def read(adapter: SqliteAdapter) -> None:
     """Hold every dead letter until somebody kills us."""
     with adapter.dead_letters() as dead:
         for letter in dead:
-            say("read", letter.headers[KEY])
-        say("end")
+            report("read", letter.headers[KEY])
+        report("end")
         sys.stdin.read()
 
 
@@ -84,9 +84,9 @@ def fill(adapter: SqliteAdapter, limit: int) -> None:
     try:
         for n in count():
             adapter.publish(OutgoingMessage(Target.WORK, b"x" * 5000, {KEY: f"k-{n}"}))
-            say("confirmed", f"k-{n}")
+            report("confirmed", f"k-{n}")
     except PublishFailed as error:
-        say("refused", error)
+        report("refused", error)
 
 
 def main() -> None:

@@ -94,13 +94,13 @@ class Worker:
     """One adapter and all that it heard."""
 
     def __init__(self, broker: MemoryBroker, credits_: int = 1) -> None:
-        self.heard: list[Signal] = []
+        self.received: list[Signal] = []
         self.adapter = broker.adapter(SPEC)
-        self.adapter.start(self.heard.append)
+        self.adapter.start(self.received.append)
         self.adapter.prefetch(credits_)
 
     def deliveries(self) -> list[Delivered]:
-        return [signal for signal in self.heard if isinstance(signal, Delivered)]
+        return [signal for signal in self.received if isinstance(signal, Delivered)]
 
 
 def work(key: str = "k-1", to: Target = Target.WORK, delay: float = 0.0) -> OutgoingMessage:
@@ -120,9 +120,9 @@ def broker(clock: FakeClock) -> MemoryBroker:
 def test_nothing_happens_but_in_pump(broker: MemoryBroker) -> None:
     worker = Worker(broker)
     worker.adapter.publish(work())
-    assert worker.heard == []
+    assert worker.received == []
     assert broker.pump(limit=1) == 1
-    assert worker.heard == [Connected(1)]
+    assert worker.received == [Connected(1)]
     assert broker.pump() == 1
     assert broker.pump() == 0
     assert len(worker.deliveries()) == 1
@@ -151,7 +151,7 @@ def test_a_delivery_that_timed_out_is_stale_though_its_epoch_goes_on(broker: Mem
     broker.pump()
     old, new = first.deliveries()[0].delivery, second.deliveries()[0].delivery
     assert new.redelivered is Redelivered.YES
-    assert [signal for signal in first.heard if isinstance(signal, Lost)] == (
+    assert [signal for signal in first.received if isinstance(signal, Lost)] == (
         [] if silent else [Lost(1, "delivery timed out", old.id)]
     )
     with pytest.raises(StaleDelivery):
@@ -187,7 +187,7 @@ def test_a_lost_settlement_ends_its_epoch(broker: MemoryBroker, landed: bool) ->
     with pytest.raises(Unsettled):
         worker.adapter.settle(worker.deliveries()[0].delivery, Settle.ACK)
     broker.pump()
-    assert [type(signal) for signal in worker.heard[2:]] == [Lost, Connected] + ([] if landed else [Delivered])
+    assert [type(signal) for signal in worker.received[2:]] == [Lost, Connected] + ([] if landed else [Delivered])
 
 
 @pytest.mark.parametrize("landed", [True, False])
@@ -215,11 +215,11 @@ def test_a_broker_that_is_down_refuses_everything_and_then_connects_again(broker
         worker.adapter.settle(worker.deliveries()[0].delivery, Settle.ACK)
     late = Worker(broker, credits_=0)
     broker.pump()
-    assert worker.heard[2:] == [Lost(1, "restart"), Unreachable("restart")]
-    assert late.heard == [Unreachable("restart")]
+    assert worker.received[2:] == [Lost(1, "restart"), Unreachable("restart")]
+    assert late.received == [Unreachable("restart")]
     broker.come_up()
     broker.pump()
-    assert worker.heard[4] == Connected(2)
+    assert worker.received[4] == Connected(2)
     assert len(worker.deliveries()) == 2
 
 
@@ -232,7 +232,7 @@ def test_an_alarm_is_said_and_refuses_publishes(broker: MemoryBroker) -> None:
     broker.unblock()
     worker.adapter.publish(work())
     broker.pump()
-    assert worker.heard[1:3] == [Blocked("memory"), Unblocked()]
+    assert worker.received[1:3] == [Blocked("memory"), Unblocked()]
     assert len(worker.deliveries()) == 1
 
 

@@ -412,7 +412,7 @@ def test_nothing_counts_the_hand_overs_of_a_queue_that_we_made(bench: Bench, cha
 
 
 def test_a_limit_that_would_drop_jobs_is_an_error_and_the_line_heals_it(ours: Bench) -> None:
-    """A quorum queue of somebody's own: 4.x drops its messages after 20 hand-overs, and has no dead-letter exchange."""
+    """A quorum queue of somebody's own: 4.x drops its messages after 20 deliveries, and has no dead-letter exchange."""
     ours.make("exports", x_queue_type="quorum")
     prepare(ours.connection, ours.topology(), ours.management)
     found = find(ours.connection, ours.topology(), ours.management)

@@ -110,9 +110,9 @@ def test_a_worker_process_goes_on_behind_it_and_the_broker_keeps_it_whole(
         assert (line["key"], line["explain"]) == ("m-1", "rabbitmq.message-too-large")
         listed = place.command("dead", "list", "tests.support.jobs:Fails")
         listed.ended(0)
-        (shown,) = [text for text in listed.said().splitlines() if "m-1" in text]
+        (shown,) = [text for text in listed.log_end().splitlines() if "m-1" in text]
         assert "(put here by the broker)" in shown
-        assert "message size 20011 is larger" in " ".join(listed.said().split())
+        assert "message size 20011 is larger" in " ".join(listed.log_end().split())
     place.open()
     replayed = place.command("dead", "replay", "tests.support.jobs:Fails", "m-1")
     replayed.ended(0)
@@ -131,11 +131,11 @@ def test_where_the_queue_moves_nothing_the_worker_process_keeps_it_and_reports_i
         worker = place.worker("tests.support.jobs:Fails", ledger_reach="host").started()
         place.reaches("fails", State.DEAD, "m-2")
         place.reaches("fails", State.MOVING, "m-1")
-        assert worker.says("message_refused")["explain"] == "rabbitmq.message-too-large"
+        assert worker.reports("message_refused")["explain"] == "rabbitmq.message-too-large"
         for command in (("jobs",), ("dead", "list", "tests.support.jobs:Fails")):
             shown = place.command(*command)
             shown.ended(0)
-            assert "message size 20011 is larger" in " ".join(shown.said().split())
+            assert "message size 20011 is larger" in " ".join(shown.log_end().split())
         worker.terminate()
         assert worker.ended(0) < 10
     place.open()
@@ -160,7 +160,7 @@ def test_a_full_dead_letter_queue_loses_no_message(
     with limited(rabbitmq_node):
         worker = place.worker("tests.support.jobs:Fails", ledger_reach="host").started()
         place.reaches("fails", State.DEAD if at_least_once else State.MOVING, "m-1")
-        worker.says("message_refused")
+        worker.reports("message_refused")
         worker.terminate()
         worker.ended(0)
 

@@ -56,11 +56,11 @@ def test_a_worker_process_keeps_it_runs_the_jobs_behind_it_and_reports_it(
         row = place.reaches("fails", State.MOVING, "m-1")
         assert row.reason.startswith("exhausted; the broker refuses its copies: ")
         assert REFUSAL in row.reason
-        assert worker.says("message_refused")["explain"] == "stomp.frame-too-large"
+        assert worker.reports("message_refused")["explain"] == "stomp.frame-too-large"
         for command in (("jobs",), ("dead", "list", "tests.support.jobs:Fails")):
             shown = place.command(*command)
             shown.ended(0)
-            assert REFUSAL in " ".join(shown.said().split())
+            assert REFUSAL in " ".join(shown.log_end().split())
         worker.terminate()
         assert worker.ended(0) < 10
     depths = [stomp_broker.depth(queue) for queue in QUEUES]

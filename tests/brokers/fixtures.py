@@ -71,6 +71,7 @@ DIRECT_5 = "rocketmq5-direct"
 """The kind of a place at the second line by the driver for brokers, for `--all-brokers`."""
 
 ARocketMQ = TypeVar("ARocketMQ", RocketMQ4, RocketMQ5)
+ANode = TypeVar("ANode", Node, StompNode)
 
 
 class Brokers:
@@ -379,10 +380,15 @@ def rabbitmq_of(request: pytest.FixtureRequest, brokers: Brokers, series: str) -
 @pytest.fixture
 def rabbitmq_node(rabbitmq: RabbitMQ) -> Iterator[Node]:
     """A node of our own: to be killed, frozen, stopped and set, and healed after the test."""
-    if not isinstance(rabbitmq, Node):
-        pytest.skip(f"this test kills, stops or sets the broker, and that of {AMQP_URL} is not ours to")
-    yield rabbitmq
-    rabbitmq.heal()
+    yield from ours(rabbitmq, Node, AMQP_URL)
+
+
+def ours(broker: object, kind: type[ANode], variable: str) -> Iterator[ANode]:
+    """Yield a broker of our own, and heal it after the test; skip the test at a broker that this variable names."""
+    if not isinstance(broker, kind):
+        pytest.skip(f"this test kills, stops or sets the broker, and that of {variable} is not ours to")
+    yield broker
+    broker.heal()
 
 
 @pytest.fixture
@@ -422,10 +428,7 @@ def stomp_of(request: pytest.FixtureRequest, brokers: Brokers, kind: str) -> Sto
 @pytest.fixture
 def stomp_node(stomp_broker: StompBroker) -> Iterator[StompNode]:
     """An ActiveMQ of this xdist worker: to be killed, frozen, stopped and set, and healed after the test."""
-    if not isinstance(stomp_broker, StompNode):
-        pytest.skip(f"this test kills, stops or sets the broker, and that of {STOMP_URL} is not ours to")
-    yield stomp_broker
-    stomp_broker.heal()
+    yield from ours(stomp_broker, StompNode, STOMP_URL)
 
 
 @pytest.fixture

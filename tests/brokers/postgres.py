@@ -15,7 +15,7 @@ from psycopg import sql
 
 from tests.brokers.address import Address
 from tests.brokers.install import postgres_programs
-from tests.brokers.process import BrokerError, Guard, Server, free_ports
+from tests.brokers.process import BrokerError, Guard, Served, Server, free_ports
 
 USER = "steadyworker"
 STANDS_BY_WITHIN = 60.0
@@ -53,7 +53,7 @@ class Postgres:
             connection.execute(statement)
 
 
-class Cluster(Postgres):
+class Cluster(Served, Postgres):
     """A server of our own, on a free loopback port, in a temporary folder; logins need the password (SCRAM)."""
 
     def __init__(self, primary: Cluster | None = None) -> None:
@@ -101,33 +101,9 @@ class Cluster(Postgres):
         """Where other test processes reach it."""
         return Address(self.url)
 
-    @property
-    def pid(self) -> int:
-        """The postmaster's; 0 while it is down."""
-        return self._server.pid
-
-    @property
-    def running(self) -> bool:
-        return self._server.running
-
-    def start(self) -> None:
-        """Start it, or start it again with its data; returns when it answers."""
-        self._server.start()
-
     def stop(self) -> None:
         """A fast shutdown: clients are cut off, everything is on disk."""
         self._server.stop(signal.SIGINT)
-
-    def kill(self) -> None:
-        """SIGKILL to the server and every back end; `start` recovers what was committed."""
-        self._server.kill()
-
-    def freeze(self) -> None:
-        """SIGSTOP: connections stay open, nobody answers."""
-        self._server.freeze()
-
-    def thaw(self) -> None:
-        self._server.thaw()
 
     def wait_for_standby(self) -> None:
         """Let every commit wait from now on until the standby has applied it; returns when that is so."""

@@ -85,9 +85,9 @@ class Guard:
         self._guard = subprocess.Popen(
             [sys.executable, guard.__file__], stdin=subprocess.PIPE, text=True, start_new_session=True
         )
-        self.say("remove", self.folder)
+        self.send("remove", self.folder)
 
-    def say(self, word: str, value: object) -> None:
+    def send(self, word: str, value: object) -> None:
         assert self._guard.stdin
         self._guard.stdin.write(f"{word} {value}\n")
         self._guard.stdin.flush()
@@ -141,7 +141,7 @@ class Server:
                 stderr=out,
                 start_new_session=True,
             )
-        self._guard.say("watch", self.pid)
+        self._guard.send("watch", self.pid)
         deadline = time.monotonic() + STARTED_WITHIN
         while not self._ready():
             if not self.running:
@@ -162,7 +162,7 @@ class Server:
         except subprocess.TimeoutExpired:
             self.kill()
             raise self.error(f"outlived {sign.name} by {STOPPED_WITHIN:g} s") from None
-        self._guard.say("forget", self.pid)
+        self._guard.send("forget", self.pid)
         self._process = None
 
     def kill(self) -> None:
@@ -171,7 +171,7 @@ class Server:
             return
         end(self._family())
         self._process.wait()
-        self._guard.say("forget", self.pid)
+        self._guard.send("forget", self.pid)
         self._process = None
 
     def freeze(self) -> None:
@@ -199,6 +199,41 @@ class Server:
 
     def _family(self) -> list[psutil.Process]:
         return family(self.pid) if self.running else []
+
+
+class Served:
+    """What a test does to a broker of one server: each call acts on its process and all that this has started."""
+
+    _server: Server
+
+    @property
+    def pid(self) -> int:
+        """The main process; 0 while it is down."""
+        return self._server.pid
+
+    @property
+    def running(self) -> bool:
+        return self._server.running
+
+    def start(self) -> None:
+        """Start it, or start it again with its data; returns when it accepts connections."""
+        self._server.start()
+
+    def stop(self) -> None:
+        """SIGTERM: it closes its connections and ends."""
+        self._server.stop()
+
+    def kill(self) -> None:
+        """SIGKILL; `start` brings it back with what was on disk."""
+        self._server.kill()
+
+    def freeze(self) -> None:
+        """SIGSTOP: connections stay open, and nobody replies."""
+        self._server.freeze()
+
+    def thaw(self) -> None:
+        """SIGCONT; harmless when it was not frozen."""
+        self._server.thaw()
 
 
 def _runs(pid: int) -> bool:

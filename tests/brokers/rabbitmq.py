@@ -26,7 +26,7 @@ from pika.exceptions import AMQPError
 
 from tests.brokers.address import Address
 from tests.brokers.install import HOST, rabbitmq_root
-from tests.brokers.process import BrokerError, Guard, Server, free_ports
+from tests.brokers.process import BrokerError, Guard, Served, Server, free_ports
 from tests.support.stage import eventually
 
 USER = "steadyworker"
@@ -140,7 +140,7 @@ def _with_login(url: str, name: str, password: str) -> str:
     )
 
 
-class Node(RabbitMQ):
+class Node(Served, RabbitMQ):
     """A node of our own, on free loopback ports, in a temporary folder, with an epmd of its own."""
 
     def __init__(self, series: str, *, beside: Node | None = None) -> None:
@@ -193,23 +193,10 @@ class Node(RabbitMQ):
         """Where other test processes reach it."""
         return Address(self.url, self.management_url, self.tls_url, certificates=str(self.folder))
 
-    @property
-    def pid(self) -> int:
-        """The Erlang machine's; 0 while it is down."""
-        return self._server.pid
-
-    @property
-    def running(self) -> bool:
-        return self._server.running
-
     def start(self) -> None:
-        """Start it, or start it again with its data; returns when it takes connections."""
+        """Start it, or start it again with its data; returns when it accepts connections."""
         self._epmd.start()
-        self._server.start()
-
-    def stop(self) -> None:
-        """SIGTERM: it closes its connections (320) and ends."""
-        self._server.stop()
+        super().start()
 
     def replace(self, series: str) -> None:
         """While it is down: it starts again as this later version, with its data; raises MissingError when that cannot be brought here."""
@@ -227,17 +214,17 @@ class Node(RabbitMQ):
         """
         if self.running and not self._frozen:
             self.eval("[dets:sync(Table) || Table <- dets:all()]")
-        self._server.kill()
+        super().kill()
         self._frozen = False
 
     def freeze(self) -> None:
-        """SIGSTOP: connections stay open, nobody answers."""
-        self._server.freeze()
+        """SIGSTOP: connections stay open, and nobody replies."""
+        super().freeze()
         self._frozen = True
 
     def thaw(self) -> None:
         """SIGCONT; harmless when it was not frozen."""
-        self._server.thaw()
+        super().thaw()
         self._frozen = False
 
     def heal(self) -> None:
@@ -245,7 +232,7 @@ class Node(RabbitMQ):
         self.thaw()
         self.start()
         self.set_memory_alarm(on=False)
-        self.set_delivery_timeout(1800, looked_at_every=60)
+        self.set_delivery_timeout(1800, read_every=60)
         self.set_certificate()
 
     def join(self, other: Node) -> None:
@@ -303,13 +290,13 @@ class Node(RabbitMQ):
             raise self._server.error(f"was told {expression}, and answered {answer}")
         return answer.removeprefix("{ok, ").removesuffix("}")
 
-    def set_delivery_timeout(self, seconds: float, *, looked_at_every: float = 1.0) -> None:
+    def set_delivery_timeout(self, seconds: float, *, read_every: float = 1.0) -> None:
         """
         `consumer_timeout` of channels opened from now on, and how often it is looked at.
 
         From 4.3 on only quorum queues have one, and a consumer's `x-consumer-timeout` outranks this.
         """
-        for key, value in (("consumer_timeout", seconds), ("channel_tick_interval", looked_at_every)):
+        for key, value in (("consumer_timeout", seconds), ("channel_tick_interval", read_every)):
             self.eval(f"application:set_env(rabbit, {key}, {round(value * 1000)})")
 
     def set_memory_alarm(self, *, on: bool) -> None:

@@ -207,7 +207,7 @@ class RabbitmqPlace:
         body = {"pattern": pattern, "definition": definition, "apply-to": apply_to}
         self.rabbitmq.management("PUT", f"policies/{self.vhost.name}/{name}", body)
 
-    def told_policies(self) -> set[str]:
+    def policies_in_statistics(self) -> set[str]:
         """Return the policies, as JSON, that the statistics of the queues tell; `null` for a queue that has none yet."""
         queues = self.rabbitmq.management("GET", f"queues/{self.vhost.name}")
         return {json.dumps(queue.get("effective_policy_definition")) for queue in queues}

@@ -110,7 +110,7 @@ class WitnessProgram:
                 stderr=log,
                 start_new_session=True,
             )
-        self._guard.say("watch", self._process.pid)
+        self._guard.send("watch", self._process.pid)
         self._numbers = count(1)
         self._lock = threading.Lock()
         self._waiting: dict[int, Future[dict[str, Any]]] = {}

@@ -14,7 +14,7 @@ from cryptography.x509 import load_pem_x509_certificate
 
 from tests.brokers.address import Address
 from tests.brokers.maven import java
-from tests.brokers.process import Guard, Server, free_ports
+from tests.brokers.process import Guard, Served, Server, free_ports
 from tests.brokers.stomp_broker import LIMITED, StompBroker
 
 USER = "steadyworker"
@@ -33,7 +33,7 @@ LOG = (
 """Artemis's audit would else write several lines for each message."""
 
 
-class StompNode(StompBroker):
+class StompNode(Served, StompBroker):
     """
     A broker on free loopback ports, in a temporary folder; its store is on disk, with fsync.
 
@@ -86,35 +86,6 @@ class StompNode(StompBroker):
         raise NotImplementedError
 
     # --- Its life -----------------------------------------------------------------------------------------------------
-
-    @property
-    def pid(self) -> int:
-        """The Java process's; 0 while it is down."""
-        return self._server.pid
-
-    @property
-    def running(self) -> bool:
-        return self._server.running
-
-    def start(self) -> None:
-        """Start it, or start it again with its data; returns when it takes connections."""
-        self._server.start()
-
-    def stop(self) -> None:
-        """SIGTERM: it closes its connections and ends."""
-        self._server.stop()
-
-    def kill(self) -> None:
-        """SIGKILL; `start` brings it back with what was on disk."""
-        self._server.kill()
-
-    def freeze(self) -> None:
-        """SIGSTOP: connections stay open, and the broker is silent."""
-        self._server.freeze()
-
-    def thaw(self) -> None:
-        """SIGCONT; harmless when it was not frozen."""
-        self._server.thaw()
 
     def heal(self) -> None:
         """Make it run, reachable and with a valid certificate, whatever a test did to it."""

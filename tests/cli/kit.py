@@ -12,18 +12,17 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
-from steadyworker.adapter import Delivered, Signal
 from steadyworker.backends.connections import Connections, JobQueue
-from steadyworker.backends.opening import namespace_of, open_adapter_for
+from steadyworker.backends.opening import namespace_of
 from steadyworker.config.resolve import Options
-from steadyworker.delivery import Delivery, Settle
+from steadyworker.delivery import Delivery
 from steadyworker.ledger.base import Claimed, JobId, KeptMessage, Ledger, Moving, Progress, Row, Verdict
 from steadyworker.outcome import Counters
 from steadyworker.runner.envelope import Envelope
 from steadyworker.runner.planning import message_for
+from tests.support.deliveries import received
 
 BODY = b'{"merchant": "m-17", "password": "hunter2"}'
 
@@ -106,20 +105,7 @@ class Queues:
 
     def received(self, queue: str, count: int) -> list[Delivery]:
         """The next deliveries of a queue, acknowledged."""
-        adapter = open_adapter_for(queue, self.options)
-        signals: SimpleQueue[Signal] = SimpleQueue()
-        adapter.start(signals.put)
-        adapter.prefetch(count)
-        found: list[Delivery] = []
-        try:
-            while len(found) < count:
-                signal = signals.get(timeout=10)
-                if isinstance(signal, Delivered):
-                    adapter.settle(signal.delivery, Settle.ACK)
-                    found.append(signal.delivery)
-        finally:
-            adapter.stop(5)
-        return found
+        return received(self.options, queue, count)
 
     def job(
         self,

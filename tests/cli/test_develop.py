@@ -99,7 +99,7 @@ def test_a_changed_file_is_run_after_the_job_that_is_under_way(stage: Stage) -> 
     process = stage.command("run", "app.py:Steps", "--reload", log_format="json")
     stage.notes("starts", 1)
     write(stage, APP, "two, and longer")
-    process.says("stage_changed", stage="quiet", reason="--reload: app.py changed")
+    process.reports("stage_changed", stage="quiet", reason="--reload: app.py changed")
     stage.send("steps", {}, key="next")
     assert stage.lines("starts") == ["long one"]
     stage.open()
@@ -113,8 +113,8 @@ def test_a_file_that_is_broken_for_a_while_ends_nothing(stage: Stage) -> None:
     write(stage, APP)
     process = stage.command("run", "app.py:Steps", "--reload", log_format="json").started()
     write(stage, "def broken(:\n")
-    eventually(lambda: "Waiting for a change below" in process.said(), "a message", WITHIN, process.said)
-    assert "app.py:1" in process.said()
+    eventually(lambda: "Waiting for a change below" in process.log_end(), "a message", WITHIN, process.log_end)
+    assert "app.py:1" in process.log_end()
     stage.send("steps", {}, key="k")
     write(stage, APP, "three")
     assert stage.notes("starts", 1) == ["k three"]

@@ -210,11 +210,11 @@ def test_a_cancel_with_the_ledger_setting_forgotten_stops_no_job_and_is_refused(
     forgotten = stage.folder / "state" / "ledger.db"
     first = stage.command(*cancel, ledger=f"sqlite:{forgotten}")
     first.ended(78)
-    assert "got no such file" in first.said()
+    assert "got no such file" in first.log_end()
     make_ledger(load({"ledger": f"sqlite:{forgotten}"}, {}, stage.folder))
     second = stage.command(*cancel, ledger=f"sqlite:{forgotten}")
     second.ended(78)
-    assert f"queue 'steps', got sqlite:{forgotten}: the queue has 1 consumer" in second.said()
+    assert f"queue 'steps', got sqlite:{forgotten}: the queue has 1 consumer" in second.log_end()
     stage.open()
     stage.reaches("steps", State.DONE)
     assert stage.lines("starts") == ["job 1 0"]

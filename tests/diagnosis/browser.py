@@ -134,11 +134,6 @@ class Browser:
         self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **common)
         self.call("Input.dispatchKeyEvent", type="keyUp", **common)
 
-    def screenshot(self, path: Path, *, whole: bool = True) -> None:
-        """Write what the page looks like as PNG."""
-        shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
-        path.write_bytes(base64.b64decode(shot["data"]))
-
     def printed(self, path: Path) -> None:
         """Write the printed page as PDF."""
         path.write_bytes(base64.b64decode(self.call("Page.printToPDF", printBackground=False)["data"]))

@@ -80,11 +80,11 @@ def check(page: str) -> Seen:
     return seen
 
 
-def told(page: str) -> str:
+def page_text(page: str) -> str:
     """The text that a reader sees, with plain blanks."""
     body = page.partition("<main>")[2].partition("</main>")[0]
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).replace(words.NO_BREAK, " ").split())
 
 
 def headline(page: str) -> str:
-    return told(f"<main>{re.search(r'<h1[^>]*>(.*?)</h1>', page)[1]}</main>")  # type: ignore[index]
+    return page_text(f"<main>{re.search(r'<h1[^>]*>(.*?)</h1>', page)[1]}</main>")  # type: ignore[index]

@@ -26,7 +26,7 @@ from steadyworker.diagnosis.picture.markup import Markup, tag
 from steadyworker.diagnosis.picture.pending import Ids
 from steadyworker.diagnosis.picture.rows import NEIGHBOURS, ROWS, FoldedRun, Moment, Rank, Row, Rows, moment_of
 from steadyworker.diagnosis.picture.trace import MOST_STORIES, Trace
-from tests.diagnosis.page_kit import check, headline, page_of, told
+from tests.diagnosis.page_kit import check, headline, page_of, page_text
 from tests.diagnosis.page_stories import STORIES, Event, Teller, long_trace
 
 pytestmark = pytest.mark.long
@@ -102,7 +102,7 @@ def test_each_story_is_told(story: str) -> None:
 
     check(page)
     assert headline(page) == VERDICTS[story]
-    text = told(page)
+    text = page_text(page)
     for expected in SAID[story]:
         assert expected in text
     assert len(page.encode()) < 60_000
@@ -117,7 +117,9 @@ def test_each_flag_stands_at_its_moment_with_evidence_and_remedy(story: str) -> 
     cards = re.findall(r'<li class="flag (\w+)" id="flag(\d+)" data-t="([\d.]+)">(.*?)</li>(?=<li|</ol>)', page)
 
     assert len(cards) == len(flags)
-    by_number = {int(number): (level, float(t), told(f"<main>{inner}</main>")) for level, number, t, inner in cards}
+    by_number = {
+        int(number): (level, float(t), page_text(f"<main>{inner}</main>")) for level, number, t, inner in cards
+    }
     explained = set()
     for number, flag in enumerate(flags, start=1):
         level, t, text = by_number[number]
@@ -150,7 +152,7 @@ def test_an_end_without_goodbye_is_told_although_nothing_was_flagged() -> None:
     to.login()
     to.add("close", "client", who="client", how="reset", in_frame=False)
 
-    text = told(page_of(to.events))
+    text = page_text(page_of(to.events))
 
     assert "But the client reset the connection (TCP reset) without a reason." in text
 
@@ -168,7 +170,7 @@ def test_a_cause_comes_before_what_follows_from_it_and_an_error_before_a_warning
     page = page_of(to.events)
 
     assert headline(page) == "It was amqp.interleaved-frames."
-    others = told(page).partition("Also noticed")[2]
+    others = page_text(page).partition("Also noticed")[2]
     assert others.index("It was amqp.unlimited-prefetch") < others.index("It was amqp.frame-cut")
 
 
@@ -183,7 +185,7 @@ def test_opaque_bytes_are_counted_by_size_and_time() -> None:
     for _ in range(30):
         to.add("bytes", "client", size=700, after=0.3)
 
-    text = told(page_of(to.events))
+    text = page_text(page_of(to.events))
 
     assert "20.5 KiB" in text
 
@@ -429,7 +431,7 @@ def test_of_many_gaps_the_longest_are_drawn() -> None:
 
     page = page_of(to.events)
 
-    text = told(page)
+    text = page_text(page)
     assert page.count('class="gap"') <= 60
     assert "No byte from the client for 40 s, allowed 1 s" in text
     assert "The 60 longest gaps are drawn, of 500." in text
@@ -452,12 +454,12 @@ def test_a_message_is_one_row_and_a_broken_one_shows_its_frames() -> None:
     broken.method("client", "Basic.Publish")
     broken.add("content", "client", channel=1, size=38, body_size=640)
 
-    text = told(page_of(whole.events))
+    text = page_text(page_of(whole.events))
     assert "message header" not in text
     assert "message body" not in text
     assert "710 bytes" in text
     assert text.rindex("Basic.Publish") < text.rindex("It was noticed in the middle")
-    assert told(page_of(broken.events)).count("message header") == 1
+    assert page_text(page_of(broken.events)).count("message header") == 1
 
 
 # --- Curves and what waits --------------------------------------------------------------------------------------------
@@ -571,7 +573,7 @@ def test_many_connections_have_a_line_or_a_number() -> None:
     assert len(trace.stories) <= MOST_STORIES
     assert trace.connections == 3000
     assert sum(alike.count for _, alike in trace.all_flags()) == 30
-    text = told(page)
+    text = page_text(page)
     assert "3,000 connections" in text
     assert "30 flags" in text
     assert "and 2,970 more connections" in text
@@ -617,4 +619,4 @@ def test_the_page_of_a_long_trace_tells_all_of_it() -> None:
     page = page_of(long_trace(40_000))
 
     check(page)
-    assert "10,000 deliveries" in told(page)
+    assert "10,000 deliveries" in page_text(page)

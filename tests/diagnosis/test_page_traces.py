@@ -14,7 +14,7 @@ from tests.brokers.rabbitmq import Vhost
 from tests.brokers.stomp_broker import StompBroker
 from tests.brokers.stomp_client import StompClient, StompError
 from tests.diagnosis.amqp_client import OPENING, AmqpClient, publish
-from tests.diagnosis.page_kit import check, headline, page_of, told
+from tests.diagnosis.page_kit import check, headline, page_of, page_text
 from tests.diagnosis.traced import Traced
 
 WAIT = r"(and the broker closed the connection at once|[\d.]+ m?s before the broker closed the connection)\."
@@ -49,7 +49,7 @@ def test_a_second_header(trace: Traced) -> None:
 
     said = r"The client sent a second protocol header, \d+ bytes behind the first, "
     assert re.fullmatch(said + WAIT, headline(page))
-    text = told(page)
+    text = page_text(page)
     assert "channel 19793 4D 51 MQ size 1342177289 50 00 00 09" in text
     assert "together AMQP protocol header" in text
     assert "{frame_too_large,1342177289,131064}” (code 501)" in text
@@ -66,7 +66,7 @@ def test_a_missed_heartbeat(trace: Traced) -> None:
     page = page_when_ended(trace)
 
     assert re.fullmatch(r"The client sent nothing for [\d.]+ s, and had agreed to a heartbeat of 1 s\.", headline(page))
-    text = told(page)
+    text = page_text(page)
     assert re.search(r"No byte from the client for [\d.]+ s\. 1 s were allowed\.", text)
     assert "a heartbeat of 1 s (the broker proposed 60 s)" in text
     assert "1 delivery had no ack when the connection ended, so the broker delivers it again." in text
@@ -82,8 +82,8 @@ def test_two_threads_on_one_channel(trace: Traced) -> None:
     page = page_when_ended(trace)
 
     assert re.fullmatch(r"The client mixed the frames of two messages on channel 1, " + WAIT, headline(page))
-    assert "UNEXPECTED_FRAME - expected content header for class 60" in told(page)
-    assert "Two threads write to this connection." in told(page)
+    assert "UNEXPECTED_FRAME - expected content header for class 60" in page_text(page)
+    assert "Two threads write to this connection." in page_text(page)
 
 
 def test_a_client_that_reads_no_more(trace: Traced, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ def test_a_client_that_reads_no_more(trace: Traced, monkeypatch: pytest.MonkeyPa
     page = page_when_ended(trace)
 
     assert re.fullmatch(r"The client has read nothing for [\d.]+ s, and [\d.]+ [KM]iB wait for it\.", headline(page))
-    text = told(page)
+    text = page_text(page)
     assert "Waiting to be read by the client: peak" in text
     assert "Deliveries without an ack: peak" in text
     assert "its consumer has no prefetch" in text, list(trace.of("flag"))
@@ -117,7 +117,7 @@ def test_a_client_id_that_is_taken(stomp_broker: StompBroker, queue: str) -> Non
         page = page_when_ended(trace)
 
     assert headline(page).startswith(f"The broker refused the client id 'worker-{queue}'")
-    text = told(page)
+    text = page_text(page)
     assert "Connection 1 of this trace" in text
     assert "already connected" in text
     assert f"What to do {trace.of('flag')[0]['remedy']}" in text

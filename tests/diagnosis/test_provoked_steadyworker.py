@@ -57,7 +57,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 def explained(process: WorkerProcess, event: str, id_: str, **values: Any) -> dict[str, Any]:
     """Wait for this line; check that its entry explains it, gives the remedy in it, and has such a sample."""
-    line = process.says(event, **values)
+    line = process.reports(event, **values)
     raw = next(text for text in process.log.read_text(encoding="utf-8").splitlines() if same(text, line))
     if (record := os.environ.get("RECORD")) is not None:
         with Path(record).open("a", encoding="utf-8") as out:
@@ -122,11 +122,11 @@ def test_a_handler_that_raises(stage: Stage) -> None:
 def test_a_dead_letter_that_an_operator_sends_again(stage: Stage) -> None:
     stage.send("fails", {})
     process = stage.worker(f"{JOBS}:Fails")
-    process.says("job_settled", settlement="dead-letter")
+    process.reports("job_settled", settlement="dead-letter")
     stage.open()
     stage.command("dead", "replay", f"{JOBS}:Fails", "job").ended(0)
-    assert process.says("job_started", times=2)["redelivered_because"] == "requeued-by-operator"
-    assert "redelivered_because" not in process.says("job_started")
+    assert process.reports("job_started", times=2)["redelivered_because"] == "requeued-by-operator"
+    assert "redelivered_because" not in process.reports("job_started")
 
 
 def test_a_wait_that_raises(stage: Stage) -> None:
@@ -157,7 +157,7 @@ def test_a_job_that_is_interrupted_again_and_again(stage: Stage) -> None:
     last = stage.processes[9]
     explained(last, "often_interrupted", "steadyworker.often-interrupted")
     restarted = stage.worker(ODD)
-    assert restarted.says("job_started")["redelivered_because"] == "released"
+    assert restarted.reports("job_started")["redelivered_because"] == "released"
 
 
 # --- A message ----------------------------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ def test_a_worker_process_that_was_killed(stage: Stage) -> None:
     first.kill()
     second = stage.worker(f"{JOBS}:Steps")
     explained(second, "taken_over", "steadyworker.taken-over")
-    assert second.says("job_started")["redelivered_because"] == "worker-killed"
+    assert second.reports("job_started")["redelivered_because"] == "worker-killed"
     assert "worker-killed" in REDELIVERED
 
 
@@ -217,7 +217,7 @@ def test_a_message_that_is_gone_when_its_worker_process_is_killed(stage: Stage) 
     stage.lose("steps")
     second = stage.worker(f"{JOBS}:Steps", script=QUICK | {"silence": 3})
     explained(second, "message_lost", "steadyworker.message-lost", state="running", fate="runs")
-    assert second.says("job_started")["redelivered_because"] == "message-lost"
+    assert second.reports("job_started")["redelivered_because"] == "message-lost"
     assert "message-lost" in REDELIVERED
 
 
@@ -227,8 +227,8 @@ def test_a_worker_process_that_was_frozen(stage: Stage) -> None:
     stage.notes("waiting", 1)
     first.signal_all(signal.SIGSTOP)
     second = stage.worker(f"{JOBS}:Steps", script=QUICK | {"silence": 3})
-    second.says("taken_over")
-    assert second.says("job_started")["redelivered_because"] == "worker-lost"
+    second.reports("taken_over")
+    assert second.reports("job_started")["redelivered_because"] == "worker-lost"
     first.signal_all(signal.SIGCONT)
     explained(first, "fenced", "steadyworker.fenced")
 

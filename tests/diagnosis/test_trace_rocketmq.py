@@ -26,7 +26,7 @@ from tests.brokers.rocketmq import HALF, OPENED, RocketMQ4, RocketMQ5, RocketMQ4
 from tests.brokers.rocketmq_front import Front
 from tests.brokers.rocketmq_witness import QueueAt
 from tests.diagnosis.log_findings import explained
-from tests.diagnosis.page_kit import check, headline, page_of, told
+from tests.diagnosis.page_kit import check, headline, page_of, page_text
 from tests.diagnosis.traced import Traced
 from tests.support.stage import eventually
 
@@ -106,7 +106,7 @@ def test_a_retry_that_no_broker_can_store_and_the_half_topic_that_grows(tmp_path
             trace.stop()
         broker_log = node.log.read_text(encoding="utf-8")
 
-    assert trace.flags() == ["rocketmq.illegal-retry-topic", "rocketmq.half-topic-grows"], said(trace)
+    assert trace.flags() == ["rocketmq.illegal-retry-topic", "rocketmq.half-topic-grows"], shown(trace)
     assert "refused a retry (CONSUMER_SEND_MSG_BACK) with MESSAGE_ILLEGAL" in cause["what"]
     assert "has 128 characters, and the broker stores topics of at most 127" in cause["what"]
     assert cause["evidence"][0] == {"name": TOO_LONG, "characters": 121, "allowed": 120}
@@ -121,7 +121,7 @@ def test_a_retry_that_no_broker_can_store_and_the_half_topic_that_grows(tmp_path
     page = page_of(trace.events)
     check(page)
     assert headline(page).startswith("The broker refused a retry (CONSUMER_SEND_MSG_BACK) with MESSAGE_ILLEGAL")
-    assert "RocketMQ JAVA 4.5.2" in told(page)
+    assert "RocketMQ JAVA 4.5.2" in page_text(page)
     assert not {BODY, PROPERTY} & {said for said in (BODY, PROPERTY) if said in json.dumps(trace.events) + page}
 
 
@@ -137,7 +137,7 @@ def test_a_newer_broker_refuses_the_retry_too(rocketmq4: RocketMQ4, topic: str, 
     """A newer client does not send the message again: it keeps it, and fails with it every five seconds."""
     with traced(rocketmq4) as trace, retried(rocketmq4, trace, topic, TOO_LONG, tmp_path):
         trace.wait_flag("rocketmq.illegal-retry-topic")
-    assert set(trace.flags()) == {"rocketmq.illegal-retry-topic"}, said(trace)
+    assert set(trace.flags()) == {"rocketmq.illegal-retry-topic"}, shown(trace)
     rocketmq4.delete_group(TOO_LONG)
 
 
@@ -160,7 +160,7 @@ def is_no_flag(node: RocketMQNode, topic: str, home: Path) -> None:
             trace.wait_kind("frame", name="SUCCESS", to="CONSUMER_SEND_MSG_BACK")
         trace.wait_kind("close", who="client")
         trace.stop()
-    assert trace.flags() == [], said(trace)
+    assert trace.flags() == [], shown(trace)
     names = {(event["from"], event["name"]) for event in trace.of("frame")}
     assert {("client", "SEND_MESSAGE_V2"), ("client", "END_TRANSACTION"), ("client", "UNREGISTER_CLIENT")} <= names
     assert {name for _, name in names if name.startswith(("request", "result"))} == set()
@@ -175,7 +175,7 @@ def test_a_topic_that_is_missing(rocketmq4: RocketMQ4, topic: str) -> None:
         remoting.ask(at, SEND, sent(topic), b"x")
         assert "-t nope`" in trace.wait_flag("rocketmq.no-route")["remedy"]
         trace.wait_flag("rocketmq.topic-missing")
-    assert trace.flags() == ["rocketmq.no-route", "rocketmq.topic-missing"], said(trace)
+    assert trace.flags() == ["rocketmq.no-route", "rocketmq.topic-missing"], shown(trace)
 
 
 def test_a_broker_that_does_not_reply(rocketmq4: RocketMQ4, topic: str) -> None:
@@ -205,7 +205,7 @@ def test_http_on_the_port(rocketmq4: RocketMQ4) -> None:
     ]
 
 
-def said(trace: Traced) -> str:
+def shown(trace: Traced) -> str:
     """What the flags say, to be shown when others were expected."""
     return "\n".join(flag["what"] for flag in trace.of("flag"))
 

@@ -186,13 +186,6 @@ def amqp_1_0(scene: Scene) -> None:
     at_start(scene, b"AMQP\x00\x01\x00\x00")
 
 
-def amqp_1_0_sasl(scene: Scene) -> None:
-    with scene.raw() as client:
-        client.send(b"AMQP\x03\x01\x00\x00")
-        client.socket.settimeout(2)
-        client.until_closed()
-
-
 def handshakes(scene: Scene) -> None:
     """Two clients that do not finish their handshake: one says nothing, the other only its header."""
     usual = scene.node.eval("application:get_env(rabbit, handshake_timeout)").removeprefix("{ok,").removesuffix("}")

@@ -154,13 +154,13 @@ def double_ack(scene: Scene) -> None:
 
 def delivery_timeout(scene: Scene) -> None:
     """A delivery that stays without an acknowledgement, until 4.2: the channel is closed."""
-    scene.node.set_delivery_timeout(1, looked_at_every=0.5)
+    scene.node.set_delivery_timeout(1, read_every=0.5)
     try:
         with scene.opened() as client:
             hold(scene, client)
             scene.keep(client.farewell())
     finally:
-        scene.node.set_delivery_timeout(1800, looked_at_every=60)
+        scene.node.set_delivery_timeout(1800, read_every=60)
 
 
 def hold(scene: Scene, client: RawClient, **arguments: Any) -> None:

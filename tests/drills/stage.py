@@ -58,7 +58,7 @@ class Supervised:
             process = subprocess.Popen(
                 self._command, cwd=ROOT, env=self._environ, stdout=out, stderr=out, start_new_session=True
             )
-        self._guard.say("watch", process.pid)
+        self._guard.send("watch", process.pid)
         self._watched = True
         return process
 
@@ -84,7 +84,7 @@ class Supervised:
     def kill(self) -> None:
         """SIGKILL to it and to all that it started, at once; once for each start."""
         if self._watched:
-            self._guard.say("forget", self._process.pid)
+            self._guard.send("forget", self._process.pid)
             self._watched = False
             end(family(self._process.pid))
             with suppress(ProcessLookupError):

@@ -170,7 +170,7 @@ def late_acknowledgement(stage: Stage) -> Mapping[str, Any]:
     return {"found": found, "taken": not ended and sum(b'"other"' in message.body for message in found) == 0}
 
 
-def told_to_stop(stage: Stage) -> Mapping[str, Any]:
+def gets_sigterm(stage: Stage) -> Mapping[str, Any]:
     began = stage.begin(job("sleep", 25))
     stage.until(lambda: time.monotonic() > began + 3, 10)
     worker = stage.workers.pop()  # nobody starts it again
@@ -206,7 +206,7 @@ DRILLS = (
         frozenset({Ability.DELIVERY_TIMEOUT}),
     ),
     Drill("D4", "a late acknowledgement after a reconnect", late_acknowledgement),
-    Drill("D5", "SIGTERM in the middle of a job", told_to_stop),
+    Drill("D5", "SIGTERM in the middle of a job", gets_sigterm),
     Drill("D6", "a job kills its process, a good job waits behind it", killer),
     Drill("D7", "an operator's mistakes under a fleet of four", operated, frozenset({Ability.POLICIES})),
     Drill("D8", "twenty deploys of ten worker processes", replaced, frozenset({Ability.POLICIES})),

@@ -88,7 +88,7 @@ def test_a_replay_is_a_job_of_its_own(stage: Stage, to: str | None) -> None:
         made = verify(stage.folder / "out" / "job.r1.csv")
         assert made.uid == second.uid != first.uid
     else:
-        worker.says("job_settled", times=2)
+        worker.reports("job_settled", times=2)
         second = stage.reaches("named", State.DEAD)
         assert second.reason.startswith(f"target exists: {file} was made by job {first.uid}")
     assert second.id.round == 1

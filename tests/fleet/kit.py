@@ -88,9 +88,9 @@ class Fleet(Processes):
     def loses(self, workers: list[WorkerProcess], deliveries: int, turn: int = 1) -> None:
         """Wait until each of these misses the broker for the n-th time, and where this costs deliveries, so many each time."""
         if self.redelivers_at_once:
-            says_all(workers, "delivery_lost", deliveries * turn)
+            all_report(workers, "delivery_lost", deliveries * turn)
         else:
-            says_all(workers, "not_ready", turn)
+            all_report(workers, "not_ready", turn)
 
     @property
     def redelivers_at_once(self) -> bool:
@@ -119,7 +119,7 @@ class Fleet(Processes):
         }
         assert rows == dict.fromkeys(jobs, (State.DONE, _numbers(Counters(**counters))))
 
-    def said(self, event: str, **values: object) -> list[dict[str, Any]]:
+    def logged(self, event: str, **values: object) -> list[dict[str, Any]]:
         """What all of them have logged of this event."""
         lines = [line for process in self.processes for line in process.lines(event)]
         return [line for line in lines if values.items() <= line.items()]
@@ -136,7 +136,7 @@ def _numbers(counters: Counters) -> tuple[int, int, int, int]:
     return counters.attempts, counters.crashes, counters.losses, counters.interruptions
 
 
-def says_all(processes: list[WorkerProcess], event: str, times: int = 1) -> None:
+def all_report(processes: list[WorkerProcess], event: str, times: int = 1) -> None:
     """Wait until each of them has logged this so often."""
     for process in processes:
-        process.says(event, times)
+        process.reports(event, times)

@@ -60,9 +60,9 @@ def _outlive(own_broker: OwnBroker, fleet: Fleet, what: str, *, tls: bool) -> No
         fleet.open()
         fleet.ends_clean("busy", "waits")
         if fleet.redelivers_at_once:
-            assert len(fleet.said("delivery_lost")) == 2
+            assert len(fleet.logged("delivery_lost")) == 2
         elif what == "cut":
-            assert fleet.said("delivery_lost") == []
+            assert fleet.logged("delivery_lost") == []
     assert sorted(fleet.lines("starts")) == ["busy 1", "waits 1"]
 
 
@@ -74,7 +74,7 @@ def test_a_worker_that_is_killed_with_25_of_100_jobs_in_hand(fleet: Fleet) -> No
     fleet.send_all({job: {"gate": "gate"} for job in jobs})
     workers = [fleet.worker(LIGHT, concurrency=25, script=SOON) for _ in range(4)]
     fleet.notes("starts", 100)
-    workers[0].says("job_started", 25)  # a note of a handler can be there before the line in the log
+    workers[0].reports("job_started", 25)  # a note of a handler can be there before the line in the log
     killed = {line["key"] for line in workers[0].lines("job_started")}
     assert len(killed) == 25
     workers[0].signal_all(signal.SIGKILL)

@@ -20,11 +20,11 @@ def test_a_queue_that_is_deleted_under_a_run(fleet: Fleet, topology: str) -> Non
     worker = fleet.worker(LIGHT, topology=topology)
     fleet.notes("starts", 1)
     fleet.place.delete(fleet.queue)
-    assert "deleted" in worker.says("delivery_lost")["cause"]
+    assert "deleted" in worker.reports("delivery_lost")["cause"]
     if topology == "verify":
-        assert f"'{fleet.queue}'" in worker.says("not_ready", part=f"{fleet.queue}: broker")["why"]
+        assert f"'{fleet.queue}'" in worker.reports("not_ready", part=f"{fleet.queue}: broker")["why"]
         fleet.send_all({"next": {}})  # a sender declares what is missing
-        worker.says("ready_again", part=f"{fleet.queue}: broker")
+        worker.reports("ready_again", part=f"{fleet.queue}: broker")
     else:
         fleet.send_all({"next": {}})
     fleet.open()
@@ -41,9 +41,9 @@ def test_a_permission_that_is_taken_under_a_run(rabbitmq_place: RabbitmqPlace, f
         rabbitmq_place.permit(read=False)
         eventually(lambda: not _may_consume(rabbitmq_place), "permission taken")
         proxy.cut()  # an open channel remembers for a while what it was allowed
-        assert "set_permissions" in worker.says("not_ready", part="fleet: broker")["why"]
+        assert "set_permissions" in worker.reports("not_ready", part="fleet: broker")["why"]
         rabbitmq_place.permit(read=True)
-        worker.says("ready_again", part="fleet: broker")
+        worker.reports("ready_again", part="fleet: broker")
         fleet.open()
         fleet.ends_clean("job", "next")
         assert fleet.lines("starts") == ["job 1", "next 1"]

@@ -9,7 +9,7 @@ import pytest
 
 from steadyworker.ledger.base import State
 from tests.brokers.place import OwnBroker
-from tests.fleet.kit import LIGHT, SOON, STEADY, Fleet, says_all
+from tests.fleet.kit import LIGHT, SOON, STEADY, Fleet, all_report
 from tests.support.stage import WITHIN
 
 HEARTBEAT = 2
@@ -26,9 +26,9 @@ def test_a_broker_that_is_frozen_for_longer_than_heartbeats_allow(own_broker: Ow
     fleet.notes("starts", 4)
     own_broker.freeze()
     fleet.loses(workers, 2)
-    says_all(workers, "not_ready")
+    all_report(workers, "not_ready")
     own_broker.thaw()
-    says_all(workers, "ready_again")
+    all_report(workers, "ready_again")
     fleet.open()
     fleet.ends_clean(*jobs)
     assert sorted(fleet.lines("starts")) == [f"{job} 1" for job in jobs]
@@ -44,20 +44,20 @@ def test_a_worker_that_is_frozen_past_its_lease_is_refused_everywhere(fleet: Fle
     second = fleet.worker(STEADY, broker=url, script=HASTY).started()
     first.signal_all(signal.SIGSTOP)
     if fleet.redelivers_at_once:  # elsewhere the lease ends before the broker gives up the first one
-        second.says("delivery_deferred")
+        second.reports("delivery_deferred")
     within = WITHIN + fleet.place.redelivers_within
-    assert second.says("taken_over", within=within)["losses"] == 1
+    assert second.reports("taken_over", within=within)["losses"] == 1
     fleet.notes("starts", 2)
     fleet.open()
-    second.says("job_settled", outcome="done")
+    second.reports("job_settled", outcome="done")
     first.signal_all(signal.SIGCONT)
-    first.says("fenced")  # by the ledger's word, whether it hears that before its lost connection's or after
+    first.reports("fenced")  # by the ledger's word, whether it hears that before its lost connection's or after
     fleet.ends_clean("job", losses=1)
     assert fleet.lines("starts") == ["job 0", "job 10"]
     saved = [line.split() for line in fleet.lines("saved")]
     assert [int(position) for fence, position in saved if int(fence) == row.fence] == [*range(1, 11)], "refused since"
     assert [int(position) for fence, position in saved if int(fence) != row.fence] == [*range(11, 101)]
-    assert [line["fence"] for line in fleet.said("job_settled")] == [fleet.row(fleet.queue).fence]  # type: ignore[union-attr]
+    assert [line["fence"] for line in fleet.logged("job_settled")] == [fleet.row(fleet.queue).fence]  # type: ignore[union-attr]
 
 
 @pytest.mark.slow  # it stands still for three leases

@@ -27,7 +27,7 @@ def killed(worker: WorkerProcess) -> None:
 
 def takes_over_from_ten(fleet: Fleet, worker: WorkerProcess) -> None:
     """This worker process finds the job whose message is lost, and ends it; its first run was killed at position 10."""
-    line = worker.says("message_lost", within=2 * WITHIN)
+    line = worker.reports("message_lost", within=2 * WITHIN)
     assert (line["key"], line["fate"], line["state"], line["level"]) == ("job", "runs", "running", "warning")
     assert line["owner"]
     assert line["explain"] == "steadyworker.message-lost"
@@ -35,14 +35,14 @@ def takes_over_from_ten(fleet: Fleet, worker: WorkerProcess) -> None:
     fleet.open()
     fleet.ends_clean("job", losses=1)
     assert fleet.lines("starts") == ["job 0", "job 10"]
-    assert len(fleet.said("message_lost")) == 1
+    assert len(fleet.logged("message_lost")) == 1
 
 
 def stays(condition: str, seconds: float, fleet: Fleet, *events: str) -> None:
     """Wait for so long, and fail if any worker process logs one of these events meanwhile."""
     until = time.monotonic() + seconds
-    eventually(lambda: time.monotonic() > until or any(fleet.said(event) for event in events), condition, 2 * seconds)
-    assert {event: fleet.said(event) for event in events if fleet.said(event)} == {}, condition
+    eventually(lambda: time.monotonic() > until or any(fleet.logged(event) for event in events), condition, 2 * seconds)
+    assert {event: fleet.logged(event) for event in events if fleet.logged(event)} == {}, condition
 
 
 def test_a_queue_is_deleted_while_the_worker_of_a_long_job_is_killed(fleet: Fleet) -> None:
@@ -80,10 +80,10 @@ def test_a_queue_that_is_deleted_under_verify_is_named_and_the_job_goes_on_when_
     second = fleet.worker(STEADY, topology="verify", script=SOON_LOST).started()
     rabbitmq_place.delete(QUEUE)
     killed(first)
-    assert QUEUE in second.says("not_ready")["why"]
+    assert QUEUE in second.reports("not_ready")["why"]
     stays("a queue that does not exist", 2 * LOST_AFTER, fleet, "message_lost", "ready_again")
     rabbitmq_place.make_queue(QUEUE)
-    second.says("ready_again")
+    second.reports("ready_again")
     takes_over_from_ten(fleet, second)
 
 
@@ -93,11 +93,11 @@ def test_a_retry_whose_copy_is_purged_while_it_waits(place: Place, fleet: Fleet)
     """The next attempt runs from the ledger's copy, after its delay."""
     fleet.send_all({"job": {"delays": [10.0]}})
     worker = fleet.worker(LIGHT, script=SOON_LOST)
-    worker.says("job_settled", settlement="later")
+    worker.reports("job_settled", settlement="later")
     assert fleet.reaches(fleet.queue, State.MOVED).counters.attempts == 1
     place.purge(f"{QUEUE}.later.10000ms" if isinstance(place, RabbitmqPlace) else fleet.queue)
     eventually(lambda: fleet.left() == {}, "the copy is gone")
-    line = worker.says("message_lost", within=2 * WITHIN)
+    line = worker.reports("message_lost", within=2 * WITHIN)
     assert (line["fate"], line["state"]) == ("runs", "moved")
     fleet.ends_clean("job", attempts=1)
     first, second = (float(line.split()[1]) for line in fleet.lines("times"))
@@ -158,14 +158,14 @@ def test_a_worker_that_is_quiet_or_drains_or_has_had_its_jobs_takes_no_lost_one(
     fleet.notes("waiting", 1)
     fleet.send_all({"last": {"gate": "gate"}, "drains": {"gate": "gate", "deaf": True}})
     spent = fleet.worker(LIGHT, concurrency=2, max_jobs=1, script=SOON_LOST)
-    spent.says("job_started")
+    spent.reports("job_started")
     drains = fleet.worker(LIGHT, concurrency=2, stop_within=300, script=SOON_LOST)
-    drains.says("job_started")
+    drains.reports("job_started")
     quiet = fleet.worker(STEADY, script=SOON_LOST).started()
     os.kill(quiet.pid, signal.SIGUSR1)
     drains.terminate()
-    drains.says("stage_changed", stage="draining")
-    quiet.says("stage_changed", stage="quiet")
+    drains.reports("stage_changed", stage="draining")
+    quiet.reports("stage_changed", stage="quiet")
     rabbitmq_place.delete(QUEUE)
     killed(first)
     stays("nobody takes it", 2 * LOST_AFTER, fleet, "message_lost")
@@ -173,11 +173,11 @@ def test_a_worker_that_is_quiet_or_drains_or_has_had_its_jobs_takes_no_lost_one(
     for worker in (spent, drains):
         worker.ended(0)
     os.kill(quiet.pid, signal.SIGUSR2)
-    assert quiet.says("message_lost", within=2 * WITHIN)["key"] == "job"
+    assert quiet.reports("message_lost", within=2 * WITHIN)["key"] == "job"
     fleet.notes("ends", 3)
     assert sorted(fleet.lines("ends")) == ["drains", "job", "last"]
     assert sorted(fleet.lines("starts")) == ["drains 1", "job 0", "job 10", "last 1"]
-    assert len(fleet.said("message_lost")) == 1
+    assert len(fleet.logged("message_lost")) == 1
 
 
 @pytest.mark.slow
@@ -224,7 +224,7 @@ def test_a_message_behind_ten_thousand_others_is_not_called_lost(rabbitmq_place:
     assert [line for line in fleet.lines("starts") if line.startswith("job")] == ["job 1", "job 2"]
     assert [line.split()[0] for line in fleet.lines("starts")].index("job", 1) > BACKLOG * 0.9
     assert len(fleet.lines("starts")) == BACKLOG + 2
-    assert fleet.said("message_lost") == []
+    assert fleet.logged("message_lost") == []
 
 
 @pytest.mark.slow
@@ -240,10 +240,10 @@ def test_a_lost_message_gets_a_slot_of_a_queue_that_is_never_empty(rabbitmq_plac
     publish_backlog(rabbitmq_place, b'{"seconds": 0.02}')
     began = time.monotonic()
     second = fleet.worker(BRIEF, concurrency=2, script=RESERVING)
-    assert second.says("message_lost", within=3 * WITHIN)["unseen_for"] > 2 * LOST_AFTER
+    assert second.reports("message_lost", within=3 * WITHIN)["unseen_for"] > 2 * LOST_AFTER
     assert time.monotonic() - began > LOST_AFTER
     assert rabbitmq_place.ready()[QUEUE] > 0
     rabbitmq_place.purge(QUEUE)
     eventually(lambda: "job" in fleet.lines("ends"), "the job's end", report=fleet.logs)
     assert [line.split()[0] for line in fleet.lines("starts")].count("job") == 2
-    assert len(fleet.said("message_lost")) == 1
+    assert len(fleet.logged("message_lost")) == 1

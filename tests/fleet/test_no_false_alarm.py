@@ -10,7 +10,7 @@ import pytest
 
 from tests.brokers.place import OwnBroker, Place
 from tests.brokers.postgres import Cluster
-from tests.fleet.kit import LIGHT, Fleet, says_all
+from tests.fleet.kit import LIGHT, Fleet, all_report
 from tests.fleet.lost import SOON_LOST
 from tests.support.stage import WorkerProcess, eventually
 
@@ -45,7 +45,7 @@ def busy(fleet: Fleet) -> list[WorkerProcess]:
     workers += [_worker(fleet, 3), _worker(fleet, 3)]
     fleet.notes("starts", 5)
     fleet.send_all({"retried": {"delays": [10.0]}})
-    eventually(lambda: fleet.said("job_settled", key="retried", settlement="later"), "a retry", report=fleet.logs)
+    eventually(lambda: fleet.logged("job_settled", key="retried", settlement="later"), "a retry", report=fleet.logs)
     return workers
 
 
@@ -63,7 +63,7 @@ def ends_without_alarm(fleet: Fleet, interrupted: int) -> None:
     assert sorted(fleet.lines("ends")) == sorted(["interrupted", "retried", *KEYS])
     starts = Counter(line.split()[0] for line in fleet.lines("starts"))
     assert starts == {"interrupted": interrupted, "retried": 2, **dict.fromkeys(KEYS, 1)}
-    assert fleet.said("message_lost") == []
+    assert fleet.logged("message_lost") == []
 
 
 @pytest.mark.parametrize("place_kind", ["4.x", "artemis", "rocketmq5"], indirect=True)
@@ -71,7 +71,7 @@ def test_a_broker_is_away_for_ten_minutes(own_broker: OwnBroker, fleet: Fleet) -
     """Meanwhile, a retry becomes due, and a worker process ends that had a job in hand."""
     workers = busy(fleet)
     own_broker.kill()
-    says_all(workers, "not_ready")
+    all_report(workers, "not_ready")
     workers[0].terminate()
     passes(AWAY)
     own_broker.start()
@@ -82,7 +82,7 @@ def test_a_ledger_is_away_for_ten_minutes(rabbitmq_place: Place, postgres_cluste
     """Likewise; each living owner has renewed its leases before anyone looks for a lost message."""
     workers = busy(fleet)
     postgres_cluster.kill()
-    says_all(workers, "not_ready")
+    all_report(workers, "not_ready")
     workers[0].terminate()
     passes(AWAY)
     postgres_cluster.start()

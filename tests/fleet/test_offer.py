@@ -27,7 +27,7 @@ def test_another_jobs_message_is_handed_over_once_and_given_back_once(fleet: Fle
         fleet.notes("starts", 1)
         with place.consumer(fleet.queue) as holder:
             proxy.cut()
-            worker.says("delivery_lost")
+            worker.reports("delivery_lost")
             eventually(lambda: holder.take(0.1), "the run's own message, held by another", report=fleet.logs)
             fleet.consumed_by(2)
             place.publish(fleet.queue, b'{"gate":"gate"}', key="other")

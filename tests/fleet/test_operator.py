@@ -26,9 +26,9 @@ def test_a_policy_that_would_delete_queues_ends_a_worker_that_runs_and_prevents_
     worker.signal_all(signal.SIGSTOP)
     policy = {"expires": 600_000}
     rabbitmq_place.set_policy("tidy", policy)
-    eventually(lambda: rabbitmq_place.told_policies() == {json.dumps(policy)}, "the policy in all statistics")
+    eventually(lambda: rabbitmq_place.policies_in_statistics() == {json.dumps(policy)}, "the policy in all statistics")
     worker.signal_all(signal.SIGCONT)
-    worker.says("check_error")
+    worker.reports("check_error")
     worker.ended(78)
     late = fleet.worker(LIGHT, broker=broker)
     late.ended(78)
@@ -54,18 +54,18 @@ def test_a_policy_that_would_delete_new_queues_ends_their_first_worker_after_a_m
     worker = fleet.worker(LIGHT, broker=broker, script={"recheck": 2.0}).started()
     fleet.send_all({"job": {}})
     fleet.notes("ends", 1)
-    worker.says("check_error")
+    worker.reports("check_error")
     worker.ended(78)
     remedies = {line["remedy"] for line in worker.lines("check_error")}
     assert remedies == {"remove expires from policy 'tidy', or from the operator policy that sets it."}
     check, run = (fleet.command(name, LIGHT, broker=broker) for name in ("check", "run"))
     for command in (check, run):
         command.ended(78)
-    shown = " ".join(check.said().split())
+    shown = " ".join(check.log_end().split())
     for lost in (f"Jobs in '{QUEUE}'", f"Dead letters in '{QUEUE}.dead'", f"Waiting jobs in '{QUEUE}.later.1000ms'"):
         assert f"error: {lost} are lost when the queue is unused for 600 s" in shown
     rabbitmq_place.rabbitmq.management("DELETE", f"policies/{rabbitmq_place.vhost.name}/tidy")
-    eventually(lambda: rabbitmq_place.told_policies() <= {"{}", "[]"}, "no policy in all statistics")
+    eventually(lambda: rabbitmq_place.policies_in_statistics() <= {"{}", "[]"}, "no policy in all statistics")
     fleet.command("run", LIGHT, broker=broker, idle_exit=0.1).ended(0)
 
 
@@ -84,7 +84,9 @@ def test_a_policy_for_all_queues_that_limits_them_is_named(
     broker = rabbitmq_place.url(management=True)
     fleet.command("run", LIGHT, broker=broker, idle_exit=0.1).ended(0)
     rabbitmq_place.set_policy("tidy", definition)
-    eventually(lambda: rabbitmq_place.told_policies() == {json.dumps(definition)}, "the policy in all statistics")
+    eventually(
+        lambda: rabbitmq_place.policies_in_statistics() == {json.dumps(definition)}, "the policy in all statistics"
+    )
     run = fleet.command("run", LIGHT, broker=broker, log_format="json", idle_exit=0.1)
     run.ended(0)
     warnings = [line for line in run.lines("check_warning") if "policy 'tidy'" in line["remedy"]]
@@ -107,7 +109,9 @@ def test_the_remedy_for_a_sender_without_rights_is_all_that_it_needs(
     permit("^$")
     refused = fleet.command("send", fleet.queue, "{}", "--key", "refused")
     refused.ended(69)
-    assert r"grant write access to ^amq\.default$ with rabbitmqctl set_permissions" in " ".join(refused.said().split())
+    assert r"grant write access to ^amq\.default$ with rabbitmqctl set_permissions" in " ".join(
+        refused.log_end().split()
+    )
     check = fleet.command("check", LIGHT, "--json")
     check.ended(78)
     (told,) = (line for line in check.log.read_text().splitlines() if line.startswith("{"))

@@ -29,8 +29,8 @@ def test_a_foreign_consumer_stops_a_worker_and_not_one_that_was_told_of_it(fleet
     fleet.consumed_by(2)
     at_start = told.lines("not_ready")  # on a busy machine, connecting takes long
     with fleet.place.consumer(fleet.queue):
-        assert counting.says("surplus_consumers")["consumers"] == 3
-        why = counting.says("not_ready", within=patience, part=f"{fleet.queue}: consumers")["why"]
+        assert counting.reports("surplus_consumers")["consumers"] == 3
+        why = counting.reports("not_ready", within=patience, part=f"{fleet.queue}: consumers")["why"]
         counting.ended(78, within=patience)
         assert "--ledger postgresql://" in why
         assert "--ledger-reach host" in why
@@ -48,7 +48,7 @@ def test_a_foreign_consumer_stops_all_who_count(fleet: Fleet) -> None:
     fleet.consumed_by(2)
     with fleet.place.consumer(fleet.queue):
         for worker in counting:
-            worker.says("not_ready", part=f"{fleet.queue}: consumers")
+            worker.reports("not_ready", part=f"{fleet.queue}: consumers")
         for worker in counting:
             worker.ended(78, within=120)
         fleet.consumed_by(1)
@@ -62,10 +62,10 @@ def test_a_peer_that_is_quiet_hides_no_foreign_consumer(fleet: Fleet) -> None:
     peer = fleet.worker(LIGHT, broker=url, script=script).started()
     fleet.consumed_by(2)
     peer.send_signal(signal.SIGUSR1)
-    peer.says("stage_changed", stage="quiet")
+    peer.reports("stage_changed", stage="quiet")
     with fleet.place.consumer(fleet.queue):
         fleet.consumed_by(2)
-        counting.says("surplus_consumers", consumers=2, known=1)
+        counting.reports("surplus_consumers", consumers=2, known=1)
         counting.ended(78)
         assert peer.poll() is None
 
@@ -97,7 +97,7 @@ def test_a_peer_that_is_quiet_and_still_runs_a_job_stops_nobody(fleet: Fleet) ->
     fleet.send_all({"long": {"gate": "gate"}})
     fleet.notes("starts", 1)
     peer.send_signal(signal.SIGUSR1)
-    peer.says("stage_changed", stage="quiet")
+    peer.reports("stage_changed", stage="quiet")
     counting = fleet.worker(LIGHT, broker=url, script=script).started()
     fleet.consumed_by(2)
     fleet.send_all({"meanwhile": {"delays": [1, 1, 1]}})
@@ -123,9 +123,9 @@ def test_a_worker_whose_prefetch_changes_while_it_runs_a_long_job_stops_nobody(
     fleet.send_all({"long": {"gate": "gate"}})
     fleet.notes("starts", 1)
     busy.send_signal(signal.SIGUSR1)
-    busy.says("stage_changed", stage="quiet")
+    busy.reports("stage_changed", stage="quiet")
     busy.send_signal(signal.SIGUSR2)
-    busy.says("stage_changed", stage="running")
+    busy.reports("stage_changed", stage="running")
     fleet.send_all({"second": {"gate": "gate"}})
     fleet.notes("starts", 2)
     peer = fleet.worker(LIGHT, broker=url, script=script).started()
@@ -135,7 +135,7 @@ def test_a_worker_whose_prefetch_changes_while_it_runs_a_long_job_stops_nobody(
     assert [worker.lines("surplus_consumers") for worker in (busy, peer)] == [[], []]
     with fleet.place.consumer(fleet.queue):
         for worker in (busy, peer):
-            worker.says("surplus_consumers", consumers=busies + 2, known=busies + 1)
+            worker.reports("surplus_consumers", consumers=busies + 2, known=busies + 1)
     fleet.open()
     fleet.notes("ends", 3)
     fleet.consumed_by(2)
@@ -157,7 +157,7 @@ def test_a_peer_that_is_dead_or_frozen_never_stops_a_healthy_one(fleet: Fleet, h
         proxy.stall()
         peer.signal_all(how)
         if how is signal.SIGKILL:
-            healthy.says("surplus_consumers", known=1)
+            healthy.reports("surplus_consumers", known=1)
         fleet.consumed_by(1)
         fleet.send_all({"job": {}})
         fleet.notes("ends", 1)

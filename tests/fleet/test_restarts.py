@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tests.brokers.place import OwnBroker
-from tests.fleet.kit import LIGHT, SOON, Fleet, says_all
+from tests.fleet.kit import LIGHT, SOON, Fleet, all_report
 from tests.support.stage import eventually
 
 
@@ -25,8 +25,8 @@ def test_a_broker_that_is_killed_with_100_jobs_in_flight(own_broker: OwnBroker, 
     fleet.notes("ends", 50)
     own_broker.start()
     if fleet.redelivers_at_once:
-        eventually(lambda: fleet.said("adopted"), "a redelivery that came home", report=fleet.logs)
-        eventually(lambda: fleet.said("duplicate_acked"), "a redelivery that was answered", report=fleet.logs)
+        eventually(lambda: fleet.logged("adopted"), "a redelivery that came home", report=fleet.logs)
+        eventually(lambda: fleet.logged("duplicate_acked"), "a redelivery that was answered", report=fleet.logs)
     fleet.open("late")
     fleet.ends_clean(*jobs)
     assert sorted(fleet.lines("starts")) == [f"{key} 1" for key in jobs]
@@ -50,11 +50,11 @@ def test_a_rolling_restart(fleet: Fleet) -> None:
         with fleet.place.stopped():
             fleet.loses(workers, 2, turn)
         if fleet.redelivers_at_once:
-            eventually(lambda turn=turn: len(fleet.said("adopted")) == 4 * turn, "all home", report=fleet.logs)  # type: ignore[misc]
+            eventually(lambda turn=turn: len(fleet.logged("adopted")) == 4 * turn, "all home", report=fleet.logs)  # type: ignore[misc]
         else:
-            says_all(workers, "ready_again", turn)
+            all_report(workers, "ready_again", turn)
     if fleet.redelivers_at_once:
-        causes = [line["cause"] for line in fleet.said("delivery_lost")]
+        causes = [line["cause"] for line in fleet.logged("delivery_lost")]
         assert [bool(re.search(fleet.place.farewell, cause)) for cause in causes] == [True] * 8
     fleet.open()
     fleet.ends_clean(*jobs)

@@ -27,7 +27,7 @@ def test_three_failures_with_three_delays_and_a_long_one_beside_them(fleet: Flee
     worker = fleet.worker(LIGHT, concurrency=2).started()
     delays = [1.0, 2.0, 5.0]
     fleet.send_all({"long": {"delays": [10.0]}})
-    worker.says("job_settled", key="long", settlement="later")
+    worker.reports("job_settled", key="long", settlement="later")
     fleet.send_all({"short": {"delays": delays}})
     fleet.notes("ends", 2)
     began = {
@@ -80,7 +80,7 @@ def test_a_queue_that_delays_by_itself_changes_no_delay_of_ours_and_no_counter(
     first = fleet.worker(LIGHT, concurrency=2)
     fleet.notes("ends", 1)
     fleet.notes("starts", 4)
-    first.says("job_settled", key="retried", settlement="ack")
+    first.reports("job_settled", key="retried", settlement="ack")
     began = [float(at) for key, at in map(str.split, fleet.lines("times")) if key == "retried"]
     waits = [later - earlier for earlier, later in pairwise(began)]
     assert [delay <= wait for delay, wait in zip(delays, waits, strict=True)] == [True, True], waits
@@ -104,14 +104,14 @@ def test_an_alarm_holds_up_a_retry_and_no_ack(rabbitmq_node: Node, fleet: Fleet)
     fleet.notes("starts", 2)
     rabbitmq_node.set_memory_alarm(on=True)
     fleet.open("fail")
-    worker.says("not_ready", part="fleet: broker alarm")
+    worker.reports("not_ready", part="fleet: broker alarm")
     assert fleet.reaches(QUEUE, State.MOVING, "retried").counters.attempts == 1
     fleet.open("end")
-    assert worker.says("job_settled", key="done")["settled"] == "confirmed"
+    assert worker.reports("job_settled", key="done")["settled"] == "confirmed"
     eventually(lambda: fleet.unacked() == 1, "the original of the retry is kept", report=fleet.logs)
     assert fleet.lines("starts") == ["retried 1", "done 1"]
     rabbitmq_node.set_memory_alarm(on=False)
-    worker.says("ready_again", part="fleet: broker alarm")
+    worker.reports("ready_again", part="fleet: broker alarm")
     fleet.notes("ends", 2)
     assert sorted(fleet.lines("starts")) == ["done 1", "retried 1", "retried 2"]
     fleet.empties()
@@ -125,7 +125,7 @@ def test_a_stop_during_an_alarm_waits_for_no_confirm(rabbitmq_node: Node, fleet:
     fleet.notes("starts", 1)
     rabbitmq_node.set_memory_alarm(on=True)
     fleet.open("fail")
-    worker.says("not_ready", part="fleet: broker alarm")
+    worker.reports("not_ready", part="fleet: broker alarm")
     worker.terminate()
     assert worker.ended(0) < 10
     rabbitmq_node.set_memory_alarm(on=False)
@@ -159,13 +159,13 @@ def test_a_retry_without_a_target_keeps_its_original(
     fleet.notes("starts", 1)
     spoil(rabbitmq_place)
     fleet.open("fail")
-    assert RETRY in worker.says("not_ready", part="fleet: later queue")["why"]
+    assert RETRY in worker.reports("not_ready", part="fleet: later queue")["why"]
     assert fleet.reaches(QUEUE, State.MOVING).counters.attempts == 1
     eventually(lambda: fleet.unacked() == 1, "the original is kept", report=fleet.logs)
     assert fleet.lines("starts") == ["job 1"]
     rabbitmq_place.delete(RETRY)
     fleet.send_all({"maker": {}})  # a sender declares what is missing
-    worker.says("ready_again", part="fleet: later queue")
-    worker.says("job_settled", key="job", settlement="ack")
+    worker.reports("ready_again", part="fleet: later queue")
+    worker.reports("job_settled", key="job", settlement="ack")
     assert [line for line in fleet.lines("starts") if line.startswith("job")] == ["job 1", "job 2"]
     fleet.empties()

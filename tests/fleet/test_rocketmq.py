@@ -49,7 +49,7 @@ def test_a_part_that_is_killed_and_comes_back_in_mid_job_starts_nothing_again(
     down: Server = getattr(rocketmq.node, part)
     down.kill()
     if part != "name_server":  # nobody asks it meanwhile
-        workers[0].says("not_ready")
+        workers[0].reports("not_ready")
     fleet.open("during")
     fleet.notes("ends", 1)
     down.start()
@@ -94,7 +94,7 @@ def test_a_job_outlasts_invisibility_and_lock_while_members_come_and_go(rocketmq
     fleet.open()
     fleet.ends_clean("long", *(f"short-{number}" for number in range(8)))
     assert sorted(fleet.lines("starts")) == sorted(["long 1", *(f"short-{number} 1" for number in range(8))])
-    assert fleet.said("delivery_lost") == []
+    assert fleet.logged("delivery_lost") == []
 
 
 @BOTH
@@ -105,7 +105,7 @@ def test_a_worker_that_is_killed_in_mid_job_is_taken_over_once(rocketmq: Rocketm
     second = fleet.worker(STEADY).started()
     first.signal_all(signal.SIGKILL)
     first.wait()
-    second.says("taken_over", within=WITHIN + rocketmq.redelivers_within)
+    second.reports("taken_over", within=WITHIN + rocketmq.redelivers_within)
     fleet.notes("starts", 2)
     fleet.open()
     fleet.ends_clean("job", losses=1)
@@ -138,9 +138,9 @@ def test_proxy_and_broker_that_are_killed_in_turn(rocketmq: RocketmqPlace, fleet
     fleet.notes("starts", 1)
     for number, part in enumerate((node.broker, node.proxy), 1):
         part.kill()
-        worker.says("not_ready", number)
+        worker.reports("not_ready", number)
         part.start()
-        worker.says("ready_again", number)
+        worker.reports("ready_again", number)
     fleet.open()
     fleet.ends_clean("job")
     assert fleet.lines("starts") == ["job 1"]

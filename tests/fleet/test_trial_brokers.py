@@ -21,7 +21,7 @@ from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
 from tests.brokers.rabbitmq_place import RabbitmqPlace
 from tests.brokers.stomp_node import StompNode
 from tests.faults.proxy import Proxy
-from tests.fleet.kit import LIGHT, QUEUE, Fleet, says_all
+from tests.fleet.kit import LIGHT, QUEUE, Fleet, all_report
 from tests.fleet.trials import HELD, JOBS, KEYS, all_once, lose_all, publish_all, set_policy, two_workers
 from tests.support.probes import ready
 from tests.support.stage import WorkerProcess, eventually
@@ -42,13 +42,13 @@ def cut(node: Node, vhost: Vhost) -> None:
     node.ctl("close_all_connections", "-p", vhost.name, "a trial")
 
 
-def says_why(worker: WorkerProcess, text: str) -> str:
+def reports_why(worker: WorkerProcess, text: str) -> str:
     """Wait until it logs that it is not ready for a cause with this text, and return the cause."""
 
     def said() -> list[str]:
         return [line["why"] for line in worker.lines("not_ready") if text in line["why"]]
 
-    causes: list[str] = eventually(said, text, report=worker.said)
+    causes: list[str] = eventually(said, text, report=worker.log_end)
     return causes[0]
 
 
@@ -66,7 +66,7 @@ def test_ipv6(rabbitmq_place: RabbitmqPlace, fleet: Fleet, database: str) -> Non
         fleet.send_all(JOBS)
         checked = fleet.command("check", LIGHT)
         checked.ended(0)
-        assert "No problems found" in checked.said()
+        assert "No problems found" in checked.log_end()
         address = f"[::1]:{free_ports(1)[0]}"
         workers = two_workers(fleet, fleet.urls["broker"])
         workers.append(fleet.worker(LIGHT, health=address))
@@ -120,15 +120,15 @@ def test_a_certificate_that_expires_in_mid_job(
     left = (expires - datetime.now(UTC)).total_seconds()
     assert left > 0, "they connected in time"
     time.sleep(left + 1)
-    assert not fleet.said("delivery_lost"), "an open connection goes on"
+    assert not fleet.logged("delivery_lost"), "an open connection goes on"
     cut(rabbitmq_node, rabbitmq_place.vhost)
     lose_all(workers)
     for worker in workers:
-        why = worker.says("not_ready", part="fleet: broker")["why"]
+        why = worker.reports("not_ready", part="fleet: broker")["why"]
         assert "expired" in why
         assert "renew" in why
     issue()
-    says_all(workers, "ready_again")
+    all_report(workers, "ready_again")
     fleet.open()
     all_once(fleet)
 
@@ -146,10 +146,10 @@ def test_an_authority_that_is_rotated_in_mid_job(place: Place, own_broker: OwnBr
     place.close_connections()
     lose_all(workers)
     for worker in workers:
-        why = says_why(worker, "an untrusted certificate")
+        why = reports_why(worker, "an untrusted certificate")
         assert "?cafile=" in why
     shutil.copy(own_broker.ca_file, ours)
-    says_all(workers, "ready_again")
+    all_report(workers, "ready_again")
     fleet.open()
     all_once(fleet)
 
@@ -174,9 +174,9 @@ def test_an_authority_of_logins_that_is_rotated_in_mid_job(
     cut(rabbitmq_node, rabbitmq_place.vhost)
     lose_all(workers)
     for worker in workers:
-        assert "certfile" in says_why(worker, "UNKNOWN_CA")
+        assert "certfile" in reports_why(worker, "UNKNOWN_CA")
     issue()
-    says_all(workers, "ready_again")
+    all_report(workers, "ready_again")
     fleet.open()
     all_once(fleet)
 
@@ -215,7 +215,7 @@ def test_an_upgrade_of_the_broker_in_mid_job(
         older_node.replace(NEWEST)
         older_node.start()
         assert older_node.version[:2] == tuple(map(int, NEWEST.split(".")))
-        says_all(workers, "ready_again")
+        all_report(workers, "ready_again")
         fleet.open()
         all_once(fleet)
 

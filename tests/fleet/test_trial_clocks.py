@@ -53,7 +53,7 @@ def test_a_proxy_that_takes_times_and_no_delays(place: Place, fleet: Fleet) -> N
     assert "NTP" in warning["remedy"]
     fleet.send_all({"retried": {"delays": [1.0]}, "ends": {}})
     fleet.notes("ends", 1)
-    worker.says("job_settled", key="retried", settlement="later")
+    worker.reports("job_settled", key="retried", settlement="later")
     worker.terminate()
     worker.ended(0)
     assert fleet.reaches(fleet.queue, State.MOVED, "retried").counters.attempts == 1

@@ -60,7 +60,7 @@ def test_retries_and_dead_letters_at_a_distant_broker(rabbitmq_place: RabbitmqPl
         eventually(lambda: rabbitmq_place.dead_letters(fleet.queue) == 1, "a dead letter", WITHIN, fleet.logs)
         listed = fleet.command("dead", "list", fleet.queue, "--json")
         listed.ended(0, WITHIN)
-        assert '"key":"poison"' in listed.said()
+        assert '"key":"poison"' in listed.log_end()
         fleet.command("dead", "drop", fleet.queue, "--all").ended(0, WITHIN)
         fleet.ends_clean(*keys, attempts=1)
     assert sorted(fleet.lines("starts")) == sorted(f"{key} {attempt}" for key in keys for attempt in (1, 2))
@@ -79,15 +79,15 @@ def test_a_broker_that_is_silent_for_more_than_two_heartbeats_in_mid_job(
         proxy.stall()
         began = time.monotonic()
         second = fleet.worker(LIGHT, concurrency=HELD, script=SOON)
-        second.says("delivery_deferred")
-        first.says("delivery_lost", HELD)
+        second.reports("delivery_deferred")
+        first.reports("delivery_lost", HELD)
         assert time.monotonic() - began > 2 * HEARTBEAT
-        first.says("not_ready", part="fleet: broker")
+        first.reports("not_ready", part="fleet: broker")
         if ends == "in the silence":
             fleet.open()
             fleet.notes("ends", len(JOBS))
         proxy.resume()
-        first.says("ready_again", part="fleet: broker")
+        first.reports("ready_again", part="fleet: broker")
         fleet.open()
         all_once(fleet)
 
@@ -101,7 +101,7 @@ def test_a_silence_that_every_worker_process_shares(rabbitmq_place: RabbitmqPlac
         lose_all(workers)
         proxy.resume()
         eventually(
-            lambda: fleet.said("adopted") or fleet.said("delivery_deferred"), "messages again", report=fleet.logs
+            lambda: fleet.logged("adopted") or fleet.logged("delivery_deferred"), "messages again", report=fleet.logs
         )
         fleet.open()
         all_once(fleet)

@@ -67,7 +67,7 @@ def test_the_largest_message(place: Place, fleet: Fleet, size: int) -> None:
     assert psutil.Process(worker.pid).memory_info().rss < 300_000_000 + 3 * size
     listed = fleet.command("dead", "list", fleet.queue, "--json")
     listed.ended(0)
-    (letter,) = map(json.loads, listed.said().splitlines())
+    (letter,) = map(json.loads, listed.log_end().splitlines())
     assert (letter["key"], letter["bytes"]) == ("huge", size)
     assert letter["reason"] == f"bad-payload: expected at most 1048576 bytes, got {size}"
 

@@ -46,8 +46,8 @@ def test_a_single_active_consumer(rabbitmq_place: RabbitmqPlace, fleet: Fleet, k
         )
         assert not second.lines("job_started")
         proxy.cut()
-        first.says("delivery_lost", HELD)
-        second.says("delivery_deferred")
+        first.reports("delivery_lost", HELD)
+        second.reports("delivery_deferred")
         fleet.notes("ends", len(JOBS) - HELD)
         fleet.open()
         all_once(fleet)
@@ -93,7 +93,9 @@ def test_a_delivery_limit_by_policy_that_is_high_enough(rabbitmq_place: Rabbitmq
     """Each lost connection counts a delivery of each job that runs; the worker process says so, and takes jobs."""
     fleet.send_all(JOBS)
     set_policy(rabbitmq_place, {"delivery-limit": 20})
-    eventually(lambda: '{"delivery-limit": 20}' in rabbitmq_place.told_policies(), "the policy in the statistics")
+    eventually(
+        lambda: '{"delivery-limit": 20}' in rabbitmq_place.policies_in_statistics(), "the policy in the statistics"
+    )
     with Proxy(rabbitmq_place.address()) as proxy:
         worker = fleet.worker(
             LIGHT, broker=rabbitmq_place.url(through=proxy, management=True), concurrency=HELD
@@ -103,7 +105,7 @@ def test_a_delivery_limit_by_policy_that_is_high_enough(rabbitmq_place: Rabbitmq
         fleet.notes("starts", HELD)
         for turn in range(1, 6):
             proxy.cut()
-            worker.says("adopted", turn * HELD)
+            worker.reports("adopted", turn * HELD)
         fleet.open()
         all_once(fleet)
 
@@ -111,7 +113,9 @@ def test_a_delivery_limit_by_policy_that_is_high_enough(rabbitmq_place: Rabbitmq
 def test_a_delivery_limit_by_policy_that_is_too_low_is_refused(rabbitmq_place: RabbitmqPlace, fleet: Fleet) -> None:
     fleet.send_all(JOBS)
     set_policy(rabbitmq_place, {"delivery-limit": 2})
-    eventually(lambda: '{"delivery-limit": 2}' in rabbitmq_place.told_policies(), "the policy in the statistics")
+    eventually(
+        lambda: '{"delivery-limit": 2}' in rabbitmq_place.policies_in_statistics(), "the policy in the statistics"
+    )
     worker = fleet.worker(LIGHT, broker=rabbitmq_place.url(management=True))
     worker.ended(78)
     refused = worker.lines("startup_refused")[0]
@@ -132,7 +136,7 @@ def test_a_delivery_limit_by_policy_that_is_too_low_and_unseen(rabbitmq_place: R
         worker = fleet.worker(LIGHT, broker=rabbitmq_place.url(through=proxy), concurrency=HELD, script=SOON)
         fleet.notes("starts", HELD)
         proxy.cut()
-        worker.says("adopted", HELD)
+        worker.reports("adopted", HELD)
         proxy.cut()
         eventually(lambda: rabbitmq_place.dead_letters(QUEUE) == HELD, "given up", report=fleet.logs)
         fleet.open()
@@ -155,27 +159,29 @@ def test_the_21st_lost_delivery_at_the_limit_of_20(
     fleet.send_all({"ends": {"gate": "ends"}, "dies": {"gate": "dies"}})
     checked = fleet.command("check", LIGHT, broker=rabbitmq_place.url(management=True))
     checked.ended(0 if letters else 78)
-    assert ("becomes a dead letter" if letters else "drops a job of 'fleet'") + " after 20 deliveries" in checked.said()
+    assert (
+        "becomes a dead letter" if letters else "drops a job of 'fleet'"
+    ) + " after 20 deliveries" in checked.log_end()
     with Proxy(rabbitmq_place.address()) as proxy:
         worker = fleet.worker(LIGHT, broker=rabbitmq_place.url(through=proxy), concurrency=2, script=SOON).started()
         fleet.notes("starts", 2)
         for turn in range(1, 21):
             proxy.cut()
-            worker.says("adopted", 2 * turn)
+            worker.reports("adopted", 2 * turn)
         proxy.cut()
-        worker.says("delivery_lost", 2 * 21)
+        worker.reports("delivery_lost", 2 * 21)
         dead = 2 if letters else 0
         eventually(lambda: sum(rabbitmq_place.ready().values()) == dead, f"{dead} messages", report=fleet.logs)
         fleet.open("ends")
         assert fleet.notes("ends", 1) == ["ends"]
         fleet.reaches(QUEUE, State.DONE, "ends")
-        worker.says("job_settled", key="ends", outcome="done", settled="unknown")
+        worker.reports("job_settled", key="ends", outcome="done", settled="unknown")
         worker.kill()
     fleet.open("dies")
     second = fleet.worker(LIGHT, script=SOON).started()
     jobs = fleet.command("jobs", "--json")
     jobs.ended(0)
-    assert [(job["key"], job["state"]) for job in map(json.loads, jobs.said().splitlines())] == [
+    assert [(job["key"], job["state"]) for job in map(json.loads, jobs.log_end().splitlines())] == [
         ("dies", "running"),
         ("ends", "done"),
     ]
@@ -183,7 +189,7 @@ def test_the_21st_lost_delivery_at_the_limit_of_20(
         fleet.command("dead", "replay", QUEUE, "--all").ended(0)
     else:
         fleet.command("send", QUEUE, "{}", "--key", "dies", "--again").ended(0)
-    second.says("job_settled", key="dies", outcome="done", settled="confirmed")
+    second.reports("job_settled", key="dies", outcome="done", settled="confirmed")
     fleet.empties()
     assert fleet.lines("starts") == ["ends 1", "dies 1", "dies 1"], "each again only where its process was killed"
     assert fleet.lines("ends") == ["ends", "dies"]

@@ -13,7 +13,7 @@ from tests.brokers.rocketmq import RocketMQ4
 from tests.brokers.rocketmq_place import DirectPlace
 from tests.brokers.rocketmq_slave import RocketMQ4WithSlave
 from tests.faults.proxy import Proxy
-from tests.fleet.kit import LIGHT, Fleet, says_all
+from tests.fleet.kit import LIGHT, Fleet, all_report
 from tests.fleet.trials import HELD, KEYS, all_done, all_once_and_stopped, two_workers
 
 GATED = {key: {"gate": "gate"} for key in KEYS}
@@ -78,7 +78,7 @@ def test_a_master_that_is_killed_in_mid_job(with_slave: Fleet, ends: str) -> Non
     with_slave.send_all(GATED)
     workers = two_workers(with_slave, with_slave.urls["broker"])
     node.broker.kill()
-    says_all(workers, "not_ready")
+    all_report(workers, "not_ready")
     with_slave.open()
     with_slave.notes("ends", HELD)
     assert len(with_slave.lines("starts")) == HELD

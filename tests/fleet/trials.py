@@ -10,7 +10,7 @@ import pika
 
 from steadyworker.ledger.base import State
 from tests.brokers.rabbitmq_place import RabbitmqPlace
-from tests.fleet.kit import LIGHT, QUEUE, SOON, Fleet, says_all
+from tests.fleet.kit import LIGHT, QUEUE, SOON, Fleet, all_report
 from tests.support.stage import WorkerProcess, eventually
 
 KEYS = [f"job-{number:02}" for number in range(100)]
@@ -28,7 +28,7 @@ def two_workers(fleet: Fleet, url: str) -> list[WorkerProcess]:
 
 def lose_all(workers: Sequence[WorkerProcess]) -> None:
     """Wait until each run of these has lost its message."""
-    says_all([*workers], "delivery_lost", HELD // 2)
+    all_report([*workers], "delivery_lost", HELD // 2)
 
 
 def all_once(fleet: Fleet) -> None:

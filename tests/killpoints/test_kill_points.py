@@ -99,7 +99,7 @@ def test_the_worker_process_dies_on_the_way_of_a_retry(stage: Stage, point: str,
 @pytest.mark.parametrize(("point", "starts"), RETRY_POINTS)
 def test_the_worker_process_dies_on_the_way_of_a_dead_letter(stage: Stage, point: str, starts: int) -> None:
     stage.send("plain", {"fail": 99})
-    # The third attempt is the last one: its hand-over is the third.
+    # The third attempt is the last one: it reaches this point for the third time.
     died(killed(stage, "plain", point=point.removesuffix("1") + "3"))
     if point != "adapter.settle:after:1":
         ends(stage, "plain", State.DEAD)

@@ -226,7 +226,7 @@ def test_a_replay_dies_between_its_row_and_its_message(stage: Stage, when: str) 
         assert stage.ledger.read(again) is None
         return
     second = worker(stage)
-    second.says("message_lost", fate="runs")
+    second.reports("message_lost", fate="runs")
     stage.notes("starts", 3)
     second.terminate()
     second.ended(0)

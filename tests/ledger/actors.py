@@ -27,7 +27,7 @@ JOB = JobId("shop", "exports", "m-17")
 BODY = b"\x01" * 32
 
 
-def say(*words: object) -> None:
+def report(*words: object) -> None:
     """One write, or a kill leaves half a line where Python does not buffer (PYTHONUNBUFFERED)."""
     sys.stdout.write(" ".join(map(str, words)) + "\n")
     sys.stdout.flush()
@@ -44,13 +44,13 @@ def open_ledger(place: str) -> Ledger:
 def race(path: str, name: str) -> None:
     """Claim one row as often as it can be seen, and say which version of it was won."""
     ledger = open_ledger(path)
-    say("ready")
+    report("ready")
     sys.stdin.readline()
     for _ in range(1000):
         seen = ledger.read(JOB)
         won = ledger.claim(Claimed(JOB, seen, name, 0, BODY, Counters()))
         if won is not None:
-            say(seen.fence if seen else 0, won.fence)
+            report(seen.fence if seen else 0, won.fence)
     ledger.close()
 
 
@@ -67,12 +67,12 @@ def live(path: str) -> None:
             continue
         row = ledger.claim(Claimed(job, row, owner, 0, BODY, Counters()))
         assert row is not None
-        say(job.key, "running", row.fence)
+        report(job.key, "running", row.fence)
         ledger.checkpoint(row.token, b"x" * 5000)
         ledger.moving(row.token, Verdict(Moving.DEAD, "no", Counters(attempts=1)))
-        say(job.key, "moving", row.fence)
+        report(job.key, "moving", row.fence)
         ledger.moved(row.token)
-        say(job.key, "dead", row.fence)
+        report(job.key, "dead", row.fence)
 
 
 def hold(path: str) -> None:
@@ -83,7 +83,7 @@ def hold(path: str) -> None:
     ledger.register(lock.owner, "host", ["exports"])
     ledger.claim(Claimed(JOB, None, lock.owner, 0, BODY, Counters()))
     child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], pass_fds=[lock.fd])
-    say(lock.owner, child.pid)
+    report(lock.owner, child.pid)
     child.wait()
 
 
@@ -96,10 +96,10 @@ def write(path: str) -> None:
     for _ in range(20):
         value = os.urandom(60_000)
         try:
-            say("ok", ledger.checkpoint(row.token, value))
+            report("ok", ledger.checkpoint(row.token, value))
             kept = value
         except Exception as error:  # noqa: BLE001 - which one it is, is what the test asks
-            say(type(error).__name__, error)
+            report(type(error).__name__, error)
             seen = ledger.read(JOB)
             assert seen is not None
             assert seen.checkpoint == kept
@@ -125,7 +125,7 @@ def migrate(path: str) -> None:
     """Open a ledger of an earlier version in a process for each line, which says at which statement that process dies."""
     for words in sys.stdin:
         if not words.strip().isdigit():
-            say("ready")
+            report("ready")
             continue
         child = os.fork()
         if not child:
@@ -137,7 +137,7 @@ def migrate(path: str) -> None:
                 ledger.ledger_id()
             os._exit(Mortal.changed)
         _, status = os.waitpid(child, 0)
-        say(*(("killed", int(words)) if os.WIFSIGNALED(status) else ("ended", bool(os.WEXITSTATUS(status)))))
+        report(*(("killed", int(words)) if os.WIFSIGNALED(status) else ("ended", bool(os.WEXITSTATUS(status)))))
 
 
 def migrate_full(path: str, room: str) -> None:
@@ -149,23 +149,23 @@ def migrate_full(path: str, room: str) -> None:
             out.write(bytes(4096))
     os.truncate(ballast, ballast.stat().st_size - (48 << 10))  # the log's index has room, and a little of the log
 
-    def tell() -> None:
+    def report_rows() -> None:
         with closing(sqlite3.connect(copy)) as db:
             (schema,), (rows,) = (
                 db.execute(f"SELECT {what}").fetchone() for what in ("schema FROM meta", "count(*) FROM jobs")
             )
-        say("schema", schema, "rows", rows)
+        report("schema", schema, "rows", rows)
 
     try:
         with closing(open_ledger(str(copy))) as ledger:
-            say("opened", ledger.ledger_id())
+            report("opened", ledger.ledger_id())
     except Exception as error:  # noqa: BLE001 - which one it is, is what the test asks
-        say(type(error).__name__, error)
+        report(type(error).__name__, error)
     ballast.unlink()
-    tell()
+    report_rows()
     with closing(open_ledger(str(copy))) as ledger:
         ledger.ledger_id()
-    tell()
+    report_rows()
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ def no_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "roots.pem").touch()
 
 
-def told(url: str) -> dict[str, str]:
+def parameters(url: str) -> dict[str, str]:
     return {name: str(value) for name, value in conninfo_to_dict(server_address(url, 10.0).conninfo).items()}
 
 
@@ -57,21 +57,21 @@ def test_tls_verifies_unless_the_server_is_here_or_the_url_says_otherwise(
 
 
 def test_the_systems_authorities_are_trusted_unless_the_url_names_others(tmp_path: Path) -> None:
-    assert told("postgresql://db.example/jobs")["sslrootcert"] == str(tmp_path / "roots.pem")
-    named = told("postgresql://db.example/jobs?sslrootcert=/etc/ours.pem")
+    assert parameters("postgresql://db.example/jobs")["sslrootcert"] == str(tmp_path / "roots.pem")
+    named = parameters("postgresql://db.example/jobs?sslrootcert=/etc/ours.pem")
     assert (named["sslmode"], named["sslrootcert"]) == ("verify-full", "/etc/ours.pem")
-    weaker = told("postgresql://db.example/jobs?sslmode=require")
+    weaker = parameters("postgresql://db.example/jobs?sslmode=require")
     assert (weaker["sslmode"], "sslrootcert" in weaker) == ("require", False)
 
 
 def test_libpqs_variables_are_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGHOST", "db.example")
-    assert told("postgresql:///jobs")["sslmode"] == "verify-full"
+    assert parameters("postgresql:///jobs")["sslmode"] == "verify-full"
     monkeypatch.setenv("PGSSLMODE", "require")
-    assert "sslmode" not in told("postgresql:///jobs")
+    assert "sslmode" not in parameters("postgresql:///jobs")
     monkeypatch.setenv("PGHOST", "localhost")
     monkeypatch.delenv("PGSSLMODE")
-    assert "sslmode" not in told("postgresql:///jobs")
+    assert "sslmode" not in parameters("postgresql:///jobs")
 
 
 def test_a_server_that_anybody_can_pass_for_is_not_verified() -> None:
@@ -82,19 +82,19 @@ def test_a_server_that_anybody_can_pass_for_is_not_verified() -> None:
 
 
 def test_everything_has_a_time_limit_and_a_primary_is_wanted() -> None:
-    known = told("postgresql://a,b/jobs?options=-csearch_path%3Dours")
+    known = parameters("postgresql://a,b/jobs?options=-csearch_path%3Dours")
     assert (known["connect_timeout"], known["tcp_user_timeout"], known["target_session_attrs"]) == (
         "2",
         "10000",
         "read-write",
     )
     assert known["options"] == "-csearch_path=ours", "a pooler would refuse the worker for any options of our own"
-    assert "options" not in told("postgresql://a/jobs")
+    assert "options" not in parameters("postgresql://a/jobs")
     assert known["application_name"].startswith("steadyworker/")
 
 
 def test_what_the_url_says_outranks_our_limits() -> None:
-    known = told("postgresql://a/jobs?connect_timeout=9&application_name=exports&target_session_attrs=any")
+    known = parameters("postgresql://a/jobs?connect_timeout=9&application_name=exports&target_session_attrs=any")
     assert (known["connect_timeout"], known["application_name"], known["target_session_attrs"]) == (
         "9",
         "exports",

@@ -127,7 +127,7 @@ def shape(path: Path) -> dict[str, Any]:
     return columns | {"others": sorted(asked(path, "SELECT name FROM sqlite_schema WHERE type != 'table'"))}
 
 
-def told(process: subprocess.Popen[str], words: str) -> str:
+def reply_to(process: subprocess.Popen[str], words: str) -> str:
     """Tell an actor something, and return what it says then."""
     request(process, words)
     return line(process)
@@ -346,14 +346,14 @@ class TestWholeOrNotAtAll:
         process = actor("migrate", path)
         last = len(sql.MIGRATIONS[6]) + 5
         for step in range(1, last):
-            assert told(process, str(step)) == f"killed {step}"
+            assert reply_to(process, str(step)) == f"killed {step}"
             assert asked(path, "SELECT schema FROM meta") == [(6,)]
             assert shape(path) == before
         row = old.read(replace(JOB, key="running"))
         assert row is not None
         with version_before():
             assert old.renew([row.token])[0].granted
-        assert told(process, str(last)) == f"killed {last}"
+        assert reply_to(process, str(last)) == f"killed {last}"
         assert asked(path, "SELECT schema FROM meta") == [(7,)]
         assert asked(path, "PRAGMA integrity_check") == [("ok",)]
         assert rows_of(path) == rows
@@ -362,7 +362,7 @@ class TestWholeOrNotAtAll:
     def test_of_two_processes_at_once_one_migrates(self, actor: Actor, path: Path, old: SqliteLedger) -> None:
         rows = rows_of(path)
         both = [actor("migrate", path) for _ in range(2)]
-        assert [told(process, "ready?") for process in both] == ["ready", "ready"]
+        assert [reply_to(process, "ready?") for process in both] == ["ready", "ready"]
         for process in both:
             request(process, "0")
         assert sorted(line(process) for process in both) == ["ended False", "ended True"]

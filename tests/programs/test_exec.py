@@ -172,7 +172,7 @@ def test_a_program_that_does_not_exist_is_refused_before_the_first_message(stage
     stage.send("work", {}, key="k")
     process = exec_(["no-such-program"])
     process.ended(78)
-    assert "Expected a program that this host can run, got 'no-such-program'" in process.said()
+    assert "Expected a program that this host can run, got 'no-such-program'" in process.log_end()
     assert stage.row("work", "k") is None
 
 

@@ -32,7 +32,7 @@ def test_0_after_so_long_without_a_job(stage: Stage) -> None:
     process = stage.command("run", STEPS, "--idle-exit", "0.5")
     process.ended(0)
     assert stage.reaches("steps", State.DONE)
-    assert process.says("worker_stopped")["reasons"] == ["--idle-exit: idle for 0.5 s"]
+    assert process.reports("worker_stopped")["reasons"] == ["--idle-exit: idle for 0.5 s"]
 
 
 def test_69_when_the_broker_is_away_for_too_long(stage: Stage) -> None:
@@ -41,14 +41,14 @@ def test_69_when_the_broker_is_away_for_too_long(stage: Stage) -> None:
     with stage.locked(stage.broker):
         process = stage.command("run", STEPS, "--give-up-after", "1")
         process.ended(69)
-    assert "the broker was unreachable for 1 s" in process.says("worker_stopped")["reasons"][0]
+    assert "the broker was unreachable for 1 s" in process.reports("worker_stopped")["reasons"][0]
     assert stage.lines("starts") == []
 
 
 def test_75_when_the_worker_process_has_grown_too_large(stage: Stage) -> None:
     process = stage.command("run", STEPS, "--max-rss", "1 MiB")
     process.ended(75)
-    assert "--max-rss" in process.says("worker_stopped")["reasons"][0]
+    assert "--max-rss" in process.reports("worker_stopped")["reasons"][0]
 
 
 def test_78_for_a_setting_that_makes_no_sense(stage: Stage) -> None:

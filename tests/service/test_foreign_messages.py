@@ -51,7 +51,9 @@ def every_message_ends(processes: Processes, process: WorkerProcess, sent: int, 
     def done() -> int:
         return sum(row.state is State.DONE for row, _ in processes.ledger.jobs(JobFilter(queue="typed")))
 
-    eventually(lambda: done() + dead() == sent + 1, f"{sent} ends", 60, lambda: f"{done()} {dead()}\n{process.said()}")
+    eventually(
+        lambda: done() + dead() == sent + 1, f"{sent} ends", 60, lambda: f"{done()} {dead()}\n{process.log_end()}"
+    )
     processes.reaches("typed", State.DONE, "the-last")
     assert process.poll() is None
     assert not process.lines("part_stuck")
@@ -304,7 +306,7 @@ def test_a_jms_map_keeps_its_content_and_the_next_job_runs(at_activemq: Processe
     process = at_activemq.worker(TYPED, ledger_reach="host").started()
     send_map(stomp_broker, "typed")
     at_activemq.send("typed", {"merchant": "m-17"}, key="next")
-    line = process.says("delivery_rejected")
+    line = process.reports("delivery_rejected")
     assert line["explain"] == "steadyworker.unshown"
     assert line["reason"].startswith("unshown: expected text or bytes, got a JMS map")
     at_activemq.reaches("typed", State.DONE, "next")

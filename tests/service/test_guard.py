@@ -71,7 +71,7 @@ def test_a_guard_that_dies_is_replaced_and_its_successor_knows_every_session(sta
     writes(stage, 0)
     first = worker.program("slots.guard_process")
     first.kill()
-    assert worker.says("guard_replaced")["pid"] == first.pid
+    assert worker.reports("guard_replaced")["pid"] == first.pid
     assert worker.program("slots.guard_process").pid != first.pid
     worker.kill()
     worker.wait()
@@ -111,7 +111,7 @@ ADOPTS = "import ctypes, os, sys; ctypes.CDLL(None).prctl(36, 1, 0, 0, 0); os.ex
 def test_a_worker_process_that_adopts_orphans_as_pid_1_does_leaves_no_zombie(stage: Stage) -> None:
     """PR_SET_CHILD_SUBREAPER makes it the parent of orphans, as being the first process of a container does."""
     stage.send("orphans", {})
-    worker = stage.worker("tests.service.guarded:OrphanReaper", around=[sys.executable, "-c", ADOPTS])
+    worker = stage.worker("tests.service.guarded:Orphans", around=[sys.executable, "-c", ADOPTS])
     stage.reaches("orphans", State.DEAD)
     orphans = [int(pid) for pid in stage.lines("orphans")]
     assert len(orphans) == 2

@@ -119,11 +119,11 @@ class TestSetup:
         health, script = free_address(), {"setup_limit": 3} if how == "hang" else {}
         stage.send("slow", {})
         process = stage.worker(f"{JOBS}:Slow", env={"SLOW": how}, script=script, health=health)
-        (owner,) = eventually(stage.ledger.owners, "registered", report=process.said)
+        (owner,) = eventually(stage.ledger.owners, "registered", report=process.log_end)
         assert [name.removesuffix(QUIET) != name for name in owner.queues] == [True], "it is no consumer"
-        eventually(lambda: shown in probe(health, "readyz")[1], "not ready", report=process.said)
+        eventually(lambda: shown in probe(health, "readyz")[1], "not ready", report=process.log_end)
         process.ended(70)
-        assert f"setup failed 3 times in a row: {shown}" in process.says("stage_changed", stage="draining")["reason"]
+        assert f"setup failed 3 times in a row: {shown}" in process.reports("stage_changed", stage="draining")["reason"]
         assert stage.row("slow") is None
         assert stage.ledger.owners() == []
         assert stage.ready("slow") == 1

@@ -19,11 +19,11 @@ STEPS = "tests.support.jobs:Steps"
 
 def is_one_error_and_no_take_over(stage: Stage, process: WorkerProcess) -> None:
     """The job `held` runs again because its record is gone; `done`, which the ledger has forgotten too, does not come again."""
-    line = process.says("ledger_lost_history", key="held")
+    line = process.reports("ledger_lost_history", key="held")
     assert (line["level"], line["key"], line["lost"]) == ("error", "held", "the job's record")
     assert line["explain"] == "ledger.lost-history"
     assert "Every job that ran since then is unknown to it" in line["remedy"]
-    fenced = process.says("fenced")
+    fenced = process.reports("fenced")
     # Right after a fail-over, the row often cannot be read at once.
     assert fenced["write"] == "renew"
     assert fenced["explain"] in {"ledger.lost-history", "ledger.unreachable"}

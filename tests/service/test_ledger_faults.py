@@ -91,7 +91,7 @@ def test_what_happens_to_the_ledger_costs_no_job_anything(stage: Stage, fault: F
     with fault(stage, process):
         stage.send("steps", {}, key="waiting")
         stage.open()
-        line = process.says("not_ready", part="steps: ledger")
+        line = process.reports("not_ready", part="steps: ledger")
         assert re.search(shown, line["why"]), line
         status, body = probe(health, "readyz")
         assert status == 503
@@ -101,7 +101,7 @@ def test_what_happens_to_the_ledger_costs_no_job_anything(stage: Stage, fault: F
         assert process.poll() is None
     for key in ("running", "waiting"):
         assert stage.reaches("steps", State.DONE, key, within=10).counters == Counters()
-    process.says("ready_again", part="steps: ledger")
+    process.reports("ready_again", part="steps: ledger")
     stage.empties("steps")
     assert stage.lines("starts") == ["running 1 0", "waiting 1 0"]
     assert sorted(stage.lines("effects")) == sorted(f"{key} {n}" for key in ("running", "waiting") for n in range(10))
@@ -117,7 +117,7 @@ def test_an_outcome_waits_for_the_ledger(stage: Stage) -> None:
     assert stage.row("steps") is not None
     with stage.locked(stage.ledger_path):
         stage.open()
-        process.says("not_ready", part="steps: ledger")
+        process.reports("not_ready", part="steps: ledger")
         assert stage.row("steps").state is State.RUNNING  # type: ignore[union-attr]
         assert stage.depth("steps") == 1
     assert stage.reaches("steps", State.DONE, within=10).counters == Counters()
@@ -148,7 +148,7 @@ def test_a_ledger_that_is_locked_at_the_start_is_waited_for(stage: Stage) -> Non
     stage.ledger.ledger_id()
     with stage.locked(stage.ledger_path):
         process = stage.worker(STEPS, script={"scale": 20})
-        process.says("backend_unreachable")
+        process.reports("backend_unreachable")
         assert process.poll() is None
     stage.reaches("steps", State.DONE)
     process.terminate()
@@ -160,7 +160,7 @@ def test_a_ledger_that_is_none_is_refused_before_the_first_message(stage: Stage)
     stage.ledger_path.write_bytes(b"shopping list\n" * 1000)
     process = stage.worker(STEPS)
     process.ended(78)
-    assert "not a SQLite database" in process.says("startup_refused")["what"]
+    assert "not a SQLite database" in process.reports("startup_refused")["what"]
     assert stage.lines("starts") == []
     assert stage.ready("steps") == 1
 
@@ -177,4 +177,4 @@ def test_a_ledger_that_is_read_only_is_refused(stage: Stage) -> None:
         pytest.skip("no mount namespaces here")
     process = stage.worker(STEPS, around=around, ledger=f"sqlite:{room / 'ledger.db'}")
     process.ended(78)
-    assert "writable for this user" in process.says("startup_refused")["what"]
+    assert "writable for this user" in process.reports("startup_refused")["what"]

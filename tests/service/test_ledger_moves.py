@@ -46,9 +46,9 @@ def test_a_version_that_the_ledger_is_too_new_for_ends_with_78_and_the_others_go
     check.ended(78)
     refused = stage.worker(STEPS, ledger=ledger_url, script=older)
     refused.ended(78)
-    what = refused.says("startup_refused")["what"]
+    what = refused.reports("startup_refused")["what"]
     assert "Expected a ledger of schema 1" in what
-    assert " ".join(what.split()) in " ".join(check.said().split())
+    assert " ".join(what.split()) in " ".join(check.log_end().split())
     stage.send("steps", {}, key="last")
     stage.reaches("steps", State.DONE, "last")
     stage.open()
@@ -75,10 +75,10 @@ def test_a_rolling_deploy_over_a_migration(stage: Stage) -> None:
     stage.notes("waiting", 2)
     check = stage.command("check", STEPS)
     check.ended(0)
-    assert "[ledger.older]" in check.said()
+    assert "[ledger.older]" in check.log_end()
     jobs = stage.command("jobs")
     jobs.ended(78)
-    assert "start a worker of SteadyWorker" in " ".join(jobs.said().split())
+    assert "start a worker of SteadyWorker" in " ".join(jobs.log_end().split())
     assert schema() == (6, 1)
 
     new = stage.worker(STEPS, concurrency=2).started()
@@ -90,7 +90,7 @@ def test_a_rolling_deploy_over_a_migration(stage: Stage) -> None:
     old.wait()
     again = stage.worker(STEPS, script=VERSION_BEFORE)
     again.ended(78)
-    what = again.says("startup_refused")["what"]
+    what = again.reports("startup_refused")["what"]
     assert "Expected a ledger of schema 6" in what
     assert f"install SteadyWorker {version('steadyworker')} or newer" in what
     stage.notes("starts", 4)
@@ -122,7 +122,7 @@ def test_a_ledger_among_the_tables_of_other_programs(stage: Stage, database: str
         for _ in range(2):  # before the ledger's tables are there, and after
             check = stage.command("check", STEPS)
             check.ended(0)
-            assert "No problems found" in check.said()
+            assert "No problems found" in check.log_end()
             stage.worker(STEPS, idle_exit=0.1).ended(0)
         assert stage.reaches("steps", State.DONE)
         assert stage.lines("starts") == ["job 1 0"]
@@ -147,7 +147,7 @@ def test_from_sqlite_to_postgres(stage: Stage, database: str) -> None:
     for state in ("running", "interrupted", "retrying", "scheduled"):
         jobs = stage.command("jobs", "--json", "--state", state)
         jobs.ended(0)
-        assert '"key"' not in jobs.said()
+        assert '"key"' not in jobs.log_end()
     old.terminate()
     old.ended(0)
     before = ["plain 1 0", "again 1 0", "again 2 1", "dead 1 0", "dead 2 1", "dead 3 2"]

@@ -148,8 +148,8 @@ def test_what_python_prints_by_itself_is_a_line(stage: Stage) -> None:
     stage.send("python-prints", {})
     process = stage.worker(f"{JOBS}:PythonPrints")
     stage.reaches("python-prints", State.DONE)
-    assert process.says("thread_failed", thread_name="own")["exception"].endswith("ValueError: password=***")
-    assert process.says("exception_ignored", where="function")["exception"].endswith("ValueError: in a destructor")
+    assert process.reports("thread_failed", thread_name="own")["exception"].endswith("ValueError: password=***")
+    assert process.reports("exception_ignored", where="function")["exception"].endswith("ValueError: in a destructor")
     lines = process.log.read_text().splitlines()
     (warned,) = [line for line in lines if '"logger":"py.warnings"' in line]
     assert "a warning of a library" in warned

@@ -55,10 +55,10 @@ def test_run_and_check_and_the_password_is_in_no_line_of_theirs(fleet: Stage) ->
     run.ended(0)
     jobs = fleet.command("jobs", **on(fleet))
     jobs.ended(0)
-    assert run.says("worker_started")["ledger"].startswith("postgresql://steadyworker@127.0.0.1:")
+    assert run.reports("worker_started")["ledger"].startswith("postgresql://steadyworker@127.0.0.1:")
     assert fleet.reaches("steps", State.DONE).counters == Counters()
     assert fleet.lines("starts") == ["job 1 0"]
-    assert "done" in jobs.said()
+    assert "done" in jobs.log_end()
     assert password not in fleet.logs()
     fleet.empties("steps")
 
@@ -87,8 +87,8 @@ def test_a_refused_login_ends_with_78_before_the_first_message(fleet: Stage) -> 
     secret(fleet).write_text(secret(fleet).read_text().replace("steadyworker:", "steadyworker:c4nary"))
     process = fleet.worker(STEPS, **on(fleet))
     process.ended(78)
-    assert "password authentication failed" in process.says("startup_refused")["what"]
-    assert "c4nary" not in process.said()
+    assert "password authentication failed" in process.reports("startup_refused")["what"]
+    assert "c4nary" not in process.log_end()
     assert fleet.ready("steps") == 1
 
 
@@ -103,11 +103,11 @@ def test_a_server_that_is_away_for_a_while_costs_no_job_anything(
     postgres_cluster.kill() if fault == "killed" else postgres_cluster.freeze()
     fleet.send("steps", {}, key="waiting")
     fleet.open()
-    process.says("not_ready", part="steps: ledger")
+    process.reports("not_ready", part="steps: ledger")
     assert fleet.lines("starts") == ["running 1 0"], "nothing is claimed"
     postgres_cluster.heal()
     fleet.ledger.close()
-    process.says("ready_again", part="steps: ledger")
+    process.reports("ready_again", part="steps: ledger")
     fleet.empties("steps")
     assert fleet.lines("starts") == ["running 1 0", "waiting 1 0"]
     assert sorted(fleet.lines("effects")) == sorted(f"{key} {n}" for key in ("running", "waiting") for n in range(10))
@@ -121,7 +121,7 @@ def test_a_run_whose_lease_ran_out_is_ended_and_goes_on_where_it_was(fleet: Stag
     process = fleet.worker(STEPS, script={"scale": 20}, log_level="debug", **on(fleet))
     fleet.notes("waiting", 1)
     postgres_cluster.freeze()
-    process.says("job_ended", outcome="interrupted")
+    process.reports("job_ended", outcome="interrupted")
     fleet.open()
     postgres_cluster.heal()
     fleet.empties("steps")
@@ -141,8 +141,8 @@ def test_a_row_that_is_locked_longer_than_a_lease_ends_its_own_run_and_no_other(
     fleet.notes("waiting", 2)
     with psycopg.connect(secret(fleet).read_text().strip()) as admin:
         admin.execute("SELECT 1 FROM steadyworker_jobs WHERE key = 'locked' FOR UPDATE")
-        process.says("lease_not_renewed", key="locked")
-        process.says("job_ended", key="locked", outcome="interrupted")
+        process.reports("lease_not_renewed", key="locked")
+        process.reports("job_ended", key="locked", outcome="interrupted")
         fleet.open("free")
         fleet.reaches("steps", State.DONE, "free")
     fleet.open("locked")

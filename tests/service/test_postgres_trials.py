@@ -85,7 +85,7 @@ def test_a_slow_network_and_stalls_between_worker_and_ledger(fleet: Stage, datab
             fleet.notes("starts", count, 300)
             proxy.stall()
             if count == 35:
-                process.says("not_ready", part="steps: ledger")
+                process.reports("not_ready", part="steps: ledger")
             proxy.resume()
             proxy.slow(SLOW)
         all_done(fleet)

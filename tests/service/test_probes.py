@@ -33,19 +33,19 @@ def test_a_life_is_reported_to_systemd(stage: Stage, manager: Manager) -> None:
     stage.send("steps", {"gate": "gate", "steps": 1})
     process = stage.worker(STEPS, env=watched(manager))
     stage.notes("waiting", 1)
-    eventually(lambda: manager.listen().count("WATCHDOG=1") >= 3, "it is fed while a job runs")
-    assert manager.heard[0] == "READY=1"
-    eventually(lambda: "STATUS=running, 1 running" in manager.listen(), "its status")
-    assert "STOPPING=1" not in manager.heard
+    eventually(lambda: manager.read().count("WATCHDOG=1") >= 3, "it is fed while a job runs")
+    assert manager.received[0] == "READY=1"
+    eventually(lambda: "STATUS=running, 1 running" in manager.read(), "its status")
+    assert "STOPPING=1" not in manager.received
     process.terminate()
-    eventually(lambda: "STOPPING=1" in manager.listen(), "reported when the stop begins, not when it ends")
+    eventually(lambda: "STOPPING=1" in manager.read(), "reported when the stop begins, not when it ends")
     manager.forget()
-    eventually(lambda: "WATCHDOG=1" in manager.listen(), "it is fed while it drains")
+    eventually(lambda: "WATCHDOG=1" in manager.read(), "it is fed while it drains")
     extended = "more time for the stop"
-    eventually(lambda: any(line.startswith("EXTEND_TIMEOUT_USEC=") for line in manager.listen()), extended)
+    eventually(lambda: any(line.startswith("EXTEND_TIMEOUT_USEC=") for line in manager.read()), extended)
     stage.open()
     process.ended(0)
-    assert "STOPPING=1" not in manager.listen(), "once"
+    assert "STOPPING=1" not in manager.read(), "once"
 
 
 def test_a_stuck_runner_starves_the_watchdog_and_fails_livez(stage: Stage, manager: Manager) -> None:
@@ -58,11 +58,11 @@ def test_a_stuck_runner_starves_the_watchdog_and_fails_livez(stage: Stage, manag
     stage.send("steps", {})
     # A turn of the I/O thread writes to the disk, and can take as long on a busy machine; it ends, and the ledger's does not.
     eventually(lambda: probe(health, "livez") == (503, "stuck: runner of steps\n"), "unlive")
-    process.says("part_stuck", part="runner of steps")
-    eventually(lambda: process.says("stage_changed")["stage"] == "quiet", "a stuck part makes the process quiet")
+    process.reports("part_stuck", part="runner of steps")
+    eventually(lambda: process.reports("stage_changed")["stage"] == "quiet", "a stuck part makes the process quiet")
     manager.forget()
     time.sleep(2.5)  # nothing is what is waited for
-    assert "WATCHDOG=1" not in manager.listen()
+    assert "WATCHDOG=1" not in manager.read()
     process.terminate()
     assert process.ended(143) < 6
 
@@ -73,12 +73,12 @@ def test_a_broker_that_is_down_makes_a_process_unready_not_unlive(stage: Stage, 
     stage.send("steps", {"steps": 1})
     with stage.locked(stage.broker):
         process = stage.worker(STEPS, env=watched(manager), health=health)
-        eventually(lambda: "READY=1" in manager.listen(), "ready for systemd")
+        eventually(lambda: "READY=1" in manager.read(), "ready for systemd")
         eventually(lambda: "steps: broker: " in probe(health, "readyz")[1], "not ready")
         eventually(lambda: "locked" in probe(health, "readyz")[1], "with its reason")
         assert probe(health, "readyz")[0] == 503
         assert probe(health, "livez")[0] == 200
-        eventually(lambda: "WATCHDOG=1" in manager.listen(), "fed")
+        eventually(lambda: "WATCHDOG=1" in manager.read(), "fed")
     eventually(lambda: probe(health, "readyz")[0] == 200, "ready by itself")
     stage.notes("starts", 1)
     process.terminate()
@@ -94,7 +94,7 @@ def test_a_broker_that_is_frozen_keeps_no_signal_and_no_watchdog_waiting(stage: 
         connection, _ = frozen.accept()
         with connection:
             manager.forget()
-            eventually(lambda: manager.listen().count("WATCHDOG=1") >= 3, "it is fed while the process connects", 15)
+            eventually(lambda: manager.read().count("WATCHDOG=1") >= 3, "it is fed while the process connects", 15)
             assert not process.lines("check_warning"), "it still tries for the first time"
             process.terminate()
             assert process.ended(0) < 5
@@ -113,7 +113,7 @@ def test_a_job_that_holds_the_gil_is_no_reason_to_restart_the_process(
     while time.monotonic() < until:
         manager.forget()
         assert probe(health, "livez")[0] == 200
-        eventually(lambda: "WATCHDOG=1" in manager.listen(), "fed", 2)
+        eventually(lambda: "WATCHDOG=1" in manager.read(), "fed", 2)
     assert stage.reaches("greedy", State.DONE, "greedy", seconds + 30).counters.crashes == 0
     process.terminate()
     process.ended(0)
@@ -130,7 +130,7 @@ def test_a_ledger_that_is_down_makes_a_process_unready_not_unlive(stage: Stage, 
         eventually(lambda: "steps: ledger: " in probe(health, "readyz")[1], "not ready")
         assert probe(health, "livez")[0] == 200
         manager.forget()
-        eventually(lambda: "WATCHDOG=1" in manager.listen(), "fed")
+        eventually(lambda: "WATCHDOG=1" in manager.read(), "fed")
     stage.reaches("steps", State.DONE)
     assert len(stage.lines("starts")) == 1
     eventually(lambda: probe(health, "readyz")[0] == 200, "ready by itself")
@@ -174,9 +174,9 @@ def test_a_duplicate_of_a_job_that_is_done_is_counted_with_the_run_that_did_it(s
     health = free_address()
     process = stage.worker(STEPS, health=health)
     stage.send("steps", {"steps": 1}, key="twice")
-    fence = process.says("job_settled")["fence"]
+    fence = process.reports("job_settled")["fence"]
     stage.send("steps", {"steps": 1}, key="twice")
-    assert process.says("duplicate_acked")["fence"] == fence
+    assert process.reports("duplicate_acked")["fence"] == fence
     line = 'steadyworker_deliveries_unrun_total{action="duplicate_acked",queue="steps",state="done"} 1.0'
     eventually(lambda: line in probe(health, "metrics")[1], "counted", report=lambda: str(probe(health, "metrics")))
     process.terminate()

@@ -97,7 +97,7 @@ def test_a_disk_that_becomes_read_only_loses_no_job_and_repeats_no_step(stage: O
     stage.notes("waiting", 1)
     disk.fail()
     stage.open()
-    why = process.says("not_ready", part="steps: ledger")["why"]
+    why = process.reports("not_ready", part="steps: ledger")["why"]
     assert re.search("read-?only", why, re.IGNORECASE), why
     eventually(lambda: probe(health, "readyz")[0] == 503, "not ready")
     assert probe(health, "livez")[0] == 200, "a restart would not heal the disk"

@@ -41,7 +41,7 @@ def test_a_password_reaches_no_log_no_ledger_and_no_dead_letter(stage: Stage, is
     notes = [json.loads(line)["note"] for line in jobs.log.read_text().splitlines()]
     assert sorted(notes) == ["", "", "", SHOWN]
     log = process.log.read_text()
-    assert f"ConnectionError: {SHOWN}" in process.says("job_failed")["exception"]
+    assert f"ConnectionError: {SHOWN}" in process.reports("job_failed")["exception"]
     for written in (log, jobs.log.read_text(), letters.log.read_text()):
         assert SHOWN in written
         assert "hunter2" not in written

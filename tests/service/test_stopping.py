@@ -59,7 +59,7 @@ def test_a_job_that_ends_in_time_is_done(stage: Stage) -> None:
     """Its Job calls go on as if nothing had happened, until 13 s before the end of the budget."""
     process = mid_job(stage, payload={"gate": "gate"})
     process.signal_all(signal.SIGTERM)
-    process.says("stage_changed", stage="draining")
+    process.reports("stage_changed", stage="draining")
     stage.open()
     process.ended(0)
     row = stage.row("steps")
@@ -94,7 +94,7 @@ def test_a_process_group_that_is_signalled_as_one_loses_no_job(stage: Stage) -> 
     """`kill -TERM -PGID` and a terminal's Ctrl-C: children are in sessions of their own."""
     process = mid_job(stage, payload={"gate": "gate"})
     os.killpg(process.pid, signal.SIGINT)
-    process.says("stage_changed", stage="draining")
+    process.reports("stage_changed", stage="draining")
     stage.open()
     process.ended(0)
     assert stage.lines("starts") == ["job 1 0"]
@@ -105,13 +105,13 @@ def test_a_pause_and_its_end_for_the_whole_service_kill_no_job(stage: Stage) -> 
     """What `systemctl kill --signal=SIGUSR1` does: it signals every process of the unit."""
     process = mid_job(stage, payload={"gate": "gate"})
     process.signal_all(signal.SIGUSR1)
-    process.says("stage_changed", stage="quiet")
+    process.reports("stage_changed", stage="quiet")
     process.signal_all(signal.SIGUSR2)
-    process.says("stage_changed", stage="running")
+    process.reports("stage_changed", stage="running")
     stage.open()
     assert stage.reaches("steps", State.DONE).counters == Counters()
     assert stage.lines("starts") == ["job 1 0"]
-    assert "most recent call first" not in process.said()
+    assert "most recent call first" not in process.log_end()
     process.terminate()
     process.ended(0)
 
@@ -123,7 +123,7 @@ def test_a_retry_is_handed_over_before_the_process_ends(stage: Stage) -> None:
         stage.open()
         stage.reaches("steps", State.MOVING)
         process.signal_all(signal.SIGTERM)
-        process.says("stage_changed", stage="draining")
+        process.reports("stage_changed", stage="draining")
     process.ended(0)
     assert stage.reaches("steps", State.MOVED).counters.attempts == 1
     assert stage.ready("steps") == stage.depth("steps") == 1, "the copy, and nothing else"
@@ -138,7 +138,7 @@ def test_a_retry_is_handed_over_before_the_process_ends(stage: Stage) -> None:
 def test_a_second_signal_cancels_and_is_an_exit_code(stage: Stage) -> None:
     process = mid_job(stage, f"{JOBS}:Tidy", "tidy", {"seconds": 0.2})
     process.signal_all(signal.SIGTERM)
-    process.says("stage_changed", stage="draining")
+    process.reports("stage_changed", stage="draining")
     assert stage.lines("heard") == [], "progress does not raise yet"
     process.send_signal(signal.SIGTERM)
     process.ended(143)
@@ -150,7 +150,7 @@ def test_a_third_signal_kills(stage: Stage) -> None:
     process = mid_job(stage, f"{JOBS}:Tidy", "tidy", {"seconds": 60})
     for number in range(1, 4):
         process.send_signal(signal.SIGTERM)
-        process.says("stage_changed", number)
+        process.reports("stage_changed", number)
         if number == 2:
             stage.notes("heard", 1)
     assert process.ended(143) < 10
@@ -175,7 +175,7 @@ def test_a_child_that_is_killed_during_a_stop_was_interrupted(stage: Stage) -> N
     process = mid_job(stage, payload={"gate": "never"})
     child = process.program("slots.child").pid
     process.terminate()
-    process.says("stage_changed", stage="draining")
+    process.reports("stage_changed", stage="draining")
     os.kill(child, signal.SIGKILL)
     process.ended(0)
     assert counted(stage) == (0, 0, 0, 1)
@@ -191,16 +191,16 @@ def test_a_teardown_that_hangs_is_ended_within_the_budget(stage: Stage) -> None:
 def test_quiet_takes_no_message_until_it_is_left(stage: Stage) -> None:
     process = stage.worker(STEPS).started()
     process.send_signal(signal.SIGUSR1)
-    process.says("stage_changed", stage="quiet")
+    process.reports("stage_changed", stage="quiet")
     stage.send("steps", {"steps": 1}, key="first")
     stage.send("steps", {"steps": 1}, key="second")
     assert stage.ready("steps") == 2
     process.send_signal(signal.SIGUSR2)
-    process.says("stage_changed", stage="running")
+    process.reports("stage_changed", stage="running")
     stage.empties("steps")
     assert stage.lines("starts") == ["first 1 0", "second 1 0"]
     process.send_signal(signal.SIGUSR1)
-    process.says(
+    process.reports(
         "stage_changed",
         3,
     )
@@ -247,7 +247,7 @@ def test_a_budget_of_sixteen_seconds_drains_for_three(stage: Stage) -> None:
     """The stages of a real budget: 3 s of draining, 10 s of cancelling, and then the kill."""
     process = mid_job(stage, f"{JOBS}:Tidy", "tidy", {"seconds": 1}, stop_within=16)
     process.terminate()
-    process.says("stage_changed", stage="interrupting", kill=False)
+    process.reports("stage_changed", stage="interrupting", kill=False)
     process.ended(0)
     assert stage.lines("cleaned") == ["job"]
     assert counted(stage, "tidy") == (0, 0, 0, 1)

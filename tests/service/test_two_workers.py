@@ -27,7 +27,7 @@ def adrift(stage: Stage, process: WorkerProcess) -> None:
         handle = os.open(bell, os.O_WRONLY | os.O_NONBLOCK)
         os.write(handle, b"!")
         os.close(handle)
-    process.says("delivery_lost")
+    process.reports("delivery_lost")
 
 
 def outcomes(stage: Stage) -> list[str]:
@@ -41,7 +41,7 @@ def test_a_run_adrift_adopts_its_own_redelivery(stage: Stage) -> None:
     process = stage.worker(STEPS, script={"silence": 1.5})
     stage.notes("waiting", 1)
     adrift(stage, process)
-    process.says("adopted")
+    process.reports("adopted")
     stage.open()
     stage.empties("steps")
     row = stage.reaches("steps", State.DONE)
@@ -61,7 +61,7 @@ def test_a_redelivery_to_another_worker_follows_and_is_answered(stage: Stage) ->
     second = stage.worker(STEPS, script=QUICK, health=(health := free_address()))
     ready(health)
     adrift(stage, first)
-    second.says("delivery_deferred")
+    second.reports("delivery_deferred")
     assert stage.lines("starts") == ["job 1 0"]
     stage.open()
     stage.empties("steps")
@@ -83,8 +83,8 @@ def test_a_lease_that_ends_is_taken_over_without_any_proof_of_death(stage: Stage
     second = stage.worker(STEPS, script=BLIND, health=(health := free_address()))
     ready(health)
     first.signal_all(signal.SIGKILL)
-    second.says("delivery_deferred")
-    second.says("taken_over", losses=1)
+    second.reports("delivery_deferred")
+    second.reports("taken_over", losses=1)
     assert stage.reaches("steps", State.DONE).counters == Counters(losses=1)
     assert stage.lines("starts") == ["job 1 0", "job 1 4"], "from the checkpoint"
     assert stage.lines("effects") == [f"job {position}" for position in range(10)]
@@ -102,7 +102,7 @@ def test_a_frozen_worker_that_thaws_after_its_take_over_changes_nothing(stage: S
     child = first.program("slots.child").pid
     first.signal_all(signal.SIGSTOP)
     second = stage.worker(STEPS, script=BLIND)
-    second.says("taken_over", losses=1)
+    second.reports("taken_over", losses=1)
     stage.reaches("steps", State.DONE)
     stage.empties("steps")
     second.terminate()
@@ -112,7 +112,7 @@ def test_a_frozen_worker_that_thaws_after_its_take_over_changes_nothing(stage: S
     assert row.fence > int(waiting.split()[1])
 
     first.signal_all(signal.SIGCONT)
-    first.says("fenced")
+    first.reports("fenced")
     eventually(lambda: not psutil.pid_exists(child), "the child is killed")
     assert stage.reaches("steps", State.DONE) == row, "nothing was written"
     assert stage.lines("starts") == ["job 1 0", "job 1 4"]

@@ -41,7 +41,7 @@ def test_78_at_the_start_unless_the_operator_answers_for_the_consumers(stage: Co
     stage.send("steps", {"steps": 1})
     refused = stage.worker(STEPS)
     refused.ended(78)
-    line = refused.says("startup_refused")
+    line = refused.reports("startup_refused")
     assert "how many consumers queue 'steps' has: the user has no right to ask." in line["what"]
     assert line["remedy"].startswith("grant it; or ")
     assert "--ledger-reach host" in line["remedy"]
@@ -56,15 +56,15 @@ def test_a_right_that_is_taken_away_ends_no_job_and_then_the_worker_process(stag
     process = stage.worker(STEPS).started()
     stage.notes("waiting", 1)
     stage.count("none")
-    assert process.says("consumers_uncounted")["why"] == "the user has no right to ask"
-    why = process.says("not_ready", part="steps: consumers")["why"]
+    assert process.reports("consumers_uncounted")["why"] == "the user has no right to ask"
+    why = process.reports("not_ready", part="steps: consumers")["why"]
     stage.send("steps", {"steps": 1}, key="next")
     stage.is_audited_again(20)  # two seconds: the main thread checks for a reason to stop once a second
     assert process.lines("stage_changed") == []
     stage.open()
     process.ended(78)
     assert stage.reaches("steps", State.DONE, "in-hand").counters == Counters()
-    assert process.says("worker_stopped")["reasons"] == [f"steps: {why}"]
+    assert process.reports("worker_stopped")["reasons"] == [f"steps: {why}"]
     assert stage.lines("starts") == ["in-hand 1 0"]
     assert stage.ready("steps") == 1
 
@@ -75,9 +75,9 @@ def test_a_right_that_is_given_back_lets_the_worker_process_go_on(stage: Counted
     process = stage.worker(STEPS).started()
     stage.notes("waiting", 1)
     stage.count("none")
-    process.says("not_ready", part="steps: consumers")
+    process.reports("not_ready", part="steps: consumers")
     stage.count("1")
-    process.says("ready_again", part="steps: consumers")
+    process.reports("ready_again", part="steps: consumers")
     stage.send("steps", {"steps": 1}, key="next")
     stage.open()
     for key in ("in-hand", "next"):

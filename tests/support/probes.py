@@ -29,7 +29,7 @@ def probe(address: str, path: str) -> tuple[int, str]:
 
 
 def ready(address: str) -> None:
-    """Wait until messages are taken there."""
+    """Wait until messages are accepted there."""
     eventually(lambda: probe(address, "readyz")[0] == 200, "ready", report=lambda: str(probe(address, "readyz")))
 
 
@@ -38,22 +38,22 @@ class Manager:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "notify"
-        self.heard: list[str] = []
+        self.received: list[str] = []
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(str(self.path))
         self._socket.setblocking(False)
 
-    def listen(self) -> list[str]:
-        """Everything that was said until now."""
+    def read(self) -> list[str]:
+        """Return all that was received until now."""
         while True:
             try:
-                self.heard.append(self._socket.recv(4096).decode())
+                self.received.append(self._socket.recv(4096).decode())
             except BlockingIOError:
-                return self.heard
+                return self.received
 
     def forget(self) -> None:
-        self.listen()
-        self.heard.clear()
+        self.read()
+        self.received.clear()
 
     def close(self) -> None:
         self._socket.close()

@@ -65,23 +65,23 @@ class WorkerProcess(subprocess.Popen[bytes]):
                     found.append(json.loads(line))
         return found
 
-    def says(self, event: str, times: int = 1, within: float = WITHIN, **values: object) -> dict[str, Any]:
+    def reports(self, event: str, times: int = 1, within: float = WITHIN, **values: object) -> dict[str, Any]:
         """Wait for the n-th line of this event with these values, and return it."""
 
-        def said() -> list[dict[str, Any]]:
+        def found_lines() -> list[dict[str, Any]]:
             lines = [line for line in self.lines(event) if values.items() <= line.items()]
             return lines if len(lines) >= times else []
 
-        found: list[dict[str, Any]] = eventually(said, f"{event} {values or ''} ×{times}", within, self.said)
+        found: list[dict[str, Any]] = eventually(found_lines, f"{event} {values or ''} ×{times}", within, self.log_end)
         return found[times - 1]
 
-    def said(self) -> str:
+    def log_end(self) -> str:
         """The end of its log."""
         return self.log.read_text(encoding="utf-8", errors="replace")[-20_000:]
 
     def started(self) -> WorkerProcess:
         """Wait until it consumes, and return it."""
-        self.says("worker_started")
+        self.reports("worker_started")
         return self
 
     def family(self) -> list[int]:
@@ -100,7 +100,7 @@ class WorkerProcess(subprocess.Popen[bytes]):
                     ours += [child] if f"steadyworker.{name}" in child.cmdline() else []
             return ours
 
-        (child,) = eventually(found, name, report=self.said)
+        (child,) = eventually(found, name, report=self.log_end)
         return child
 
     def signal_all(self, number: signal.Signals) -> None:
@@ -115,8 +115,8 @@ class WorkerProcess(subprocess.Popen[bytes]):
         try:
             found = self.wait(within)
         except subprocess.TimeoutExpired:
-            pytest.fail(f"did not end within {within:g} s:\n{self.said()}")
-        assert found == code, self.said()
+            pytest.fail(f"did not end within {within:g} s:\n{self.log_end()}")
+        assert found == code, self.log_end()
         return time.monotonic() - began
 
 
@@ -200,7 +200,7 @@ class Processes:
         return self.lines(file)
 
     def logs(self) -> str:
-        return "\n\n".join(process.said() for process in self.processes)
+        return "\n\n".join(process.log_end() for process in self.processes)
 
     # --- what happens ---
 

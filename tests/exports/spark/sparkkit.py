@@ -91,8 +91,8 @@ class LiveServices:
             if not end:
                 call.cancel()
 
-    def hear(self) -> None:
-        """Wake the export up, so that it hears what `on_check` says."""
+    def wake(self) -> None:
+        """Wake the export up, so that it calls `on_check`."""
         self._said.put({})
 
     def kinds(self) -> list[str]:

@@ -87,9 +87,9 @@ class Bench:
 
     def __init__(self, writing: list[threading.Event], folder: Path, eventually: Eventually) -> None:
         self.writing, self._folder, self._eventually = writing, folder, eventually
-        self.heard: list[JobEvent | Stuck] = []
+        self.received: list[JobEvent | Stuck] = []
         self.clock, self.looks = Hand(), 0
-        self.engine = ConnectEngine(self.heard.append, self._lost, Connect("sc://straw", {}, 1.0))
+        self.engine = ConnectEngine(self.received.append, self._lost, Connect("sc://straw", {}, 1.0))
 
     def _lost(self, why: str) -> Any:
         raise AssertionError(why)
@@ -101,9 +101,9 @@ class Bench:
         self.engine.run(RunExport("job", plan, stuck_after=0.1))
 
     def kinds(self, since: int = 0) -> list[str]:
-        return [type(event).__name__ for event in self.heard[since:]]
+        return [type(event).__name__ for event in self.received[since:]]
 
-    def hear(self, kind: str, since: int = 0) -> None:
+    def expect(self, kind: str, since: int = 0) -> None:
         """Wait until it was said."""
         self._eventually(lambda: kind in self.kinds(since), within=30)
 
@@ -140,33 +140,33 @@ def bench(
 def test_nothing_of_a_cancelled_job_reaches_the_next_one_of_its_name(bench: Bench) -> None:
     """As after `stuck`: the service begins it again as soon as the first is told to have ended, which is before it has."""
     bench.run(1)
-    bench.hear("ExportPart")
+    bench.expect("ExportPart")
     bench.engine.cancel("job")
-    bench.hear("ExportFailed")
-    before = len(bench.heard)
+    bench.expect("ExportFailed")
+    before = len(bench.received)
     bench.run(2)
-    bench.hear("ExportPart", before)
+    bench.expect("ExportPart", before)
     bench.writing[0].set()
     bench.only_one_runs()
     bench.writing[1].set()
-    bench.hear("ExportDone", before)
+    bench.expect("ExportDone", before)
     assert [kind for kind in bench.kinds(before) if kind != "ExportProgress"] == [
         "ExportStarted",
         "ExportPart",
         "ExportDone",
     ]
-    second = [event for event in bench.heard[before:] if isinstance(event, ExportPart)]
+    second = [event for event in bench.received[before:] if isinstance(event, ExportPart)]
     assert [Path(part.path or "").parent.name for part in second] == ["2"]
 
 
 def test_a_part_that_was_written_again_makes_what_was_joined_void(bench: Bench, tmp_path: Path) -> None:
     bench.run(1)
-    bench.hear("ExportPart")
+    bench.expect("ExportPart")
     fresh = tmp_path / "fresh"
     fresh.write_text("1\n")
     fresh.replace(tmp_path / "1" / "part-00000-x-c000.txt")
     bench.writing[0].set()
-    bench.hear("ExportDone")
+    bench.expect("ExportDone")
     assert [kind for kind in bench.kinds() if kind != "ExportProgress"] == [
         "ExportStarted",
         "ExportPart",
@@ -178,18 +178,18 @@ def test_a_part_that_was_written_again_makes_what_was_joined_void(bench: Bench, 
 def test_what_was_in_flight_when_an_operation_ended_is_not_waited_for(bench: Bench) -> None:
     """The client tells the last count again at its end (PySpark 4.3): a `Build` that asks twice may think in between."""
     bench.run(1)
-    bench.hear("ExportPart")
+    bench.expect("ExportPart")
     server: Any = bench.engine._server
-    (told,) = server.handlers
+    (reported,) = server.handlers
     stages = [SimpleNamespace(stage_id=0, num_completed_tasks=3, num_tasks=9)]
-    told(stages, 2, "operation 1", done=True)
+    reported(stages, 2, "operation 1", done=True)
     bench.see()
     bench.clock.now += 3
     bench.see()
     assert "Stuck" not in bench.kinds(), "a second is granted"
-    told(stages, 2, "operation 2", done=False)
+    reported(stages, 2, "operation 2", done=False)
     bench.see()
     bench.clock.now += 3
-    bench.hear("Stuck")
+    bench.expect("Stuck")
     assert bench.kinds().count("Stuck") == 1
     bench.writing[0].set()

@@ -33,7 +33,7 @@ class Server:
         plan = ExportPlan(query="SELECT 1 AS id", tables={}, order_by=("id",), lines=Lines(), parts=str(parts))
         self.tasks = RemoteTasks(RunExport("job", plan, 1.0, stuck_before), Ratio(ratio), self.clock)
 
-    def tell(self, running: int, **stages: tuple[int, int]) -> None:
+    def report(self, running: int, **stages: tuple[int, int]) -> None:
         """`s3=(1, 9)`: 1 of the 9 tasks of stage 3 are done."""
         self.tasks.record(
             [
@@ -67,10 +67,10 @@ def server(tmp_path: Path) -> Server:
 
 def test_tasks_are_counted_once_skipped_stages_and_failed_attempts_never(server: Server) -> None:
     assert not (server.poll() and server.tasks.total)
-    server.tell(2, s0=(0, 5), s1=(3, 9))
+    server.report(2, s0=(0, 5), s1=(3, 9))
     assert server.poll()
     assert (server.tasks.done, server.tasks.total) == (3, 9)
-    server.tell(2, s1=(2, 9), s2=(12, 10))
+    server.report(2, s1=(2, 9), s2=(12, 10))
     assert server.poll()
     assert (server.tasks.done, server.tasks.total) == (13, 19)
     assert not server.poll()
@@ -98,7 +98,7 @@ def test_a_part_is_told_once_it_was_the_same_in_two_looks(server: Server) -> Non
 
 
 def test_no_movement_of_tasks_in_flight_is_stuck_after_ten_times_the_limit(server: Server) -> None:
-    server.tell(2, s0=(3, 9))
+    server.report(2, s0=(3, 9))
     server.poll()
     assert server.still(9) == ""
     why = server.still(1)
@@ -109,7 +109,7 @@ def test_no_movement_of_tasks_in_flight_is_stuck_after_ten_times_the_limit(serve
 def test_what_was_stuck_before_is_granted_four_times_as_much_and_does_not_wait_for_ever(tmp_path: Path) -> None:
     """It may have been slow; or its own tasks, which no cancel ends, hold the cores that it waits for."""
     server = Server(tmp_path / "parts", stuck_before=2)
-    server.tell(0, s0=(3, 9))
+    server.report(0, s0=(3, 9))
     server.poll()
     assert server.still(159) == ""
     assert "the limit is 160 s" in server.still(1)
@@ -118,7 +118,7 @@ def test_what_was_stuck_before_is_granted_four_times_as_much_and_does_not_wait_f
 def test_a_stage_that_is_run_again_moves(server: Server) -> None:
     """Its executor was lost: it ends more tasks than it has, and as many are in flight all the time."""
     for done in range(8, 40):
-        server.tell(2, s0=(done, 9))
+        server.report(2, s0=(done, 9))
         assert server.poll()
         assert server.still(5) == ""
     assert (server.tasks.done, server.tasks.total) == (9, 9)
@@ -126,7 +126,7 @@ def test_a_stage_that_is_run_again_moves(server: Server) -> None:
 
 def test_looks_that_take_long_find_it_nonetheless(server: Server) -> None:
     """A folder far away: each second look is late, and late ones count as five seconds."""
-    server.tell(2, s0=(3, 9))
+    server.report(2, s0=(3, 9))
     server.poll()
     for _ in range(2):
         assert server.tasks.stuck() == ""
@@ -157,17 +157,17 @@ def test_folders_that_come_and_go_are_counted_as_far_as_they_are_there(tmp_path:
 
 
 def test_a_job_that_waits_for_its_turn_is_not_stuck(server: Server) -> None:
-    server.tell(0, s0=(9, 9))
+    server.report(0, s0=(9, 9))
     server.poll()
     assert server.still(100) == ""
-    server.tell(1, s0=(9, 9))
+    server.report(1, s0=(9, 9))
     server.poll()
     assert server.still(9) == "", "what it waited does not count"
     assert server.still(1) != ""
 
 
 def test_a_byte_on_its_way_into_a_part_is_movement(server: Server) -> None:
-    server.tell(2, s0=(3, 9))
+    server.report(2, s0=(3, 9))
     server.poll()
     for length in range(1, 30):
         server.write(4, "x" * length, folder="_temporary/0/_temporary/attempt_1")
@@ -176,10 +176,10 @@ def test_a_byte_on_its_way_into_a_part_is_movement(server: Server) -> None:
 
 
 def test_a_job_whose_tasks_take_long_is_granted_five_times_as_long(server: Server) -> None:
-    server.tell(2, s0=(0, 9))
+    server.report(2, s0=(0, 9))
     server.poll()
     server.still(8)
-    server.tell(2, s0=(1, 9))
+    server.report(2, s0=(1, 9))
     server.poll()
     assert server.still(44) == ""
     assert "the limit is 45 s" in server.still(1)
@@ -196,7 +196,7 @@ def test_what_is_left_is_right_to_a_fifth_while_parts_are_written(tmp_path: Path
         *({"s0": (4, 4), "s1": (4, 4), "s2": (2 * second, 80)} for second in range(41)),
     ]
     for second, _ in enumerate(moments):
-        server.tell(2, **moments[max(0, second - late)])
+        server.report(2, **moments[max(0, second - late)])
         written = moments[second].get("s2", (0, 80))[0]
         for index in range(max(0, written - 2), written):
             server.write(index)
@@ -213,7 +213,7 @@ def test_what_is_left_is_not_told_of_a_sort_that_nobody_saw(tmp_path: Path) -> N
     server = Server(tmp_path / "parts", ratio=4.0)
     for index in range(60):
         server.write(index)
-        server.tell(2, s0=(4, 4), s1=(4, 4), s2=(index, 80))
+        server.report(2, s0=(4, 4), s1=(4, 4), s2=(index, 80))
         server.poll()
         if index < 20:
             assert server.tasks.left is None
@@ -223,15 +223,15 @@ def test_what_is_left_is_not_told_of_a_sort_that_nobody_saw(tmp_path: Path) -> N
 
 def test_a_server_that_tells_of_the_writing_stage_late_is_waited_for(tmp_path: Path) -> None:
     server = Server(tmp_path / "parts", ratio=4.0)
-    server.tell(2, s0=(4, 4))
+    server.report(2, s0=(4, 4))
     server.poll()
-    server.tell(2, s0=(4, 4), s1=(2, 4))
+    server.report(2, s0=(4, 4), s1=(2, 4))
     server.poll()
-    server.tell(2, s0=(4, 4), s1=(4, 4))
+    server.report(2, s0=(4, 4), s1=(4, 4))
     for index in range(80):
         server.write(index)
         if index > 15:
-            server.tell(2, s0=(4, 4), s1=(4, 4), s2=(index - 15, 80))
+            server.report(2, s0=(4, 4), s1=(4, 4), s2=(index - 15, 80))
         server.poll()
         if index > 30:
             assert server.tasks.left == pytest.approx(79 - index, rel=0.2, abs=1.0)

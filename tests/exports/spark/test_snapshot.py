@@ -102,7 +102,7 @@ class Background:
     def interrupt(self) -> None:
         """As when somebody cancels the job; returns when its process is free."""
         self._interrupt.set()
-        self.services.hear()
+        self.services.wake()
         self._thread.join(WITHIN)
         assert not self._thread.is_alive()
 

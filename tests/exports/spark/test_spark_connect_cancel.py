@@ -137,7 +137,7 @@ def test_a_cancelled_export_leaves_no_job_at_the_server(
 
     def cancel() -> None:
         now.set()
-        services.hear()
+        services.wake()
 
     services = LiveServices(service, on_event=check, on_check=check, interrupt_at_once=moment == "open")
     export = SparkExport(query, tables={}, order_by=("id",))

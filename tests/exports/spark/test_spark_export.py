@@ -331,7 +331,7 @@ def test_a_small_export_beside_a_big_one_starts_at_once(warm: SparkService, paym
     _, lines = ask(warm, small, tmp_path / "small.csv", payments=payments)
     meanwhile = tasks[-1] - before
     ended.set()
-    services.hear()
+    services.wake()
     thread.join(60)
     assert len(lines) == 11
     assert meanwhile < 40, "what five seconds of two cores take"

@@ -1,4 +1,4 @@
-"""The second lane: what must hold on every version of Spark, on the newest, and on 4.1 in `make test-all`; lakes are read on 4.1 only."""
+"""The second lane: what must hold on every version of Spark, on the newest, and on 4.1 in `make test-all`; Delta and Iceberg tables on 4.1 only."""
 
 from __future__ import annotations
 

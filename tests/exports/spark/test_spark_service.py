@@ -26,16 +26,16 @@ pytestmark = pytest.mark.long
 HOST = """#!{python}
 import json, pathlib, sys, time
 
-def say(type, **facts):
+def report(type, **facts):
     print(json.dumps({{"type": type, **facts}}), flush=True)
 
 def ready():
-    say("ready", pid=1, versions={{"pyspark": "0"}})
+    report("ready", pid=1, versions={{"pyspark": "0"}})
 
 def started(run):
     plan = run["plan"]
     where = {{"session": plan["session"], "earlier": " ".join(plan["earlier"])}}
-    say("started", job=run["job"], columns=[["id", "bigint"]], where=where)
+    report("started", job=run["job"], columns=[["id", "bigint"]], where=where)
 
 def done(run, *texts):
     "All that a host says of a job whose parts have these texts."
@@ -47,9 +47,9 @@ def done(run, *texts):
         path = folder / f"part-{{index:05d}}-x-c000.txt"
         path.write_text(text)
         parts.append([index, str(path), len(text)])
-        say("part", job=run["job"], index=index, path=str(path), bytes=len(text))
-        say("progress", job=run["job"], done=index + 1, total=len(texts), rows=index + 1)
-    say("done", job=run["job"], parts=parts)
+        report("part", job=run["job"], index=index, path=str(path), bytes=len(text))
+        report("progress", job=run["job"], done=index + 1, total=len(texts), rows=index + 1)
+    report("done", job=run["job"], parts=parts)
 
 def commands():
     for line in sys.stdin:
@@ -143,9 +143,9 @@ for run in commands():
     folder.mkdir(parents=True)
     part = folder / "part-00000-x-c000.txt"
     part.write_text("1234567\\n" * (1 << 19))
-    say("started", job=run["job"], columns=[["id", "bigint"]])
-    say("progress", job=run["job"], done=7, total=7, rows=0)
-    say("done", job=run["job"], parts=[[0, str(part), 1 << 22]])
+    report("started", job=run["job"], columns=[["id", "bigint"]])
+    report("progress", job=run["job"], done=7, total=7, rows=0)
+    report("done", job=run["job"], parts=[[0, str(part), 1 << 22]])
 """
     )
     services = LiveServices(service)
@@ -169,11 +169,11 @@ for run in commands():
     other.write_text("2\\n")
     started(run)
     {meanwhile}
-    say("part", job=run["job"], index=0, path=str(part), bytes=2)
-    say("part", job=run["job"], index=1, path=str(other), bytes=2)
-    say("progress", job=run["job"], done=2, total=2, rows=2)
+    report("part", job=run["job"], index=0, path=str(part), bytes=2)
+    report("part", job=run["job"], index=1, path=str(other), bytes=2)
+    report("progress", job=run["job"], done=2, total=2, rows=2)
     part.write_text("10\\n")
-    say("done", job=run["job"], parts=[[0, str(part), 3], [1, str(other), 2]])
+    report("done", job=run["job"], parts=[[0, str(part), 3], [1, str(other), 2]])
 """
     )
     assert export(LiveServices(service), tmp_path / "out.csv").rows == 2
@@ -189,7 +189,7 @@ for run in commands():
     if run["type"] == "run":
         if first:
             first = False
-            say("failed", job=run["job"], kind="job", text=run["plan"]["parts"])
+            report("failed", job=run["job"], kind="job", text=run["plan"]["parts"])
         else:
             done(run, "1\\n")
 """
@@ -212,7 +212,7 @@ def test_what_spark_says_is_passed_on_without_its_secrets(host: Made, tmp_path: 
         """
 ready()
 for run in commands():
-    say("failed", job=run["job"], kind="query", text="Path does not exist: " + run["plan"]["tables"]["t"]["path"])
+    report("failed", job=run["job"], kind="query", text="Path does not exist: " + run["plan"]["tables"]["t"]["path"])
 """
     )
     with pytest.raises(ExportError, match="does not exist") as caught:
@@ -248,7 +248,7 @@ for command in commands():
         seen[command["job"]] = command
         if first:
             started(command)
-            say("stuck", job=command["job"], text="nothing has moved for 60 s")
+            report("stuck", job=command["job"], text="nothing has moved for 60 s")
         else:
             done(command, "1\\n")
     elif command["type"] == "cancel":
@@ -257,7 +257,8 @@ for command in commands():
 
 def test_a_job_that_is_stuck_is_cancelled_and_begun_again_on_the_same_host(host: Made, tmp_path: Path) -> None:
     service = host(
-        STUCK + "        first = False\n        say('failed', job=command['job'], kind='cancelled', text='cancelled')\n"
+        STUCK
+        + "        first = False\n        report('failed', job=command['job'], kind='cancelled', text='cancelled')\n"
     )
     services = LiveServices(service)
     assert export(services, tmp_path / "out.csv").rows == 1
@@ -375,8 +376,8 @@ for run in commands():
         folder.mkdir(parents=True)
         (folder / "part-00000-x-c000.txt").write_text("1\\n")
         (folder.parent / (folder.name + "-0.sqlite")).write_text("a copy")
-        say("started", job=run["job"], columns=[["id", "bigint"]])
-        say("part", job=run["job"], index=0, path=str(folder / "part-00000-x-c000.txt"), bytes=2)
+        report("started", job=run["job"], columns=[["id", "bigint"]])
+        report("part", job=run["job"], index=0, path=str(folder / "part-00000-x-c000.txt"), bytes=2)
         time.sleep(600)
     while not pathlib.Path({gate!r}).exists():
         time.sleep(0.01)
@@ -415,7 +416,7 @@ def later(run):
 ready()
 for command in commands():
     if command["type"] == "ping":
-        say("pong", number=1)
+        report("pong", number=1)
     elif command["type"] == "run" and "deaf" in command["job"]:
         started(command)
     elif command["type"] == "run":
@@ -446,7 +447,7 @@ for command in commands():
     eventually(lambda: [host for host in service._hosts if len(host.calls) == 2])
     first = service._hosts[0]
     cancelled.set()
-    deaf.hear()
+    deaf.wake()
     threads[0].join(60)
     eventually(lambda: [*first.left])
     assert [call.job.split("-")[0] for call in first.calls.values()] == ["neighbour"]
@@ -505,16 +506,16 @@ def test_two_jobs_whose_host_dies_at_its_start_wait_for_one_other_start(
     told = tmp_path / "told"
     service = host(
         f"""
-def tell(what):
+def note(what):
     with open({str(told)!r}, "a") as file:
         file.write(what + " ")
 
-tell("begins")
+note("begins")
 while not pathlib.Path({str(tmp_path / "go")!r}).exists():
     time.sleep(0.01)
 if first:
     sys.exit(1)
-tell("ready")
+note("ready")
 ready()
 for run in commands():
     done(run, "1\\n")

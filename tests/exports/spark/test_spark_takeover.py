@@ -48,7 +48,7 @@ def test_a_run_that_was_frozen_past_its_lease_changes_nothing_when_it_goes_on(st
     stage.notes("waiting", 1, within=LONG)
     first.signal_all(signal.SIGSTOP)
     second = stage.worker(HANDED, script=BLIND)
-    second.says("taken_over", losses=1, within=LONG)
+    second.reports("taken_over", losses=1, within=LONG)
     done = stage.reaches("handed", State.DONE, within=LONG)
     stage.empties("handed")
     second.terminate()
@@ -58,7 +58,7 @@ def test_a_run_that_was_frozen_past_its_lease_changes_nothing_when_it_goes_on(st
 
     stage.open()
     first.signal_all(signal.SIGCONT)
-    first.says("fenced", within=LONG)
+    first.reports("fenced", within=LONG)
     first.terminate()
     first.wait(LONG)  # 0, or 143 if its own copy of the message, which came back meanwhile, was still to be answered
     after = stage.reaches("handed", State.DONE)
