@@ -298,7 +298,7 @@ def key_of(delivery: Delivery, key_header: str | None) -> str | None:
 
     The key of a sender's message is the header `key_header`, if the Worker names such a header.
     Otherwise the key is `sw-job-key`, or without this header, the broker's stable message id.
-    The key of a copy that SteadyWorker made is `sw-job-key`, because only SteadyWorker writes this header.
+    Each copy that SteadyWorker makes has its key in `sw-job-key`.
     """
     return named_key(delivery, key_header) or delivery.message_id
 

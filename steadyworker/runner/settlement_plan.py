@@ -83,7 +83,7 @@ class SettlementPlan:
         token: The claim under which the plan writes to the ledger; None for a plan that writes nothing there.
         record: The ledger's first entry about the outcome.
         message: The message to publish: a retry, a dead letter, or a deferred copy.
-        how: The way to settle the delivery: acknowledge or release it.
+        how: The way to settle the delivery: acknowledge, release or reject it.
         at: The number of steps that are done.
         failures: The number of consecutive failures to publish.
         settled: The certainty of the settlement, once the delivery is settled.
