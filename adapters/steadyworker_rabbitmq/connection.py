@@ -69,7 +69,7 @@ class RabbitmqConnection(BrokerLink):
 
     @property
     def connection(self) -> SelectConnection | None:
-        """The connection while it is open, else None."""
+        """The connection if it is open; otherwise None."""
         return self._connection if self._connection is not None and self._connection.is_open else None
 
     @property
@@ -95,7 +95,11 @@ class RabbitmqConnection(BrokerLink):
 
     @override
     def abort(self, error: Exception) -> None:
-        """End the connection without waiting for the broker; if called twice, `down` receives the first error."""
+        """
+        End the connection without waiting for the broker.
+
+        If this method is called twice, `down` receives the first error.
+        """
         if self._connection is not None and self._cause is None:
             self._cause = error
             pika_internals.abort(self._connection, error)
@@ -175,7 +179,7 @@ def hasty(url: RabbitmqUrl) -> RabbitmqUrl:
 
 
 def brief(url: RabbitmqUrl) -> RabbitmqUrl:
-    """Return the same URL with a short limit for each connect, because one host of several may be silent."""
+    """Return the same URL with a short limit for each connect, because one of several hosts may not respond."""
     return replace(url, open_within=owed.QUESTION_WITHIN)
 
 
@@ -187,7 +191,7 @@ def visit(url: RabbitmqUrl, purpose: str) -> Iterator[BlockingConnection]:
     The caller must translate errors that are raised inside the context.
 
     Raises:
-        BrokerUnavailable: No host accepted the connection; `Refused` if a later try cannot succeed.
+        BrokerUnavailable: No host accepted the connection. The error is `Refused` if a later try cannot succeed.
     """
     connection = _connected(url, purpose)
     try:
