@@ -32,7 +32,7 @@ _LARGEST_PROBE = (16 << 20) + 1
 """
 The largest body, in bytes, that the check sends to find the broker's limit.
 
-Each start of a worker process sends this body, so it must not be larger.
+Its size is limited, because each start of a worker process sends this body.
 It is one byte above the default limit of RabbitMQ 4, so that the check finds this limit.
 """
 
