@@ -126,7 +126,7 @@ def origin_of(properties: BasicProperties) -> str | None:
     Return the work queue from which the broker moved this dead letter, or None if the broker did not move it.
 
     The first entry of `x-death` is the broker's last move of the message.
-    For a copy whose delay is over, this is the move out of the retry queue, so the function derives the work queue from its name.
+    For a copy whose delay is over, this is the move out of the retry queue; the retry queue's name contains the work queue's name.
     """
     match _plain((properties.headers or {}).get("x-death")):
         case [{"queue": str(queue)}, *_]:

@@ -10,7 +10,8 @@ The plan of a Worker's queues: their names and arguments, and the queue for each
 All are quorum queues, and all get their messages through the default exchange, so no bindings are needed.
 A retry queue has no consumer: each message waits until the queue's `x-message-ttl` is over.
 The queue then dead-letters the message to the work queue.
-A TTL for each message would not work: messages expire only at the head of a queue, so a long delay would block later short delays.
+A TTL for each message would not work.
+Messages expire only at the head of a queue, so a long delay would block later short delays.
 The way back to the work queue must not lose the copy either.
 The strategy `at-least-once` keeps the copy until the work queue has confirmed it.
 This strategy needs `x-overflow=reject-publish`; without this argument, the broker silently falls back to at-most-once.
@@ -30,8 +31,8 @@ No job could choose its delay: on 4.3.6, a `basic.nack` always delays by the que
 A `basic.reject` delays by `-min` times the delivery count, and the delivery limit applies to the same count.
 The broker redelivers the same message, so the message's hop and counters could not rise, and the ledger would record a stale duplicate.
 SteadyWorker's delays are lower bounds, but the queue's delays can be shorter.
-If the connection is lost before the broker has read the nack, a queue of type `returned` delivers at once (after 0.02 s instead of 3 s).
-A queue of type `all` then delivers later than requested.
+If the connection is lost before the broker has read the nack, the delay depends on the type.
+A queue of type `returned` then delivers at once (after 0.02 s instead of 3 s), and a queue of type `all` later than requested.
 A delayed message is also invisible: the queue's message count is 0 during the delay.
 If an operator sets the delayed retry on a queue, the setting does not delay the copies in retry queues, because no consumer returns these.
 It delays deliveries that a worker process releases, for example at a shutdown, and deliveries that are lost with a connection.
