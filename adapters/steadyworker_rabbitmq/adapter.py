@@ -100,7 +100,7 @@ class RabbitmqAdapter(NetworkAdapter[RabbitmqUrl, RabbitmqConsumer, RabbitmqPubl
     @override
     def may_have_been(self, identity: str) -> bool:
         """
-        Return whether that identity has the same virtual host.
+        Return whether `identity` has the virtual host of this adapter.
 
         The other part of an identity is the cluster's name, which `rabbitmqctl set_cluster_name` changes.
         """

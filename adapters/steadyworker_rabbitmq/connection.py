@@ -9,8 +9,8 @@ Connections on the I/O thread's loop, and blocking connections for short visits.
       └───────────────────┴──── down(cause) ──────────┘
 
 A connection tries each host once, in a random order.
-It does not use pika's own list of hosts, because pika gives up at the first name that does not resolve.
-The user of a connection decides when to open it again.
+A connection does not use pika's own list of hosts, because pika gives up at the first name that does not resolve.
+The code that uses a connection decides when to open it again.
 """
 
 from __future__ import annotations
@@ -166,11 +166,11 @@ BLOCKED_FOR = 10.0
 """
 Seconds that a visit waits during a memory or disk alarm.
 
-An alarm blocks only connections that publish; a visit publishes only to probe its permission.
+An alarm blocks only connections that publish; a visit publishes only to probe its permission to publish.
 """
 
 _HASTY = 10
-"""The longest heartbeat of a visit, in seconds; with it, a visit notices a silent broker within 30 s."""
+"""The longest heartbeat of a visit, in seconds; with this heartbeat, a visit notices within 30 s that the broker sends nothing."""
 
 
 def hasty(url: RabbitmqUrl) -> RabbitmqUrl:

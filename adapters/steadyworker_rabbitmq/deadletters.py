@@ -130,7 +130,7 @@ class RabbitmqDeadLetters(DeadLetters):
 
     def _begun(self) -> tuple[int, int]:
         """
-        Subscribe, and return two numbers: the letters that the broker pushes, and the letters that remain in the queue.
+        Subscribe, and return the number of letters that the broker pushes, and the number of letters that remain in the queue.
 
         Raises LettersHeld if the queue has another consumer, and still has that consumer a second later.
         """

@@ -19,7 +19,7 @@ On every other queue, the next consumer has a new tag, and its prefetch is the n
 The broker does not reply to an ack, but it replies to a `basic.qos`, and reads the requests of a channel in order.
 So a `basic.qos` is a barrier: its reply confirms every ack that was sent before it on the same channel.
 At most one barrier waits for its reply.
-Acks are sent at once, but barriers are at least 20 ms apart, so that several short jobs share one barrier.
+The adapter sends acks at once, but leaves at least 20 ms between two barriers, so that several short jobs share one barrier.
 
 **The end.**
 If the broker cancels the consumer, the adapter closes the channel, and the epoch ends with the channel.
@@ -34,7 +34,7 @@ Up to 4.2, a delivery that is returned early counts towards a delivery limit, as
 Such a delivery counts even if a nack returns the delivery (seen on 3.10.8 and 4.0.5).
 From 4.3 on, the consumer itself sets its timeout.
 On 4.3, a closed channel counts towards the delivery limit, and a timeout does not (seen on 4.3.6).
-A new channel would only save one log line, which names the setting to change.
+A new channel would only avoid one line of the log, and this line names the setting to change.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class _OpenDelivery:
 
 class RabbitmqEpoch(Epoch):
     """
-    An epoch, from Connected to Lost; only the I/O thread may call its methods.
+    One epoch, from the signal `Connected` to the signal `Lost`. Only the I/O thread may call its methods.
 
     Args:
         number: The epoch's number.

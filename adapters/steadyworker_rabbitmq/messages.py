@@ -1,5 +1,5 @@
 """
-Conversion between AMQP properties and our headers.
+Conversion between AMQP properties and SteadyWorker's headers.
 
 SteadyWorker's headers are text, but AMQP headers have types, and an AMQP message also has properties.
 Types and properties survive when a worker publishes the message again (retry, deferral, dead letter, replay):
@@ -136,7 +136,7 @@ def origin_of(properties: BasicProperties) -> str | None:
 
 
 def properties_of(message: OutgoingMessage, message_id: str, now: float) -> BasicProperties:
-    """Return the AMQP properties for a message to publish; they make it persistent, and have the time `now`."""
+    """Return the AMQP properties of this message; they mark the message as persistent, and have the time `now`."""
     exact, kept = _exact(message.headers.get(EXACT))
     headers: dict[str, Any] = {
         name: exact[name] if name in exact and _text(exact[name]) == text else text

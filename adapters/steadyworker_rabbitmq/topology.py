@@ -26,7 +26,7 @@ A full work queue has the same effect.
 Separate retry queues have a price: each work queue needs eleven more queues, of about 110 kB each.
 These queues add 0.35 s to the first start, and 0.03 s to each later start.
 
-**The delayed retry of 4.3 quorum queues** (`x-delayed-retry-type`, `-min`, `-max`) is not used, even if a queue has it.
+**The delayed retry of 4.3 quorum queues** (`x-delayed-retry-type`, `-min`, `-max`) has no part in SteadyWorker's retries, even if a queue has it.
 No job could choose its delay: on 4.3.6, a `basic.nack` always delays by the queue's `-min`.
 A `basic.reject` delays by `-min` times the delivery count, and the delivery limit applies to the same count.
 The broker redelivers the same message, so the message's hop and counters could not rise, and the ledger would record a stale duplicate.
@@ -64,7 +64,7 @@ SHORTEST_LEVEL, LONGEST_LEVEL = 0.001, 4_294_967.0
 """The shortest and the longest delay level, in seconds; `x-message-ttl` is a number of milliseconds, up to 2³²-1."""
 
 # The broker accepts more names than this rule.
-# But it strips a line end from a name, so its reply does not match the request, and a client waits without end.
+# But the broker strips a line end from a name, so its reply does not match the request, and a client waits without end.
 QUEUE = replace(QUEUE_NAME, max_bytes=NAME_BYTES, reserved_prefixes=("amq.",))
 
 _RETRY_QUEUE = re.compile(r"\.later\.\d+ms$")

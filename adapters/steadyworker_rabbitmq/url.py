@@ -2,7 +2,7 @@
 The broker's URL: its addresses, login and options.
 
 The README of this adapter explains the form of the URL, and lists the options in a table.
-With a login by certificate, there is no password for the management API, so the adapter does not query it.
+With a login by certificate, there is no password for the management API, so the adapter does not query this API.
 The adapter always verifies the broker's certificate.
 All other limits in `ConnectionParameters` have fixed values, so that no wait is endless.
 """

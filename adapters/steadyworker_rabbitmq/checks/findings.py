@@ -26,7 +26,7 @@ from steadyworker_rabbitmq.topology import PlannedQueue, Role, Topology
 _RARE_HEARTBEAT = 300
 _HASTY_HEARTBEAT = 5
 _LARGEST_BODY = 134_217_728
-"""The largest body in bytes that the work queue is assumed to hold: the default limit of RabbitMQ 3."""
+"""The largest body, in bytes, that the check expects in a work queue; it is the default limit of RabbitMQ 3."""
 
 _LARGEST_PROBE = (16 << 20) + 1
 """
@@ -62,7 +62,7 @@ def find(
     The call queries `management` for facts that AMQP cannot report; after one failure, it sends no further query.
     A finding then reports the facts that stay unknown.
     RabbitMQ reports the policy of a new queue only after some seconds, so an earlier check does not find this policy.
-    If the broker does not reply to a question in time, the call returns a finding, and ends the connection.
+    If the broker does not reply to a question in time, the call ends the connection, and reports this as a finding.
     `reopen` then opens the next connection.
     An adapter that is already `consuming` waits by itself for permissions and missing queues.
     So if `consuming` is True, the call returns only findings about existing queues, and publishes nothing.
@@ -273,7 +273,12 @@ def _existing(
 
 
 def _missing(broker: BrokerProbe, topology: Topology, planned: PlannedQueue) -> Iterator[Finding]:
-    """Yield findings for a missing queue: that it is missing, or which limits will apply when it is created."""
+    """
+    Yield findings about a queue that does not exist.
+
+    If the adapter may not create the queue, the finding is its absence.
+    Otherwise the findings are about a missing permission to create it, and about the limits of the new queue.
+    """
     if topology.mode != "declare":
         yield missing_finding(broker, planned)
         return

@@ -1,7 +1,7 @@
 """
 Read-only queries to the management API, if the management plugin runs and permits them.
 
-The queries follow no redirect and use no proxy of the environment, so that no other host sees the credentials.
+The queries follow no redirect and use no proxy of the environment, so that no other host receives the credentials.
 Only this API reports policies, and the delivery timeout in force.
 Without the API, the adapter assumes the version's defaults, and a finding reports this.
 """

@@ -232,7 +232,7 @@ class BrokerProbe:
 
         The declaration needs only the right to configure.
         The broker compares the flags first, so its refusals always show the flags.
-        They show the type only if the broker refuses no other argument before the type.
+        The refusals show the type only if the broker refuses no other argument before the type.
         The TTL makes the declaration impossible, so the broker creates nothing if the queue no longer exists.
         """
         flags = {"durable": True, "auto_delete": False}
