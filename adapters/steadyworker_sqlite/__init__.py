@@ -33,7 +33,8 @@ The texts of the checks are in `findings.toml` (`steadyworker/findings.py`).
 The author of an adapter has eight duties:
 
 1. Make a package whose `__init__.py` has `open_adapter`.
-   Register it in the entry-point group `steadyworker.adapters` under its URL scheme, and its texts in `steadyworker.findings`.
+   Register the package in the entry-point group `steadyworker.adapters`, under its URL scheme.
+   Register the texts of its findings in the group `steadyworker.findings`.
    Import only from `steadyworker.adapter`, `.errors`, `.findings` and `.names`.
    An adapter for a file also imports `.system.mounts` and `.system.private`.
    An adapter for a broker on a network also imports `.network`, which does parts of duties 2, 5 and 6.

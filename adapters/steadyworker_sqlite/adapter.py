@@ -47,7 +47,7 @@ class SqliteAdapter(Adapter):
     Args:
         path: The broker file.
         spec: The queue, and its dead-letter queue.
-                settings: The operator's settings. The adapter creates the file and the queues only if `topology` is "declare".
+        settings: The operator's settings. The adapter creates the file and the queues only if `topology` is "declare".
         silence: Seconds after which a frozen consumer loses its messages.
     """
 

@@ -71,7 +71,7 @@ class Presence:
                 os.read(self._bell_fd, 4096)
 
     def ring(self) -> None:
-        """Wake our own `wait`; thread-safe."""
+        """Wake the `wait` of this presence itself; thread-safe."""
         with suppress(BlockingIOError):  # the FIFO is full, so the bell already rings
             os.write(self._bell_fd, b"!")
 

@@ -293,7 +293,7 @@ class Store:
         return cursor.lastrowid
 
     def peers(self) -> Sequence[Peer]:
-        """Return every registered consumer, including dead ones that are not yet evicted."""
+        """Return every registered consumer, including dead consumers that are not yet evicted."""
         with translated(self.path):
             rows = self._db.execute("SELECT id, queue, presence, reads FROM consumers").fetchall()
         return [Peer(id_, queue, presence, bool(reads)) for id_, queue, presence, reads in rows]
