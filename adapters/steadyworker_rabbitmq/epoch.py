@@ -151,7 +151,8 @@ class RabbitmqEpoch(Epoch):
         if self._over or not self._channel.is_open:
             settlement.on_settled(stale(settlement.delivery))
             return
-        self._unproven.append(settlement)  # before the rest, because an error from here on ends the epoch, and the end calls `on_settled`
+        # This comes first, because an error from here on ends the epoch, and the end calls `on_settled`.
+        self._unproven.append(settlement)
         if self._held.pop(tag := int(settlement.delivery.id), None) is not None:
             match settlement.how:
                 case Settle.ACK:

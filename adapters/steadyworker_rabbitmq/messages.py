@@ -157,7 +157,7 @@ def size_of(properties: BasicProperties) -> int:
     """
     try:
         return sum(map(len, properties.encode())) + _OVERHEAD
-    except (AMQPError, struct.error, OverflowError, TypeError, AssertionError) as error:  # pika 1.4 raises each of these
+    except (AMQPError, struct.error, OverflowError, TypeError, AssertionError) as error:  # pika 1.4 raises all these
         raise ValueError(
             f"Expected header names of at most {_SHORT_STRING} bytes, and values that AMQP has types for, got: {error}: "
             "shorten them."

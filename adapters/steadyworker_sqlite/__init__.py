@@ -48,7 +48,7 @@ The author of an adapter has eight duties:
 5. Reconnect without limit, with back-off (tenacity), and send Unreachable once for each cause.
    Set `final` only for a cause that does not end by waiting.
 6. Translate the client library's errors in one place (`translated`).
-   The text of each error says what was expected, what was got, and what to do.
+   Each error names what was expected, what was got, and what to do.
    Log nothing, and hide no error.
 7. Decide nothing about retries, attempts or dead letters: publish each message unchanged.
    Declare in `Capabilities` the features that the broker does not have.

@@ -154,7 +154,8 @@ class SqliteAdapter(Adapter):
             store = self._file.open()
             stack.callback(store.close)
             with translated(self.path):
-                presence = Presence(store.folder, stamp=None)  # no time, because a reader can need hours for one dead letter
+                # The presence has no time, because a reader can need hours for one dead letter.
+                presence = Presence(store.folder, stamp=None)
             stack.callback(presence.close)
             evict_the_gone(store, presence, float("-inf"))
             with store.transaction(durable=False):

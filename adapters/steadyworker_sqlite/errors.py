@@ -1,7 +1,8 @@
 """
 Translates SQLite's errors.
 
-The text of each new error says what was expected, what was got, and what to do. The new error keeps SQLite's error as its cause.
+Each new error names what was expected, what was got, and what to do.
+The new error keeps SQLite's error as its cause.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Presence:
         os.pwrite(self._lock_fd, f"{now:.3f}".encode().ljust(_STAMP_BYTES), 0)
 
     def set_consuming(self, *, consuming: bool) -> None:
-        """Record whether this consumer receives messages; before the first call, the record says that it receives none."""
+        """Record whether this consumer receives messages; before the first call, the consumer counts as receiving none."""
         os.pwrite(self._lock_fd, _CONSUMING if consuming else _IDLE, _STAMP_BYTES)
 
     def wait(self, seconds: float) -> None:

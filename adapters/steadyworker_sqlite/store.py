@@ -172,7 +172,8 @@ class BrokerFile:
 
         The file existed before if this adapter has opened it, or if its folder exists.
         """
-        before = self._identity is not None or self.folder.exists()  # the folder is checked before the file, because a process creates the file first
+        # Check the folder before the file, because the process that creates both creates the file first.
+        before = self._identity is not None or self.folder.exists()
         with suppress(FileNotFoundError):
             # An empty file can be a copy that has just begun; new tables would damage this copy.
             return "the file is empty" if before and not self.path.stat().st_size else None

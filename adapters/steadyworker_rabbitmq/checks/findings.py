@@ -89,7 +89,8 @@ def find(
     # `_writing` comes last, because during an alarm the broker stops reading from a connection that has published.
     if not consuming:
         found += _writing(broker, topology, work)
-    return list(dict.fromkeys(found))  # several questions about an unavailable queue have the same finding, which is reported once
+    # Several questions about an unavailable queue have the same finding, and the caller gets this finding once.
+    return list(dict.fromkeys(found))
 
 
 def broker_finding(broker: BrokerProbe) -> Finding | None:
