@@ -43,7 +43,7 @@ from steadyworker_rabbitmq.url import RabbitmqUrl, parse_url
 
 class RabbitmqAdapter(NetworkAdapter[RabbitmqUrl, RabbitmqConsumer, RabbitmqPublisher], Renamable):
     """
-    The adapter for one queue of one virtual host and one worker process; it connects at its first use.
+    The adapter for one queue of one virtual host and one worker process. The adapter connects at its first use.
 
     Args:
         url: The broker's URL, as the README explains it.
@@ -72,10 +72,10 @@ class RabbitmqAdapter(NetworkAdapter[RabbitmqUrl, RabbitmqConsumer, RabbitmqPubl
         """
         The abilities of RabbitMQ: delays by levels, and a consumer count.
 
-        A quorum queue counts a cancelled consumer until its last delivery is settled; a classic queue does not.
-        If the next consumer cannot continue the cancelled one, the adapter is up to one consumer for each slot (`epoch.py`).
-        Until the adapter knows the queue, it assumes a queue that counts the most consumers, and that does not move rejected messages.
-        The abilities do not include delivery timeout and delivery limit, which depend on the queue; `findings` reports these two.
+        A quorum queue counts a cancelled consumer until that consumer's last delivery is settled; a classic queue does not.
+        If the next consumer cannot continue the cancelled consumer, the queue can count one consumer for each slot (`epoch.py`).
+        Before the adapter knows the queue, it assumes the largest count of consumers, and a queue that does not move rejected messages.
+        Delivery timeout and delivery limit depend on the queue, so the abilities do not include them; `findings` reports both.
         """
         prepared = self._preparation.known
         several = prepared is None or (prepared.counts_holders and not prepared.continues_consumers)
@@ -99,7 +99,11 @@ class RabbitmqAdapter(NetworkAdapter[RabbitmqUrl, RabbitmqConsumer, RabbitmqPubl
 
     @override
     def may_have_been(self, identity: str) -> bool:
-        """Return whether that identity has the same virtual host; `rabbitmqctl set_cluster_name` changes only the other part."""
+        """
+        Return whether `identity` has the virtual host of this adapter.
+
+        The other part of an identity is the cluster's name, which `rabbitmqctl set_cluster_name` changes.
+        """
         return identity.endswith(f":{self._first.vhost}")
 
     @override
@@ -133,7 +137,7 @@ class RabbitmqAdapter(NetworkAdapter[RabbitmqUrl, RabbitmqConsumer, RabbitmqPubl
                 found = find(reopen(), topology, url.management, consuming=consuming, reopen=reopen)
         except Refused as error:
             if self._consumer.was_connected:
-                raise  # after a first connect, a refusal can end; the caller checks again later
+                raise  # a refusal after a first connect can be temporary; the caller checks again later
             return [refused_finding(error)]
         if len(url.addresses) > 1 and not self._consumer.started:
             found += names_finding(*_names(url, purpose))
@@ -161,7 +165,7 @@ class RabbitmqAdapter(NetworkAdapter[RabbitmqUrl, RabbitmqConsumer, RabbitmqPubl
 
 
 def count_consumers(link: RabbitmqConnection, queue: str, answer: Future[int]) -> None:
-    """Set `answer` to the number of a queue's consumers, over a new channel; only for the I/O thread."""
+    """Set `answer` to the number of a queue's consumers, which this function reads over a new channel; only for the I/O thread."""
     if (connection := link.connection) is None:
         raise BrokerUnavailable(
             f"Expected a connection to RabbitMQ at {link.place}, got none: wait until the adapter has reconnected."

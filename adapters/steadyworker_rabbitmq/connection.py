@@ -9,8 +9,8 @@ Connections on the I/O thread's loop, and blocking connections for short visits.
       └───────────────────┴──── down(cause) ──────────┘
 
 A connection tries each host once, in a random order.
-It does not use pika's own list of hosts, because pika gives up at the first name that does not resolve.
-The user of a connection decides when to open it again.
+A connection does not use pika's own list of hosts, because pika gives up at the first name that does not resolve.
+The code that uses a connection decides when to open it again.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class RabbitmqConnection(BrokerLink):
 
     @property
     def connection(self) -> SelectConnection | None:
-        """The connection while it is open, else None."""
+        """The connection if it is open; otherwise None."""
         return self._connection if self._connection is not None and self._connection.is_open else None
 
     @property
@@ -95,7 +95,11 @@ class RabbitmqConnection(BrokerLink):
 
     @override
     def abort(self, error: Exception) -> None:
-        """End the connection without waiting for the broker; if called twice, `down` receives the first error."""
+        """
+        End the connection without waiting for the broker.
+
+        If this method is called twice, `down` receives the first error.
+        """
         if self._connection is not None and self._cause is None:
             self._cause = error
             pika_internals.abort(self._connection, error)
@@ -162,11 +166,11 @@ BLOCKED_FOR = 10.0
 """
 Seconds that a visit waits during a memory or disk alarm.
 
-An alarm blocks only connections that publish; a visit publishes only to probe its permission.
+An alarm blocks only connections that publish; a visit publishes only to probe its permission to publish.
 """
 
 _HASTY = 10
-"""The longest heartbeat of a visit, in seconds; with it, a visit notices a silent broker within 30 s."""
+"""The longest heartbeat of a visit, in seconds; with this heartbeat, a visit notices within 30 s that the broker sends nothing."""
 
 
 def hasty(url: RabbitmqUrl) -> RabbitmqUrl:
@@ -175,7 +179,7 @@ def hasty(url: RabbitmqUrl) -> RabbitmqUrl:
 
 
 def brief(url: RabbitmqUrl) -> RabbitmqUrl:
-    """Return the same URL with a short limit for each connect, because one host of several may be silent."""
+    """Return the same URL with a short limit for each connect, because one of several hosts may not respond."""
     return replace(url, open_within=owed.QUESTION_WITHIN)
 
 
@@ -187,7 +191,7 @@ def visit(url: RabbitmqUrl, purpose: str) -> Iterator[BlockingConnection]:
     The caller must translate errors that are raised inside the context.
 
     Raises:
-        BrokerUnavailable: No host accepted the connection; `Refused` if a later try cannot succeed.
+        BrokerUnavailable: No host accepted the connection. The error is `Refused` if a later try cannot succeed.
     """
     connection = _connected(url, purpose)
     try:

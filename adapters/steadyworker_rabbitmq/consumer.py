@@ -1,5 +1,5 @@
 """
-The consuming connection, which has one epoch after another until the adapter stops; it never publishes.
+The consuming connection. It never publishes, and has one epoch after another until the adapter stops.
 
 ::
 
@@ -7,7 +7,8 @@ The consuming connection, which has one epoch after another until the adapter st
        ↑            │                │                │                       │
        └── wait ←───┴── Unreachable ─┴────────────────┘        wait, channel ←┘
 
-`backoff.py` draws the waits. If only the channel was lost, the next epoch has a new channel on the same connection.
+`backoff.py` draws the length of each wait at random.
+If only the channel was lost, the next epoch has a new channel on the same connection.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class RabbitmqConsumer(consumer.Consumer[RabbitmqConnection, RabbitmqEpoch]):
     """
     The consumer of one queue (`steadyworker.network.consumer`).
 
-    The adapter also uses its `link` for queries about the queue, because an alarm never blocks it.
+    The adapter also sends queries about the queue over this consumer's `link`, because an alarm never blocks that connection.
 
     Args:
         io: The I/O thread.
@@ -129,7 +130,7 @@ class RabbitmqConsumer(consumer.Consumer[RabbitmqConnection, RabbitmqEpoch]):
 
     def _find_queue(self, channel: Channel, prepared: PreparedQueues) -> None:
         """Check that the queue exists, before the epoch begins; this check needs no permission."""
-        # The broker has just opened the channel, so only the queue can be the cause of a silence.
+        # The broker has just opened the channel, so if it does not reply now, only the queue can be the cause.
         answered = self._owed.expect(f"a question about queue {self._spec.queue!r}", "rabbitmq.queue-node-down")
 
         def found(_: object) -> None:

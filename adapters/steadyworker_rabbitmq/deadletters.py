@@ -1,4 +1,4 @@
-"""A reader of the dead-letter queue, on its own connections, for one thread."""
+"""A reader of the dead-letter queue, for one thread. It has its own connections."""
 
 from __future__ import annotations
 
@@ -23,20 +23,28 @@ PATIENCE = 300
 """
 The heartbeat of the connection that reads dead letters, in seconds.
 
-The heartbeat is long, because the reading thread sends none while it works on a dead letter, which can take minutes.
+The reading thread sends no heartbeat while it works on a dead letter, and this work can take minutes.
 """
 
 _MOST_AT_ONCE = 65_535
 """The largest prefetch that AMQP can express."""
 
 _COUNTS, _COUNTS_AFTER = 100, 0.1
-"""How many times a reader counts the readers, and the seconds before each count, in which an earlier reader can return its letters."""
+"""
+How many times a reader counts the queue's readers, and the seconds before each count.
+
+An earlier reader can return its letters in these seconds.
+"""
 
 _EARLIER = 10
-"""How many times a reader counts again after an earlier reader, whose letters the broker can return after that reader has ended."""
+"""
+How many times a reader counts again if it has counted an earlier reader.
+
+The broker can return the letters of that earlier reader some time after the reader has ended.
+"""
 
 _NEXT_WITHIN = 5.0
-"""Seconds without a byte of the broker's after which no further letter comes."""
+"""Seconds after which a reader expects no further letter, if the broker has sent no byte in them."""
 
 _Message = tuple[Basic.Deliver | Basic.GetOk | None, BasicProperties | None, bytes | None]
 Connect = Callable[[], AbstractContextManager[BlockingConnection]]
@@ -47,14 +55,15 @@ class RabbitmqDeadLetters(DeadLetters):
     The dead letters of one queue, for use by one thread.
 
     AMQP has no way to read a message without receiving it, so a reader holds all letters until it drops or releases them.
-    A second reader would see only the remaining letters, so each reader checks that it is the only one.
-    It reads as a consumer, because the broker reports the number of a queue's consumers to every client, without a permission.
-    It first subscribes, and then counts: of two readers that begin at the same time, at least one counts the other.
-    A consumer also gets 10,000 letters in one second; with one `basic.get` for each letter, this takes 15 s.
+    A second reader would receive only the remaining letters, so each reader checks that the queue has no other reader.
+    Each reader is a consumer, because the broker reports the number of a queue's consumers to every client, without a permission.
+    A reader first subscribes, and then counts the consumers.
+    So if two readers begin at the same time, at least one of them counts the other.
+    A consumer also receives 10,000 letters in one second; with one `basic.get` for each letter, this takes 15 s.
 
     Args:
         channel: A channel that is used for nothing else.
-        connect: Opens another connection: on the connection of `channel`, a reply would wait behind the bodies of all letters.
+        connect: Opens another connection, because on the connection of `channel`, a reply would wait behind the bodies of all letters.
         queue: The dead-letter queue.
         place: The broker's name in errors.
         publish: The adapter's `publish`.
@@ -86,7 +95,7 @@ class RabbitmqDeadLetters(DeadLetters):
                 if is_missing(refused):
                     return  # the queue was never created, so nothing is in it
                 raise
-        for number in range(pushed + left):  # the next reader gets letters that arrive meanwhile
+        for number in range(pushed + left):  # letters that arrive meanwhile are for the next reader
             with translated(self._place):
                 # The consumer pushes no more letters than its prefetch; `basic.get` fetches the others one by one.
                 message = self._next(_NEXT_WITHIN) if number < pushed else self._channel.basic_get(self._queue)
@@ -121,9 +130,9 @@ class RabbitmqDeadLetters(DeadLetters):
 
     def _begun(self) -> tuple[int, int]:
         """
-        Subscribe, and return the number of letters that the broker pushes, and the number of the other letters.
+        Subscribe, and return the number of letters that the broker pushes, and the number of letters that remain in the queue.
 
-        Raises LettersHeld if the queue has another consumer, and still has it a second later.
+        Raises LettersHeld if the queue has another consumer, and still has that consumer a second later.
         """
         count, readers = self._count(self._channel)
         for _ in range(_EARLIER if readers else 0):
@@ -168,7 +177,11 @@ class RabbitmqDeadLetters(DeadLetters):
             )
 
     def _next(self, within: float, *, keep: bool = False) -> _Message | None:
-        """Return the next message that the broker pushes, or None if nothing arrives for these seconds: a large one arrives in parts."""
+        """
+        Return the next message that the broker pushes; None if no byte arrives for `within` seconds.
+
+        The method counts bytes, because a large message arrives in parts.
+        """
         connection = self._channel.connection
         before = -1
         while not self._arrived and (received := pika_internals.received(connection)) != before:

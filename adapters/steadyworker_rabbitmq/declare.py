@@ -28,9 +28,9 @@ class PreparedQueues:
         consume_arguments: Arguments for `basic.consume` on the work queue.
         delivery_timeout: Seconds after which the broker requeues a delivery of such a consumer; None for never.
         longer_timeout: The command that makes the delivery timeout long enough for a job.
-        counts_holders: True unless the work queue is classic: other queues count a cancelled consumer that holds a delivery.
-        rejects: True if the work queue is known to move rejected messages to the Worker's dead-letter queue, and to lose none.
-        continues_consumers: True if a consumer with the tag of a cancelled one continues that one (`limits.continues_consumers`).
+        counts_holders: True if the work queue counts a cancelled consumer that holds a delivery; only a classic queue does not.
+        rejects: True if the work queue is known to move rejected messages to the Worker's dead-letter queue without a loss.
+        continues_consumers: True if a new consumer with a cancelled consumer's tag continues that consumer (`limits.continues_consumers`).
     """
 
     consume_arguments: Mapping[str, int] = field(default_factory=dict)
@@ -48,9 +48,9 @@ def prepare(
     Prepare the queues in the way that `topology.mode` requires.
 
     The mode "declare" creates missing queues and changes no existing queue.
-    "verify" checks that all queues exist, and "trust" checks nothing.
+    The mode "verify" checks that all queues exist, and the mode "trust" checks nothing.
     The call blocks, and uses channels of its own.
-    The call queries `management` for facts that AMQP cannot report; after one failure it continues without these facts.
+    The call queries `management` for facts that AMQP cannot report; after one failure, the call continues without these facts.
 
     Raises:
         TargetMissing: A queue does not exist, and the mode is "verify".
@@ -80,11 +80,14 @@ def prepare(
 
 def _moves_to(work: ExistingQueue) -> str | None:
     """
-    Return the queue to which the broker moves rejected messages without a loss; None if it is not known, or if an exchange decides it.
+    Return the queue to which the broker moves rejected messages without a loss.
 
-    Only the queue's own arguments count: an operator can remove a policy at any time, and the next rejected message would be lost.
-    Only the strategy `at-least-once`, which needs `reject-publish`, keeps a message until its target has it; a classic queue refuses it.
-    Without it, the broker drops a message that the target refuses: a full queue, or one whose node is down.
+    The result is None if this queue is not known, or if an exchange chooses it.
+    Only the work queue's own arguments count.
+    An operator can remove a policy at any time, and the broker would then drop the next rejected message.
+    Only the strategy `at-least-once` keeps a message until its target has it; this strategy needs `reject-publish`.
+    A classic queue refuses this strategy.
+    Without this strategy, the broker drops a message that its target cannot take, because the target is full or the target's node is down.
     Source: https://www.rabbitmq.com/docs/quorum-queues#dead-lettering, and seen on 3.10.8 and 4.3.6.
     """
     own = work.arguments or {}
@@ -100,7 +103,7 @@ def _declared(broker: BrokerProbe, topology: Topology, planned: PlannedQueue) ->
     refused = broker.declare(planned)
     if refused is None and planned.role != "work":
         return ExistingQueue.as_planned(planned)
-    # This also reads a queue that existed before, because the management API can report policies for it.
+    # This also reads a queue that already existed, because the management API can report its policies.
     if (queue := broker.queue(planned, redeclare=True)) is not None:
         return queue
     if refused is None:

@@ -3,38 +3,38 @@ One epoch: one channel of the consuming connection, and the deliveries that arri
 
 **The prefetch.**
 AMQP fixes a consumer's prefetch when the consumer starts.
-So when the prefetch changes, the adapter cancels the consumer, and starts another with the new prefetch.
+So when the prefetch changes, the adapter cancels the consumer, and starts another consumer with the new prefetch.
 Deliveries of the old consumer stay valid, on the same channel, and count towards the prefetch until they are settled.
 
 **One consumer.**
-The consumer audit counts consumers, and a quorum queue counts a cancelled consumer until its last delivery is settled.
-With a new tag, the next consumer would be counted beside it, for as long as the longest job runs.
-So where the queue permits it (`PreparedQueues.continues_consumers`), the next consumer has the tag of the cancelled one.
-The queue then continues the cancelled consumer: it counts one, and counts the held deliveries towards the new prefetch itself.
+The consumer audit counts consumers, and a quorum queue counts a cancelled consumer until that consumer's last delivery is settled.
+With a new tag, the queue would count the next consumer beside the cancelled consumer, for as long as the longest job runs.
+So where the queue permits this (`PreparedQueues.continues_consumers`), the next consumer has the cancelled consumer's tag.
+The queue then continues the cancelled consumer: it counts one consumer, and counts the held deliveries towards the new prefetch.
 If more deliveries than the new prefetch are held, the queue would deliver one more message for each settlement.
-So the consumer starts again only when fewer are held.
-On every other queue, the next consumer has a new tag, and its prefetch is what the held deliveries leave.
+So the consumer starts again only when fewer deliveries than the new prefetch are held.
+On every other queue, the next consumer has a new tag, and its prefetch is the new prefetch less the held deliveries.
 
 **The barrier.**
 The broker does not reply to an ack, but it replies to a `basic.qos`, and reads the requests of a channel in order.
 So a `basic.qos` is a barrier: its reply confirms every ack that was sent before it on the same channel.
 At most one barrier waits for its reply.
-Acks are sent at once, but barriers are at least 20 ms apart, so that several short jobs share one barrier.
+The adapter sends acks at once, but leaves at least 20 ms between two barriers, so that several short jobs share one barrier.
 
 **The end.**
-If the broker cancels the consumer, the adapter closes the channel, and the epoch ends with it.
-From 4.3 on, the broker also cancels the consumer on a delivery timeout, and the channel must not be used again.
+If the broker cancels the consumer, the adapter closes the channel, and the epoch ends with the channel.
+From 4.3 on, the broker also cancels the consumer on a delivery timeout, and the adapter must not use the channel again.
 pika does not reply to that cancel, so a late ack would revive a consumer that no longer has a callback.
 
 **No early end.**
-The adapter does not open a new channel shortly before a delivery timeout, because that would help no job, and would harm some.
-Another worker could get the message first, and every other delivery of the channel would be lost too.
+The adapter does not open a new channel shortly before a delivery timeout, because that would help no job, and would harm some jobs.
+Another worker process could receive the message first, and every other delivery of the channel would be lost too.
 Up to 3.11, no API reports the timeout.
-Up to 4.2, a delivery that is returned early counts towards a delivery limit, like a timeout.
-Such a delivery counts even if a nack returns it (seen on 3.10.8 and 4.0.5).
+Up to 4.2, a delivery that is returned early counts towards a delivery limit, as a timeout does.
+Such a delivery counts even if a nack returns the delivery (seen on 3.10.8 and 4.0.5).
 From 4.3 on, the consumer itself sets its timeout.
 On 4.3, a closed channel counts towards the delivery limit, and a timeout does not (seen on 4.3.6).
-A new channel would only save one log line, which names the setting to change.
+A new channel would only avoid one line of the log, and this line names the setting to change.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ from steadyworker_rabbitmq.errors import channel_id, closed_channel, is_delivery
 from steadyworker_rabbitmq.messages import delivery_of
 
 _MOST = 65_535
-"""The largest prefetch: AMQP has two bytes for it."""
+"""The largest prefetch, because AMQP has two bytes for a prefetch."""
 
 _EARLY = 1.0
-"""The seconds by which the broker's delivery timeout can come early, by the clock of this process."""
+"""The seconds by which the broker's delivery timeout can come early, measured by the clock of this process."""
 
 
 _GATHER = 0.02
-"""The least time between two barriers, in seconds; this delays no job, but only the report of a confirmed ack."""
+"""The least time between two barriers, in seconds. It delays only the report of a confirmed ack, and no job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class _OpenDelivery:
 
 class RabbitmqEpoch(Epoch):
     """
-    An epoch, from Connected to Lost; only the I/O thread may call its methods.
+    One epoch, from the signal `Connected` to the signal `Lost`. Only the I/O thread may call its methods.
 
     Args:
         number: The epoch's number.
@@ -141,17 +141,18 @@ class RabbitmqEpoch(Epoch):
             if wanted > own:
                 self._consume(wanted)
         elif wanted < self._prefetch or (wanted > self._prefetch and (own == self._prefetch or not self._held)):
-            # Each change costs a round trip or two.
+            # Each change costs one or two round trips.
             # So the change to a larger prefetch waits until the present prefetch is used up, or no delivery is held.
             self._cancel()
 
     @override
     def settle(self, settlement: Settlement) -> None:
-        """Send the ack, nack or reject, if it was not sent before; the next barrier confirms it."""
+        """Send the ack, nack or reject, if none was sent before for this delivery; the next barrier confirms it."""
         if self._over or not self._channel.is_open:
             settlement.on_settled(stale(settlement.delivery))
             return
-        self._unproven.append(settlement)  # first: an error from here on ends the epoch, which calls `on_settled`
+        # This comes first, because an error from here on ends the epoch, and the end calls `on_settled`.
+        self._unproven.append(settlement)
         if self._held.pop(tag := int(settlement.delivery.id), None) is not None:
             match settlement.how:
                 case Settle.ACK:
@@ -173,7 +174,7 @@ class RabbitmqEpoch(Epoch):
         self._end()
 
     def closed(self, reason: BaseException, lost: BrokerUnavailable | None) -> None:
-        """End the epoch after its channel closed; `lost` is given if the connection is lost as well."""
+        """End the epoch after its channel closed; `lost` is the connection's error if the connection is lost as well."""
         if lost is not None:
             self._lose(str(lost), lost.id)
         else:
@@ -225,7 +226,7 @@ class RabbitmqEpoch(Epoch):
         if len(self._held) >= self._window():
             # The broker sent this delivery before the prefetch shrank.
             if self._consuming and not self._changing:
-                self._cancel()  # first: otherwise the broker could deliver the message here again at once
+                self._cancel()  # before the nack; otherwise the broker could deliver the message to this consumer again at once
             self._channel.basic_nack(tag, requeue=True)
             return
         self._held[tag] = _OpenDelivery(method.consumer_tag, self._settings.clock.monotonic())

@@ -1,8 +1,8 @@
 """
-Translates the errors of pika into ours; `steadyworker.network.errors` does so for TLS, names and sockets.
+Translates the errors of pika into errors of SteadyWorker; `steadyworker.network.errors` translates errors of TLS, names and sockets.
 
-pika wraps errors in other errors, and raises some that are not its own (`gaierror`, `SSLError`).
-Only this module unwraps them.
+pika wraps errors in other errors, and also raises errors of Python (`gaierror`, `SSLError`).
+Only this module unwraps pika's errors.
 The patterns below match the texts of RabbitMQ 3.10 to 4.3.
 """
 
@@ -18,7 +18,7 @@ from steadyworker.network.errors import NO_ANSWER, SEE_LOG, Foreign, Judged, Tra
 
 
 def closed_channel(error: BaseException) -> str:
-    """Return the cause of a channel's end, as part of a sentence, with the remedy if there is one."""
+    """Return the cause of a channel's end, as part of a sentence, and the remedy if a remedy is known."""
     code = getattr(error, "reply_code", 0)
     text = short(getattr(error, "reply_text", "") or str(error) or type(error).__name__)
     for needle, remedy, _ in _CHANNEL_REMEDIES:
@@ -28,7 +28,11 @@ def closed_channel(error: BaseException) -> str:
 
 
 def channel_id(error: BaseException) -> str:
-    """Return the id of the entry of the catalogue that explains a channel's end; empty if its cause is not known."""
+    """
+    Return the id of the catalogue's entry that explains why a channel ended.
+
+    The id is empty if the cause is not known.
+    """
     if is_delivery_timeout(error):
         return "amqp.delivery-timeout"
     text = getattr(error, "reply_text", "")
@@ -38,7 +42,7 @@ def channel_id(error: BaseException) -> str:
 
 
 def alarm_id(reason: str) -> str:
-    """Return the id of the entry for the reason of an alarm; empty if several alarms are on, or another one."""
+    """Return the id of the entry for a memory alarm or a disk alarm; empty if both are on, or neither."""
     alarms = [
         id_
         for needle, id_ in (("memory", "rabbitmq.memory-alarm"), ("disk", "rabbitmq.disk-alarm"))
@@ -48,18 +52,22 @@ def alarm_id(reason: str) -> str:
 
 
 def largest_body(error: BaseException) -> int | None:
-    """Return the broker's limit in bytes if it closed a channel because the body of a message is larger; else None."""
+    """
+    Return the broker's limit for a body, in bytes, if a larger body made the broker close the channel.
+
+    Otherwise the result is None.
+    """
     found = _TOO_LARGE.search(getattr(error, "reply_text", ""))
     return int(found[1]) if found else None
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Return whether the broker itself closed a channel, because it refused a request."""
+    """Return whether the broker closed a channel because the broker refused a request."""
     return isinstance(error, exceptions.ChannelClosedByBroker)
 
 
 class QueueUnavailable(BrokerUnavailable):
-    """A queue that exists, and that the broker cannot reach now, because its node is down or its members have no majority."""
+    """An existing queue that the broker cannot reach now, because the queue's node is down or its members have no majority."""
 
 
 def is_missing(error: BaseException) -> bool:
@@ -68,7 +76,11 @@ def is_missing(error: BaseException) -> bool:
 
 
 def is_down(error: BaseException) -> bool:
-    """Return whether the broker closed a channel because a queue that exists cannot be reached: it uses the same code as for a missing one."""
+    """
+    Return whether the broker closed a channel because it cannot reach an existing queue.
+
+    The broker uses the same code for a missing queue, so the text decides.
+    """
     return getattr(error, "reply_code", 0) == _NOT_FOUND and not is_missing(error)
 
 
@@ -91,14 +103,14 @@ _NOT_FOUND, _UNFIT = 404, 406
 
 _ABSENT = re.compile(r"no (?:queue|exchange) '")
 """
-What RabbitMQ 3.10 to 4.3 write of a queue or an exchange that does not exist.
+The text of RabbitMQ 3.10 to 4.3 about a queue or an exchange that does not exist.
 
-Other texts with the code 404 are of a queue that exists: `home node … is down or inaccessible` (3.10),
+Other texts with the code 404 are about a queue that exists: `home node … is down or inaccessible` (3.10),
 `failed to perform operation on queue … due to timeout` (4.3, after 85 s), `… has crashed`, `… is stopped by supervisor`.
 """
 
 _TOO_LARGE = re.compile(r"larger than configured max size (\d+)")
-"""What RabbitMQ 3.10 to 4.3 write of a body above `max_message_size`; it counts only the body."""
+"""The text of RabbitMQ 3.10 to 4.3 about a body above `max_message_size`. This limit is for the body alone."""
 
 _FORCED, _UNEXPECTED_FRAME, _INTERNAL = 320, 505, 541
 _FORCED_BY = (
@@ -107,7 +119,11 @@ _FORCED_BY = (
     ("user '", "rabbitmq.user-deleted"),
     ("vhost '", "rabbitmq.vhost-deleted"),
 )
-"""The entries that explain a connection that the broker closed on purpose, by its text; any other text is an operator's."""
+"""
+The entries that explain why the broker closed a connection on purpose, each with a part of the broker's text.
+
+Any other text is from an operator.
+"""
 
 _CHANNEL_REMEDIES = (
     ("access to queue", "grant it with rabbitmqctl set_permissions", "rabbitmq.right-missing"),
@@ -156,7 +172,7 @@ def _root(error: BaseException) -> BaseException:
 
 
 def _judged(error: BaseException) -> Judged | None:  # noqa: C901, PLR0911, PLR0912 - one case per kind of error
-    """Judge an error of pika; None for all others."""
+    """Judge an error of pika; return None for every other error."""
     text = repr(error)
     match error:
         case exceptions.ProbableAuthenticationError() if "403" in text and "EXTERNAL" in text:
@@ -233,7 +249,7 @@ def _judged(error: BaseException) -> Judged | None:  # noqa: C901, PLR0911, PLR0
 
 
 def _closed_id(code: int, reply: str) -> str:
-    """Return the id of the entry for a connection that the broker closed; empty for a code with several causes."""
+    """Return the id of the entry for a connection that the broker closed; empty if the code has several causes."""
     if code == _FORCED:
         return next((id_ for needle, id_ in _FORCED_BY if needle in reply), "amqp.connection-forced")
     if code == _INTERNAL:
@@ -244,7 +260,7 @@ def _closed_id(code: int, reply: str) -> str:
 
 
 def _of_limit(text: str) -> str:
-    """Return the id of the entry for a limit of connections that is reached."""
+    """Return the id of the entry for a limit of connections, when that limit is reached."""
     if "user connection limit" in text:
         return "rabbitmq.user-connection-limit"
     return "rabbitmq.vhost-connection-limit" if "vhost" in text else ""

@@ -1,25 +1,26 @@
 """
-Conversion between AMQP properties and our headers.
+Conversion between AMQP properties and SteadyWorker's headers.
 
-Our headers are text, but AMQP headers have types, and an AMQP message also has properties.
+SteadyWorker's headers are text, but AMQP headers have types, and an AMQP message also has properties.
 Types and properties survive when a worker publishes the message again (retry, deferral, dead letter, replay):
 
-- Each header appears as text: numbers, booleans and lists as JSON, bytes decoded as UTF-8.
-- A Delivery has one more header, `sw-amqp`, from which the next copy gets the values that text cannot express.
-  `sw-amqp` has the exact value of each of the sender's headers that is not text, and the properties in `_KEPT`.
+- A Delivery shows each header as text: numbers, booleans and lists become JSON, and bytes are decoded as UTF-8.
+- A Delivery has one more header, `sw-amqp`. From this header, the next copy gets the values that text cannot express.
+  `sw-amqp` has the exact value of each sender's header that is not text, and the properties in `_KEPT`.
   The adapter never publishes `sw-amqp`.
   If the text of a header has changed since the delivery, the adapter publishes the new text.
-- If a name, an id or a property has bytes that are not UTF-8, these bytes appear in hexadecimal (`backslashreplace`).
+- If a name, an id or a property has bytes that are not UTF-8, a Delivery shows these bytes in hexadecimal (`backslashreplace`).
   The adapter then publishes the text in that form.
 - If pika cannot read the headers at all, the only header is `sw-hop`, with the reason.
   The runner makes such a message a dead letter, because a hop must be a number.
-- Headers that the broker adds (`x-death` and similar) appear, but are not published again.
-  RabbitMQ 4.x would trust an `x-delivery-count` from us, although the broker's count differs from ours.
-- `CC` and `BCC` are not published again either, because they would send a retry to other queues too.
-- The properties `expiration` and `user_id` are not published again.
-  `expiration` would drop a waiting copy; `user_id` names the first publisher, so RabbitMQ would refuse the copy of another user.
+- A Delivery shows the headers that the broker adds (`x-death` and similar), but the adapter does not publish them again.
+  RabbitMQ 4.x would trust an `x-delivery-count` from the adapter, although the broker's own count differs.
+- The adapter does not publish `CC` and `BCC` again, because they would send a retry to other queues too.
+- The adapter does not publish the properties `expiration` and `user_id` again.
+  `expiration` would drop a waiting copy.
+  `user_id` names the first publisher, so RabbitMQ would refuse the copy if another user publishes it.
 
-Floats are published as text, because pika cannot encode them; `pika_internals` makes pika read them without rounding.
+The adapter publishes floats as text, because pika cannot encode them; `pika_internals` makes pika read floats without rounding.
 """
 
 from __future__ import annotations
@@ -44,7 +45,11 @@ from steadyworker_rabbitmq.topology import work_queue_of
 
 EXACT = "sw-amqp"
 HEADER_BYTES = 64 << 10
-"""The largest size in bytes of a new message's properties and headers: they must fit into one frame, and each copy adds some."""
+"""
+The largest size in bytes of a new message's properties and headers.
+
+They must fit into one frame, and each later copy adds some bytes.
+"""
 
 _KEPT = ("content_type", "content_encoding", "priority", "correlation_id", "reply_to", "type", "app_id")
 _PERSISTENT = 2
@@ -104,7 +109,7 @@ def _shown(properties: BasicProperties, every: Mapping[Any, Any]) -> dict[str, s
 
 
 def _plain(value: Any) -> Any:
-    """Return the value with bytes decoded; pika returns bytes for a text that is not UTF-8."""
+    """Return the value, with bytes decoded to text; pika returns bytes if a text is not UTF-8."""
     match value:
         case bytes():
             return value.decode("utf-8", "backslashreplace")
@@ -120,7 +125,8 @@ def origin_of(properties: BasicProperties) -> str | None:
     """
     Return the work queue from which the broker moved this dead letter, or None if the broker did not move it.
 
-    The first entry of `x-death` is the broker's last move; for a copy whose delay is over, that is the move out of the retry queue.
+    The first entry of `x-death` is the broker's last move of the message.
+    For a copy whose delay is over, this is the move out of the retry queue; the retry queue's name contains the work queue's name.
     """
     match _plain((properties.headers or {}).get("x-death")):
         case [{"queue": str(queue)}, *_]:
@@ -130,7 +136,7 @@ def origin_of(properties: BasicProperties) -> str | None:
 
 
 def properties_of(message: OutgoingMessage, message_id: str, now: float) -> BasicProperties:
-    """Return the AMQP properties for publishing this message: persistent, and with the time `now`."""
+    """Return the AMQP properties of this message; they mark the message as persistent, and have the time `now`."""
     exact, kept = _exact(message.headers.get(EXACT))
     headers: dict[str, Any] = {
         name: exact[name] if name in exact and _text(exact[name]) == text else text
@@ -151,7 +157,7 @@ def size_of(properties: BasicProperties) -> int:
     """
     try:
         return sum(map(len, properties.encode())) + _OVERHEAD
-    except (AMQPError, struct.error, OverflowError, TypeError, AssertionError) as error:  # all are seen from pika 1.4
+    except (AMQPError, struct.error, OverflowError, TypeError, AssertionError) as error:  # pika 1.4 raises all these
         raise ValueError(
             f"Expected header names of at most {_SHORT_STRING} bytes, and values that AMQP has types for, got: {error}: "
             "shorten them."
@@ -159,7 +165,11 @@ def size_of(properties: BasicProperties) -> int:
 
 
 def carried(properties: BasicProperties, body: bytes, limit: int) -> tuple[BasicProperties, bytes]:
-    """Return properties that fit into one frame, and the body, behind which the other headers are (`network.headers`)."""
+    """
+    Return properties that fit into one frame, and the body to publish.
+
+    Headers that do not fit are appended to this body (`network.headers`).
+    """
 
     def fit(headers: Mapping[str, Any]) -> bool:
         properties.headers = headers
@@ -228,7 +238,11 @@ def _unpacked(value: Any) -> object:
 
 
 def _exact(text: str | None) -> tuple[Mapping[str, object], Mapping[str, Any]]:
-    """Return the exact headers and properties that `delivery_of` stored in `text`; both are empty if `delivery_of` did not write the text."""
+    """
+    Return the exact headers and properties that `delivery_of` stored in `text`.
+
+    Both are empty if `delivery_of` did not write the text.
+    """
     try:
         found = json.loads(text or "{}")
         headers = {name: _unpacked(value) for name, value in found.get("headers", {}).items()}

@@ -1,5 +1,5 @@
 """
-Every use of pika's private parts, each with its reason, to be checked against each new version of pika.
+Every use of pika's private parts, each with its reason. A developer checks all of them against each new version of pika.
 
 The code is written for pika 1.4.1 to 1.4.4.
 The code serves the I/O thread, and the short blocking connections of `connection.visit`.
@@ -20,9 +20,9 @@ from pika.channel import Channel
 
 UNREADABLE = "sw-hop"
 """
-The header that gets the reason if a message's headers are unreadable.
+The header in which the adapter writes the reason if it cannot read a message's headers.
 
-The runner expects a number in this header, so a text makes the message a dead letter with this reason.
+The runner expects a number in this header, so a text makes the message a dead letter with the text as its reason.
 """
 
 _METHOD_FRAME = b"\x01"
@@ -37,16 +37,16 @@ class PikaConnection(SelectConnection):  # type: ignore[misc]  # pika has no typ
     """
     A connection that survives unreadable headers, reports the cause of a TLS refusal, and sends at once.
 
-    Headers: pika ends the connection on headers that it cannot read (a time beyond the year 9999, tables nested too deep).
+    Headers: pika ends the connection if it cannot read a header (a time beyond the year 9999, tables nested too deep).
     The broker would deliver the message again, and the message would end each later connection too.
-    This class gives such a message a key and a reason, and none of its other headers.
+    This class gives such a message a key and a reason, and none of the message's other headers.
     pika also cuts each float to a whole number (19.99 to 19); this class reads floats again, with their fractions.
 
-    TLS 1.3: a broker checks our certificate only after our half of the handshake.
-    If it refuses the certificate, our first write fails on a closed socket, and pika reports that failed write.
-    The alert with the true reason arrived before, and is still unread; this class reads and reports the alert instead.
+    TLS 1.3: a broker checks the client's certificate only after the client's half of the handshake.
+    If the broker refuses the certificate, the client's first write fails on a closed socket, and pika reports that failed write.
+    The TLS alert with the true reason has arrived before, and is still unread; this class reads and reports this alert.
 
-    Sending: pika writes only after the loop reports that the socket accepts bytes, which it nearly always does.
+    Sending: pika writes only after the loop reports that the socket accepts bytes, although a socket nearly always accepts bytes.
     This wait costs one more turn of the loop, and two system calls, between each job and the next.
     This class writes bytes at once.
     """
@@ -58,7 +58,7 @@ class PikaConnection(SelectConnection):  # type: ignore[misc]  # pika has no typ
             end, found = inner._read_frame()  # noqa: SLF001
             if isinstance(found, frame.Header) and found.properties.headers:
                 found.properties.headers = _headers(buffer)
-            return end, found  # noqa: TRY300 - an error of `_headers` is one of the headers, too
+            return end, found  # noqa: TRY300 - an error of `_headers` is also an error of unreadable headers
         except Exception as error:
             kind, channel, size = _FRAME.unpack_from(buffer)
             end = _FRAME.size + size + 1
@@ -76,7 +76,7 @@ class PikaConnection(SelectConnection):  # type: ignore[misc]  # pika has no typ
         transport: Any = inner.__self__._transport  # noqa: SLF001
         active = transport._state == transport._STATE_ACTIVE  # noqa: SLF001
         if active and type(transport._sock) is socket.socket and not transport._tx_buffers:  # noqa: SLF001
-            with suppress(OSError):  # pika gets the same error below, and handles it
+            with suppress(OSError):  # pika's own write below gets the same error, and pika handles it
                 data = data[transport._sock.send(data) :]  # noqa: SLF001
         if data:
             inner._adapter_emit_data(data)  # noqa: SLF001
@@ -89,12 +89,12 @@ class PikaConnection(SelectConnection):  # type: ignore[misc]  # pika has no typ
 
 
 def _headers(header_frame: bytes) -> dict[str, Any]:
-    """Return the headers in the bytes of a header frame, which pika has found valid."""
+    """Return the headers in the bytes of a header frame that pika has found valid."""
     offset = _FRAME.size + _HEADER.size
     (flags,) = _FLAGS.unpack_from(header_frame, offset)
     offset += _FLAGS.size
     for flag in (spec.BasicProperties.FLAG_CONTENT_TYPE, spec.BasicProperties.FLAG_CONTENT_ENCODING):
-        if flags & flag:  # a short text before the headers
+        if flags & flag:  # this property is a short text before the headers
             offset += 1 + header_frame[offset]
     return _table(header_frame, offset)[0]
 
@@ -109,7 +109,7 @@ def _table(encoded: bytes, offset: int) -> tuple[dict[str, Any], int]:
 
 
 def _value(encoded: bytes, offset: int) -> tuple[Any, int]:
-    """Return a value as pika does, but a float with its fraction."""
+    """Return the value that pika would return; but if the value is a float, keep its fraction."""
     match encoded[offset : offset + 1]:
         case b"f" | b"d" as kind:
             number = _FLOATS[kind]
@@ -138,7 +138,7 @@ def _last_alert(connected: object) -> ssl.SSLError | None:
     """Return the last TLS alert of a peer that closed the connection, or None."""
     if isinstance(connected, ssl.SSLSocket):
         try:
-            connected.recv(1)  # it does not block
+            connected.recv(1)  # this read does not block
         except ssl.SSLError as error:
             return error if "ALERT" in (error.reason or "") else None
         except OSError:
@@ -147,7 +147,7 @@ def _last_alert(connected: object) -> ssl.SSLError | None:
 
 
 def received(connection: BlockingConnection) -> int:
-    """Return how many bytes the broker has sent: pika reports a message only when it is whole."""
+    """Return how many bytes the broker has sent; pika itself reports a message only when the whole message has arrived."""
     inner: Any = connection
     count: int = inner._impl.bytes_received  # noqa: SLF001
     return count
@@ -167,9 +167,10 @@ def abort(connection: SelectConnection, error: Exception) -> None:
 
 def cancel(channel: Channel, consumer_tag: str, cancelled: Callable[[], None]) -> None:
     """
-    Cancel a consumer; its callback receives deliveries until the broker has replied; then pika calls `cancelled`.
+    Cancel a consumer. When the broker has replied, pika calls `cancelled`.
 
-    pika's `basic_cancel` rejects those deliveries, and a rejected message counts towards the queue's delivery limit.
+    Until then, the consumer's callback receives deliveries.
+    pika's own `basic_cancel` would reject these deliveries, and a rejected message counts towards the queue's delivery limit.
     """
     inner: Any = channel
 
@@ -187,8 +188,8 @@ def sent_something_else(connection: SelectConnection) -> bool:
     Return whether a connection failed to open because the peer sent something that is not AMQP 0-9-1.
 
     An AMQP broker's first byte is the first byte of a method frame.
-    A broker of another AMQP version replies with a header; pika removes this header from the buffer, but counts its bytes.
-    Call this function in `on_open_error`, because pika clears the buffer and the count right after that.
+    A broker of another AMQP version replies with a header; pika removes this header from the buffer, but counts the header's bytes.
+    Call this function in `on_open_error`, because pika clears the buffer and the count right after that callback.
     """
     inner: Any = connection
     return bool(inner.bytes_received) and inner.frames_received == 0 and inner._frame_buffer[:1] != _METHOD_FRAME  # noqa: SLF001

@@ -1,8 +1,8 @@
 """
 The publishing connection. It opens at its first use, and uses confirms and mandatory messages.
 
-It only publishes.
-During a memory or disk alarm, the broker does not read from a connection that publishes, so an ack on it would be stuck.
+The connection only publishes.
+During a memory or disk alarm, the broker does not read from a connection that publishes, so an ack on this connection would be stuck.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from steadyworker_rabbitmq.url import RabbitmqUrl
 
 @dataclass(slots=True, eq=False)
 class _Outgoing:
-    """One pending message; `returned` is the broker's text if the broker returned the message, because it has no such queue."""
+    """One pending message; `returned` is the broker's text if the broker returned the message because the queue does not exist."""
 
     exchange: str
     routing_key: str
@@ -111,7 +111,7 @@ class RabbitmqPublisher(Member):
             self._io.call(lambda: self._accept(outgoing))
             outgoing.confirmed.result(ANSWER_WITHIN)
         except TimeoutError:
-            if outgoing.confirmed.cancel():  # before a connection was ready to write it
+            if outgoing.confirmed.cancel():  # no connection has been ready to write the message
                 raise NotPublished(
                     f"Expected a connection to publish to queue {outgoing.routing_key!r} within {ANSWER_WITHIN:g} s, got none: "
                     "check whether the broker runs, and can be reached."
@@ -133,7 +133,7 @@ class RabbitmqPublisher(Member):
 
     @override
     def close(self, within: float) -> None:
-        """Close the connection; abort a blocked connection, because the broker does not read from it."""
+        """Close the connection; abort the connection if it is blocked, because the broker then does not read from it."""
         self._link.close(0 if self._blocked else within)
 
     @override
@@ -194,7 +194,7 @@ class RabbitmqPublisher(Member):
     def _channel_closed(self, _: Channel, reason: Exception) -> None:
         self._channel, self._ready = None, False
         self._owed.forgive()
-        if self._link.connection is not None:  # else `_down` has the better cause
+        if self._link.connection is not None:  # otherwise `_down` has the better cause
             cause = closed_channel(reason)
             if (limit := largest_body(reason)) is not None:
                 self._refuse_large(limit, MessageRefused(_refusal(cause), id=channel_id(reason)))
@@ -204,17 +204,17 @@ class RabbitmqPublisher(Member):
 
     def _refuse_newest(self, cause: str) -> None:
         """
-        Fail the newest message in flight, because the broker has closed the channel, and certainly does not have this message.
+        Fail the newest message in flight, because the broker certainly does not have this message.
 
-        The broker refuses one message (no permission), and reads no message after that one.
-        It does not name the message, so each older message could be one that it accepted before.
+        The broker has refused one message (no permission), closed the channel, and read no message after the refused message.
+        The broker does not name the refused message, so it could have accepted each older message.
         """
         if self._in_flight:
             _, newest = self._in_flight.popitem()
             newest.fail(NotPublished(_refusal(cause)))
 
     def _refuse_large(self, limit: int, refused: MessageRefused) -> None:
-        """Fail the messages above the limit, and those behind the first of them, which the broker did not read."""
+        """Fail each message above the limit, and all messages after the first of these, because the broker did not read them."""
         large = [tag for tag, outgoing in self._in_flight.items() if len(outgoing.body) > limit]
         for tag in [tag for tag in self._in_flight if tag >= min(large, default=tag + 1)]:
             self._in_flight.pop(tag).fail(refused if tag in large else _not_sent(str(refused)))
@@ -239,9 +239,9 @@ class RabbitmqPublisher(Member):
 
     def _returned(self, _: Channel, method: Basic.Return, properties: BasicProperties, __: bytes) -> None:
         """
-        Mark a message that the broker returned, because it has no such queue; the broker's confirm for it arrives next.
+        Mark a message that the broker returned because the queue does not exist; the broker's confirm for this message arrives next.
 
-        If two pending messages have the same id, both are marked, and both are later published again.
+        If two pending messages have the same id, this method marks both, and both are later published again.
         """
         for outgoing in self._in_flight.values():
             if (outgoing.routing_key, outgoing.properties.message_id) == (method.routing_key, properties.message_id):

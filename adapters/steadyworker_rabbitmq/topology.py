@@ -1,5 +1,5 @@
 """
-The plan of a Worker's queues: their names and arguments, and the queue for each message; it needs no broker.
+The plan of a Worker's queues: their names and arguments, and the queue for each message. The plan needs no broker.
 
 | queue | for | filled by |
 |---|---|---|
@@ -8,33 +8,34 @@ The plan of a Worker's queues: their names and arguments, and the queue for each
 | `exports.dead` | dead letters | a worker that gives a message up, and the broker |
 
 All are quorum queues, and all get their messages through the default exchange, so no bindings are needed.
-A retry queue has no consumer: each message waits until its `x-message-ttl` is over.
-After its TTL, the queue dead-letters the message to the work queue.
-A TTL for each message would not work: messages expire only at the head of a queue, so a long delay blocks later short delays.
+A retry queue has no consumer: each message waits until the queue's `x-message-ttl` is over.
+The queue then dead-letters the message to the work queue.
+A TTL for each message would not work.
+Messages expire only at the head of a queue, so a long delay would block later short delays.
 The way back to the work queue must not lose the copy either.
 The strategy `at-least-once` keeps the copy until the work queue has confirmed it.
-This strategy needs `x-overflow=reject-publish`, without which the broker silently falls back to at-most-once.
+This strategy needs `x-overflow=reject-publish`; without this argument, the broker silently falls back to at-most-once.
 
-**One set of retry queues for the whole virtual host** would need fewer queues, but was tried and rejected.
+**One set of retry queues for the whole virtual host** would need fewer queues, but tests showed that it blocks copies.
 The copies would return to their work queues by routing key.
 But a queue with the strategy `at-least-once` dead-letters at most 32 copies at a time.
-With 40 copies for one deleted work queue, the copies for all other work queues on that level were stuck.
+With 40 copies for one deleted work queue, the copies for all other work queues with the same delay were stuck.
 On 3.10.8 and on 4.3.6, none of 5 such copies came back within 25 s.
 With 31 copies for the deleted queue, all 5 came back within 2.0 s.
 A full work queue has the same effect.
 Separate retry queues have a price: each work queue needs eleven more queues, of about 110 kB each.
 These queues add 0.35 s to the first start, and 0.03 s to each later start.
 
-**The delayed retry of 4.3 quorum queues** (`x-delayed-retry-type`, `-min`, `-max`) is not used, even if a queue has it.
+**The delayed retry of 4.3 quorum queues** (`x-delayed-retry-type`, `-min`, `-max`) has no part in SteadyWorker's retries, even if a queue has it.
 No job could choose its delay: on 4.3.6, a `basic.nack` always delays by the queue's `-min`.
-A `basic.reject` delays by `-min` times the delivery count, and the same count is subject to the delivery limit.
-The broker redelivers the same message, so its hop and counters could not rise, and the ledger would see a stale duplicate.
-SteadyWorker's delays are lower bounds, but these delays can be shorter.
-If the connection is lost before the broker has read the nack, type `returned` delivers at once (after 0.02 s instead of 3 s).
-Type `all` then delivers later than requested.
+A `basic.reject` delays by `-min` times the delivery count, and the delivery limit applies to the same count.
+The broker redelivers the same message, so the message's hop and counters could not rise, and the ledger would record a stale duplicate.
+SteadyWorker's delays are lower bounds, but the queue's delays can be shorter.
+If the connection is lost before the broker has read the nack, the delay depends on the type.
+A queue of type `returned` then delivers at once (after 0.02 s instead of 3 s), and a queue of type `all` later than requested.
 A delayed message is also invisible: the queue's message count is 0 during the delay.
-If an operator sets the delayed retry on a queue, it does not delay the copies in retry queues, because no consumer returns them.
-The delayed retry delays deliveries that a worker releases, for example at a shutdown, and deliveries that are lost with a connection.
+If an operator sets the delayed retry on a queue, the setting does not delay the copies in retry queues, because no consumer returns these.
+It delays deliveries that a worker process releases, for example at a shutdown, and deliveries that are lost with a connection.
 `check` reports the length of this delay.
 
 After a change of `--delays`, the adapter creates other retry queues; the old queues become empty with time, and can then be deleted.
@@ -57,13 +58,13 @@ Role = Literal["work", "retry", "dead"]
 Arguments = Mapping[str, str | int]
 
 NAME_BYTES = 255
-"""The longest name in bytes: the longest short string of AMQP 0-9-1."""
+"""The longest name in bytes, which is the longest short string of AMQP 0-9-1."""
 
 SHORTEST_LEVEL, LONGEST_LEVEL = 0.001, 4_294_967.0
-"""The shortest and the longest delay level, in seconds: `x-message-ttl` is a number of ms, up to 2³²-1."""
+"""The shortest and the longest delay level, in seconds; `x-message-ttl` is a number of milliseconds, up to 2³²-1."""
 
 # The broker accepts more names than this rule.
-# But it strips a line end from a name, so its reply does not match the request, and a client waits without end.
+# But the broker strips a line end from a name, so its reply does not match the request, and a client waits without end.
 QUEUE = replace(QUEUE_NAME, max_bytes=NAME_BYTES, reserved_prefixes=("amq.",))
 
 _RETRY_QUEUE = re.compile(r"\.later\.\d+ms$")
@@ -80,7 +81,7 @@ Without a limit, 3.x puts a released message at the end of the queue, but a read
 
 @dataclass(frozen=True, slots=True)
 class PlannedQueue:
-    """One queue of the plan: durable, and with these arguments."""
+    """One durable queue of the plan, with its arguments."""
 
     name: str
     role: Role
@@ -95,7 +96,7 @@ class Topology:
         work: The work queue.
         dead: The dead-letter queue.
         levels: The delays of the retry queues, in seconds, ascending.
-        longest: The longest delay; a message with a longer delay gets this delay.
+        longest: The longest delay in seconds; a message with a longer delay gets this delay.
         mode: "declare" creates missing queues, "verify" only checks the queues, "trust" checks nothing.
         time_limit: The Worker's time limit in seconds; None for no limit.
         max_body: The largest body in bytes that SteadyWorker sends.
@@ -132,7 +133,11 @@ class Topology:
         return f"{self.work}.later.{round(level * 1000)}ms"
 
     def route(self, message: OutgoingMessage) -> tuple[str, str]:
-        """Return exchange and routing key for a message; a delay is rounded up to a level, or cut to the longest level."""
+        """
+        Return exchange and routing key for a message.
+
+        A delay is rounded up to the next level; a delay above the longest level is cut to the longest level.
+        """
         match message.to:
             case Target.WORK:
                 return "", self.work
@@ -143,7 +148,7 @@ class Topology:
                 return "", self.retry_queue(self.levels[min(above, len(self.levels) - 1)])
 
     def queues(self, version: Version) -> tuple[PlannedQueue, ...]:
-        """Return every queue, dead-letter targets first, with the arguments for this version of the broker."""
+        """Return every queue, with the arguments for this version of the broker; a queue's dead-letter target comes before the queue."""
         # From 4.0 on, -1 removes the default limit of 20 deliveries; on 3.x, -1 is a limit that the first return exceeds.
         unlimited: Arguments = {"x-delivery-limit": _NO_LIMIT} if version >= (4,) else {}
         return (
@@ -161,7 +166,7 @@ class Topology:
 
 
 def work_queue_of(name: str) -> str:
-    """Return the work queue of a retry queue; return any other name unchanged."""
+    """Return the name of a retry queue's work queue; return any other name unchanged."""
     return _RETRY_QUEUE.sub("", name)
 
 

@@ -1,8 +1,8 @@
 """
 The broker's URL: its addresses, login and options.
 
-The README of this adapter has the form of the URL, and a table of the options.
-With a login by certificate, there is no password for the management API, so the adapter does not query it.
+The README of this adapter explains the form of the URL, and lists the options in a table.
+With a login by certificate, there is no password for the management API, so the adapter does not query this API.
 The adapter always verifies the broker's certificate.
 All other limits in `ConnectionParameters` have fixed values, so that no wait is endless.
 """
@@ -24,8 +24,8 @@ HEARTBEAT = 60
 """
 The default heartbeat in seconds.
 
-This heartbeat is long enough for a process to keep its connection during a short suspend or swap.
-It is also short enough for the broker to notice a dead process within three minutes.
+With this heartbeat, a process keeps its connection during a short suspend or swap.
+The broker still notices a dead process within three minutes.
 """
 
 FORM = Form(
@@ -36,17 +36,17 @@ FORM = Form(
     path="virtual host",
 )
 
-# The first limit, in seconds, is for the socket; the second is for socket, TLS and AMQP together.
+# The first limit, in seconds, is for the socket; the second limit is for socket, TLS and AMQP together.
 # So a slow broker has at least 10 s for its half of the handshake.
 _CONNECT_WITHIN = 10.0
 _OPEN_WITHIN = 20.0
-# The longest time in seconds for which an alarm blocks the connection; without it, a call could wait without end.
+# The longest time in seconds for which an alarm blocks the connection; without this limit, a call could wait without end.
 _BLOCKED_FOR = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class RabbitmqUrl:
-    """The parsed URL, with hosts in any order; its text and repr never show the password."""
+    """The parsed URL, with hosts in any order. Neither its text nor its repr shows the password."""
 
     addresses: tuple[Address, ...]
     vhost: str = "/"
@@ -84,7 +84,7 @@ class RabbitmqUrl:
 
     @property
     def management(self) -> ManagementApi | None:
-        """The management API, or None if it is off; the API can still be unreachable."""
+        """The management API, which can still be unreachable; None if the URL or a login by certificate switches it off."""
         if self.management_url == "off" or self.user is None:
             return None
         scheme, port = ("https", 15671) if self.tls else ("http", 15672)
@@ -102,7 +102,7 @@ def parse_url(url: str) -> RabbitmqUrl:
     Parse a broker's URL.
 
     Raises:
-        ConfigError: The URL is invalid; the message never repeats a password.
+        ConfigError: The URL is invalid. The error's text never contains a password.
     """
     found = FORM.parse(url)
     external = found.user is None and found.tls is not None and found.tls.certfile is not None

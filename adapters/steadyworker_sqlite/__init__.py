@@ -12,7 +12,7 @@ This package is the reference adapter: to write an adapter for another broker, s
 | `publisher.py` | the publishing connection | yes |
 | `topology.py` | the rules for URLs and names, and the checks | yes |
 | `errors.py` | the translation of the client library's errors | yes |
-| `store.py` | the tables and SQL statements | no: a client library has this place |
+| `store.py` | the tables and SQL statements | no: use a client library in its place |
 | `presence.py` | the locks and bells of the processes that share the file | no: only for a file on one host |
 
 The texts of the checks are in `findings.toml` (`steadyworker/findings.py`).
@@ -23,31 +23,32 @@ The texts of the checks are in `findings.toml` (`steadyworker/findings.py`).
 | queue, dead-letter queue | a name in `queues`; its messages are rows of `messages`, ordered by due time |
 | Delivery | a row of `deliveries`: the n-th delivery of a message, to one consumer |
 | epoch | a row of `consumers`, and a locked file in a folder next to the broker file (`presence.py`) |
-| `Lost` | the file failed or was replaced, or another process evicted this consumer because it was silent for 30 s |
-| redelivery | deliveries of a dead consumer are released at once, deliveries of a frozen consumer after 30 s |
+| `Lost` | the file failed or was replaced; or another process evicted this consumer, which had been silent for 30 s |
+| redelivery | another process releases a dead consumer's deliveries at once, and a frozen consumer's deliveries after 30 s |
 | publish | the commit is on disk (`synchronous=FULL`) |
 | settle `CONFIRMED` | the commit is on disk (ack), or visible to every process (release) |
-| delay | `due`, exact, by CLOCK_BOOTTIME; across a reboot by the wall clock |
-| prefetch | the number of deliveries that a consumer may hold; it limits the statement that receives messages |
+| delay | exact: `due` is a time by CLOCK_BOOTTIME; across a reboot, the wall clock counts |
+| prefetch | the number of deliveries that a consumer may hold; the statement that receives messages has this limit |
 
 The author of an adapter has eight duties:
 
 1. Make a package whose `__init__.py` has `open_adapter`.
-   Register it in the entry-point group `steadyworker.adapters` under its URL scheme, and its texts in `steadyworker.findings`.
+   Register the package in the entry-point group `steadyworker.adapters`, under its URL scheme.
+   Register the texts of its findings in the group `steadyworker.findings`.
    Import only from `steadyworker.adapter`, `.errors`, `.findings` and `.names`.
    An adapter for a file also imports `.system.mounts` and `.system.private`.
-   An adapter for a broker on a network also imports `.network`, which has parts of 2, 5 and 6.
+   An adapter for a broker on a network also imports `.network`, which does parts of duties 2, 5 and 6.
 2. Use one I/O thread; no other thread may use the client library's consuming connection.
    Send every signal from that thread, in order: Connected, deliveries, Lost, Connected…
 3. Publish on another connection, and return only when the broker has the message.
-   If this is uncertain, raise PublishFailed: a duplicate message is better than a lost message.
+   If it is uncertain whether the broker has the message, raise PublishFailed: a duplicate message is better than a lost message.
 4. Settle a delivery only in its own epoch.
    For a delivery of an earlier epoch, raise StaleDelivery, and send nothing to the broker.
    If the result of a settlement is unknown, raise Unsettled and end the epoch.
 5. Reconnect without limit, with back-off (tenacity), and send Unreachable once for each cause.
-   Set `final` only for a cause that waiting cannot remove.
+   Set `final` only for a cause that does not end by waiting.
 6. Translate the client library's errors in one place (`translated`).
-   Each error has what was expected, what was got, and what to do.
+   Each error names what was expected, what was got, and what to do.
    Log nothing, and hide no error.
 7. Decide nothing about retries, attempts or dead letters: publish each message unchanged.
    Declare in `Capabilities` the features that the broker does not have.

@@ -47,7 +47,7 @@ class SqliteAdapter(Adapter):
     Args:
         path: The broker file.
         spec: The queue, and its dead-letter queue.
-        settings: The operator's settings; only with the `topology` "declare", the adapter creates the file and queues.
+        settings: The operator's settings. The adapter creates the file and the queues only if `topology` is "declare".
         silence: Seconds after which a frozen consumer loses its messages.
     """
 
@@ -64,7 +64,7 @@ class SqliteAdapter(Adapter):
     @property
     @override
     def capabilities(self) -> Capabilities:
-        """All abilities, but only on one host; the operator sets the limit for bodies."""
+        """All abilities, but on one host alone. The operator sets the limit for bodies."""
         return Capabilities(
             counts_consumers=True, redelivers_within=self._silence, max_body=self._settings.max_body, one_host=True
         )
@@ -96,13 +96,13 @@ class SqliteAdapter(Adapter):
 
     @override
     def settle(self, delivery: Delivery, how: Settle) -> Settled:
-        """Return when the settlement is committed: an ack is on disk, a release is visible to every process."""
+        """Return when the settlement is committed. Then an ack is on disk, and a release is visible to every process."""
         self._consumer.settle(delivery, how)
         return Settled.CONFIRMED
 
     @override
     def identity(self) -> str:
-        """Return the random id of the file, generated when it was created."""
+        """Return the random id of the file; this id was generated when the file was created."""
         return self._publisher.ask(Store.identity)
 
     @override
@@ -144,13 +144,18 @@ class SqliteAdapter(Adapter):
     @contextmanager
     @override
     def dead_letters(self) -> Iterator[SqliteDeadLetters]:
-        """Open the dead letters; the reader has its own presence, so its letters are released even if it is killed."""
+        """
+        Open the dead letters.
+
+        The reader has its own presence, so another process can release the letters even if the reader is killed.
+        """
         queue = self._spec.dead_letter_queue
         with ExitStack() as stack:
             store = self._file.open()
             stack.callback(store.close)
             with translated(self.path):
-                presence = Presence(store.folder, stamp=None)  # a reader can need hours for one dead letter
+                # The presence has no time, because a reader can need hours for one dead letter.
+                presence = Presence(store.folder, stamp=None)
             stack.callback(presence.close)
             evict_the_gone(store, presence, float("-inf"))
             with store.transaction(durable=False):
@@ -174,7 +179,7 @@ class SqliteAdapter(Adapter):
 
 
 class SqliteDeadLetters(DeadLetters):
-    """The dead letters of one queue, held by one reader; used by one thread."""
+    """The dead letters of one queue, which one reader holds. Only one thread may use them."""
 
     def __init__(self, adapter: SqliteAdapter, store: Store, queue: str, reader: int) -> None:
         self._adapter = adapter
@@ -184,10 +189,10 @@ class SqliteDeadLetters(DeadLetters):
 
     @override
     def __iter__(self) -> Iterator[Delivery]:
-        newest = self._store.last(self._queue)  # the next reader gets later letters
+        newest = self._store.last(self._queue)  # letters that arrive later are for the next reader
         place = FIRST
         while True:
-            # From the last place on: otherwise each step would first search through all letters that are held.
+            # Start after the last place; otherwise each step would first search through all letters that this reader holds.
             with self._store.transaction(durable=False):
                 received = self._store.receive(self._reader, self._queue, limit=1, upto=newest, after=place)
             if not received:

@@ -2,7 +2,7 @@
 The I/O thread, which consumes; no other thread touches the consuming connection.
 
 The thread has one `SqliteSession` after another; if it cannot open the next session, it tries again without limit.
-Settlements that wait at the same time are committed together, with the messages received in the same turn.
+In each turn, the thread commits all waiting settlements together with the messages that it receives.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from steadyworker_sqlite.store import BrokerFile, ReceivedMessage
 
 class SqliteConsumer:
     """
-    The I/O thread and its interface for other threads; thread-safe.
+    The I/O thread and its interface for other threads. The interface is thread-safe.
 
     Args:
         file: The broker file.
@@ -67,7 +67,7 @@ class SqliteConsumer:
         self._thread: threading.Thread | None = None
 
     def start(self, sink: Sink) -> None:
-        """Start the thread; does nothing after an earlier `start` or `stop`."""
+        """Start the thread; do nothing after an earlier `start` or `stop`."""
         with self._lock:
             if self._thread is None and not self._stopping.is_set():
                 name = f"sqlite-broker {self._spec.queue}"
@@ -83,7 +83,7 @@ class SqliteConsumer:
                 self._session.wake()
 
     def settle(self, delivery: Delivery, how: Settle) -> None:
-        """Return when the settlement is committed; raises StaleDelivery or Unsettled."""
+        """Return when the settlement is committed; otherwise raise StaleDelivery or Unsettled."""
         if threading.current_thread() is self._thread:
             raise RuntimeError(
                 "Expected a call of `settle` from another thread, got one from the I/O thread, which would wait for itself: "
@@ -98,7 +98,7 @@ class SqliteConsumer:
         settlement.wait()
 
     def stop(self, within: float) -> None:
-        """Release every delivery and end the thread within `within` seconds; if the thread is late, free its lock."""
+        """Release every delivery and end the thread within `within` seconds; if the thread is late, free the consumer's lock."""
         self._stopping.set()
         with self._lock:
             if self._session is not None:
@@ -116,7 +116,7 @@ class SqliteConsumer:
             nonlocal reported
             self._turned()
             error = state.outcome.exception() if state.outcome else None
-            if str(error) != reported:  # once for each cause, not for each try
+            if str(error) != reported:  # one report for each cause, not one for each try
                 reported = str(error)
                 final = isinstance(error, Unusable) and self._epoch == 0
                 sink(Unreachable(reported, final, error.id if isinstance(error, BrokerUnavailable) else ""))
@@ -132,12 +132,12 @@ class SqliteConsumer:
             try:
                 session = retrying(SqliteSession, self._file, self._spec, self._settings, self._silence)
             except RetryError:
-                return  # stopped while the file was away
+                return  # `stop` was called while the file was away
             reported = ""
             self._serve(session, sink)
 
     def _serve(self, session: SqliteSession, sink: Sink) -> None:
-        """One epoch."""
+        """Run one epoch."""
         with self._lock:
             self._epoch += 1
             self._session = session
@@ -181,7 +181,7 @@ class SqliteConsumer:
                 received = session.turn(settlements, window)
             except Exception as error:
                 with self._lock:
-                    self._session = None  # before everything else, because this epoch is over
+                    self._session = None  # before everything else, because this session's epoch is over
                 answer: Exception = _stale(epoch, None) if isinstance(error, Evicted) else Unsettled(str(error))
                 for settlement in settlements:
                     settlement.answer(answer)
@@ -195,7 +195,11 @@ class SqliteConsumer:
 
 
 def delivery_of(epoch: int, received: ReceivedMessage) -> Delivery:
-    """Convert a received message to a Delivery; its id names this delivery alone, so that a second settlement does nothing."""
+    """
+    Convert a received message to a Delivery.
+
+    The Delivery's id names this delivery of the message alone, so a second settlement does nothing.
+    """
     first = Redelivered.NO if received.certain else Redelivered.UNKNOWN
     return Delivery(
         epoch=epoch,

@@ -1,4 +1,9 @@
-"""Translates SQLite's errors: each new error has what was expected, what was got, and what to do, and keeps its cause."""
+"""
+Translates SQLite's errors.
+
+Each new error names what was expected, what was got, and what to do.
+The new error keeps SQLite's error as its cause.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +16,19 @@ from steadyworker.errors import BrokerUnavailable, SteadyWorkerError
 
 
 class Unusable(BrokerUnavailable):
-    """A file that is not this broker's (it is another program's, or has another schema), so a retry cannot help."""
+    """A file that belongs to another program, or has another schema, so a retry cannot help."""
 
     id = "embedded.unusable-file"
 
 
 class FileReplaced(BrokerUnavailable):
-    """An open file that is no longer at its path, so no other process would see new messages in it."""
+    """An open file that is no longer at its path, so no other process would receive new messages from it."""
 
     id = "embedded.file-replaced"
 
 
 class Evicted(BrokerUnavailable):
-    """An eviction: this consumer was silent too long, so another process released its messages."""
+    """An eviction: this consumer was silent too long, so another process released this consumer's messages."""
 
     id = "embedded.evicted"
 
@@ -50,13 +55,13 @@ _REMEDIES = {
         "embedded.cannot-open",
     ),
 }
-"""The remedy, and the entry of the catalogue that explains the error."""
+"""The remedy for each result code, and the entry of the catalogue that explains the error."""
 _UNUSABLE = frozenset({sqlite3.SQLITE_NOTADB})
 
 
 @contextmanager
 def translated(path: Path, to: type[SteadyWorkerError] = BrokerUnavailable) -> Iterator[None]:
-    """Raise `to` for each error of SQLite or the file system in this context; `Unusable` if the file is not a broker file."""
+    """Raise `to` for each error of SQLite or the file system in this context; raise `Unusable` if the file is not a broker file."""
     try:
         yield
     except sqlite3.Error as error:

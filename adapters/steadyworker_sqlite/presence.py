@@ -3,10 +3,10 @@ Presence files: with them, the processes that share a broker file detect and wak
 
 | in the folder next to the broker file | meaning |
 |---|---|
-| `<name>.lock` | locked (`flock`) while its process lives: the kernel frees the lock after any kind of death |
-| content of `<name>.lock` | the time, by CLOCK_BOOTTIME, of the I/O thread's last turn: an old time shows that the process is frozen |
-| the byte after the time | 0 while the consumer receives no messages, because its prefetch is 0; else 1 |
-| `<name>.bell` | a FIFO: a publisher writes one byte, which wakes a waiting consumer at once, without polling |
+| `<name>.lock` | locked (`flock`) while its process lives; the kernel frees the lock, whatever ends the process |
+| content of `<name>.lock` | the time of the I/O thread's last turn, by CLOCK_BOOTTIME; if this time is old, the process is frozen |
+| the byte after the time | 0 while the consumer receives no messages, because its prefetch is 0; otherwise 1 |
+| `<name>.bell` | a FIFO; when a publisher writes one byte, a waiting consumer wakes at once, without polling |
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _IDLE, _CONSUMING = b"0", b"1"
 
 class Presence:
     """
-    One consumer's presence in the folder: alive until `close`, or until the process is dead.
+    One consumer's presence in the folder. It is alive until `close`, or until the process is dead.
 
     Args:
         folder: The folder next to the broker file; created if it is missing.
-        stamp: The time by CLOCK_BOOTTIME; None for a presence that never writes a time, and never counts as frozen.
+        stamp: The present time by CLOCK_BOOTTIME. With None, the presence never writes a time, and never counts as frozen.
 
     Raises:
         OSError: The folder cannot be written.
@@ -48,7 +48,7 @@ class Presence:
             if stamp is not None:
                 self.stamp(stamp)
             os.mkfifo(self._bell, FILE)
-            # Opened also for writing, so that a read never returns "end of file" when a writer closes the FIFO.
+            # Opened also for writing; otherwise a read would return "end of file" when a writer closes the FIFO.
             self._bell_fd = os.open(self._bell, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             self.close()
@@ -61,17 +61,17 @@ class Presence:
         os.pwrite(self._lock_fd, f"{now:.3f}".encode().ljust(_STAMP_BYTES), 0)
 
     def set_consuming(self, *, consuming: bool) -> None:
-        """Record whether this consumer receives messages; before the first call, it receives none."""
+        """Record whether this consumer receives messages; before the first call, the consumer counts as receiving none."""
         os.pwrite(self._lock_fd, _CONSUMING if consuming else _IDLE, _STAMP_BYTES)
 
     def wait(self, seconds: float) -> None:
         """Wait for the bell, at most `seconds`; all rings since the last wait count as one ring."""
         if self._poll.poll(max(0.0, seconds) * 1000):
-            with suppress(BlockingIOError):  # another thread's wait has read it
+            with suppress(BlockingIOError):  # another thread's `wait` has read the byte
                 os.read(self._bell_fd, 4096)
 
     def ring(self) -> None:
-        """Wake our own `wait`; thread-safe."""
+        """Wake the `wait` of this presence itself; thread-safe."""
         with suppress(BlockingIOError):  # the FIFO is full, so the bell already rings
             os.write(self._bell_fd, b"!")
 
@@ -89,18 +89,18 @@ def is_gone(folder: Path, name: str, silent_since: float) -> bool:
     """
     Return whether this presence is over: its lock is free, or its time is older than `silent_since` (CLOCK_BOOTTIME).
 
-    If neither can be read, the presence counts as alive.
+    If this process can read neither lock nor time, the presence counts as alive.
     """
     try:
         fd = os.open(folder / f"{name}.lock", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        return True  # it ended normally, or another process found its lock free and removed it
+        return True  # the presence ended normally, or another process found the lock free and removed the file
     except OSError:
         return False
     try:
         fcntl.flock(
             fd, fcntl.LOCK_SH | fcntl.LOCK_NB
-        )  # a shared lock, so that two processes that check at the same time do not see each other's lock
+        )  # a shared lock; otherwise two processes that check at the same time would each find the other's lock
     except OSError:
         stamp = os.pread(fd, _STAMP_BYTES, 0).strip()
         return bool(stamp) and float(stamp) < silent_since
@@ -121,7 +121,7 @@ def remove(folder: Path, name: str) -> None:
     """
     Remove the files of a presence that is over.
 
-    If its process is only frozen, the process still holds the lock, on a file that no longer has a name.
+    If the process is only frozen, it still holds the lock, on a file that no longer has a name.
     """
     with suppress(OSError):
         (folder / f"{name}.bell").unlink(missing_ok=True)
@@ -129,7 +129,7 @@ def remove(folder: Path, name: str) -> None:
 
 
 def ring(folder: Path, name: str) -> None:
-    """Ring the bell of a presence; does nothing if it is over."""
+    """Ring the bell of a presence; do nothing if the presence is over."""
     with suppress(OSError):
         fd = os.open(folder / f"{name}.bell", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:

@@ -1,4 +1,4 @@
-"""The publishing connection: one waiting thread commits the messages of all waiting threads, so one fsync confirms many messages."""
+"""The publishing connection. One waiting thread commits the messages of all waiting threads, so one fsync confirms many messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Waiting:
 
 class SqlitePublisher:
     """
-    The publisher for one broker file, which it opens at the first use, and again after an error; thread-safe.
+    The publisher for one broker file. It is thread-safe, and opens the file at its first use, and again after an error.
 
     Args:
         file: The broker file.
@@ -42,7 +42,7 @@ class SqlitePublisher:
         self._closed = False
 
     def publish(self, entry: NewMessage) -> None:
-        """Return when the message is on disk; raises PublishFailed or TargetMissing."""
+        """Return when the message is on disk; otherwise raise PublishFailed or TargetMissing."""
         waiting = _Waiting(entry)
         with self._adding:
             self._waiting.append(waiting)
@@ -52,7 +52,7 @@ class SqlitePublisher:
         waiting.confirmed.result()
 
     def ask(self, question: Callable[[Store], Answer]) -> Answer:
-        """Run a query on the broker file and return its result; raises BrokerUnavailable."""
+        """Run a query on the broker file, and return the query's result; otherwise raise BrokerUnavailable."""
         with self._using:
             try:
                 store = self._open()
@@ -86,7 +86,7 @@ class SqlitePublisher:
             for waiting in wanted:
                 waiting.confirmed.set_result(None)
         except BaseException as error:
-            # This catches every error, because all threads with a message in the batch wait for the result.
+            # This clause catches every error, because all threads with a message in the batch wait for the result.
             failed = error if isinstance(error, PublishFailed) else _broken_off(error)
             for waiting in batch:
                 if not waiting.confirmed.done():
@@ -99,7 +99,7 @@ class SqlitePublisher:
             ring(store.folder, bell)
 
     def _known(self, store: Store, batch: list[_Waiting]) -> list[_Waiting]:
-        """Return the messages for queues that exist or that this publisher may create; refuse the others."""
+        """Return the messages whose queue exists, or may be created by this publisher; refuse the other messages."""
         wanted: list[_Waiting] = []
         for waiting in batch:
             queue = waiting.entry.queue

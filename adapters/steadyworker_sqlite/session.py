@@ -20,7 +20,7 @@ SILENCE = 30.0
 """Seconds without a turn of the I/O thread after which a living process loses its messages."""
 
 _STAMPS = 10
-"""How many times the I/O thread records its turn within `SILENCE`, which means once every 3 s."""
+"""How many times the I/O thread records its turn within `SILENCE`: it records a turn every 3 s."""
 
 SEARCH_EVERY = 0.5
 """How often an idle consumer searches for dead consumers, in seconds; a new message wakes the consumer at once."""
@@ -31,7 +31,7 @@ class WaitingSettlement:
     """
     One `settle` call that waits for the I/O thread.
 
-    It uses a queue, because every job waits here, and a Future is ten times slower.
+    The call waits at a queue, because every job waits here, and a Future is ten times slower.
     """
 
     seq: int
@@ -40,11 +40,11 @@ class WaitingSettlement:
     _answer: SimpleQueue[Settled | Exception] = field(default_factory=SimpleQueue)
 
     def answer(self, answer: Settled | Exception) -> None:
-        """End the wait with this result, which the waiting call returns or raises."""
+        """End the wait with this result; the waiting call then returns or raises the result."""
         self._answer.put(answer)
 
     def wait(self) -> Settled:
-        """Wait for the result and return it; raise it if it is an error."""
+        """Wait for the result, and return it; if the result is an error, raise the error."""
         answer = self._answer.get()
         if isinstance(answer, Exception):
             raise answer
@@ -55,8 +55,8 @@ class SqliteSession:
     """
     One epoch, from the registration in the broker file to its end.
 
-    Only the I/O thread may use it; `wake` and `vanish` are for other threads.
-    Every other method raises BrokerUnavailable after the end of the session.
+    Other threads may call only `wake` and `vanish`; every other method is for the I/O thread.
+    After the end of the session, these other methods raise BrokerUnavailable.
     """
 
     def __init__(self, file: BrokerFile, spec: QueueSpec, settings: Settings, silence: float) -> None:
@@ -83,8 +83,9 @@ class SqliteSession:
 
     def turn(self, settlements: Sequence[WaitingSettlement], window: int) -> list[ReceivedMessage]:
         """
-        Settle, and receive as many messages as the prefetch permits, in one transaction: the ack of one job also receives the next one.
+        Settle, and receive as many messages as the prefetch permits, in one transaction.
 
+        So the transaction that acknowledges one job's message also receives the next message.
         If there is no work, write nothing.
         """
         self._note_prefetch(window)
@@ -106,7 +107,7 @@ class SqliteSession:
         return received
 
     def wait(self, window: int) -> None:
-        """Wait until the bell rings, a message comes due, or the next check is due."""
+        """Wait until the bell rings, a message becomes due, or the next check is due."""
         with translated(self._store.path):
             self._presence.wait(self._idle_for(window - len(self._held)))
 
@@ -115,7 +116,7 @@ class SqliteSession:
         self._presence.ring()
 
     def leave(self) -> None:
-        """End normally: other consumers can receive this consumer's messages at once."""
+        """End normally, so that other consumers can receive this consumer's messages at once."""
         try:
             with self._store.transaction(durable=False):
                 self._store.evict((self._id,))
@@ -124,7 +125,11 @@ class SqliteSession:
             self.abandon()
 
     def abandon(self) -> None:
-        """End without a write: the lock becomes free, so the next process that checks it releases this consumer's messages."""
+        """
+        End without a write.
+
+        The lock becomes free, so the next process that checks the lock releases this consumer's messages.
+        """
         self._open.close()
 
     def vanish(self) -> None:
@@ -146,10 +151,10 @@ class SqliteSession:
             self._consuming = consuming
 
     def _tend(self, room: int) -> None:
-        """Record the turn, check the file and this consumer's registration, and evict dead consumers, each when it is due."""
+        """Record the turn, check the file and this consumer's registration, and evict dead consumers; do each task when it is due."""
         now = self._clock.boottime()
         if now - self._turned > self._silence / 2:
-            # This process itself was late (a suspended machine), so others can be late too, and must first record a turn.
+            # This process itself was late (a suspended machine), so others can be late too. They get time to record a turn first.
             self._awake_since = now
         self._turned = now
         if now - self._stamped >= self._silence / _STAMPS:
@@ -173,7 +178,7 @@ class SqliteSession:
 
 
 def evict_the_gone(store: Store, presence: Presence, silent_since: float) -> None:
-    """Release the messages of consumers that are dead, or silent since before `silent_since`, and wake the others."""
+    """Release the messages of consumers that are dead, or silent since before `silent_since`, and wake the other consumers."""
     peers = [peer for peer in store.peers() if peer.presence != presence.name]
     gone = [peer for peer in peers if is_gone(store.folder, peer.presence, silent_since)]
     if gone:
@@ -185,7 +190,7 @@ def evict_the_gone(store: Store, presence: Presence, silent_since: float) -> Non
 
 
 def ring_others(store: Store, presence: Presence) -> None:
-    """Wake every other consumer, because there can be released messages."""
+    """Wake every other consumer, because released messages can be there for them."""
     for peer in store.peers():
         if peer.presence != presence.name:
             ring(store.folder, peer.presence)

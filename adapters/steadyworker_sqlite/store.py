@@ -2,9 +2,9 @@
 The broker file: its tables, and all SQL statements for it.
 
 A message is written once and never changed.
-The consumer of a message is in a row of another table (`deliveries`).
+A row of another table (`deliveries`) names the consumer of a message.
 So the delivery of a message of 1 MB writes only one small page.
-Times in `due` are from CLOCK_BOOTTIME, which cannot be set.
+Times in `due` are from CLOCK_BOOTTIME, a clock that no one can set.
 Times in `due_wall` are from the wall clock; after a reboot, the first process that opens the file computes `due` from them.
 """
 
@@ -26,27 +26,28 @@ from steadyworker_sqlite.errors import Evicted, FileReplaced, Unusable, translat
 
 UNREADABLE = "sw-hop"
 """
-The header that gets the reason if a message's headers are unreadable, because any program can write to the file.
+The header in which the adapter writes the reason if it cannot read a message's headers.
 
-The runner expects a number in this header, so a text makes the message a dead letter with this reason.
+Any program can write to the file, so headers can be unreadable.
+The runner expects a number in this header, so a text makes the message a dead letter with the text as its reason.
 """
 
 APPLICATION_ID = 0x53744277
 SCHEMA = 2
 BUSY_SECONDS = 5.0
 _PAUSE = 0.01
-"""Seconds between two tries where SQLite does not wait by itself."""
+"""Seconds between two tries, in the cases in which SQLite does not wait by itself."""
 
 _NO_LIMIT = (1 << 63) - 1
 _FREE_PAGES = 1000
 """
 The number of free pages (4 MB) that the file may keep.
 
-One step of the vacuum returns at most this number to the file system.
+One step of the vacuum returns at most this number of pages to the file system.
 """
 
 Place = tuple[float, int]
-"""A message's place in its queue: due time, then number."""
+"""A message's place in its queue: its due time, and then its number."""
 
 FIRST: Place = (float("-inf"), 0)
 """The place before every message."""
@@ -99,7 +100,7 @@ class NewMessage:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedMessage:
-    """A received message; `count` is the number of its deliveries, including this delivery."""
+    """A received message. `count` is the number of the message's deliveries, including this delivery."""
 
     seq: int
     count: int
@@ -124,10 +125,11 @@ class Peer:
 
 class BrokerFile:
     """
-    The broker file of one adapter: only the first `open` can create it, and later it must be the same broker.
+    The broker file of one adapter. Only the first `open` can create the file; each later `open` must find the same broker in it.
 
-    A new broker has another identity, so no earlier cancel would reach its jobs, and every key would be new.
-    So the process that creates the file also creates the folder beside it: a folder without its file shows a removal.
+    A new broker has another identity, so no earlier cancel would reach the new broker's jobs, and every key would be new.
+    So the process that creates the file also creates the folder beside the file.
+    If the folder exists without the file, the file was removed.
 
     Args:
         path: The broker file.
@@ -148,7 +150,7 @@ class BrokerFile:
 
         Raises:
             Unusable: The file was removed or emptied before this adapter opened it.
-            FileReplaced: The file was open before, and is now missing, or is another broker.
+            FileReplaced: This adapter had opened the file before, and the file is now missing, empty, or another broker's.
         """
         if (loss := self.loss()) is not None:
             kind = Unusable if self._identity is None else FileReplaced
@@ -165,10 +167,15 @@ class BrokerFile:
         return store
 
     def loss(self) -> str | None:
-        """Return what happened to a file that existed before (it was open, or its folder exists); None if it is there."""
-        before = self._identity is not None or self.folder.exists()  # checked first, because the file is created first
+        """
+        Return what happened to a file that existed before; None if nothing happened to it.
+
+        The file existed before if this adapter has opened it, or if its folder exists.
+        """
+        # Check the folder before the file, because the process that creates both creates the file first.
+        before = self._identity is not None or self.folder.exists()
         with suppress(FileNotFoundError):
-            # An empty file can be a copy that has just begun, which new tables would damage.
+            # An empty file can be a copy that has just begun; new tables would damage this copy.
             return "the file is empty" if before and not self.path.stat().st_size else None
         return "it was removed" if before else None
 
@@ -185,8 +192,8 @@ class Store:
     """
     One connection to the broker file.
 
-    It is not thread-safe: the caller ensures that one thread at a time uses it.
-    Every method raises `BrokerUnavailable` (or a subclass in `errors.py`), and none of SQLite's errors.
+    The connection is not thread-safe: the caller ensures that only one thread at a time uses it.
+    A method raises only `BrokerUnavailable` (or a subclass in `errors.py`), and never an error of SQLite.
     """
 
     def __init__(self, path: Path, clock: Clock, *, create: bool) -> None:
@@ -226,13 +233,14 @@ class Store:
         """
         Run the block as one transaction, all or nothing.
 
-        If `durable`, the commit is on disk when the block ends; otherwise it only survives the death of any process.
+        If `durable` is True, the commit is on disk when the block ends.
+        Otherwise the commit survives only the death of processes, and not a power cut.
 
         Raises:
             FileReplaced: The commit succeeded, but the file is no longer at its path.
         """
         with translated(self.path):
-            if durable is not self._durable:  # this applies from the next transaction on
+            if durable is not self._durable:  # SQLite applies this from the next transaction on
                 self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
                 self._durable = durable
             self._db.execute("BEGIN IMMEDIATE")
@@ -246,7 +254,7 @@ class Store:
         self.check_place()
 
     def check_place(self) -> None:
-        """Raise FileReplaced if there is another file at the path, or an empty one, or none."""
+        """Raise FileReplaced if the path has another file, an empty file, or no file."""
         found = _inode(self.path)
         if found is None or found != self._inode:
             raise FileReplaced(
@@ -254,7 +262,7 @@ class Store:
             )
 
     def identity(self) -> str:
-        """Return the random id of the file, generated when it was created."""
+        """Return the random id of the file; this id was generated when the file was created."""
         with translated(self.path):
             return str(self._meta("id"))
 
@@ -282,11 +290,11 @@ class Store:
         cursor = self._db.execute(
             "INSERT INTO consumers (queue, presence, name, reads) VALUES (?, ?, ?, ?)", (queue, presence, name, reads)
         )
-        assert cursor.lastrowid is not None  # an INSERT has one
+        assert cursor.lastrowid is not None  # an INSERT has a row id
         return cursor.lastrowid
 
     def peers(self) -> Sequence[Peer]:
-        """Return every registered consumer, including dead ones that are not yet evicted."""
+        """Return every registered consumer, including dead consumers that are not yet evicted."""
         with translated(self.path):
             rows = self._db.execute("SELECT id, queue, presence, reads FROM consumers").fetchall()
         return [Peer(id_, queue, presence, bool(reads)) for id_, queue, presence, reads in rows]
@@ -307,13 +315,17 @@ class Store:
                 )
 
     def due_in(self, queue: str) -> float | None:
-        """Return the seconds until the first free message is due (0 or less if one is due now); None if no message is free."""
+        """
+        Return the seconds until the first free message is due; None if no message is free.
+
+        The result is 0 or less if a message is due now.
+        """
         with translated(self.path):
             row = self._db.execute(f"SELECT m.due {_READY} ORDER BY m.due LIMIT 1", {"queue": queue}).fetchone()
         return None if row is None else float(row[0]) - self._clock.boottime()
 
     def last(self, queue: str) -> int:
-        """Return the number of the newest message in a queue; 0 if it is empty."""
+        """Return the number of the newest message in a queue; 0 if the queue is empty."""
         with translated(self.path):
             row = self._db.execute("SELECT coalesce(max(seq), 0) FROM messages WHERE queue = ?", (queue,)).fetchone()
         return int(row[0])
@@ -324,7 +336,7 @@ class Store:
         """
         Receive free messages that are due, ordered by due time; call it within a transaction.
 
-        It receives only messages after this place, and none with a number above `upto`.
+        The call receives only messages after the place `after`, and no message with a number above `upto`.
         """
         due, seq = after
         received = [
@@ -362,7 +374,7 @@ class Store:
             if free > _FREE_PAGES and 2 * free > pages:
                 self._db.executescript(
                     f"PRAGMA incremental_vacuum({_FREE_PAGES})"
-                )  # `execute` makes only its first step
+                )  # `execute` makes only the first step of the statement
 
     def _open(self) -> None:
         with translated(self.path):
@@ -370,7 +382,7 @@ class Store:
             if (tables, application, version) == (0, 0, 0):
                 self._create()
             elif application != APPLICATION_ID:
-                # Checked before the first write, so that another program's file stays exactly as it is.
+                # This check comes before the first write, so that another program's file stays exactly as it is.
                 raise Unusable(
                     f"Expected a broker file at {self.path}, got another program's database: name another path."
                 )
@@ -401,7 +413,7 @@ class Store:
             )
         self._db.execute("PRAGMA synchronous = FULL")
         self._db.execute("BEGIN IMMEDIATE")
-        if self._versions() == (0, 0, 0):  # otherwise another process was first
+        if self._versions() == (0, 0, 0):  # otherwise another process has created the tables
             for statement in _TABLES.split(";\n"):
                 self._db.execute(statement)
             values = (("id", str(uuid.uuid4())), ("boot", boot_id()), ("uncertain", 0))
@@ -411,7 +423,11 @@ class Store:
         self._db.execute("COMMIT")
 
     def _into_wal(self) -> str:
-        """Ask for a write-ahead log; wait for others that make the file at this moment, because SQLite does not wait for them."""
+        """
+        Switch the file to a write-ahead log.
+
+        The call waits for other processes that create the file at this moment, because SQLite does not wait for them.
+        """
         deadline = self._clock.monotonic() + BUSY_SECONDS
         while True:
             try:
@@ -423,10 +439,10 @@ class Store:
 
     def _translate_times(self) -> None:
         """
-        Convert the due times of an earlier boot, whose boot times are meaningless now.
+        Compute new due times, because times by CLOCK_BOOTTIME of an earlier boot are meaningless now.
 
-        The last deliveries of that boot might not be on the disk.
-        So all messages in the file are marked as uncertain: their counts of deliveries can be too low.
+        The last deliveries of the earlier boot might not be on the disk.
+        So the call marks all messages in the file as uncertain: their counts of deliveries can be too low.
         """
         self._db.execute("BEGIN IMMEDIATE")
         if self._meta("boot") != boot_id():
@@ -443,7 +459,11 @@ class Store:
 
 
 def headers_of(text: str) -> Headers:
-    """Return a message's headers as text; raise nothing, because the broker would redeliver such a message without end."""
+    """
+    Return a message's headers as text.
+
+    The function raises no error, because the broker would redeliver a message with unreadable headers without end.
+    """
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -462,7 +482,7 @@ def boot_id() -> str:
 
 
 def _inode(path: Path) -> tuple[int, int] | None:
-    """Return device and inode of a file; None if the file is missing, or empty, which `cp` makes it before it writes."""
+    """Return device and inode of a file; None if the file is missing or empty. `cp` creates an empty file before it writes."""
     with suppress(FileNotFoundError):
         status = path.stat()
         return (status.st_dev, status.st_ino) if status.st_size else None

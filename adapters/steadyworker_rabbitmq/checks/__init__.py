@@ -1,5 +1,5 @@
 """
-The checks before the first message. They find limits, policies and missing permissions that would lose or repeat a job.
+The checks before the first message. They find limits, policies and missing permissions that would lose or repeat jobs.
 
 | file | subject |
 |---|---|

@@ -26,12 +26,13 @@ from steadyworker_rabbitmq.topology import PlannedQueue, Role, Topology
 _RARE_HEARTBEAT = 300
 _HASTY_HEARTBEAT = 5
 _LARGEST_BODY = 134_217_728
-"""The largest body in bytes that the work queue is assumed to hold: the default limit of RabbitMQ 3."""
+"""The largest body, in bytes, that the check expects in a work queue; it is the default limit of RabbitMQ 3."""
 
 _LARGEST_PROBE = (16 << 20) + 1
 """
-The largest body in bytes with which the check searches for the broker's limit, because each start of a worker process sends it.
+The largest body, in bytes, that the check sends to find the broker's limit.
 
+Its size is limited, because each start of a worker process sends this body.
 It is one byte above the default limit of RabbitMQ 4, so that the check finds this limit.
 """
 
@@ -41,7 +42,7 @@ _EFFECTS: dict[Role, str] = {
     "retry": "a job that waits there comes when it is back, and other jobs cannot wait there",
     "dead": "no dead letter is stored or read until it is back",
 }
-"""What follows if a queue cannot be reached."""
+"""The effect on jobs and dead letters while the broker cannot reach a queue of this role."""
 
 _finding = FindingTexts("steadyworker_rabbitmq")
 
@@ -58,12 +59,13 @@ def find(
     Return all findings, each with its remedy.
 
     The call blocks, uses its own channels, and creates and changes nothing.
-    The call queries `management` for facts that AMQP cannot report, but not again after one failure.
+    The call queries `management` for facts that AMQP cannot report; after one failure, it sends no further query.
     A finding then reports the facts that stay unknown.
-    RabbitMQ reports the policy of a new queue only after some seconds, so a check before that does not find it.
-    A question that gets no answer in time ends the connection, and is a finding, too; `reopen` opens the next connection.
+    RabbitMQ reports the policy of a new queue only after some seconds, so an earlier check does not find this policy.
+    If the broker does not reply to a question in time, the call ends the connection, and reports this as a finding.
+    `reopen` then opens the next connection.
     An adapter that is already `consuming` waits by itself for permissions and missing queues.
-    So in this case, the call returns only findings about existing queues, and publishes nothing.
+    So if `consuming` is True, the call returns only findings about existing queues, and publishes nothing.
 
     Raises:
         BrokerUnavailable: The connection was lost during the call.
@@ -87,11 +89,12 @@ def find(
     # `_writing` comes last, because during an alarm the broker stops reading from a connection that has published.
     if not consuming:
         found += _writing(broker, topology, work)
-    return list(dict.fromkeys(found))  # several questions about an unavailable queue have one finding
+    # Several questions about an unavailable queue have the same finding, and the caller gets this finding once.
+    return list(dict.fromkeys(found))
 
 
 def broker_finding(broker: BrokerProbe) -> Finding | None:
-    """Return a finding if the broker is not RabbitMQ, or too old; else None."""
+    """Return a finding if the broker is not RabbitMQ, or is too old; otherwise None."""
     if broker.product == "RabbitMQ" and broker.version >= limits.OLDEST:
         return None
     oldest, version = (".".join(map(str, each)) for each in (limits.OLDEST, broker.version))
@@ -107,11 +110,11 @@ def names_finding(reported: Mapping[str, str], failed: Sequence[BrokerUnavailabl
     """
     Return an error if hosts report different cluster names, and a warning for each host that did not respond.
 
-    `reported` has the name by host, and `failed` the errors of the other hosts.
+    `reported` maps each host to the cluster name that it reports; `failed` has the errors of the other hosts.
 
-    Until `set_cluster_name` was run, each node of a cluster reports its own name as the cluster's.
+    Until an operator runs `set_cluster_name`, each node of a cluster reports its own name as the cluster's name.
     The ledger would then record the jobs of one queue under several names.
-    A job that runs under one name could be started again under another.
+    A worker process could then start a job under one name while the job already runs under another name.
     """
     silent = [_caused(_finding("rabbitmq.silent-host", error=error), error) for error in failed]
     first, *others = sorted({*reported.values()}) or [""]
@@ -125,7 +128,7 @@ def retry_finding(planned: PlannedQueue, queue: ExistingQueue) -> Finding | None
     """
     Return a finding if a retry queue differs from the plan, because such a queue could misroute or lose waiting jobs.
 
-    An additional argument alone does no harm, but without the management API it could hide another difference.
+    An additional argument does no harm; but without the management API, the broker reports only one difference, so others could be hidden.
     """
     unseen = queue.arguments is None
     different = [each for each in differences(planned, queue) if unseen or each.expected is not None]
@@ -151,7 +154,7 @@ def missing_finding(broker: BrokerProbe, planned: PlannedQueue) -> Finding:
 
 
 def permission_finding(broker: BrokerProbe, topology: Topology, action: str) -> Finding:
-    """Return the finding for a refused permission; its remedy is one command that grants all necessary permissions."""
+    """Return the finding for a refused permission; the finding's remedy is one command that grants all necessary permissions."""
     queues = rf"^({re.escape(topology.work)}(\.later\..*)?|{re.escape(topology.dead)})$"
     command = ["rabbitmqctl", "set_permissions", "-p", broker.vhost, broker.user]
     return _finding(
@@ -164,7 +167,7 @@ def permission_finding(broker: BrokerProbe, topology: Topology, action: str) -> 
 
 
 def _caused(finding: Finding, error: BrokerUnavailable) -> Finding:
-    """Return the finding with the id of its cause, if the cause is known."""
+    """Return the finding; if its cause is known, the finding gets the cause's id."""
     return replace(finding, id=error.id) if error.id else finding
 
 
@@ -202,7 +205,7 @@ def _writing(broker: BrokerProbe, topology: Topology, work: ExistingQueue | None
 
 
 def _unavailable(role: Role, name: str, error: QueueUnavailable) -> Finding:
-    """Return the finding for a queue that exists and cannot be reached, or for a question about it without an answer."""
+    """Return the finding for an existing queue that the broker cannot reach, or about which the broker does not reply."""
     found = _finding("rabbitmq.unanswered", "queue", role=_ROLES[role], queue=name, effect=_EFFECTS[role], error=error)
     return _caused(found, error)
 
@@ -211,9 +214,10 @@ def _message_limit(broker: BrokerProbe, topology: Topology, work: ExistingQueue 
     """
     Yield a warning if the broker refuses a body that the work queue may hold.
 
-    The queue may hold what SteadyWorker sends, and what a sender sent while the limit was higher.
-    The statistics show only the bytes of all messages: more bytes than SteadyWorker sends at most are from another sender.
-    A limit above 16 MiB, which an operator has set, is not found.
+    The queue may hold each body that SteadyWorker sends, and each body that a sender sent while the limit was higher.
+    The statistics show only the bytes of all messages together.
+    If these are more bytes than SteadyWorker sends in this number of messages, another sender has sent some of the messages.
+    The check does not find a limit above 16 MiB, which only an operator can set.
     """
     largest = topology.max_body
     messages, in_all = (work.messages, work.message_bytes) if work is not None else (0, 0)
@@ -270,7 +274,12 @@ def _existing(
 
 
 def _missing(broker: BrokerProbe, topology: Topology, planned: PlannedQueue) -> Iterator[Finding]:
-    """Yield findings for a queue that does not exist: its absence, or the limits that will apply to it."""
+    """
+    Yield findings about a queue that does not exist.
+
+    If the adapter may not create the queue, the finding is its absence.
+    Otherwise the findings are about a missing permission to create it, and about the limits of the new queue.
+    """
     if topology.mode != "declare":
         yield missing_finding(broker, planned)
         return
@@ -283,14 +292,14 @@ def _missing(broker: BrokerProbe, topology: Topology, planned: PlannedQueue) -> 
 
 
 def _trusted(broker: BrokerProbe, planned: PlannedQueue) -> Iterator[Finding]:
-    """Yield a finding only for a work queue that cannot keep jobs; the operator is responsible for everything else."""
+    """Yield a finding only if the work queue cannot keep jobs; the operator is responsible for everything else."""
     queue = broker.queue(planned, redeclare=False) if planned.role == "work" else None
     if queue is not None:
         yield from _unfit(planned, queue)
 
 
 def _unfit(planned: PlannedQueue, queue: ExistingQueue) -> Iterator[Finding]:
-    """Yield a finding for a stream, from which an ack removes nothing, or for an auto-delete queue."""
+    """Yield a finding for a stream, because an ack removes nothing from a stream, or for an auto-delete queue."""
     role = _ROLES[planned.role]
     if queue.type == "stream":
         yield _finding("rabbitmq.stream", role=role, queue=queue.name)

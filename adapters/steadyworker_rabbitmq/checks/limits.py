@@ -1,7 +1,7 @@
 """
 Delivery timeouts and delivery limits of each version, and the command that changes them.
 
-The README of this adapter has a table of them ("Delivery timeout and delivery limit").
+The README of this adapter has a table of the timeouts and limits ("Delivery timeout and delivery limit").
 These facts come from tests on running brokers (3.10.8, 4.0.5, 4.3.6), and from the source code of the versions between.
 """
 
@@ -16,7 +16,11 @@ from steadyworker_rabbitmq.checks.queue_state import ExistingQueue, QueueType
 from steadyworker_rabbitmq.topology import KEEPS_PLACE, Version
 
 OLDEST: Version = (3, 10)
-"""The oldest supported version: the first with message TTL in quorum queues, and with dead-lettering that loses nothing."""
+"""
+The oldest supported version.
+
+It is the first version with message TTL in quorum queues, and with dead-lettering that loses nothing.
+"""
 
 TIMEOUT_POLICIES: Version = (3, 12)
 CONTINUED_CONSUMERS: Version = (4, 0)
@@ -28,19 +32,20 @@ DEFAULT_TIMEOUT = 1800.0
 DEFAULT_LIMIT = 20
 
 MARGIN = 900.0
-"""The seconds by which a delivery can be older than its run, for instance because it waited for the ledger or for a slot."""
+"""The seconds by which a delivery can be older than its run, for example because the delivery waited for the ledger or a slot."""
 
 UNLIMITED = 7 * 86400.0
 """
 The delivery timeout, in seconds, for a job without a time limit.
 
 The broker's timeout catches consumers that stay connected and never settle.
-A worker process detects such a consumer itself, and the broker closes the connection of a frozen host for lack of heartbeats.
+A worker process detects such a consumer itself.
+If the whole host freezes, its heartbeats stop, so the broker closes its connections.
 So a limit of one week is safe.
 """
 
 SPARE_HAND_OVERS = 5
-"""The number of deliveries that one job can need for other reasons than delivery timeouts."""
+"""The number of deliveries that one job can need for reasons other than delivery timeouts."""
 
 _LONGEST = 2**32 - 1
 """The longest Erlang timer, in milliseconds."""
@@ -53,8 +58,8 @@ class Timeout:
 
     Attributes:
         seconds: Seconds until the broker requeues a delivery; None for never.
-        known: True if the value was read; False if it is the version's default.
-        ours: True if our consumer sets it itself.
+        known: True if the broker reported the timeout; False if `seconds` is the version's default.
+        ours: True if our consumer sets the timeout itself.
     """
 
     seconds: float | None
@@ -63,7 +68,7 @@ class Timeout:
 
 
 def wanted_timeout(time_limit: float | None) -> float:
-    """Return the recommended delivery timeout in seconds, which is never less than the broker's default."""
+    """Return the recommended delivery timeout in seconds; it is never less than the broker's default."""
     return UNLIMITED if time_limit is None else max(DEFAULT_TIMEOUT, time_limit + MARGIN)
 
 
@@ -80,14 +85,15 @@ def consume_arguments(version: Version, queue_type: QueueType | None, time_limit
 
 def continues_consumers(version: Version, work: ExistingQueue) -> bool:
     """
-    Return whether a new consumer with the tag of a cancelled one continues that consumer, and is counted as one with it.
+    Return whether a new consumer with a cancelled consumer's tag continues that consumer, so that the queue counts both as one.
 
-    A quorum queue of 4.0 or newer does this, without a single active consumer (seen on 4.0.5 and 4.3.6).
-    3.10.8 closes the connection instead (INTERNAL_ERROR): its channel numbers the deliveries from 0 again, and crashes on the next one.
+    A quorum queue of 4.0 or newer does this, if it has no single active consumer (seen on 4.0.5 and 4.3.6).
+    3.10.8 closes the connection instead (INTERNAL_ERROR).
+    There, the broker's channel numbers the deliveries from 0 again, and crashes on the next delivery.
     Later versions up to 3.12.3 can withhold a delivery that is on its way during the change (by their source code).
-    With a single active consumer, the new consumer can wait behind another one.
-    It then never gets a message, because the queue still counts it as cancelled (seen on 4.0.5 and 4.3.6).
-    If the queue's arguments are unknown, it could have a single active consumer, so the result is False.
+    In a queue with a single active consumer, the new consumer can wait behind another consumer.
+    The new consumer then never gets a message, because the queue still counts it as cancelled (seen on 4.0.5 and 4.3.6).
+    If the queue's arguments are unknown, the queue could have a single active consumer, so the result is False.
     """
     if version < CONTINUED_CONSUMERS or work.type != "quorum" or work.arguments is None:
         return False
@@ -107,7 +113,7 @@ def delivery_timeout(version: Version, work: ExistingQueue, time_limit: float | 
 
 
 def delivery_limit(version: Version, queue: ExistingQueue) -> int | None:
-    """Return the delivery limit of a quorum queue; None if there is no limit, or if the limit could not be read."""
+    """Return the delivery limit of a quorum queue; None if the queue has no limit, or if the limit is unknown."""
     if queue.type != "quorum" or queue.arguments is None:
         return None
     values = [queue.arguments.get("x-delivery-limit"), (queue.policy or {}).get("delivery-limit")]
@@ -129,7 +135,7 @@ def outlives(time_limit: float | None, timeout: float | None) -> bool:
 
 def deliveries_needed(version: Version, work: ExistingQueue, time_limit: float | None) -> float:
     """
-    Return the number of deliveries that one job can need: its delivery timeouts, plus `SPARE_HAND_OVERS`.
+    Return the number of deliveries that one job can need: the number of its delivery timeouts, plus `SPARE_HAND_OVERS`.
 
     From 4.3 on, a delivery timeout does not count towards the limit.
     """
@@ -158,7 +164,7 @@ def no_limit(version: Version, vhost: str, queue: ExistingQueue) -> str:
     own = (queue.arguments or {}).get("x-delivery-limit")
     if isinstance(own, int) and own >= 0:
         return _unraisable(queue, "x-delivery-limit")
-    if version < DELIVERY_LIMITS or own is not None:  # without the policy there is no limit
+    if version < DELIVERY_LIMITS or own is not None:  # such a queue has a limit only by the policy
         return f"remove delivery-limit from policy {queue.policy_name!r}, or from the operator policy that sets it."
     return policy_line(vhost, queue, "delivery-limit", -1)
 

@@ -1,7 +1,7 @@
 """
 Read-only queries to the management API, if the management plugin runs and permits them.
 
-The queries follow no redirect and use no proxy of the environment, so that no other host sees the credentials.
+The queries follow no redirect and use no proxy of the environment, so that no other host receives the credentials.
 Only this API reports policies, and the delivery timeout in force.
 Without the API, the adapter assumes the version's defaults, and a finding reports this.
 """
@@ -25,7 +25,11 @@ import msgspec
 from steadyworker_rabbitmq.checks.queue_state import ExistingQueue, queue_type
 
 WITHIN = 2.0
-"""Seconds until a query without a complete response fails; behind a firewall that drops packets, every start waits this long."""
+"""
+Seconds until a query without a complete response fails.
+
+If a firewall drops the packets, every start of a worker process waits this long.
+"""
 
 _LARGEST = 4 << 20
 
@@ -50,7 +54,7 @@ class _ReportedQueue(msgspec.Struct):
     """
     The fields of the response that the adapter reads; an empty policy is `{}`, `[]` or null.
 
-    Without the field, the policy is unknown: the API omits it until the queue has its first statistics.
+    If the response has no field for the policy, the policy is unknown: the API omits this field until the queue has its first statistics.
     """
 
     arguments: dict[str, Any]
@@ -90,7 +94,7 @@ class ManagementApi:
         """
         Return a queue with the arguments and policies in force; None if there is no such queue.
 
-        The queue's policy is None if the API does not report it yet: in the first 6 to 8 s after the queue's declaration.
+        The queue's policy is None in the first 6 to 8 s after the queue's declaration, because the API does not yet report the policy.
 
         Raises:
             Unanswered: The API did not respond with a queue, or refused the user.
@@ -159,17 +163,17 @@ def _ended_after(connection: HTTPConnection, within: float) -> Iterator[None]:
     """
     Close the connection after `within` seconds, if it is still in use.
 
-    The connection's own timeout is for each single read, so a slow but steady response would never exceed it.
+    The connection's own timeout is for each single read, so a slow but steady response would never exceed that timeout.
     """
     late = Event()
 
     def end() -> None:
         late.set()
-        with suppress(OSError):  # it has just closed by itself
+        with suppress(OSError):  # the connection has just closed by itself
             sock.shutdown(SHUT_RDWR)
 
     connection.connect()
-    sock = connection.sock  # kept, because the connection forgets it when the response begins
+    sock = connection.sock  # kept here, because the connection drops its socket when the response begins
     timer = Timer(within, end)
     timer.daemon = True
     timer.start()

@@ -3,9 +3,9 @@ Determines permissions and the state of queues by probes over AMQP.
 
 Each probe uses a channel of its own, because a refusal closes the channel.
 AMQP has no query for a permission, or for the arguments of a queue.
-But a broker checks permissions first, then whether the request is possible, and only then carries it out.
+But a broker first checks permissions, then whether the request is possible, and only then executes the request.
 So each probe sends an impossible request: a negative TTL, a priority that is not a number, a queue that cannot exist.
-The broker's error shows whether the permission is there, and the broker changes nothing.
+The broker's error shows whether the user has the permission, and the broker changes nothing.
 RabbitMQ 3.10 and 4.3 behave in this way, and the patterns below match the texts of their errors.
 """
 
@@ -38,7 +38,7 @@ _CURRENT = re.compile(r"(?:the value )?'(?P<value>.*?)'(?: of type '(?P<type>\w+
 _FLAGS = ("durable", "auto_delete", "exclusive")
 DOWN = "rabbitmq.queue-node-down"
 _UNREACHABLE = ("down", "stopped", "crashed", "minority")
-"""The states of a queue in the management API that mean that it cannot be reached."""
+"""The states in which the broker cannot reach a queue, as the management API names them."""
 
 _NOBODY = "amq.steadyworker-nobody"
 """A queue name that no client can declare: the prefix is reserved for the broker."""
@@ -48,9 +48,11 @@ class BrokerProbe:
     """
     One broker to probe; every method raises BrokerUnavailable if the connection is lost.
 
-    A question about a queue that exists and cannot be reached raises QueueUnavailable; each later question about it does so at once.
+    A question about an existing queue that the broker cannot reach raises QueueUnavailable.
+    Each later question about the same queue raises QueueUnavailable at once.
     RabbitMQ 4.3 reports only after 85 s that the node of a queue is down, so a check gives each question less time.
-    A question without an answer ends its connection; the next one goes over a connection from `reopen`, if there is one.
+    If the broker does not reply to a question in time, the probe ends the connection.
+    The next question then uses a connection from `reopen`, if `reopen` was given.
 
     Attributes:
         product: "RabbitMQ", or the name of another AMQP 0-9-1 broker.
@@ -58,10 +60,10 @@ class BrokerProbe:
         vhost: The virtual host.
         user: The user of the login; `USER` after a login by certificate, because AMQP does not report the user's name.
         heartbeat: The negotiated heartbeat in seconds; 0 for none.
-        identity: Cluster name and virtual host: the same from every client, and after every restart.
+        identity: Cluster name and virtual host. Every client receives the same identity, also after a restart of the broker.
         asks: True if there is a management API to query.
-        unasked: Why the management API is no longer queried; None while the API works.
-        alarm: The reason of the broker's alarm, if it blocked a connection; else empty.
+        unasked: The reason why the probe no longer queries the management API; None while the API works.
+        alarm: The reason of the broker's alarm, if an alarm blocked a connection; otherwise empty.
     """
 
     def __init__(
@@ -93,7 +95,7 @@ class BrokerProbe:
         self._management = management
 
     def exists(self, name: str) -> bool:
-        """Return whether the queue exists, even if it cannot be reached; needs no permission."""
+        """Return whether the queue exists, even if the broker cannot reach it; the call needs no permission."""
         try:
             refused, _ = self._count(name)
         except QueueUnavailable as error:
@@ -103,7 +105,7 @@ class BrokerProbe:
         return refused is None or not is_missing(refused)
 
     def consumers(self, name: str) -> int:
-        """Return the number of the queue's consumers; 0 if it does not exist; needs no permission."""
+        """Return the number of the queue's consumers; 0 if the queue does not exist. The call needs no permission."""
         refused, count = self._count(name)
         if refused is not None and not is_missing(refused):
             with translated(self._place):
@@ -119,7 +121,7 @@ class BrokerProbe:
         return self._ask(f"whether queue {name!r} exists", declare, name), counted[-1]
 
     def declare(self, planned: PlannedQueue) -> ChannelClosedByBroker | None:
-        """Declare the queue; return None if it now exists with these arguments, else the broker's refusal."""
+        """Declare the queue; return None if the queue now exists with these arguments; otherwise return the broker's refusal."""
         return self._declare(planned.name, planned.arguments, {"durable": True})
 
     def queue(self, planned: PlannedQueue, *, redeclare: bool) -> ExistingQueue | None:
@@ -157,7 +159,11 @@ class BrokerProbe:
         return replace(queue, difference=first)
 
     def queue_type(self, name: str) -> QueueType | None:
-        """Return the type of a queue; None without permission to read the queue, or if the broker's refusal does not show the type (before 4.3)."""
+        """
+        Return the type of a queue.
+
+        The result is None if the user may not read the queue, or if the broker's refusal does not show the type (before 4.3).
+        """
         refused = self._consume(name)
         if self.version < CONSUMER_TIMEOUTS or refused is None or refused.reply_code != PRECONDITION:
             return None
@@ -180,12 +186,16 @@ class BrokerProbe:
         return refused is None or refused.reply_code != REFUSED
 
     def limit_below(self, size: int) -> int | None:
-        """Return the broker's limit for a body if it is below this size in bytes; else None, and the probe costs as many bytes."""
+        """
+        Return the broker's limit for a body if the limit is below `size` bytes; otherwise None.
+
+        The probe sends a body of `size` bytes.
+        """
         refused = self._publish(bytes(size))
         return None if refused is None else largest_body(refused)
 
     def _publish(self, body: bytes) -> ChannelClosedByBroker | None:
-        """Publish a message to no queue; return the broker's refusal, or None."""
+        """Publish a message that reaches no queue; return the broker's refusal, or None if the broker accepts the message."""
 
         def publish(channel: BlockingChannel) -> None:
             self._watch(channel.connection)
@@ -218,10 +228,12 @@ class BrokerProbe:
 
     def _glimpsed(self, name: str) -> ExistingQueue:
         """
-        Return the facts about an existing queue that an impossible declaration shows; this needs only the right to configure.
+        Return the facts about an existing queue that an impossible declaration shows.
 
-        A broker compares the flags first, so they are known; the type is known only if no other argument is refused before it.
-        The TTL makes the declaration impossible, so that it creates nothing if the queue no longer exists.
+        The declaration needs only the right to configure.
+        The broker compares the flags first, so its refusals always show the flags.
+        The refusals show the type only if the broker refuses no other argument before the type.
+        The TTL makes the declaration impossible, so the broker creates nothing if the queue no longer exists.
         """
         flags = {"durable": True, "auto_delete": False}
         type_ = None
@@ -243,7 +255,11 @@ class BrokerProbe:
     def _ask(
         self, what: str, question: Callable[[BlockingChannel], object], queue: str = ""
     ) -> ChannelClosedByBroker | None:
-        """Send a request on a new channel, about this queue if it is about one; return the broker's refusal, or None."""
+        """
+        Send a request on a new channel, and return the broker's refusal, or None.
+
+        `queue` is the queue that the request is about; empty if the request is about no queue.
+        """
         if queue in self._away:
             raise self._away[queue]
         try:
@@ -271,7 +287,7 @@ class BrokerProbe:
 
     def _watch(self, connection: pika.BlockingConnection) -> None:
         """
-        End the connection when an alarm blocks it: no question that follows would be answered before the end of the alarm.
+        End the connection when an alarm blocks it, because the broker would reply to no further question before the alarm ends.
 
         An alarm blocks only a connection that publishes.
         """
@@ -286,10 +302,10 @@ class BrokerProbe:
 
     @contextmanager
     def _bounded(self, what: str) -> Iterator[None]:
-        """End the connection, and raise QueueUnavailable, if the question in this context is not answered in time."""
+        """End the connection, and raise QueueUnavailable, if the broker does not reply in time to the question in this context."""
         inner = _inner(self._open())
         silent = Silent(what)
-        timer = inner._adapter_call_later(self._within, lambda: pika_internals.abort(inner, silent))  # noqa: SLF001 - the one timer that runs while pika waits
+        timer = inner._adapter_call_later(self._within, lambda: pika_internals.abort(inner, silent))  # noqa: SLF001 - only this kind of timer runs while pika waits
         try:
             yield
         except Silent as error:
@@ -306,7 +322,11 @@ def _closed(place: str) -> BrokerUnavailable:
 
 
 def _inner(connection: pika.BlockingConnection) -> Any:
-    """Return the connection that pika's blocking one hides, with the server's properties, and with timers that run while pika waits."""
+    """
+    Return the inner connection of pika's blocking connection.
+
+    Only the inner connection has the server's properties, and timers that run while pika waits.
+    """
     hidden: Any = connection
     return hidden._impl  # noqa: SLF001
 
@@ -319,5 +339,5 @@ def _value(text: str) -> str | int | bool | None:
     value, kind = found["value"], found["type"]
     if kind == "bool":
         return value == "true"
-    # The broker reports some values without their type; such a value is a number if it has only digits, because no text argument does.
+    # The broker reports some values without their type. Such a value is a number if it has only digits, because no text argument has only digits.
     return int(value) if kind != "longstr" and re.fullmatch(r"-?\d+", value) else value

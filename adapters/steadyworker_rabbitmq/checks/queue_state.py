@@ -34,15 +34,15 @@ class ExistingQueue:
     Attributes:
         name: The queue's name.
         arguments: The arguments of the queue's declaration, or None if unknown.
-        policy: The settings that policies add, or None if unknown: only the management API reports them.
+        policy: The settings that policies add, or None if unknown, because only the management API reports policies.
         policy_name: The user policy that applies to the queue, or None; at most one can apply.
         durable: True if the queue survives a restart of the broker.
         auto_delete: True if the broker deletes the queue, with its messages, when its last consumer leaves.
         type: The queue's type, or None if unknown.
-        consumer_timeout: The delivery timeout of its present consumers, in ms, if the management API reports one.
+        consumer_timeout: The delivery timeout of the queue's present consumers, in ms; None if the management API reports none.
         state: The queue's state in the management API, such as `running` or `down`; empty if unknown.
-        messages, message_bytes: The number of its messages, and the bytes of their bodies, as of some seconds ago; 0 if unknown.
-        difference: The first difference from the plan, if the arguments are unknown, and the broker refused the planned ones.
+        messages, message_bytes: The number of the queue's messages, and the bytes of their bodies, some seconds ago; 0 if unknown.
+        difference: The first difference from the plan, if the arguments are unknown, and the broker refused the planned arguments.
     """
 
     name: str
@@ -64,12 +64,16 @@ class ExistingQueue:
         return cls(planned.name, planned.arguments, type=queue_type(planned.arguments))
 
     def number(self, key: str) -> int | None:
-        """Return the number in force: as in the broker, the lower one if the queue and its policy both set it."""
+        """
+        Return the number in force.
+
+        If the queue and its policy both set a number, the lower number is in force, as in the broker.
+        """
         values = [value for value in self._both(key) if isinstance(value, int)]
         return min(values, default=None)
 
     def text(self, key: str) -> str | None:
-        """Return the text in force: the queue's own if the queue and its policy both set it."""
+        """Return the text in force; if the queue and its policy both set a text, the queue's own text is in force."""
         return next((value for value in self._both(key) if isinstance(value, str)), None)
 
     def sets(self, key: str) -> bool:
@@ -94,9 +98,9 @@ def differences(planned: PlannedQueue, queue: ExistingQueue) -> list[Difference]
     """
     Return every argument that the queue lacks, has in addition, or has with another value.
 
-    If the queue's arguments are unknown, the list has at most the first of them.
+    If the queue's arguments are unknown, the list has at most the first difference.
 
-    A value from a policy counts as if an argument set it.
+    A value from a policy counts as a value of an argument.
     """
     if queue.arguments is None:
         return [queue.difference] if queue.difference is not None else []

@@ -1,7 +1,7 @@
 """
 The risks of a queue's arguments and policies for long-running jobs: dropped, requeued or counted messages.
 
-The functions are pure: they get the state of a queue, the version of its broker, and the Worker's time limit.
+The functions are pure: their input is the state of a queue, the version of its broker, and the Worker's time limit.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KNOWN_ARGUMENTS = frozenset(
 
 _MESSAGES: dict[Role, str] = {"work": "Jobs", "retry": "Waiting jobs", "dead": "Dead letters"}
 LOSSES: dict[Role, Loss] = {"work": "jobs", "retry": "jobs", "dead": "letters"}
-"""What is lost with the messages of each queue."""
+"""What is lost if messages of a queue of this role are lost."""
 
 _finding = FindingTexts("steadyworker_rabbitmq")
 
@@ -41,7 +41,7 @@ _finding = FindingTexts("steadyworker_rabbitmq")
 def losses(planned: PlannedQueue, queue: ExistingQueue) -> Iterator[Finding]:
     """Yield a finding for every setting that drops messages without an ack, or ends a delay too early."""
     forwards = planned.role == "work" and queue.text("dead-letter-exchange") is not None
-    # An operator can want a limit on dead letters, and a job that the broker dead-letters is not lost: both are only warnings.
+    # Two cases are only warnings: an operator can want a limit on dead letters, and a job that the broker dead-letters is not lost.
     level: Literal["error", "warning"] = "warning" if forwards or planned.role == "dead" else "error"
     fate = "become dead letters without being run" if forwards else "are lost"
     messages, loses, name = _MESSAGES[planned.role], LOSSES[planned.role], queue.name
@@ -91,9 +91,9 @@ def losses(planned: PlannedQueue, queue: ExistingQueue) -> Iterator[Finding]:
 
 def dead_letter_target(planned: PlannedQueue, queue: ExistingQueue) -> Iterator[Finding]:
     """
-    Yield a warning if the broker dead-letters the work queue's messages to another queue than the Worker's dead-letter queue.
+    Yield a warning if the broker dead-letters the work queue's messages to a queue other than the Worker's dead-letter queue.
 
-    This checks only the default exchange, because the queues behind an operator's own exchange are unknown.
+    The function checks only the default exchange, because the queues behind an operator's own exchange are unknown.
     """
     key = "dead-letter-routing-key"
     target, expected = queue.text(key), planned.arguments[f"x-{key}"]
@@ -119,11 +119,11 @@ def delivery_timeout(
     """
     Yield a warning if the broker can requeue a delivery while its job runs.
 
-    `unknown` is the reason to report if the timeout could not be read.
+    `unknown` is the reason to report if the timeout is unknown.
     """
     timeout = limits.delivery_timeout(version, queue, time_limit)
     if timeout.ours or not limits.outlives(time_limit, timeout.seconds):
-        return  # our consumer sets a timeout that is long enough, or the longest that AMQP permits
+        return  # our consumer sets a timeout that is long enough, or the longest timeout that AMQP permits
     duration = "without limit" if time_limit is None else f"{time_limit:g} s"
     command = limits.longer_timeout(version, vhost, queue, time_limit)
     if timeout.known:
@@ -218,7 +218,7 @@ def delayed_retry(version: Version, planned: PlannedQueue, queue: ExistingQueue)
 
 
 def _delayed_retry(queue: ExistingQueue, key: str) -> object:
-    """Return the value in force: only for these keys, a policy's value outranks the queue's own value."""
+    """Return the value in force. For these keys alone, a policy's value outranks the queue's own value."""
     own = (queue.arguments or {}).get(f"x-delayed-retry-{key}")
     return (queue.policy or {}).get(f"delayed-retry-{key}", own)
 
