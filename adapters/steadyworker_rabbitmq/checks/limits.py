@@ -44,7 +44,7 @@ If the whole host freezes, its heartbeats stop, so the broker closes its connect
 So a limit of one week is safe.
 """
 
-SPARE_HAND_OVERS = 5
+SPARE_REDELIVERIES = 5
 """The number of deliveries that one job can need for reasons other than delivery timeouts."""
 
 _LONGEST = 2**32 - 1
@@ -135,14 +135,14 @@ def outlives(time_limit: float | None, timeout: float | None) -> bool:
 
 def deliveries_needed(version: Version, work: ExistingQueue, time_limit: float | None) -> float:
     """
-    Return the number of deliveries that one job can need: the number of its delivery timeouts, plus `SPARE_HAND_OVERS`.
+    Return the number of deliveries that one job can need: the number of its delivery timeouts, plus `SPARE_REDELIVERIES`.
 
     From 4.3 on, a delivery timeout does not count towards the limit.
     """
     timeout = delivery_timeout(version, work, time_limit).seconds
     if timeout is None or version >= CONSUMER_TIMEOUTS:
-        return SPARE_HAND_OVERS
-    return SPARE_HAND_OVERS + (float("inf") if time_limit is None else time_limit // timeout)
+        return SPARE_REDELIVERIES
+    return SPARE_REDELIVERIES + (float("inf") if time_limit is None else time_limit // timeout)
 
 
 def longer_timeout(version: Version, vhost: str, queue: ExistingQueue, time_limit: float | None) -> str:
