@@ -21,7 +21,7 @@ _SIGNS = (
     ("Iceberg", "metadata/[0-9][0-9][0-9][0-9][0-9]-*.metadata.json"),
     ("Iceberg", "metadata/v[0-9]*.metadata.json"),
 )
-_BELOW = ("*/", "*/*/")  # a table below, such as one region's table; a reader of the folder also reads its files
+_BELOW = ("*/", "*/*/")  # a table of one region, for example; a reader of the folder also reads its files
 
 
 def check_files(path: str | os.PathLike[str]) -> None:
