@@ -63,7 +63,11 @@ def build_archive(settings: SparkSettings) -> Path:
 
 
 def _next(messages: queue.SimpleQueue[Message | None], host: HostProcess, within: float) -> Message | None:
-    """Return the host's next message, or None if it is gone; raise queue.Empty if the host stands still for so many seconds."""
+    """
+    Return the host's next message, or None if the host is gone.
+
+    Raise queue.Empty if the host stands still for `within` seconds.
+    """
     clock = SystemClock()
     limit = Patience.of(within, clock.monotonic(), host.cpu)
     while True:

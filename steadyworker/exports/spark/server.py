@@ -20,7 +20,11 @@ from steadyworker.exports.spark.query import first_line
 from steadyworker.text.redaction import redact
 
 USER = "steadyworker"
-"""The user of the sessions, unless the address has `user_id`; all hosts use it, so that each can end another's sessions."""
+"""
+The user of the sessions, unless the address has `user_id`.
+
+All hosts use the same user, so that each host can end the sessions of other hosts.
+"""
 
 PAUSE = 0.2  # seconds between two interrupts
 _AGAIN = (0.25, 0.5, 1.0)  # seconds to wait for late jobs of an interrupted operation
@@ -111,7 +115,7 @@ class Server:
         atexit.unregister(client._on_exit)  # noqa: SLF001 - otherwise atexit keeps every client
 
     def end(self, name: str) -> None:
-        """End the operations of an earlier run's session, and release the session, so that it begins no other."""
+        """End the operations of an earlier run's session, and release the session, so that it begins no other operation."""
         session = self.attach(name)
         with suppress(Closed):
             Kills(session, name).kill()  # `clear` does not see operations that the earlier run has interrupted
@@ -120,7 +124,7 @@ class Server:
 
     def clear(self, session: SparkSession, name: str) -> None:
         """
-        End the operations of this session; return at once if there is none.
+        End the operations of this session; return at once if there is no operation.
 
         Raises:
             Closed: Another process has released the session.
