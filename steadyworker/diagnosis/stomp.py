@@ -1,5 +1,5 @@
 r"""
-The reader of STOMP 1.0, 1.1 and 1.2: from the bytes of one direction to frames.
+The reader of STOMP 1.0, 1.1 and 1.2, which makes frames from the bytes of one direction.
 
 A frame is a command line, header lines, an empty line, the body, and a NUL:
 
@@ -9,15 +9,16 @@ A frame is a command line, header lines, an empty line, the body, and a NUL:
     \n
     hello\0
 
-If `content-length` is there, the body has so many bytes, NULs among them; else it ends at the first NUL.
-A line ends with LF, or with CR LF since 1.2.
-Ends of line between two frames are heartbeats.
+With `content-length`, the body has this number of bytes, and may contain NULs; otherwise it ends at the first NUL.
+A line ends with LF, or since 1.2 also with CR LF.
+Line ends between two frames are heartbeats.
 If a header is repeated, its first value counts.
 
-The reader holds at most the command and the headers of one frame, and these have a largest size.
-Of a body it counts the bytes.
-The version decides about escapes: `\n`, `\c` and `\\` since 1.1, `\r` since 1.2, none in a frame that connects.
-The bytes that a `Flaw` shows are never those of a body or of a login.
+The reader holds at most the command and the headers of one frame, up to a maximum size.
+It only counts the bytes of a body.
+The version decides which escapes exist: `\n`, `\c` and `\\` since 1.1, and `\r` since 1.2.
+A frame that connects has no escapes.
+A `Flaw` never shows bytes of a body or of a login.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ MOST_HEADERS = 500
 """The largest number of headers of one frame that are kept."""
 
 MOST_FLAWS = 100
-"""The largest number of flaws of one kind that a reader returns, if they leave it in step."""
+"""The largest number of flaws of one kind that a reader returns, if it can still read the next frame after them."""
 
 _HEAD_END = re.compile(rb"\n\r?\n")
 _EOLS = re.compile(rb"[\r\n]+")
@@ -48,7 +49,7 @@ _ESCAPE = re.compile(rb"\\(.?)", re.DOTALL)
 _ESCAPED = {b"n": b"\n", b"c": b":", b"\\": b"\\", b"r": b"\r"}
 _CONNECTS = {"CONNECT", "STOMP", "CONNECTED"}
 _DIGITS = 18
-_JUDGED = 8  # so many bytes are enough to see that something else than STOMP begins
+_JUDGED = 8  # this number of bytes is enough to see that another protocol than STOMP begins
 _FOREIGN = {"http", "tls", "amqp", "amqp-1.0"}
 
 
