@@ -11,7 +11,7 @@ Cuts a log into records; a record is a line with the lines that belong to it.
 
 First, the prefix of a collector is removed from each line.
 The known collectors are journald, syslog, docker, docker compose, kubectl and CRI.
-If the prefix names the process, the lines of several processes may be mixed, because each process has its own open record.
+If the prefix names the process, lines of several processes may be mixed: each process has its own open record.
 
 The input may be any bytes, and the memory is bounded.
 A line of more than 64 KiB loses its middle.

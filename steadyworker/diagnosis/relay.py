@@ -4,9 +4,9 @@ The relay, which passes bytes between clients and the broker, and gives a copy t
 The relay changes, delays and reorders no byte, and interprets none.
 It sends bytes on before the reader receives their record.
 It passes a half-close on as a half-close, and a reset as a reset.
-While one side does not read, the relay does not read from the other side; without a relay, the kernel has the same effect.
+While one side does not read, the relay does not read from the other side, as without a relay the kernel would not.
 
-The relay has one thread with one epoll loop, in a separate process (`tracing.py`), so that the reader never delays a byte.
+The relay is one thread with one epoll loop, in a separate process (`tracing.py`), so the reader never delays a byte.
 """
 
 from __future__ import annotations
@@ -322,7 +322,7 @@ class Relay:
             self._close(link, self._clock())
 
     def _broken(self, flow: Flow, now: float) -> None:
-        """React to a write that failed: the target is gone, but bytes that the target sent earlier may still have to pass."""
+        """React to a write that failed: the target is gone, but bytes that it sent earlier may still have to pass."""
         link, back = flow.link, flow.link.of(flow.target)[0]
         flow.broken = flow.ended = True
         flow.pending = b""
@@ -400,7 +400,7 @@ class Relay:
         flow.progress = now
 
     def _check_queues(self, now: float) -> None:
-        """Report the send queues that do not shrink, because the other side's program no longer reads, or its host is gone."""
+        """Report the send queues that do not shrink: the other side's program no longer reads, or its host is gone."""
         self._next_check = now + STUCK
         for flow in tuple(self._unconfirmed):
             queue = unconfirmed(flow.target)

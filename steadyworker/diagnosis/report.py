@@ -275,7 +275,7 @@ def _excerpt(seen: Sighting, rows: int) -> str:
     """
     Return the beginning of the record, and the line of the match if it is further down.
 
-    If there is only one row, return only the line of the match.
+    If there is only one row, return only the text at the match.
     """
     lines = _head(seen.record.text).split("\n")
     at = max(0, seen.line - seen.record.line)

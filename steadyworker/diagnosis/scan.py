@@ -1,4 +1,4 @@
-"""Searches logs, block by block, for records that the catalogue explains, and counts the errors that it does not explain."""
+"""Searches logs, block by block, for records that the catalogue explains, and counts all other errors."""
 
 from __future__ import annotations
 
