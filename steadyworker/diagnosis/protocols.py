@@ -119,7 +119,10 @@ def spell(numbers: Mapping[str, int]) -> Spelled | None:
             if not 0 <= number < 256**size:
                 return None
             if raw and start + len(raw) != at:
-                raw, start = b"", at  # the number between two known numbers is unknown, so the longer run of bytes decides
+                raw, start = (
+                    b"",
+                    at,
+                )  # the number between two known numbers is unknown, so the longer run of bytes decides
             if not raw:
                 start = at
             octets = number.to_bytes(size, "big")

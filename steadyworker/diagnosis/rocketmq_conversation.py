@@ -90,7 +90,16 @@ _SEND, _SEND_BACK, _MEMBERS, _ROUTE = {10, 310, 320, 324, 325}, 36, 38, 105
 _SHORT_NAMES = {310, 320, 325}  # of fields, in `SendMessageRequestHeaderV2`
 _NAMES = {"a": "producerGroup", "b": "topic", "e": "queueId", "i": "properties", "j": "reconsumeTimes"}
 _WAITING = {11, 361, 200050, 200054, 200055}  # to these requests, a server replies only when there is a message
-_ORDINARY = {0, 19, 20, 22, 24, 25, 209, 210}  # 24 and 25: a member pulls before its heartbeat has named its subscriptions
+_ORDINARY = {
+    0,
+    19,
+    20,
+    22,
+    24,
+    25,
+    209,
+    210,
+}  # 24 and 25: a member pulls before its heartbeat has named its subscriptions
 _ILLEGAL, _NO_TOPIC = 13, 17
 _REPLY, _ONE_WAY = 1, 2
 _FLAGS: Mapping[int, str] = {
@@ -280,7 +289,9 @@ class RocketmqConversation:
         elif is_long and (code == _ILLEGAL or _TOO_LONG.search(remark)):
             self._too_long(t, side, request, retry, "MESSAGE_ILLEGAL" if "MESSAGE_ILLEGAL" in remark else name)
         elif code == _NO_TOPIC and request.code == _ROUTE:
-            if not request.topic.startswith(RETRY):  # the broker makes a retry topic when the group's first member comes
+            if not request.topic.startswith(
+                RETRY
+            ):  # the broker makes a retry topic when the group's first member comes
                 what = f"The {side.label} knows no route to the topic {_short(request.topic)}."
                 self._line.flag(t, "rocketmq.no-route", what, rows, groups=groups)
         elif request.code == _MEMBERS and "no consumer for this group" in remark:

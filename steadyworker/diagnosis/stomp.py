@@ -58,7 +58,7 @@ class StompReader:
     A reader of one direction of a STOMP connection.
 
     `version` is the version that both ends agreed on.
-    A reader takes the version from `CONNECTED`, and guesses it from `CONNECT`; the caller sets it for the other direction.
+    A reader takes it from `CONNECTED`, or guesses it from `CONNECT`; the caller must set it for the other direction.
     `max_frame` is the largest body; a larger `content-length` is a flaw before any byte of the body is read.
     """
 
@@ -69,7 +69,9 @@ class StompReader:
         self._offset = 0  # the offset of the first byte that is neither read nor skipped
         self._head = bytearray()  # the command and the headers, as far as they have come
         self._frame: StompFrame | None = None  # the frame whose body is skipped; its size is the size of the head
-        self._left: int | None = None  # bytes of this body that are still to come; None if the body ends at the first NUL
+        self._left: int | None = (
+            None  # bytes of this body that are still to come; None if the body ends at the first NUL
+        )
         self._flaws: Counter[str] = Counter()
 
     def feed(self, data: bytes) -> list[Item]:

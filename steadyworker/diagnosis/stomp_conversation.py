@@ -55,8 +55,8 @@ class StompConversation:
         self.readers = {Side.CLIENT: StompReader(), Side.BROKER: StompReader()}
         self._sure = True
         self._asked = (0.0, 0.0)  # the client's header heart-beat, in seconds
-        self._ends = {Side.CLIENT: -1, Side.BROKER: -1}  # the end of each side's last frame, which a line end may follow
-        self._beat: dict[Side, float | None] = dict.fromkeys(Side)  # the time of each side's last heartbeat, if no other bytes followed it
+        self._ends = {Side.CLIENT: -1, Side.BROKER: -1}  # where the last frame ended; a line end may follow
+        self._beat: dict[Side, float | None] = dict.fromkeys(Side)  # time of the last heartbeat, if no frame followed
         self._subscriptions: dict[str, TracedSubscription] = {}
         self._settled: OrderedDict[str, None] = OrderedDict()
         self._begun = False
@@ -265,7 +265,7 @@ class StompConversation:
 
 
 def _beats(headers: Mapping[str, str]) -> tuple[float, float]:
-    """Return the header heart-beat in seconds: the interval that the sender can keep, and the interval that it requests."""
+    """Return the header heart-beat in seconds: the interval that the sender offers, and the interval it requests."""
     parts = headers.get("heart-beat", "0,0").split(",")
     numbers = [int(part) / 1000 if part.strip().isdecimal() and len(part) < 16 else 0.0 for part in parts]  # noqa: PLR2004 - no such time
     return (numbers[0], numbers[1]) if len(numbers) > 1 else (0.0, 0.0)

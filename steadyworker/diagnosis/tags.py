@@ -1,4 +1,4 @@
-"""The delivery tags of a channel: the tags that were delivered, and the tags that still wait for their acknowledgement."""
+"""The delivery tags of a channel: the tags that were delivered, and the tags that wait for their acknowledgement."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class Ring:
         self.freed = self.view[size : size + 8].cast("Q")
 
     def populate(self) -> None:
-        """Allocate all pages of the ring now, if the kernel can (Linux 5.14); otherwise the first bytes would wait for pages."""
+        """Allocate the ring's pages now, if the kernel can (Linux 5.14); otherwise the first bytes wait for pages."""
         with suppress(OSError):
             self._memory.madvise(_MADV_POPULATE_WRITE)
 
@@ -138,7 +138,7 @@ class TapWriter:
         at = self._head % ring.size
         empty = freed == self._head
         if ring.size - at < CHUNK or (at and empty):
-            # Begin again at the start at the end of the ring, and when nothing waits: the start is in the processor's cache.
+            # Begin again at the ring's end, and also when nothing waits, because the start is in the processor's cache.
             self._head += ring.size - at
             at = 0
             if empty:

@@ -167,7 +167,7 @@ class Timelines:
         return [self._close(self._open[0])] if len(self._open) > _MOST_OPEN else []
 
     def settled(self, now: float, after: float) -> list[Incident]:
-        """Return the incidents to which nothing was added for `after` seconds, and which have steps that were not shown."""
+        """Return the incidents that have steps that were not shown, and got nothing new for `after` seconds."""
         return [each for each in self._open if len(each.steps) > each.shown and now - each.touched >= after]
 
     def next_settles(self, after: float) -> float | None:
@@ -179,7 +179,11 @@ class Timelines:
         return [self._close(incident) for incident in self._open.copy()]
 
     def root(self, incident: Incident) -> TimelineStep:
-        """Return the step that follows from no other step; if there are several, the first error, otherwise the first step."""
+        """
+        Return the step that follows from no other step.
+
+        If there are several such steps, return the first error, or if there is no error, the first step.
+        """
         roots = [step for step in incident.in_order() if not self._causes[step.seen.entry.id] & incident.ids]
         candidates = roots or incident.in_order()
         return next((step for step in candidates if step.seen.entry.severity == "error"), candidates[0])

@@ -120,8 +120,8 @@ class Tracing:
         self._pipe = reads
         self._reader = TapReader(ring, reads)
         with suppress(OSError):
-            os.nice(_NICE)  # where cores are scarce, the relay, the client and the broker come first
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # it interrupts none of them when it wakes
+            os.nice(_NICE)  # if there are few cores, the relay, the client and the broker come first
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # no preemption of them at a wake-up
 
     def __enter__(self) -> Self:
         return self

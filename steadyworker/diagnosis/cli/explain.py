@@ -142,7 +142,7 @@ def _explain(entries: dict[str, Entry], files: Sequence[Path], *, follow: bool, 
 
 
 def _whole(file: Path, scanner: Scanner, failures: list[str]) -> Iterator[Sighting]:
-    """Yield the sightings in a file; if the file cannot be read to its end, record the failure, and go on to the next file."""
+    """Yield the sightings in a file; if the file cannot be read to its end, record the failure, and raise nothing."""
     try:
         yield from scanner.whole(blocks(Path("/dev/stdin") if file == Path("-") else file))
     except (OSError, UndecodableSource) as error:

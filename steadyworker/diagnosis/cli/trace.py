@@ -1,4 +1,4 @@
-"""`steadyworker trace`: a proxy between clients and a broker; it reads all frames, and flags problems that end connections."""
+"""`steadyworker trace`: a proxy between clients and a broker that flags the problems that end connections."""
 
 from __future__ import annotations
 
@@ -232,7 +232,11 @@ def _code(wire: Wire, outputs: Outputs) -> int:
 
 @contextmanager
 def _stop_signals() -> Iterator[Callable[[], bool]]:
-    """Record SIGINT and SIGTERM, which then do not end the process; yield a function that returns whether a signal came."""
+    """
+    Record SIGINT and SIGTERM, which then do not end the process.
+
+    Yield a function that returns whether a signal came.
+    """
     came: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in numbers}

@@ -39,7 +39,7 @@ class Planning:
         self._own: tuple[tuple[int, int], ...] = ()
 
     def begin(self, jvm: Any) -> None:
-        """Record the threads; call this in the job's thread, because the JVM serves each Python thread with one thread."""
+        """Record the threads; call this in the job's thread, because each Python thread has its own thread in the JVM."""
         jvm.java.lang.Thread.currentThread().setName(self._name)  # the JVM passes the name on to the system
         served = ((self._jvm, thread) for thread in threads_named(self._jvm, self._name))
         self._own = ((os.getpid(), threading.get_native_id()), *served)
