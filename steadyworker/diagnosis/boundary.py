@@ -2,7 +2,7 @@
 Finds the boundaries of frames in bytes that can begin in the middle of a frame.
 
 A reader that missed bytes must find the next frame before it can go on.
-If a client writes a frame into the middle of another one, the outer frame contains the head of the inner one.
+If a client writes a frame into the middle of another frame, the outer frame contains the head of the inner frame.
 The functions here find a frame by four properties of every frame.
 A frame has a type, a size within the limit, a known class, and the end octet at the right place.
 """

@@ -1,8 +1,8 @@
 """
 The ends of a relayed connection; an end is a socket towards a client or the broker, plain or with TLS.
 
-Nothing here waits: a call that cannot be done now raises BlockingIOError, and the relay tries again later.
-The relay does so when the socket is ready.
+Nothing here waits: a call that cannot be done now raises BlockingIOError.
+Then the relay tries again when the socket is ready.
 """
 
 from __future__ import annotations

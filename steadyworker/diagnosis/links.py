@@ -41,7 +41,7 @@ class Flow:
         self.pending: bytes | memoryview = b""
         self.ended = self.broken = self.done = False
         self.skipped = 0
-        self.acked = 0  # what the target's kernel had confirmed at the last check
+        self.acked = 0  # bytes that the target's kernel had confirmed at the last check
         self.progress = 0.0  # the time at which this number last grew
         self.reported = 0.0  # the time at which the queue was last reported
 

@@ -2,8 +2,8 @@ r"""
 Recognises a protocol by its first bytes, even if a program has read these bytes as numbers of another protocol.
 
 A broker that expects a frame of AMQP reads one byte as type, two bytes as channel and four bytes as size.
-If the other end sends something else there, the log has three numbers that make no sense.
-Written as bytes again, they are the first seven characters of what was sent:
+If the other end sends another protocol, the broker's log has three numbers that make no sense.
+Written as bytes again, the numbers are the first seven bytes that the other end sent:
 
     type        65    41            A
     channel  19793    4D 51         M Q
@@ -119,10 +119,7 @@ def spell(numbers: Mapping[str, int]) -> Spelled | None:
             if not 0 <= number < 256**size:
                 return None
             if raw and start + len(raw) != at:
-                raw, start = (
-                    b"",
-                    at,
-                )  # the number between two known numbers is unknown, so the longer run of bytes decides
+                raw, start = b"", at  # a number in the middle is unknown: the longer run of bytes decides
             if not raw:
                 start = at
             octets = number.to_bytes(size, "big")
@@ -196,7 +193,7 @@ def first_line(raw: bytes) -> bytes:
 
 
 def characters(octets: bytes) -> str:
-    """Return bytes as characters, with the escapes of C for those that cannot be printed."""
+    """Return bytes as characters, with the escapes of C for characters that cannot be printed."""
     names = {"\0": "\\0", "\t": "\\t", "\n": "\\n", "\r": "\\r", "\\": "\\\\"}
     shown = (chr(octet) for octet in octets)
     return "".join(

@@ -133,7 +133,7 @@ class Cutter:
             yield from self._add(process, text, stamp)
 
     def _add(self, process: str, line: str, stamp: str) -> Iterator[Record]:
-        """Add a line to the open record of its process, or open a new one."""
+        """Add a line to the open record of its process, or open a new record."""
         record = self._open.get(process)
         text = as_line(line) if line.startswith("{") else line
         begins = start(text)

@@ -10,7 +10,7 @@ A line of a log is cut at the width of the terminal; commands and URLs are never
 
 | field | content |
 |---|---|
-| kind | "finding"; a later line with the same number replaces an earlier one |
+| kind | "finding"; a later line replaces an earlier line with the same number |
 | number | from 1 |
 | id, title, severity | the entry's; severity is "error" or "warning" |
 | times | the number of times that the failure was seen |

@@ -289,9 +289,7 @@ class RocketmqConversation:
         elif is_long and (code == _ILLEGAL or _TOO_LONG.search(remark)):
             self._too_long(t, side, request, retry, "MESSAGE_ILLEGAL" if "MESSAGE_ILLEGAL" in remark else name)
         elif code == _NO_TOPIC and request.code == _ROUTE:
-            if not request.topic.startswith(
-                RETRY
-            ):  # the broker makes a retry topic when the group's first member comes
+            if not request.topic.startswith(RETRY):  # the broker makes a retry topic for a group's first member
                 what = f"The {side.label} knows no route to the topic {_short(request.topic)}."
                 self._line.flag(t, "rocketmq.no-route", what, rows, groups=groups)
         elif request.code == _MEMBERS and "no consumer for this group" in remark:

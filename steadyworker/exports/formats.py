@@ -240,7 +240,7 @@ def _with_comma(convert: Callable[[Any], str]) -> Callable[[Any], str]:
 
 @contextmanager
 def packed(out: Out, form: Format) -> Iterator[Out]:
-    """Yield an output for this format's bytes; the output writes them to `out`, compressed if the format says so."""
+    """Yield an output for this format's bytes; the output writes them to `out`, compressed if the format has a compression."""
     if form.compression is None:
         yield out
         return

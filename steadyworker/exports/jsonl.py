@@ -86,7 +86,7 @@ def check_compression(compression: object) -> None:
     Check that this compression is supported.
 
     Raises:
-        ExportRejected: It is neither "gzip" nor None.
+        ExportRejected: The compression is neither "gzip" nor None.
     """
     if compression not in (None, "gzip"):
         raise ExportRejected(f'Expected "gzip" or None as compression, got {compression!r}.')

@@ -29,7 +29,7 @@ def check_files(path: str | os.PathLike[str]) -> None:
     Check that a file or folder does not belong to a table of Delta, Iceberg or Hudi.
 
     Raises:
-        ExportRejected: The path belongs to such a table, or a folder up to two levels below has one.
+        ExportRejected: The path belongs to such a table, or a folder up to two levels below has such a table.
             The message has the line of Python that reads the table.
     """
     refuse_lakes(str(Path(path).resolve()), has_file)

@@ -112,7 +112,7 @@ class RowGroups:
         return arrow().concat_tables(self._waiting)
 
     def _write(self, table: Any) -> None:
-        # The chunks are combined into one, because the end of a chunk would end a Parquet page.
+        # The chunks are combined into one chunk, because the end of a chunk would end a Parquet page.
         self._writer.write_table(table.combine_chunks(), ROW_GROUP)
 
 

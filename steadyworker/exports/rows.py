@@ -72,7 +72,7 @@ class RowExport:
             A callable `rows(start)` is accepted too: it returns such an iterable, from row number `start` on.
             Only with a callable can an interrupted export resume.
             The callable must return the same rows in the same order each time: sort by a unique key.
-        columns: The names of the columns, in order; by default those of the cursor or the reader.
+        columns: The names of the columns, in order; by default the names in the cursor or the reader.
         description: A description of the rows, for the manifest; by default the callable's name.
         parameters: The parameters of the rows, for the manifest; they must not contain a credential.
         expected: The expected number of rows, if known; only for the progress display.

@@ -125,7 +125,7 @@ class StagingDir:
         sync_folder(self.path)
 
     def read(self) -> Manifest | None:
-        """Return the manifest if the stage is complete and its data has the size in the manifest, else None."""
+        """Return the manifest if the stage is complete and its data has the size in the manifest, otherwise None."""
         try:
             manifest = Manifest.load(self.manifest)
             return manifest if self.data.stat().st_size == manifest.bytes else None

@@ -14,7 +14,7 @@ The text of one value, which is the same whether `RowExport` or Spark writes the
 | time | `02:30:00.123456` | – |
 | UUID | with hyphens, lower case | – |
 
-All other types are refused: lists, mappings and bytes have no single obvious text, so the query must choose one.
+All other types are refused: lists, mappings and bytes have no single obvious text, so the query must choose a text.
 Java before 19 writes a few floats with one digit more than necessary; use decimals for money.
 """
 

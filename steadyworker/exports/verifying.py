@@ -3,9 +3,9 @@ Verification of an exported file against its manifest, if possible by another li
 
 | format | written by | read back by |
 |---|---|---|
-| CSV | `formats.py`, or Spark | pyarrow if installed, else Python's csv |
+| CSV | `formats.py`, or Spark | pyarrow if installed, otherwise Python's csv |
 | JSON Lines | `jsonl.py`, or Spark | Python's json |
-| Parquet | pyarrow | DuckDB if installed, else pyarrow; DuckDB's rows come through pyarrow, too |
+| Parquet | pyarrow | DuckDB if installed, otherwise pyarrow; DuckDB's rows come through pyarrow, too |
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ The picture of a trace: one HTML page with both ends of each connection, for a r
 | `sequence.py` | the frames of a connection, with an arrow from one end to the other |
 | `sheet.py` | the parts of the page, in the order of the reader's questions, within the page's size |
 
-Names, headers and texts come from the wire, so a page can hold anything that an attacker writes.
+Names, headers and texts come from the traced connections, so a page can contain any text of an attacker.
 `event_fields.py` limits and redacts every text, and `markup.py` is the only file that writes HTML.
 The time and the memory for an event do not depend on the number of events before it.
 """

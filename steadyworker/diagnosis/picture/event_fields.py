@@ -93,14 +93,14 @@ def name_of(value: object) -> str:
 
 
 def number_of(value: object) -> float | None:
-    """Return a finite number of reasonable size; None for anything else."""
+    """Return a finite number of reasonable size; None for any other value."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
         return value if abs(value) <= _LARGEST else None
     return None
 
 
 def count_of(value: object) -> int:
-    """Return a number of things or bytes; 0 for anything else."""
+    """Return a number of things or bytes; 0 for any other value."""
     number = number_of(value)
     return int(number) if number and number > 0 else 0
 

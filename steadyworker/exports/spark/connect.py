@@ -325,7 +325,7 @@ class _ConnectJob:
                 self._kills.kill()
 
     def _interrupt(self) -> bool:
-        """Interrupt the session's operations; return whether this call has interrupted a new one."""
+        """Interrupt the session's operations; return whether this call has interrupted a further operation."""
         try:
             return self._session is not None and self._server.interrupt(self._session)
         except Exception:  # noqa: BLE001 - the server or session is gone: `write` gets an error too

@@ -9,7 +9,7 @@ Also, it lists files of a Delta table's folder even if the table is read correct
 So this module reads the leaves of the analysed plan.
 With Spark Connect, the plan is not in this process, and this module reads Spark's text of the plan.
 
-| leaf | what reads it |
+| leaf | reader |
 |---|---|
 | `HadoopFsRelation` with a file index of Spark's own, `FileTable`, `HiveTableRelation` | Spark, as plain files |
 | a relation or a file index of Delta or Hudi, a table of Iceberg | the library, by the table's log |

@@ -124,7 +124,7 @@ def write(
         run: The job with its plan.
         emit: A function that gets the event `started` when Spark has analysed the query.
         estimate: A function that returns Spark's estimate of a result.
-        inputs: A function that returns what a result reads.
+        inputs: A function that returns the inputs that a result reads.
         where: The location of the job in a cluster.
         databases: The databases of the job; None without a JVM in the host.
     """

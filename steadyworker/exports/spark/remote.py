@@ -175,7 +175,7 @@ class RemoteTasks:
         return any(_RemotePart.of(part.path) != part for part in self._whole.values())
 
     def stuck(self) -> str:
-        """Return a message if the job has been without progress for too long, else an empty text."""
+        """Return a message if the job has been without progress for too long, otherwise an empty text."""
         seconds = self._still.seconds(self._clock.monotonic())
         limit = self._still.limit(self._still.longest)
         if seconds < limit:

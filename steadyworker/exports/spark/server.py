@@ -68,7 +68,7 @@ class Server:
                 self._probe = self._fresh_probe()
 
     def try_out(self, conf: Mapping[str, str]) -> None:
-        """Try, in a probe session, the settings that every session will get; raise the server's error if it refuses one."""
+        """Try, in a probe session, the settings that every session will get; raise the server's error if it refuses a setting."""
         for key, value in conf.items():
             self._probe.conf.set(key, value)
 
@@ -138,7 +138,7 @@ class Server:
                 kills.kill()
 
     def interrupt(self, session: SparkSession) -> bool:
-        """Interrupt the operations of this session; return whether this call has interrupted a new one."""
+        """Interrupt the operations of this session; return whether this call has interrupted a further operation."""
         try:
             return bool(session.interruptAll())
         except Exception as error:

@@ -14,7 +14,7 @@ One thread changes all state of the service; other threads, such as the hosts' r
                                 └───────── idle_stop ──────────────────────────────────↑
 
 When a host dies, the service cannot know which of its jobs was the cause.
-So the service begins each of these jobs again *alone*, on a host of its own.
+So the service begins each of these jobs again *alone*, on a separate host.
 Only a job whose host dies while the job runs alone, or before the host is ready, uses up one of its resubmissions.
 The other jobs only lose time.
 
@@ -172,7 +172,7 @@ class SparkService:
                 call.fail(*_CANCELLED)
 
     def _fail_all(self, kind: str, text: str) -> None:
-        """End every call, and kill the hosts that had one."""
+        """End every call, and kill the hosts that had a call."""
         for call in (*self._waiting, *(call for host in self._hosts for call in host.calls.values())):
             call.fail(kind, text)
         self._waiting.clear()

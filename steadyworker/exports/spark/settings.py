@@ -251,7 +251,7 @@ class SparkSettings:
         return "".join(f"{key}={_escaped(value)}\n" for key, value in conf.items())
 
     def connect(self) -> Connect | None:
-        """Return the first command for a host with a Spark Connect server: the address and the settings; else None."""
+        """Return the first command for a host with a Spark Connect server (address and settings), otherwise None."""
         if self.server is None:
             return None
         ours = {key: value for key, value in _DEFAULTS.items() if key.startswith(_PER_SESSION)}

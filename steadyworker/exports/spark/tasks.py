@@ -138,7 +138,7 @@ class Tasks:
         return False
 
     def stuck(self) -> str:
-        """Return a message if the job has been without progress for too long, else an empty text."""
+        """Return a message if the job has been without progress for too long, otherwise an empty text."""
         seconds = self._still.seconds(self._clock.monotonic())
         if seconds < self._still.limit(0.0) or seconds < (limit := self._still.limit(self._slowest())):
             return ""
