@@ -1,5 +1,5 @@
 """
-Diagnosis: from a line in a log to its cause, and from the bytes on the wire to the end that broke the connection.
+Diagnosis: from a line in a log to its cause, and from the bytes of a connection to the end that broke the connection.
 
 Two commands are in this package: `steadyworker explain` reads logs, and `steadyworker trace` reads connections.
 Neither command needs a broker, a ledger or a worker of SteadyWorker.

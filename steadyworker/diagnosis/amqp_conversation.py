@@ -1,4 +1,4 @@
-"""The conversation of an AMQP 0-9-1 connection: makes events and flags from the frames of both sides."""
+"""The conversation of an AMQP 0-9-1 connection; it makes events and flags from the frames of both sides."""
 
 from __future__ import annotations
 

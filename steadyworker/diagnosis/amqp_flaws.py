@@ -35,7 +35,7 @@ def ends_with_channel(flaw: Flaw) -> bool:
 
 
 def judge(line: Line, t: float, side: Side, flaw: Flaw, recent: Callable[[int], bytes], frame_max: int) -> None:
-    """Flag a flaw; `recent` returns the side's last bytes from an offset on."""
+    """Write the flag for a flaw; `recent` returns the side's last bytes from an offset on."""
     flag = _flag_of(side, flaw)
     what = f"From the {side.label}: {text(flaw.what)} (byte {flaw.offset} of its direction)."
     if flaw.kind == "frame-end":

@@ -107,7 +107,7 @@ def _fits(opening: Opening, raw: bytes, at: int) -> bool:
 
 def spell(numbers: Mapping[str, int]) -> Spelled | None:
     """
-    Return the numbers of a frame's head (`type`, `channel`, `size`; one or more of them) as the bytes on the wire.
+    Return the numbers of a frame's head (`type`, `channel`, `size`; one or more of them) as the bytes of the connection.
 
     Returns None if no number is given, or if one does not fit into its bytes.
     """
@@ -130,7 +130,7 @@ def spell(numbers: Mapping[str, int]) -> Spelled | None:
 
 
 def spell_length(number: int) -> Spelled | None:
-    """Return a length of 32 bits as the bytes on the wire; None if it does not fit into 32 bits."""
+    """Return a length of 32 bits as the bytes of the connection; None if it does not fit into 32 bits."""
     if not 0 <= number < 2**32:
         return None
     octets = number.to_bytes(4, "big")

@@ -1,4 +1,4 @@
-"""The conversation of a RocketMQ connection: makes events and flags from the frames of both sides."""
+"""The conversation of a RocketMQ connection; it makes events and flags from the frames of both sides."""
 
 from __future__ import annotations
 
@@ -90,16 +90,7 @@ _SEND, _SEND_BACK, _MEMBERS, _ROUTE = {10, 310, 320, 324, 325}, 36, 38, 105
 _SHORT_NAMES = {310, 320, 325}  # of fields, in `SendMessageRequestHeaderV2`
 _NAMES = {"a": "producerGroup", "b": "topic", "e": "queueId", "i": "properties", "j": "reconsumeTimes"}
 _WAITING = {11, 361, 200050, 200054, 200055}  # to these requests, a server replies only when there is a message
-_ORDINARY = {
-    0,
-    19,
-    20,
-    22,
-    24,
-    25,
-    209,
-    210,
-}  # 24 and 25: a member pulls before its heartbeat has named its subscriptions
+_ORDINARY = {0, 19, 20, 22, 24, 25, 209, 210}  # 24 and 25: a member pulls before its heartbeat names its topics
 _ILLEGAL, _NO_TOPIC = 13, 17
 _REPLY, _ONE_WAY = 1, 2
 _FLAGS: Mapping[int, str] = {
@@ -132,7 +123,7 @@ _SHOWN = [name for name in FIELDS if len(name) > 1 and name not in {"properties"
 _SHOWN_PROPERTIES = ("TRAN_MSG", "DELAY")
 _GROUPS = ("group", "consumerGroup", "producerGroup")
 _PATIENCE = 1.0
-"""The least seconds that a side waits for a reply; if the side closes earlier, it no longer needs the reply."""
+"""The seconds that a side waits at least for a reply; if the side closes earlier, it no longer needs the reply."""
 
 _LONGEST_NAME = 60
 _KEPT = 1_000  # the characters of a name that are shown; 127 or 255 are allowed

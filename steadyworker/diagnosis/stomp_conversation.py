@@ -1,4 +1,4 @@
-"""The conversation of a STOMP connection: makes events and flags from the frames of both sides."""
+"""The conversation of a STOMP connection; it makes events and flags from the frames of both sides."""
 
 from __future__ import annotations
 

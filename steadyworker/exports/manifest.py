@@ -51,7 +51,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             The ledger generates a uid for each new row, so a later job with the same key has another uid.
         key: The job's key.
         queue: The queue of the job's message; keys are unique only within a queue of a namespace.
-        namespace: The ledger's name for the queue's broker; it and `queue` are empty in a manifest of an earlier version.
+        namespace: The ledger's name for the queue's broker; a manifest of an earlier version has an empty `namespace` and `queue`.
         fence: The fence of the run that wrote the file's bytes; perhaps a later run of the job published the file.
         name: The file's name when it was made.
         query: The query, or the description of the rows' source.

@@ -1,7 +1,7 @@
 """
 The fields of an event, as numbers and texts that are safe to keep and to show.
 
-An event can come from a file that another program wrote, and its texts come from the wire.
+An event can come from a file that another program wrote, and its texts come from the traced connection.
 So every field can be missing, be of another type, be huge, or be chosen to deceive the reader of a page.
 """
 

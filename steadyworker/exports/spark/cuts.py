@@ -39,10 +39,10 @@ The bytes of one task of a sort, until Spark has measured the query's result.
 The number of tasks is the estimated size, divided by this.
 """
 
-_KEYS, _KEYS_OF_A_PIECE = 20_000, 100  # keys of the sample: in total at least, and for each piece
+_KEYS, _KEYS_OF_A_PIECE = 20_000, 100  # the least number of sampled keys in total, and for each piece
 _KEYS_OF_A_CUT = 5  # keys for each piece that must remain after the query's filters
-_FEWEST = 16  # pieces, at least: the sample has too few keys for fewer pieces
-_MOST = 500  # pieces: with more than 2000 cells, Spark keeps only their mean size (`HighlyCompressedMapStatus`)
+_FEWEST = 16  # least number of pieces: the sample has too few keys for fewer pieces
+_MOST = 500  # largest number of pieces: of more than 2000 cells, Spark keeps only the mean size (`HighlyCompressedMapStatus`)
 _CELLS = 4  # cells for each piece
 _HEAVY = 3  # a cell has at most as many keys as this number of pieces
 _NARROW = frozenset(  # a query with another node, such as a shuffle, is not cut here, because Spark reuses the rows of its own sample

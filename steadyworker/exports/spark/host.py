@@ -2,7 +2,8 @@
 The program of the Spark host, which `process.py` starts with its parent's process id, and for Spark Connect with `connect`.
 
 - The host's standard input and output carry the protocol.
-  The host first moves both to other descriptors, and sends descriptor 1 to the log, so that output of the JVM cannot break it.
+  The host first moves both to other descriptors, and connects descriptor 1 to the log.
+    So output of the JVM cannot break the protocol.
 - The host leads a process session of its own (setsid): when the host ends, all processes of that session are killed, and the host's folder is removed.
 - The host ends when its parent dies (PDEATHSIG, end of file), when its JVM dies, or at the command `stop`.
   The host also ends when its Spark Connect server has lost a job.

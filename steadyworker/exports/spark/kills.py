@@ -5,7 +5,7 @@ Spark's own interrupt is not enough.
 The interrupt reaches the thread of an operation only once; a second interrupt does nothing.
 When that thread ends, the server cancels only the present jobs of the operation (`ExecuteThreadRunner.interrupt`, `.execute`).
 But since Spark 4 that thread only waits, and the threads of a pool begin the jobs of an adaptive query.
-An interrupt does not reach these threads (`ShuffleExchangeLike.triggerFuture`, `ResultQueryStageExec`).
+An interrupt does not reach the threads of the pool (`ShuffleExchangeLike.triggerFuture`, `ResultQueryStageExec`).
 A stage that is being compiled, or is sampled but not yet shuffled, still begins its job, and the job runs to its end.
 The release of the session does not end such a job, because `SessionHolder.close` only interrupts.
 

@@ -4,7 +4,7 @@ The work of one export in a Spark session, for every engine.
 Spark reads the tables, runs the query and sorts the result, and writes parts without a header.
 The child counts and sums the rows in the parts (`join.py`, `groups.py`).
 Spark counts the rows too, on their way to the writer (`observe`), so that the child notices a part that is missing.
-Spark's observed sums are unfit for the manifest: no decimal of Spark's holds a sum of more than 38 digits.
+Spark's observed sums are unfit for the manifest, because Spark's decimals hold at most 38 digits.
 Spark's listener bus computes the observed values; if a listener fails there, the caller waits without end (Spark 4.1).
 So the count has a time limit.
 Without a count, only the reports of single parts show that a part is missing.

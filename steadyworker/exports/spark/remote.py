@@ -91,7 +91,7 @@ class RemoteTasks:
 
     @property
     def left(self) -> float | None:
-        """The seconds until all parts are written, or None while unknown."""
+        """The seconds until all parts are written, or None while this time is unknown."""
         return self._pace.left(self._clock.monotonic())
 
     def record(self, stages: Iterable[Any], running: int) -> None:

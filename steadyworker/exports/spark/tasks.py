@@ -104,7 +104,7 @@ class Tasks:
 
     @property
     def rate(self) -> float | None:
-        """The rows per second, or None while unknown."""
+        """The rows per second, or None while the speed is unknown."""
         return self._pace.rate
 
     @property
