@@ -1,43 +1,44 @@
 """
-Diagnosis: from a line in a log to its cause, and from the bytes on the wire to the end that broke the connection.
+Diagnosis: from a line in a log to its cause, and from the bytes of a connection to the end that broke the connection.
 
 Two commands are in this package: `steadyworker explain` reads logs, and `steadyworker trace` reads connections.
-The core imports nothing of this package: it finds the commands, and the remedies for its log, by their entry points.
-Neither needs a broker, a ledger or a worker of SteadyWorker.
+Neither command needs a broker, a ledger or a worker of SteadyWorker.
+The core imports nothing from this package.
+By entry points, the core finds the commands, and the remedies for its own log.
 
 | file | subject |
 |---|---|
 | `entries/` | the catalogue: what brokers and clients write when something fails, why, and what to do |
 | `catalogue.py` | the schema of the catalogue, and its reader |
-| `formats.py`, `records.py` | the formats of logs; a log, cut into records: a line with the lines that belong to it |
+| `formats.py`, `records.py` | the formats of logs; records: a line with the lines that belong to it |
 | `matching.py` | the entries that explain a record |
-| `timeline.py` | related records, joined to one finding with its time line |
+| `timeline.py` | related records, joined to one finding with a time line |
 | `reading.py`, `decoding.py`, `following.py` | logs in blocks; their bytes as text; logs that grow |
-| `scan.py` | from blocks of a log to what the catalogue explains, and a count of the rest |
+| `scan.py` | the search of a log's blocks: what the catalogue explains, and a count of the other errors |
 | `own_lines.py`, `remedies.py` | the fields of SteadyWorker's own lines; the remedies that its log adds |
 | `report.py` | a finding, for people and as JSON |
-| `relay.py`, `links.py`, `ends.py` | passes bytes between clients and the broker; its connections; its sockets |
-| `tap.py`, `tracing.py` | the copy of these bytes for the reader, which is another process; the start and end of both |
-| `conversation.py`, `silence.py` | a connection as a trace sees it: protocol, silences, closes |
-| `amqp_conversation.py`, `amqp_channel.py`, `tags.py` | what AMQP means: a connection, a channel of it, its delivery tags |
+| `relay.py`, `links.py`, `ends.py` | the relay between clients and the broker; its connections; its sockets |
+| `tap.py`, `tracing.py` | the copy of the relay's bytes for the reader process; the start and end of the relay |
+| `conversation.py`, `silence.py` | one connection in a trace: protocol, silences, closes |
+| `amqp_conversation.py`, `amqp_channel.py`, `tags.py` | the meaning of AMQP's frames: connection, channels, delivery tags |
 | `amqp_flaws.py` | the flags of bytes that break AMQP |
-| `stomp_conversation.py` | what STOMP means |
-| `rocketmq_conversation.py` | what RocketMQ's remoting protocol means |
-| `wire.py`, `line.py` | the events and flags of a trace, and of one connection of it |
-| `boundary.py` | where a frame begins behind bytes that were missed |
+| `stomp_conversation.py` | the meaning of STOMP's frames |
+| `rocketmq_conversation.py` | the meaning of the frames of RocketMQ's remoting protocol |
+| `wire.py`, `line.py` | the events and flags of a trace, and of a single connection |
+| `boundary.py` | the search for the next frame after missed bytes |
 | `outputs.py`, `terminal.py` | where events go: files, a page, a terminal |
 | `page.py`, `picture/` | the page of a trace |
-| `frames.py` | what a reader returns: the things that it found in one direction of a connection |
+| `frames.py` | the items that a reader returns for one direction of a connection |
 | `amqp.py` | the reader of AMQP 0-9-1 |
-| `fields.py` | the values in its frames: arguments, properties, tables |
+| `fields.py` | the values in AMQP's frames: arguments, properties, tables |
 | `stomp.py` | the reader of STOMP 1.0 to 1.2 |
 | `remoting.py` | the reader of RocketMQ's remoting protocol |
-| `protocols.py` | the protocol that some bytes, or numbers that were read from such bytes, begin |
+| `protocols.py` | the recognition of a protocol by its first bytes, or by numbers that were read from these bytes |
 | `cli/` | the verbs `explain` and `trace` |
 | `capture.py` | the TCP connections in a file of captured packets, in place of the relay |
 
-A reader is fed with the bytes of one direction, as they arrive, and returns the things that are complete.
-It never waits, never holds more than one incomplete frame, and never trusts a length before it has checked it.
-The bytes of a message's body are counted, and not kept.
-What breaks the protocol becomes a `Flaw`, which names what stands where something else was expected.
+A reader gets the bytes of one direction as they arrive, and returns each item that is complete.
+The reader never waits, holds at most one incomplete frame, and checks each length before it relies on the length.
+The reader counts the bytes of a message's body, and does not keep them.
+Bytes that break the protocol become a `Flaw`, which names the bytes that were found, and what was expected.
 """

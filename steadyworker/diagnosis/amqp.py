@@ -1,18 +1,18 @@
 """
-The reader of AMQP 0-9-1: from the bytes of one direction to frames.
+The reader of AMQP 0-9-1, which makes frames from the bytes of one direction.
 
-A frame is a type (1 byte), a channel (2), a size (4), so many bytes, and the end octet 0xCE:
+A frame is a type (1 byte), a channel (2 bytes), a size (4 bytes), a payload of this size, and the end octet 0xCE:
 
     +------+---------+-------------+------------------+------+
     | type | channel |    size     | payload          | 0xCE |
     +------+---------+-------------+------------------+------+
 
 The reader holds the head of a frame, or an incomplete frame that is a method or the header of a message.
-Of a body it counts the bytes, so the largest body needs no memory.
-When it has read the head, it compares the size with the agreed maximum, before it reads or holds anything more.
+The reader only counts the bytes of a body, so the largest body needs no memory.
+When it has read a head, it compares the size with the agreed maximum before it reads or holds further bytes.
 
 pamqp (extra `trace`) knows the methods with their arguments; `fields.py` reads the values.
-The bytes that a `Flaw` shows are never those of a body or of a login.
+A `Flaw` never shows bytes of a body or of a login.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from pamqp.base import Frame
 
 UNLIMITED = 134_217_728
-"""The largest frame if both ends agreed on no limit: a larger size is no size, but other bytes."""
+"""The largest frame if both ends agreed on no limit; a larger number cannot be a size."""
 
 MOST_FLAWS = 100
-"""The largest number of flaws of one kind that a reader returns, if they leave it in step."""
+"""The largest number of flaws of one kind that a reader returns, if it can still read the next frame after them."""
 
 _HEAD = struct.Struct(">BHI")
 _AROUND = _HEAD.size + 1  # the bytes of a frame around its payload
@@ -55,10 +55,10 @@ _METHOD, _HEADER, _BODY, _HEARTBEAT = 1, 2, 3, 8
 _TYPES = {_METHOD: "method", _HEADER: "content header", _BODY: "body", _HEARTBEAT: "heartbeat"}
 _CONTENT = {"Basic.Publish", "Basic.Return", "Basic.Deliver", "Basic.GetOk"}
 _SECRET = {"Connection.StartOk", "Connection.SecureOk", "Connection.UpdateSecret"}
-_AWAITED = -1  # in place of the bytes of a body that are left: the content header is still to come
+_AWAITED = -1  # this value replaces the number of remaining bytes until the content header has come
 _MOST_CHANNELS = 4_096
 _CONTENT_HEAD = struct.Struct(">HHQ")  # class, weight, size of the body
-_FIRST_PROPERTY = 15  # its bit in the first word of the flags; the next ones have the bits below
+_FIRST_PROPERTY = 15  # the first property's bit in the first word of the flags; the next properties have the lower bits
 _LAST_PROPERTY = 2
 _FOREIGN = {"http", "tls", "stomp"}
 
@@ -67,10 +67,11 @@ Signature = tuple[str, tuple[tuple[str, str], ...]]
 
 class AmqpReader:
     """
-    Reads one direction of an AMQP connection.
+    A reader of one direction of an AMQP connection.
 
-    `opening` means that this direction starts with a protocol header, as that of a client does.
-    `frame_max` is what both ends agreed on, and may be set at any time; 0 means that they agreed on no limit.
+    `opening` means that this direction starts with a protocol header, as a client's direction does.
+    `frame_max` is the largest frame that both ends agreed on; 0 means that they agreed on no limit.
+    It may be set at any time.
 
     Raises:
         ConfigError: pamqp is not installed; the message names the extra.
@@ -81,16 +82,20 @@ class AmqpReader:
         self.blind = False
         self._opening = opening
         self._methods, self._properties = _specification()
-        self._offset = 0  # of the first byte that is neither read nor skipped
-        self._held = bytearray()  # what has come of a head, or of a frame that is not complete
+        self._offset = 0  # the offset of the first byte that is neither read nor skipped
+        self._held = bytearray()  # the bytes of an incomplete head or frame
         self._need = _HEAD.size  # the number of bytes that `_held` must have before it can be read
         self._body: tuple[int, int, int] | None = None  # offset, channel and length of the body that is skipped
         self._skip = 0  # bytes of this body that are still to come, without the end octet
-        self._contents: dict[int, int] = {}  # channels with a message under way: bytes of its body still to come
+        self._contents: dict[int, int] = {}  # channel → bytes of its message's body that are still to come
         self._flaws: Counter[str] = Counter()
 
     def feed(self, data: bytes | memoryview) -> list[Item]:
-        """Read the next bytes of this direction, and return the items that they complete; a view is not used after the return."""
+        """
+        Read the next bytes of this direction, and return the items that these bytes complete.
+
+        If `data` is a view, it is not used after the return.
+        """
         items: list[Item] = []
         at, end = 0, len(data)
         while at < end and not self.blind:
@@ -113,7 +118,7 @@ class AmqpReader:
         return items
 
     def end(self) -> list[Item]:
-        """Return a flaw if the stream, which has ended, ended inside a frame."""
+        """End the stream, and return a flaw if the end is inside a frame."""
         items: list[Item] = []
         if not self.blind and self._body is not None:
             offset, channel, length = self._body
@@ -133,10 +138,10 @@ class AmqpReader:
     def _at_start(self) -> bool:
         return self._opening and self._offset == 0
 
-    # --- One thing at a time: each returns its size if it is complete ---
+    # --- One item at a time: each method returns the item's size if the item is complete ---
 
     def _read(self, data: Octets, at: int, items: list[Item]) -> int:
-        """Read what begins at `at`; if more of it is to come, set `_need` and return 0."""
+        """Read the item that begins at `at`; if the item is incomplete, set `_need` and return 0."""
         there = len(data) - at
         self._need = _HEAD.size
         if there < _HEAD.size:
@@ -171,7 +176,7 @@ class AmqpReader:
         return whole
 
     def _read_other(self, head: bytes, items: list[Item]) -> int:
-        """Read a protocol header, or see what other protocol stands in the place of a frame."""
+        """Read a protocol header, or recognise another protocol in the place of a frame."""
         opening = recognize(head)
         if head.startswith(b"AMQP"):
             if len(head) < _PROTOCOL_HEADER:
@@ -192,7 +197,7 @@ class AmqpReader:
         return self._lose(items, "frame-type", f"{found} {place}", head)
 
     def _skip_body(self, data: bytes | memoryview, at: int, items: list[Item]) -> int:
-        """Skip what is here of the body, and check the end octet behind its last byte; return the next place."""
+        """Skip the body's bytes in `data`, and check the end octet after the last byte; return the next place."""
         assert self._body is not None
         here = min(self._skip, len(data) - at)
         self._skip -= here
@@ -266,7 +271,7 @@ class AmqpReader:
             self._contents[channel] = body_size
         items.append(ContentHeader(self._offset, size + _AROUND, channel, body_size, properties))
 
-    # --- Flaws that leave the reader in step ---
+    # --- Flaws after which the reader can read the next frame ---
 
     def _problems(self, items: list[Item], fields: Fields, size: int, name: str) -> None:
         for problem in fields.problems:
@@ -287,7 +292,7 @@ class AmqpReader:
         if self._flaws[kind] <= MOST_FLAWS:
             items.append(Flaw(self._offset if offset is None else offset, size, kind, what, raw))
 
-    # --- Flaws behind which the reader is blind ---
+    # --- Flaws after which the reader is blind ---
 
     def _wrong_end(self, items: list[Item], kind: int, channel: int, size: int, octet: int) -> None:
         self.blind = True
@@ -311,14 +316,18 @@ def _frame(kind: int, channel: int, size: int) -> str:
 
 
 def _show_more(items: list[Item], following: bytes) -> None:
-    """Add what follows to the last flaw's bytes, if it is another protocol; of a text only the line: a login follows."""
+    """
+    Add the bytes that follow to the last flaw's bytes, if the flaw is another protocol.
+
+    If that protocol is text, add only the rest of the line, because a login can follow.
+    """
     if items and isinstance(last := items[-1], Flaw) and last.kind not in {"frame-end", "frame-too-large"}:
         raw = (last.raw + following)[:LONGEST_RAW]
         items[-1] = replace(last, raw=first_line(raw) if last.kind in {"http", "stomp"} else raw)
 
 
 def _specification() -> tuple[Mapping[int, Signature], tuple[tuple[int, tuple[str, str]], ...]]:
-    """Return the methods by their class and number, and the properties by their bit, as pamqp has them."""
+    """Return pamqp's methods by their class and number, and its properties by their bit."""
     try:
         from pamqp import commands
     except ImportError as error:

@@ -1,15 +1,15 @@
 """
-One channel of an AMQP connection: its consumers, its deliveries, and the messages that pass.
+One channel of an AMQP connection, with its consumers, its deliveries, and the messages that pass.
 
 A channel goes through these states:
 
-    | state | by | next |
+    | state | begins with | next state |
     |---|---|---|
     | open | Channel.Open | closing |
     | closing | Channel.Close of either side | closed |
     | closed | Channel.CloseOk | open, as another `Channel` |
 
-A side that closed a channel ignores what comes on it, but for Channel.CloseOk.
+A side that closed a channel ignores everything on this channel except Channel.CloseOk.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from steadyworker.diagnosis.tags import AckResult, Tags
 from steadyworker.diagnosis.tap import Side
 
 PILE = 300
-"""So many deliveries of a consumer without a prefetch must wait before they are flagged."""
+"""The number of waiting deliveries from which a consumer without a prefetch is flagged."""
 
 
 DELIVERY_TIMEOUT = 1800.0
-"""Seconds that RabbitMQ gives a consumer to acknowledge a delivery, unless it is configured otherwise."""
+"""The seconds in which RabbitMQ's default configuration lets a consumer acknowledge a delivery."""
 
 _MOST_TIMES = 1_000
 _TIMEOUT = "x-consumer-timeout"
@@ -54,7 +54,7 @@ class ChannelConsumer:
 
 @dataclass(slots=True)
 class PartialMessage:
-    """A message on its way: the bytes and the frames of its body, as far as they have come."""
+    """An incomplete message: the number of bytes and frames of its body that have come so far."""
 
     left: int
     size: int = 0
@@ -64,11 +64,11 @@ class PartialMessage:
 @dataclass(slots=True)
 class Channel:
     """
-    A channel, as far as its frames were read.
+    The state of a channel after the frames that were read.
 
     Attributes:
-        sure: Whether all of its frames were read, so that tags can be judged.
-        closed_by: The side that closed it, and `closed_at` when.
+        sure: Whether all frames of the channel were read, so that tags can be judged.
+        closed_by: The side that closed the channel; `closed_at` is the time.
         flagged: The flags that were raised for this life of the channel.
     """
 
@@ -88,7 +88,7 @@ class Channel:
     flagged: set[str] = field(default_factory=set)
 
     def consume(self, fields: Mapping[str, Any]) -> None:
-        """Note a consumer that the client asks for."""
+        """Note a consumer that the client requests."""
         consumer = ChannelConsumer(fields.get("queue", ""), bool(fields.get("no_ack")), self.prefetch)
         timeout = (fields.get("arguments") or {}).get(_TIMEOUT)
         if isinstance(timeout, int):
@@ -99,7 +99,7 @@ class Channel:
             self.asked.append(consumer)
 
     def consumes(self, tag: str) -> None:
-        """Note that the broker accepted the oldest request, under this tag."""
+        """Note that the broker accepted the oldest request for a consumer, and gave it this tag."""
         if self.asked:
             self.consumers[tag] = self.asked.popleft()
 
@@ -120,28 +120,28 @@ class Channel:
         return self.tags.settle(tag, multiple=multiple)
 
     def oldest(self) -> tuple[int, float] | None:
-        """Return the oldest delivery that waits for its acknowledgement, and when it came; None if that is not known."""
+        """Return the oldest unacknowledged delivery, and its time; None if no such delivery is known."""
         return next(iter(self.times.items()), None)
 
     def end(self) -> None:
-        """Note that the channel is closed: all that waits goes back to the queues."""
+        """Note that the channel is closed, so all waiting messages go back to their queues."""
         self.state = ChannelState.CLOSED
         self.messages.clear()
         self.consumers.clear()
         self.requeued()
 
     def requeued(self) -> None:
-        """Note that all that waits went back to the queues."""
+        """Note that all waiting messages went back to their queues."""
         self.tags.requeued()
         self.times.clear()
 
     def got(self, tag: int) -> None:
-        """Note the message that the client asked for."""
+        """Note a message that the client requested with Basic.Get."""
         no_ack = self.gets.popleft() if self.gets else False
         self.tags.delivered(tag, needs_ack=not no_ack)
 
     def pile(self) -> tuple[str, ChannelConsumer] | None:
-        """Return a consumer without a prefetch, if many deliveries wait and none has been reported."""
+        """Return a consumer without a prefetch if many deliveries wait, and no such consumer was reported before."""
         if self.tags.waiting < PILE or self.prefetch_of_all or "pile" in self.flagged:
             return None
         return next(

@@ -1,4 +1,4 @@
-"""The conversation of an AMQP 0-9-1 connection: the events of the frames of both sides, and the flags."""
+"""The conversation of an AMQP 0-9-1 connection; it makes events and flags from the frames of both sides."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _CODES: Mapping[int, str] = {
 }
 _FRAME_ERROR_CODE = 501
 _NEARLY = 0.95
-_SLACK = 0.25  # seconds that a delivery takes to get here on a busy machine, while the broker counts already
+_SLACK = 0.25  # seconds for a delivery to arrive here on a busy machine; the broker's time limit already runs
 
 
 class AmqpConversation:
@@ -52,12 +52,12 @@ class AmqpConversation:
         self.readers = {Side.CLIENT: AmqpReader(opening=True), Side.BROKER: AmqpReader(opening=False)}
         self._channels: dict[int, Channel] = {}
         self._sure = True
-        self._missed: set[Side] = set()  # sides of which bytes were not read, until a whole message has come
+        self._missed: set[Side] = set()  # sides with unread bytes, until a whole message has come
         self._texts: dict[object, str] = {}
         self._proposed: dict[str, int] = {}
         self._closing: Side | None = None
         self.blocked = ""
-        """Why the broker no longer reads what the client publishes; empty if it does."""
+        """The broker's reason to stop reading from the client; empty if the broker reads."""
         self._methods: dict[tuple[Side, str], Callable[[float, Channel, Mapping[str, Any]], object]] = {
             (Side.BROKER, "Connection.Tune"): self._tune,
             (Side.CLIENT, "Connection.TuneOk"): self._tune_ok,
@@ -90,7 +90,7 @@ class AmqpConversation:
         }
 
     def missed(self, side: Side) -> AmqpReader:
-        """Note that bytes of a side were not read, and return the reader with which it goes on."""
+        """Note that bytes of a side were not read, and return a new reader for the side's next bytes."""
         self._sure = False
         self._missed.add(side)
         for channel in self._channels.values():
@@ -100,7 +100,7 @@ class AmqpConversation:
         return reader
 
     def receive(self, t: float, side: Side, item: Item, recent: Callable[[int], bytes]) -> None:
-        """Receive the next item that was read of a side; `recent` returns its last bytes, from an offset on."""
+        """Receive the next item of a side; `recent` returns the side's last bytes from an offset on."""
         match item:
             case Method():
                 self._method(t, side, item)
@@ -113,7 +113,7 @@ class AmqpConversation:
             case ProtocolHeader():
                 self._header(t, side, item)
             case Flaw() if item.kind == "interleaved" and (side in self._missed or ends_with_channel(item)):
-                pass  # the message began among bytes that were not read, or ended with its channel
+                pass  # the message began in bytes that were not read, or ended when its channel was closed
             case Flaw():
                 judge(self._line, t, side, item, recent, self.readers[side].frame_max)
 
@@ -184,7 +184,7 @@ class AmqpConversation:
         return shown
 
     def _value(self, value: object, depth: int = 0) -> object:
-        """Return a value as JSON has it; a text without secrets."""
+        """Return a value in the form for JSON; texts are without secrets."""
         if isinstance(value, (bool, int)):
             return value
         if isinstance(value, str):
@@ -249,7 +249,7 @@ class AmqpConversation:
     # --- Channels --------------------------------------------------------------------------------------------------------
 
     def _usable(self, t: float, channel: Channel | None, item: Method) -> bool:
-        """Return whether a client's method has an effect; flag it if its channel is dead."""
+        """Return whether a client's method has an effect; flag a method on a dead channel."""
         if self._closing is not None:
             return True
         if item.name == "Channel.Open":
@@ -289,7 +289,7 @@ class AmqpConversation:
         self._line.flag(t, "amqp.dead-channel", what, rows)
 
     def _open(self, _: float, channel: Channel, __: Mapping[str, Any]) -> None:
-        """Begin the channel's life with the request: some clients do not wait for the answer."""
+        """Begin the channel's life with the request, because some clients do not wait for the reply."""
         self._channels[channel.number] = Channel(channel.number)
 
     def _broker_closes_channel(self, t: float, channel: Channel, fields: Mapping[str, Any]) -> None:
@@ -320,7 +320,11 @@ class AmqpConversation:
             channel.prefetch = count
 
     def _broker_cancels(self, t: float, channel: Channel, fields: Mapping[str, Any]) -> None:
-        """Flag a delivery that timed out: RabbitMQ 4.3 then cancels its consumer without a reason, as it does if the queue is gone."""
+        """
+        Flag a delivery that timed out.
+
+        RabbitMQ 4.3 then cancels the consumer without a reason, as it also does if the queue was deleted.
+        """
         tag = fields.get("consumer_tag", "")
         consumer, oldest = channel.consumers.pop(tag, None), channel.oldest()
         if consumer is None or oldest is None or t - oldest[1] < consumer.timeout * _NEARLY - _SLACK:

@@ -1,4 +1,4 @@
-"""Bytes that break AMQP: the catalogue's id of each, and its text."""
+"""The flags for bytes that break AMQP: the catalogue's id of each kind, and a text."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _FRAME_TYPES = {1, 2, 3, 8}
 
 
 def ends_with_channel(flaw: Flaw) -> bool:
-    """Return whether a message was given up because its channel is closed."""
+    """Return whether a message stayed incomplete because its channel was closed."""
     return flaw.what.startswith("Channel.Close")
 
 
 def judge(line: Line, t: float, side: Side, flaw: Flaw, recent: Callable[[int], bytes], frame_max: int) -> None:
-    """Flag a flaw; `recent` returns the last bytes of its side, from an offset on."""
+    """Write the flag for a flaw; `recent` returns the side's last bytes from an offset on."""
     flag = _flag_of(side, flaw)
     what = f"From the {side.label}: {text(flaw.what)} (byte {flaw.offset} of its direction)."
     if flaw.kind == "frame-end":
@@ -54,7 +54,7 @@ def judge(line: Line, t: float, side: Side, flaw: Flaw, recent: Callable[[int], 
 
 
 def _flag_of(side: Side, flaw: Flaw) -> str:
-    """Return the id for bytes that break the protocol."""
+    """Return the catalogue's id for bytes that break the protocol."""
     if flaw.kind in _FOREIGN and flaw.offset:
         return f"amqp.{flaw.kind}-in-connection"
     if side is Side.BROKER and not flaw.offset:

@@ -1,15 +1,16 @@
 """
-The TCP connections in a file of captured packets, as `tcpdump -w` writes it.
+The TCP connections in a file of captured packets, such as `tcpdump -w` writes.
 
     tcpdump -i any -s 0 -w amqp.pcap port 5672
 
-`read_capture` returns what happened on the connections of one port, in the order of the packets, as the relay's records have it.
-It puts the segments of each direction in order, and leaves out what was sent or captured twice.
-When the other end has acknowledged bytes that were never captured, they are skipped.
-A connection that was open before the capture began is `joined`: its first bytes can be in the middle of anything.
+`read_capture` returns what happened on the connections of one port, in the order of the packets.
+Its records have the same form as the relay's records.
+It puts the segments of each direction in order, and leaves out bytes that were sent or captured twice.
+If the other end has acknowledged bytes that were never captured, `read_capture` skips these bytes.
+A connection that was open before the capture began is `joined`: its first captured byte can be anywhere in a frame.
 Times are in seconds since 1970.
 
-The file is read by libpcap (pcapy-ng, extra `pcap`), in both formats.
+libpcap (pcapy-ng, extra `pcap`) reads the file, in both formats of such files.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from steadyworker.diagnosis.tap import Side, TapRecord, What
 from steadyworker.errors import ConfigError
 
 MOST_HELD = 4_194_304
-"""The largest number of bytes of one direction that wait for an earlier segment."""
+"""The largest number of bytes of one direction that may wait for an earlier segment."""
 
 _FIN, _SYN, _RST, _ACK = 0x01, 0x02, 0x04, 0x10
 _TCP = 6
 _HALF, _WHOLE = 1 << 31, 1 << 32
 _IPV4, _IPV6 = 0x0800, 0x86DD
 _TAGS = {0x8100, 0x88A8, 0x9100}  # VLAN
-_EXTENSIONS = {0, 43, 60}  # of IPv6: hop by hop, routing, destination
-_SHORTEST_HEAD = 20  # bytes, of IPv4 and of TCP
-_OVERHEAD = 100  # what a segment in the heap takes beside its bytes
+_EXTENSIONS = {0, 43, 60}  # extension headers of IPv6: hop by hop, routing, destination
+_SHORTEST_HEAD = 20  # bytes; the same for IPv4 and TCP
+_OVERHEAD = 100  # the bytes that a segment in the heap takes in addition to its data
 
 
 _End = tuple[str, int]
@@ -47,7 +48,7 @@ def read_capture(path: str | os.PathLike[str], port: int) -> Iterator[TapRecord]
     Return what happened on the connections to this port, in the order of the packets.
 
     Raises:
-        ConfigError: pcapy-ng is not installed, or the file is no capture of a network.
+        ConfigError: pcapy-ng is not installed, or the file is not a network capture.
     """
     try:
         import pcapy  # type: ignore[import-not-found]
@@ -71,7 +72,11 @@ def read_capture(path: str | os.PathLike[str], port: int) -> Iterator[TapRecord]
 
 
 def _packets(reader: Any, path: str | os.PathLike[str], failure: type[Exception]) -> Iterator[tuple[float, bytes, int]]:
-    """Return each packet with its time and with the size that it had; a file that ends inside a packet ends there."""
+    """
+    Return each packet with its time and its size on the network.
+
+    If the file ends inside a packet, the last packet is left out.
+    """
     while True:
         try:
             head, packet = reader.next()
@@ -96,7 +101,7 @@ class _Segment:
     ack: int | None
     flags: int
     data: bytes
-    missing: int  # bytes at its end that were not captured
+    missing: int  # bytes at the segment's end that were not captured
 
 
 def _ethernet(packet: bytes) -> tuple[int, int]:
@@ -109,7 +114,7 @@ def _ethernet(packet: bytes) -> tuple[int, int]:
 
 
 def _ip(start: int) -> Callable[[bytes], tuple[int, int]]:
-    """Return the place and the kind of IP behind so many bytes; its first half-byte is its version."""
+    """Return the function that finds an IP packet after `start` bytes; the packet's first half-byte is the IP version."""
     return lambda packet: (start, {4: _IPV4, 6: _IPV6}.get(packet[start] >> 4 if len(packet) > start else 0, 0))
 
 
@@ -125,11 +130,11 @@ _LINKS: dict[int, Callable[[bytes], tuple[int, int]]] = {
     229: _ip(0),
     276: lambda packet: (20, int.from_bytes(packet[0:2], "big")),  # tcpdump -i any, since 2021
 }
-"""How to find the IP packet: a function for each link type returns its place and its kind."""
+"""For each link type, a function that returns the place and the kind of the IP packet."""
 
 
 def _segment(packet: bytes, whole: int, link: Callable[[bytes], tuple[int, int]]) -> _Segment | None:
-    """Return the TCP segment of a packet; None if there is none, or if its head was not captured."""
+    """Return the TCP segment of a packet; None if the packet has no segment, or if the head was not captured."""
     start, kind = link(packet)
     try:
         if kind == _IPV4:
@@ -152,7 +157,7 @@ def _segment(packet: bytes, whole: int, link: Callable[[bytes], tuple[int, int]]
         source_port, target_port, seq, ack, head, flags = struct.unpack_from(">HHIIBB", packet, at)
     except (struct.error, IndexError):
         return None
-    end = start + length if length else whole  # a network card that cuts packets itself is given no length
+    end = start + length if length else whole  # the length is missing if the network card itself cuts the packets
     first = at + max(head >> 4, _SHORTEST_HEAD // 4) * 4
     data = packet[first:end]
     return _Segment(
@@ -174,25 +179,29 @@ def _address(raw: bytes) -> str:
 
 
 class _Direction:
-    """One direction: the bytes in their order, and those that came before their turn."""
+    """One direction: its bytes in order, and the later bytes that came too early."""
 
     def __init__(self, connection: int, side: Side) -> None:
         self.closed = False
         self._connection = connection
         self._side = side
         self._first: int | None = None  # the sequence number of the first byte
-        self._next = 0  # the position of the next byte, from the first one on
-        self._held: list[tuple[int, bytes, int]] = []  # a heap of positions, with the bytes there and those missing
-        self._waiting = 0  # bytes in it
-        self._end: int | None = None  # the position behind the last byte
+        self._next = 0  # the position of the next byte, counted from the first byte
+        self._held: list[tuple[int, bytes, int]] = []  # a heap: position, bytes, and number of bytes missing after them
+        self._waiting = 0  # bytes in the heap
+        self._end: int | None = None  # the position after the last byte
 
     @property
     def has_hole(self) -> bool:
-        """Whether bytes wait for earlier ones."""
+        """Whether bytes wait for earlier bytes."""
         return bool(self._held)
 
     def receive(self, at: float, segment: _Segment) -> Iterator[TapRecord]:
-        """Return the bytes of this segment if it is their turn, with what waited for them; else hold them."""
+        """
+        Return the bytes of this segment, and the bytes that waited for them.
+
+        If earlier bytes are missing, hold the bytes of this segment.
+        """
         size = len(segment.data) + segment.missing
         if not size and not segment.flags & (_SYN | _FIN):
             return
@@ -210,7 +219,7 @@ class _Direction:
             self._end = place + size
 
     def skip_holes(self, at: float, acknowledged: int | None = None) -> Iterator[TapRecord]:
-        """Go on behind bytes that were never captured: those before this acknowledgement, or all of them."""
+        """Skip bytes that were never captured: the bytes before this acknowledgement, or all such bytes."""
         while self._held:
             place = self._held[0][0]
             if acknowledged is not None and self._position(acknowledged) < place:
@@ -219,18 +228,18 @@ class _Direction:
             yield from self._drain(at)
 
     def close(self, at: float) -> Iterator[TapRecord]:
-        """Return the record of this end's close, as soon as its last byte has been returned."""
+        """Return the record of this end's close as soon as the end's last byte has been returned."""
         if self._end is not None and self._next >= self._end and not self.closed:
             self.closed = True
             yield TapRecord(What.ENDED, self._connection, self._side, at)
 
     def _position(self, seq: int) -> int:
-        """Return the position of a sequence number; these begin again behind the largest."""
+        """Return the position of a sequence number; after the largest number, sequence numbers begin again."""
         expected = (self._first or 0) + self._next
         return self._next + (seq - expected + _HALF) % _WHOLE - _HALF
 
     def _drain(self, at: float) -> Iterator[TapRecord]:
-        """Return the bytes whose turn it is now."""
+        """Return the bytes that no longer wait for earlier bytes."""
         while self._held and self._held[0][0] <= self._next:
             place, data, missing = heapq.heappop(self._held)
             self._waiting -= len(data) + _OVERHEAD
@@ -247,7 +256,7 @@ class _Direction:
 
 
 class _CapturedConnection:
-    """The two directions of a connection; `first` is the number by which it differs from a later one of its ports."""
+    """The two directions of a connection; a later connection of the same ports has another sequence number `first`."""
 
     def __init__(self, number: int, first: int) -> None:
         self.number = number
@@ -272,7 +281,7 @@ class _CapturedConnection:
             yield self._closed(at)
 
     def end(self, at: float) -> Iterator[TapRecord]:
-        """End the connection, if it is not over yet: earlier bytes will not come any more."""
+        """End the connection if it is not over yet, because missing bytes will not come any more."""
         if not self.over:
             yield from self._rest(at)
             yield self._closed(at)
@@ -322,7 +331,7 @@ class _CapturedConnections:
             yield from connection.receive(at, segment, Side.CLIENT if from_client else Side.BROKER)
 
     def end(self) -> Iterator[TapRecord]:
-        """End all connections: the capture ends here."""
+        """End all connections, because the capture has ended."""
         for connection in self._known.values():
             yield from connection.end(self._last)
 

@@ -1,14 +1,16 @@
 """
-Reads the catalogue: what brokers and clients write when something fails, with its cause and its remedies.
+Reads the catalogue of the lines that brokers and clients write when something fails, with causes and remedies.
 
-The catalogue is data: the files `entries/*.toml`, a list of `[[entry]]` each.
-`Entry`, `Pattern` and `FindingText` are the schema; a file that does not keep it is refused with the place and the reason.
-The expressions of the patterns are compiled when they are first needed, because a log needs few of them.
+The catalogue is data: each file of `entries/*.toml` is a list of `[[entry]]`.
+`Entry`, `Pattern` and `FindingText` are the schema.
+The reader refuses a file that does not keep the schema, and names the place and the reason.
+The regular expressions are compiled when they are first needed, because a log needs only a few of them.
 
-What SteadyWorker's own checks and errors report is a `[[finding]]`: `steadyworker.findings` describes its table, which lies beside the checks.
+A report of SteadyWorker's own checks and errors is a `[[finding]]`, in a table beside the checks.
+`steadyworker.findings` describes this table.
 
-The texts of an entry may contain the groups of its patterns: `{queue}` becomes what the group `queue` matched.
-`{queue|a queue}` becomes "a queue" if there is no such group in the record; without a default, it becomes `<queue>`.
+The texts of an entry may contain the groups of its patterns: `{queue}` becomes the text that the group `queue` matched.
+If the record has no such group, `{queue|a queue}` becomes "a queue", and `{queue}` becomes `<queue>`.
 """
 
 from __future__ import annotations
@@ -40,10 +42,10 @@ GROUPS = frozenset(
     {
         *("connection", "peer", "channel", "queue", "message", "user", "vhost", "host", "port", "code", "text"),
         *("size", "max", "type", "seconds", "version", "id", "exchange", "topic", "group", "client", "bytes", "name"),
-        *("what", "remedy", "part", "limit", "lines"),  # of our own lines
+        *("what", "remedy", "part", "limit", "lines"),  # of SteadyWorker's own lines
     }
 )
-"""The names of groups that mean the same in every entry; an entry may have others for its own texts."""
+"""The names of groups that mean the same in every entry; an entry may have further groups for its own texts."""
 
 _GROUP = re.compile(r"\(\?P<(\w+)>")
 _PLACE = re.compile(r"\{([a-z_]+)(?:\|([^{}]*))?\}")
@@ -57,8 +59,9 @@ class Pattern(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     One form of the records that an entry explains.
 
     Attributes:
-        hint: A text on one line of each record that matches; the regular expression is only tried where it occurs.
-        regex: The regular expression, searched in the whole record; its lines are joined by `\n`, and `^` is each line's start.
+        hint: A text on one line of each record that matches; the regular expression is tried only on records with the hint.
+        regex: The regular expression, which is searched in the whole record.
+            The record's lines are joined by `\n`, and `^` matches the start of each line.
     """
 
     hint: Annotated[str, Meta(min_length=4)]
@@ -67,30 +70,32 @@ class Pattern(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """
-    One thing that can happen, with all that a reader needs to know about it.
+    A kind of failure, with everything that a reader must know about it.
 
     Attributes:
-        id: The family and a name, such as "amqp.second-header"; it never changes.
+        id: The family and a name, such as "amqp.second-header"; an id never changes.
         title: The conclusion, in one short sentence without a full stop.
         what: What happened, in the reader's words.
         why: The cause.
-        remedies: What to do, the most likely first.
-        worker: What to do if SteadyWorker's own log names the entry, if that is not the first remedy.
+        remedies: What to do; the most likely remedy is first.
+        worker: What to do if SteadyWorker's own log names the entry, and the first remedy does not fit.
             It is empty if the text of such a line always has the remedy.
-        verify: How to make sure: commands.
-        read: Where to read on: URLs.
-        sources: How this is known: versions, issues, documents.
+        verify: Commands that confirm the cause.
+        read: URLs of further reading.
+        sources: The evidence for this entry: versions, issues, documents.
         severity: "error", or "warning" if nothing has failed yet.
-        spelled: The groups that are bytes of the wire (`bytes` in the file):
+        spelled: The groups that are bytes of the connection (`bytes` in the file):
             "frame" (type, channel and size), "length" (size, the 32-bit length of a frame),
             "length-plus-4" (size, to which Netty has added the size of the length itself),
             or "raw" (bytes, as `<<65,77>>` or `'AM'`).
         opens: Kinds of protocols (`protocols.OPENINGS`): the entry explains only bytes that open one of them.
         keys: Named groups by which related records join into one time line.
-        follows: The ids whose consequence this is: with one of them in its time line, this is no finding of its own.
-        general: Whether it only explains a record that no other entry explains.
-        speaks_for_itself: Whether the line of the log itself has what happened and what to do (`entry_of`).
-        patterns: How it is recognized (`[[entry.pattern]]`); without a pattern, only by its id in our own log or trace.
+        follows: The ids of entries that cause this failure.
+            If the time line has such an entry, this failure is not a separate finding.
+        general: Whether this entry explains only records that no other entry explains.
+        speaks_for_itself: Whether the line of the log itself contains what happened and what to do (`entry_of`).
+        patterns: The patterns that recognise the failure (`[[entry.pattern]]`).
+            An entry without a pattern is recognised only by its id, in SteadyWorker's own log or in a trace.
     """
 
     id: Id
@@ -122,7 +127,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return frozenset(name for pattern in self.patterns for name in _GROUP.findall(pattern.regex))
 
     def filled(self, text: str, groups: Mapping[str, str]) -> str:
-        """Return one of the entry's texts with what the groups matched."""
+        """Return one of the entry's texts, filled with the texts that the groups matched."""
 
         def value(place: re.Match[str]) -> str:
             name, default = place[1], place[2]
@@ -134,7 +139,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 _VALUE = re.compile(r"(\{\w+\})?")
-"""A template that is only a value, or empty."""
+"""A template that is empty, or has nothing but a value."""
 
 _WHAT = "The line of the log, or of `steadyworker check`, has what happened."
 _REMEDY = "Do what the line asks for: it has the remedy, with the names and numbers of your case."
@@ -181,7 +186,11 @@ def load() -> dict[str, Entry]:
 
 
 def find(id: str) -> Entry | None:
-    """Return the entry with this id, or None if there is none; reads only the file that has it, for a program that needs few entries."""
+    """
+    Return the entry with this id, or None if there is no such entry.
+
+    Only the file with the entry is read, for programs that need few entries.
+    """
     for path in _paths():
         text = path.read_text(encoding="utf-8")
         if f'id = "{id}"' in text:
@@ -190,7 +199,7 @@ def find(id: str) -> Entry | None:
 
 
 def _paths() -> list[Traversable]:
-    """Return the files of the catalogue, and the findings of each installed package that names itself in `FINDINGS`."""
+    """Return the files of the catalogue, and the tables of findings of the packages in the group `FINDINGS`."""
     entries = [path for path in files(FOLDER).iterdir() if path.name.endswith(".toml")]
     packages = sorted({point.value for point in entry_points(group=FINDINGS)})
     tables = [path for package in packages for path in _folder(package) if path.is_file()]
@@ -198,7 +207,11 @@ def _paths() -> list[Traversable]:
 
 
 def _folder(package: str) -> list[Path]:
-    """Return the package's table of findings, without an import of the package: an adapter's needs its client library."""
+    """
+    Return the package's table of findings without an import of the package.
+
+    The import of an adapter's package would need the adapter's client library.
+    """
     spec = find_spec(package)
     return [Path(folder) / TABLE for folder in (spec and spec.submodule_search_locations) or ()]
 
@@ -237,7 +250,7 @@ def _with_id(complaint: str, data: Mapping[str, object]) -> str:
 
 
 def _complaints(entry: Entry) -> Iterable[str]:
-    """Yield what the types cannot express."""
+    """Yield the errors of an entry that the types of the schema cannot express."""
     needed = {
         "frame": {"type", "channel", "size"},
         "length": {"size"},

@@ -1,8 +1,8 @@
 """
-A connection as the trace sees it: which protocol its sides speak, who is silent, and who closes.
+One connection in a trace: the protocol of its sides, the side that is silent, and the side that closes.
 
-The bytes come from the relay or from a file of captured packets, each with its time and its side.
-The first bytes of the client decide about the protocol, and those of the broker confirm it.
+The bytes come from the relay or from a file of captured packets, with their time and their side.
+The client's first bytes decide which protocol it is, and the broker's first bytes confirm the protocol.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from steadyworker.diagnosis.wire import Level, Wire
 from steadyworker.units import size_text
 
 STUCK = 5.0
-"""Seconds after which a side that reads nothing is flagged."""
+"""The seconds after which a side that reads nothing is flagged."""
 
 NOT_READ = "bytes that were not read, because the traffic was faster than the trace"
 
-_JUDGED = 8  # so many bytes of a client are enough to know its protocol
+_JUDGED = 8  # the number of a client's bytes that is enough to know the protocol
 _RECENT = 8_192
 _LONGEST_FIRST = 256
-_MOST_SEARCHED = 1 << 20  # the size of a frame, if both sides agreed on no limit
+_MOST_SEARCHED = 1 << 20  # the largest size of a frame, if both sides agreed on no limit
 _MOST_HELD = 1 << 16
 _AMQP_PORTS = {5671, 5672}
 _STOMP_PORTS = range(61_610, 61_620)
@@ -46,19 +46,19 @@ _REFUSALS = {
     ("rocketmq", "amqp"): "rocketmq.foreign-bytes",
     ("rocketmq", "stomp"): "rocketmq.foreign-bytes",
 }
-"""What is flagged if a broker of one protocol closes a connection of another one without an answer."""
+"""The flags for a broker that expects one protocol, and closes a connection of another protocol without a reply."""
 
 
 class _Recent:
-    """The last bytes of a side: the present ones, and copies of some of those before them."""
+    """The last bytes of a side: the present bytes, and copies of some earlier bytes."""
 
     def __init__(self) -> None:
         self._before = b""
         self._data: bytes | memoryview = b""
-        self._offset = 0  # of the present ones
+        self._offset = 0  # of the present bytes
 
     def begin(self, data: bytes | memoryview) -> None:
-        """Receive bytes, which are there until `keep`."""
+        """Receive bytes, which stay valid until the call of `keep`."""
         self._data = data
 
     def keep(self) -> None:
@@ -69,7 +69,7 @@ class _Recent:
         self._data = b""
 
     def since(self, offset: int) -> bytes:
-        """Return the bytes from an offset on; nothing if that is too far back."""
+        """Return the bytes from an offset on; nothing if they are no longer kept."""
         began = self._offset - len(self._before)
         return (self._before + self._data)[offset - began :] if offset >= began else b""
 
@@ -84,7 +84,7 @@ class Known:
 
     @classmethod
     def at(cls, port: int) -> Known:
-        """Return what follows from the broker's port."""
+        """Return the facts that follow from the broker's port."""
         if port in _STOMP_PORTS:
             return cls("stomp", sure=True)
         if port in _ROCKETMQ_PORTS:
@@ -103,7 +103,7 @@ class Conversation:
         self._spoken: Spoken | None = None
         self._first = bytearray()  # the client's first bytes, until they are enough
         self._recent = {side: _Recent() for side in Side}
-        self._searching: dict[Side, bytes] = {}  # sides that missed bytes, and what may be the beginning of a frame
+        self._searching: dict[Side, bytes] = {}  # sides that missed bytes, with a possible beginning of a frame
         self._encrypted = False
         self._unknown = False
         self._ended: set[Side] = set()
@@ -122,7 +122,7 @@ class Conversation:
             silence.last = t
 
     def connected(self, t: float, facts: Mapping[str, Any]) -> None:
-        """Note that the broker is reached, too; `seen_as` is the address that its log has."""
+        """Note that the broker is reached, too; `seen_as` is the address that the broker's log contains."""
         self._report_open(t, facts)
         if facts.get("joined"):
             self._spoken = self._speaker(self._known.family)
@@ -135,13 +135,13 @@ class Conversation:
         self.line.event(t, side, "close", who=side.label, how="refused", error=error)
 
     def _report_open(self, t: float, facts: Mapping[str, Any] | None = None) -> None:
-        """Write that a client connected, once; also if it left before the broker was reached."""
+        """Write once that a client connected, even if the client left before the broker was reached."""
         if not self._open_reported:
             self._open_reported = True
             self.line.event(t, None, "open", **self._facts, **(facts or {}))
 
     def data(self, t: float, side: Side, data: bytes | memoryview) -> None:
-        """Read bytes of a side that passed; none of them is kept without a copy."""
+        """Read bytes that a side sent; bytes that must be kept are copied."""
         self._note_bytes(t, side, len(data))
         if side in self._searching:
             data = self._search(side, bytes(data))
@@ -155,7 +155,7 @@ class Conversation:
             self._read(t, side, data)
 
     def missed(self, t: float, side: Side, size: int, why: str = NOT_READ) -> None:
-        """Note that bytes of a side passed that nothing has read."""
+        """Note that bytes of a side passed without being read."""
         self._note_bytes(t, side, size)
         self._wire.skipped += size
         self.line.event(t, side, "skipped", bytes=size, what=why)
@@ -184,7 +184,7 @@ class Conversation:
             self._spoken.closed(t)
 
     def queue(self, t: float, side: Side, *, waiting: int, since: float, stuck: bool) -> None:
-        """Note that bytes wait for a side that does not read, or wait no longer."""
+        """Note that bytes wait for a side that does not read, or that they no longer wait."""
         self.line.event(t, None, "queue", side=side.label, bytes=waiting, since=round(since, 3))
         if not stuck:
             self._stuck.discard(side)
@@ -200,7 +200,7 @@ class Conversation:
             self.line.flag(t, f"{family}.peer-not-reading", what, rows)
 
     def closed(self, t: float, *, by_trace: bool = False) -> None:
-        """Note that both sockets are closed; by the trace itself if it ended first."""
+        """Note that both sockets are closed; the trace itself closes them if it ends first."""
         if by_trace:
             self._report_open(t)
             self.line.event(t, None, "close", who="trace", how="fin")
@@ -211,18 +211,18 @@ class Conversation:
         self._wire.forget(self.line.number)
 
     def due(self) -> float:
-        """Return when a silence becomes too long."""
+        """Return the time at which a silence becomes too long."""
         return min(silence.limit for silence in self.line.silences.values())
 
     def tick(self, t: float) -> None:
-        """Flag the silences that are too long now."""
+        """Flag the silences that have become too long."""
         for side, silence in self.line.silences.items():
             if silence.limit <= t:
                 silence.late = True
                 self._late(t, side, t - silence.last, level="warning")
 
     def _judge_refusal(self, t: float) -> None:
-        """Flag a client that got no byte from the broker, because the broker expects another protocol."""
+        """Flag a client that received no byte from the broker, because the broker expects another protocol."""
         known, spoken = self._known, self._spoken
         if spoken is None or self._broker_sent or not known.sure or known.family == spoken.family:
             return
@@ -268,7 +268,7 @@ class Conversation:
         self.line.flag(t, f"{self._family}.late-heartbeat", what, rows, level=level)
 
     def _closed_in_silence(self, t: float, side: Side) -> None:
-        """Flag that a side closed because the other one was silent for too long."""
+        """Flag that a side closed because the other side was silent for too long."""
         silence = self.line.silences[side.other]
         if silence.late:
             self._late(
@@ -282,7 +282,7 @@ class Conversation:
         return self._spoken.family if self._spoken else self._known.family
 
     def _decide(self, t: float, side: Side, data: bytes, *, last: bool = False) -> bytes:
-        """Find the protocol; returns the bytes that are to be read now."""
+        """Find the protocol, and return the bytes that must be read now."""
         if self._encrypted or self._unknown:
             return data
         first = self._first
@@ -300,7 +300,7 @@ class Conversation:
             kind = "rocketmq"
         sure = kind in _NAMES and len(opened) >= _JUDGED
         if side is Side.CLIENT and not (sure or last or len(first) > _MOST_HELD):
-            return b""  # the broker's answer shows which protocol it expects
+            return b""  # the broker's reply shows which protocol it expects
         broker = recognize(data) if side is Side.BROKER else None
         if kind == "tls" and broker is not None and broker.kind == "tls":
             self._encrypted = True
@@ -341,7 +341,7 @@ class Conversation:
             self.line.event(t, side, "bytes", size=len(data))
 
     def _search(self, side: Side, data: bytes) -> bytes:
-        """Find the next frame behind bytes that were missed; returns the bytes from there on."""
+        """Find the next frame after missed bytes, and return the bytes from this frame on."""
         spoken = self._spoken
         assert spoken is not None
         data = self._searching[side] + data
@@ -375,7 +375,7 @@ class Conversation:
         return RocketmqConversation(self.line) if family == "rocketmq" else AmqpConversation(self.line)
 
     def _end_of(self, t: float, side: Side) -> bool:
-        """Note the end of a direction; returns whether it ended inside a frame."""
+        """Note the end of a direction, and return whether the direction ended inside a frame."""
         self._judge_no_more(t, side)
         if side in self._ended:
             return False

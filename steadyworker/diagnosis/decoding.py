@@ -1,19 +1,19 @@
 """
-Turns what a source contains into the bytes of text: it decompresses, and converts UTF-16 to UTF-8.
+Turns the content of a source into the bytes of text: it decompresses, and converts UTF-16 to UTF-8.
 
-The first bytes show what a source is, so that a compressed log can also come through a pipe.
+The first bytes show the kind of the source, so a compressed log can also come through a pipe.
 
 | first bytes | what is done |
 |---|---|
-| gzip, bzip2, xz | decompressed, also several of them in a row |
-| zstd, zip, lz4 | refused with the command that decompresses them |
+| gzip, bzip2, xz | decompressed, also if several compressed parts follow each other |
+| zstd, zip, lz4 | refused; the error has the command that decompresses the source |
 | the byte order mark of UTF-16 | converted; PowerShell writes such files for `>` |
 | the byte order mark of UTF-8 | removed, so that the first line begins with its time |
-| anything else | passes |
+| anything else | unchanged |
 
-Many NULs are never part of a log's text, and are removed; a single one can be.
-A program that goes on to write to a file that was truncated leaves NULs before its next line.
-They also are every second byte of UTF-16 without its mark.
+A single NUL can be part of a log's text, but many NULs cannot, and are removed.
+A program that still writes to a truncated file leaves NULs before its next line.
+In UTF-16 without a byte order mark, every second byte is a NUL.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 _PIECE = 1 << 18
-"""The most bytes that are decompressed at once, so that a few bytes cannot become gigabytes of memory."""
+"""The largest number of bytes that are decompressed at once, so that a few bytes cannot become gigabytes of memory."""
 
 _HOLE = re.compile(rb"\0{8,}")
 _GZIP = 31  # zlib's number for gzip with its header
@@ -41,11 +41,11 @@ _ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError)
 
 
 class UndecodableSource(Exception):
-    """The content of a source cannot be decompressed."""
+    """The error for a source with content that cannot be decompressed."""
 
 
 class Decoding:
-    """The text of one source, from blocks of bytes as they come."""
+    """The text of one source, made from blocks of bytes as they come."""
 
     def __init__(self) -> None:
         self._head = b""
@@ -59,7 +59,7 @@ class Decoding:
         Yield the text in this block.
 
         Raises:
-            UndecodableSource: The compressed content is damaged, or of a kind that cannot be decompressed here.
+            UndecodableSource: The compressed content is damaged, or this program cannot decompress its format.
         """
         if not self._begun:
             self._head += block
@@ -96,7 +96,7 @@ class Decoding:
         try:
             while data or (self._unpacker is not None and not self._unpacker.needs_input):
                 if self._unpacker is None:
-                    data = data.lstrip(b"\0")  # tapes and some tools fill up with NULs
+                    data = data.lstrip(b"\0")  # tapes and some tools add NULs at the end
                     if not data:
                         return
                     self._unpacker = self._new and self._new()
@@ -134,7 +134,7 @@ class _GzipReader:
 
 
 class _CleanText:
-    """Bytes of text without a byte order mark and without NULs, as UTF-8 where they were UTF-16."""
+    """A filter that removes the byte order mark and NULs from bytes of text, and converts UTF-16 to UTF-8."""
 
     def __init__(self) -> None:
         self._head = b""
@@ -162,7 +162,7 @@ class _CleanText:
         return _HOLE.sub(b"", block)
 
     def end(self) -> bytes:
-        """Return the first bytes, if there were too few to decide whether they are a mark."""
+        """Return the first bytes if there were too few to decide whether they are a byte order mark."""
         head, self._head = self._head, b""
         return head
 

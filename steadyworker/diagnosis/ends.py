@@ -1,7 +1,8 @@
 """
-The ends of a relayed connection: a socket towards a client or the broker, plain or with TLS.
+The ends of a relayed connection; an end is a socket towards a client or the broker, plain or with TLS.
 
-Nothing here waits: what cannot be done now raises BlockingIOError, and the relay tries again when the socket is ready.
+Nothing here waits: a call that cannot be done now raises BlockingIOError.
+Then the relay tries again when the socket is ready.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ class End:
 
     Attributes:
         socket: The socket.
-        receive: Receives bytes into a buffer, and returns how many; 0 when the other side has closed its direction.
+        receive: A function that receives bytes into a buffer, and returns their number.
+            It returns 0 when the other side has closed its direction.
         sent: The number of bytes that the socket has accepted.
-        mask: What epoll watches for this end; None if it does not.
+        mask: The events that epoll watches for this end; None if epoll does not watch this end.
         hung: Whether both directions had ended before all bytes were received; then epoll has nothing to watch.
-        ready: Whether bytes can be sent: it is connected, and the handshake of TLS is done.
+        ready: Whether bytes can be sent, because the socket is connected and the handshake of TLS is done.
     """
 
     receive: Callable[[memoryview], int]
@@ -56,27 +58,27 @@ class End:
         self.ready = True
 
     def wants(self) -> int:
-        """Return what epoll must watch for the end itself: a socket becomes writable when it is connected."""
+        """Return the events that the end itself needs from epoll; a socket becomes writable when it is connected."""
         return 0 if self.ready else select.EPOLLOUT
 
     @property
     def buffered(self) -> bool:
-        """Whether bytes can be received though the socket has none; never without TLS."""
+        """Whether bytes can be received although the socket has none; this is never so without TLS."""
         return False
 
     @property
     def owes(self) -> bool:
-        """Whether accepted bytes wait for room in the socket; never without TLS."""
+        """Whether accepted bytes wait for room in the socket; this is never so without TLS."""
         return False
 
     def send(self, data: memoryview | bytes) -> int:
-        """Send bytes, and return how many the socket has accepted."""
+        """Send bytes, and return the number of bytes that the socket has accepted."""
         sent = self.socket.send(data)
         self.sent += sent
         return sent
 
     def push(self) -> None:
-        """Send what it owes."""
+        """Send the accepted bytes that still wait."""
 
     def finish(self) -> None:
         """Close this direction with FIN."""
@@ -84,7 +86,7 @@ class End:
 
 
 class TlsEnd(End):
-    """A socket with TLS, which begins when the socket is connected."""
+    """A socket with TLS; the handshake begins when the socket is connected."""
 
     def __init__(
         self, connection: socket.socket, context: ssl.SSLContext, *, connected: bool, server_name: str | None
@@ -140,7 +142,7 @@ class TlsEnd(End):
             try:
                 return self._tls.read(len(into), into)  # type: ignore[return-value]  # the count, where a buffer is given
             except ssl.SSLWantReadError:
-                self._push()  # the answer to a change of keys
+                self._push()  # the reply to a change of keys
                 self._pull()
             except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
                 return 0
@@ -161,8 +163,8 @@ class TlsEnd(End):
 
     @override
     def finish(self) -> None:
-        """Send the alert that ends the direction, and FIN behind it."""
-        with suppress(ssl.SSLError):  # it would wait for the other side's alert, which comes when that side ends, too
+        """Send the alert that ends the direction, and then FIN."""
+        with suppress(ssl.SSLError):  # a complete unwrap would wait for the other side's alert
             self._tls.unwrap()
         self._push()
         self._finished = True
@@ -203,7 +205,7 @@ def text_of_address(address: tuple[str | int, ...]) -> str:
 
 
 def text_of(error: OSError) -> str:
-    """Return an error for people, without the place in a C file that TLS errors name."""
+    """Return an error's text for people, without the place in a C file that errors of TLS name."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate verify failed: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
@@ -212,5 +214,5 @@ def text_of(error: OSError) -> str:
 
 
 def facts_of(error: OSError) -> dict[str, str]:
-    """Return an error's text as the fact `error`, if it has more than that the connection was reset."""
+    """Return an error's text as the fact `error`, unless the text means only that the connection was reset."""
     return {"error": text_of(error)} if isinstance(error, ssl.SSLError) or error.errno != errno.ECONNRESET else {}

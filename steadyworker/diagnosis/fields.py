@@ -3,14 +3,14 @@ The values of AMQP 0-9-1: arguments of methods, properties of messages, tables a
 
 pamqp knows the methods and the types of their arguments; this file reads the values.
 pamqp's own decoder expects correct bytes.
-It raises an error for a name that is no UTF-8, for most incomplete values, and for a time after the year 9999.
-It reads a negative decimal as a large one, and a string that is longer than its frame as a shorter one.
-It copies the rest of a table for every value, so the time for a table grows with the square of its length.
-A diagnosis meets such bytes more often than others do, so here each value is read as far as possible.
-What is wrong with it becomes a `Problem`.
+It raises an error for a name that is not UTF-8, for most incomplete values, and for a time after the year 9999.
+It reads a negative decimal as a large decimal, and cuts off a string that is longer than its frame.
+It copies the rest of a table for every value, so the time for a table grows with the square of the table's length.
+A diagnosis meets incorrect bytes more often than other programs, so this file reads each value as far as possible.
+Each error in a value becomes a `Problem`.
 
-A name (a short string) is a `str`; an octet that is no UTF-8 stands there as `\xNN`.
-A long string is a `str` if it is UTF-8, else `bytes`.
+A name (a short string) is a `str`; an octet that is not UTF-8 becomes `\xNN`.
+A long string is a `str` if it is UTF-8, otherwise `bytes`.
 A time is a `datetime`.
 A time after the year 9999 stays a number; such a time appears if a client wrote milliseconds instead of seconds.
 """
@@ -26,26 +26,26 @@ from decimal import Decimal
 from steadyworker.diagnosis.frames import LONGEST_RAW
 
 Octets = bytes | bytearray | memoryview
-"""Bytes, or a view of some that are another's; who keeps them makes a copy."""
+"""Bytes, or a view of another object's bytes; code that keeps a view must copy it."""
 
 MOST_VALUES = 1_000
 """The largest number of values in the tables of one frame that are kept, so that no frame fills the memory."""
 
 DEEPEST = 32
-"""The largest number of tables and arrays within one another that are read."""
+"""The largest depth of tables and arrays inside each other that is read."""
 
 MOST_PROBLEMS = 8
 """The largest number of problems of one frame that are kept."""
 
 LEFT_OUT = "…"
-"""The name, in a table, of a text with how much of the table was left out."""
+"""The name of a text that a table gets if a part was left out; the text has the size of this part."""
 
 _LAST_SECOND = 253_402_300_799  # of the year 9999
 _OCTET = 8  # bits
 _NUMBERS = {
     b"b": struct.Struct(">b"),
     b"B": struct.Struct(">B"),
-    b"s": struct.Struct(">h"),  # a short string in the specification, but no peer uses it so
+    b"s": struct.Struct(">h"),  # the specification has a short string here, but no peer uses this meaning
     b"U": struct.Struct(">h"),
     b"u": struct.Struct(">H"),
     b"I": struct.Struct(">i"),
@@ -67,7 +67,7 @@ _LENGTH, _TIME = 4, 8  # bytes
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is wrong with a value: a key of `frames.FLAWS`, a sentence, and the first bytes."""
+    """An error in a value: a key of `frames.FLAWS`, a sentence, and the first bytes."""
 
     kind: str
     what: str
@@ -75,11 +75,11 @@ class Problem:
 
 
 class Misfit(Exception):
-    """A value that does not fit into what contains it, or that has a type that AMQP does not have."""
+    """The error for a value that is longer than its container, or has a type that AMQP does not have."""
 
 
 class Fields:
-    """Reads the values of one frame, in their order: the bytes of `data` from `at` to `end`."""
+    """A reader of the values of one frame, in their order; they are the bytes of `data` from `at` to `end`."""
 
     __slots__ = ("_data", "_end", "_left", "at", "problems")
 
@@ -97,9 +97,9 @@ class Fields:
 
     def arguments(self, types: Iterable[tuple[str, str]]) -> dict[str, object]:
         """
-        Read values with these names and types; neighbours that are bits share an octet.
+        Read values with these names and types; neighbouring bits share an octet.
 
-        Stops at the first value that does not fit, with a problem, and returns those before it.
+        At the first value that does not fit, add a problem and stop; return the values before it.
         """
         found: dict[str, object] = {}
         octet, bit = 0, _OCTET
@@ -126,7 +126,7 @@ class Fields:
 
     def flags(self) -> list[int]:
         """
-        Return the 16-bit words of property flags: bit 0 of a word means that another word follows.
+        Return the 16-bit words of the property flags; bit 0 of a word means that another word follows.
 
         Raises:
             Misfit: The words do not end.
@@ -152,7 +152,7 @@ class Fields:
         table: dict[str, object] = {}
         try:
             self._table(table, end, 1)
-        except Misfit as error:  # the next argument stands where the table ends by its length
+        except Misfit as error:  # the next argument begins where the table's length ends
             self._problem("bad-table", str(error), max(began, self.at - LONGEST_RAW // 4))
         self.at = end
         return table
@@ -189,7 +189,7 @@ class Fields:
                 return Decimal(digits).scaleb(-scale)
             case b"x":
                 return self._next(self._size(end), end)
-            case b"V" | b"\0":  # pamqp has seen the second one in the wild
+            case b"V" | b"\0":  # the authors of pamqp have seen the second type in practice
                 return None
             case b"F" | b"A":
                 return self._nested(kind, end, depth)

@@ -1,8 +1,8 @@
 """
 Explains logs while they are written.
 
-An incident is shown when nothing was added to it for `SETTLE` seconds, so that its consequences are in its time line.
-A source without new bytes for `QUIET` seconds has ended its last record.
+An incident is shown when nothing was added to it for `SETTLE` seconds, so that the time line has its consequences.
+If a source has no new bytes for `QUIET` seconds, its last record is complete.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class GrowingSource(Protocol):
         ...
 
     def read(self) -> bytes:
-        """Return the bytes that are there now, or none."""
+        """Return the bytes that are available now, or no bytes."""
         ...
 
 
 class Following:
-    """The search of sources that grow; `show` is called with each incident that has settled."""
+    """The search of sources that grow; it calls `show` with each incident that has settled."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Following:
         self._wait = wait
 
     def run(self) -> None:
-        """Read until every source has ended; `wait` is called with the longest time to wait, or None."""
+        """Read until every source has ended; between reads, call `wait` with the longest time to wait, or None."""
         quiet_since: float | None = None
         flushed = False
         while True:
@@ -74,7 +74,7 @@ class Following:
             self._add(scanner.end(), self._clock.monotonic())
 
     def _read(self) -> bool:
-        """Read one block of each source; return whether there was any."""
+        """Read one block of each source; return whether any source had bytes."""
         some = False
         for scanner, source in self._sources:
             if block := source.read():

@@ -1,7 +1,7 @@
 """
-The formats of logs, line by line: what a collector put in front, where a record begins, its time and its level.
+The formats of logs, line by line: a collector's prefix, the beginning of a record, its time and its level.
 
-Nothing here keeps a state; `records.py` does.
+Nothing here keeps state; `records.py` does.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _BELONGS = re.compile(
 _TRACEBACK = "Traceback (most recent call last)"
 _CHAINED = ("During handling of the above", "The above exception was")
 
-_HEAD = 160  # characters of a record in which its level stands
+_HEAD = 160  # the level of a record is in its first characters, at most so many
 _LEVEL = re.compile(
     r"(?:^|[\s|\[(.:\"=,])(?P<level>trace|debug|info|notice|warn(?:ing)?|error|severe|fatal|critical|alert|emergency"
     r"|TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|SEVERE|FATAL|CRITICAL|ALERT|EMERGENCY)\s*(?=[\s|\]/):]|$)"
@@ -73,13 +73,13 @@ ERROR_MARKS = (
     ),
     *('"level":50', '"level":60'),
 )
-"""Texts, at least one of which each record has that is an error by its level (`is_error`)."""
+"""Texts for the search of errors; each record with the level of an error (`is_error`) has at least one of them."""
 
 _MESSAGES = ("msg", "message", "event", "@message")
 _TIMES = ("time", "timestamp", "datetime", "@timestamp", "ts", "asctime")
 _LEVELS = ("level", "level_name", "severity", "levelname")
 _TRACES = ("stack", "exception", "exc_info", "traceback")
-_MILLISECONDS = 1e11  # a number above it is no time in seconds
+_MILLISECONDS = 1e11  # a larger number is not a time in seconds
 _NODE_LEVELS = {10: "trace", 20: "debug", 30: "info", 40: "warning", 50: "error", 60: "critical"}
 
 
@@ -89,9 +89,9 @@ class Start:
     The beginning of a record.
 
     Attributes:
-        stamp: Its time, as the log spells it.
-        head: What each further line of this record repeats; empty in most formats.
-        whole: Whether every line up to the next beginning belongs to it.
+        stamp: The record's time, as it is written in the log.
+        head: The text that each further line of this record repeats; empty in most formats.
+        whole: Whether every line up to the beginning of the next record belongs to this record.
     """
 
     stamp: str = ""
@@ -100,7 +100,7 @@ class Start:
 
 
 def prefix(line: str) -> tuple[str, str, str]:
-    """Return the process that a collector names, the line without what the collector put in front, and the collector's time."""
+    """Return the process that a collector names, the line without the collector's prefix, and the collector's time."""
     process, stamp, at = "", "", 0
     for _ in range(_MOST_PREFIXES):
         if (found := _PREFIX.match(line, at)) is None:
@@ -112,7 +112,7 @@ def prefix(line: str) -> tuple[str, str, str]:
 
 
 def start(text: str) -> Start | None:
-    """Return the beginning that this line is, or None if it may belong to the record before it."""
+    """Return the beginning of a record if this line is one, or None if the line may belong to the record before it."""
     if (found := _RABBIT.match(text)) is not None:
         return Start(found[1], found[0].rstrip(" ") + " ", whole=True)
     if (found := _STAMP.match(text)) is not None:
@@ -121,7 +121,7 @@ def start(text: str) -> Start | None:
 
 
 def continues(lines: Sequence[str], begun: Start, text: str, begins: Start | None) -> bool:
-    """Return whether a line belongs to the record that these lines began."""
+    """Return whether a line belongs to the record that begins with `lines`."""
     if begins is not None:
         return False
     if begun.whole or _BELONGS.match(text):
@@ -135,7 +135,7 @@ def continues(lines: Sequence[str], begun: Start, text: str, begins: Start | Non
 
 
 def _chained(lines: Sequence[str]) -> bool:
-    """Return whether the last line with text announces a second traceback."""
+    """Return whether the last line that is not blank announces a second traceback."""
     return next((line.startswith(_CHAINED) for line in reversed(lines) if line), False)
 
 
@@ -146,9 +146,9 @@ def _ended(lines: Sequence[str]) -> bool:
 
 def as_line(text: str) -> str:
     """
-    Return a line of JSON as the line of text that the same program writes without JSON; other text as it is.
+    Return a line of JSON as the line of text that the same program writes without JSON; return other text unchanged.
 
-    RabbitMQ, docker, structlog, monolog, pino, bunyan and winston name time, level and message differently.
+    RabbitMQ, docker, structlog, monolog, pino, bunyan and winston use different names for time, level and message.
     """
     try:
         fields = msgspec.json.decode(text)
@@ -202,7 +202,7 @@ def _text(value: Any) -> str:
 
 
 def is_error(text: str) -> bool:
-    """Return whether a record reports a failure: by its level, or because it is a stack trace."""
+    """Return whether a record reports a failure, by its level or as a stack trace."""
     if _FAILED.search(text):
         return True
     head = text[:_HEAD].partition("\n")[0]
@@ -211,7 +211,7 @@ def is_error(text: str) -> bool:
 
 
 def lacks_year(stamp: str) -> bool:
-    """Return whether a time has a date without a year, as syslog and journald write it."""
+    """Return whether a time has a date without a year, as in lines of syslog and journald."""
     return _YEARLESS.match(stamp) is not None
 
 
@@ -219,8 +219,8 @@ def instant(stamp: str, year: int = 2000) -> float | None:
     """
     Return a record's time in seconds since 1970, or None if it cannot be read.
 
-    A time without a zone is taken as local time, and one without a year as of `year`.
-    One without a date is only good for differences.
+    A time without a zone counts as local time, and a time without a year gets `year`.
+    A time without a date is good only for differences.
     """
     text = stamp.strip().replace(",", ".").replace("/", "-")
     text = _SPACE_BEFORE_ZONE.sub("", text.removesuffix("UTC") + "+00:00" if text.endswith("UTC") else text)

@@ -1,11 +1,11 @@
 """
-What a reader of one direction of a connection returns.
+The items that a reader of one direction of a connection returns.
 
-Every item has its place: the offset of its first byte in this direction, and its size on the wire.
-A `Flaw` stands for bytes that break the protocol.
-Some flaws leave the reader in step, such as a table of an unknown type in a frame that is otherwise complete.
-The flaw has the place of this frame, which follows it as an item of its own if it could be read.
-After the others, the reader is blind: it no longer knows where a frame begins, and returns nothing more.
+Every item has a place: the offset of its first byte in this direction, and its size in bytes.
+A `Flaw` represents bytes that break the protocol.
+After some flaws, the reader can read the next frame; an example is a value of an unknown type in a complete frame.
+Such a flaw has the place of its frame; if the frame could be read, it follows the flaw as a separate item.
+After all other flaws, the reader is blind: it no longer knows where a frame begins, and returns nothing more.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FLAWS: dict[str, str] = {
     "bad-escape": "an escape sequence that STOMP does not have",
     "unparsable": "bytes that could not be read",
 }
-"""The kinds of flaws, each with what was found."""
+"""The kinds of flaws, each with a text that names the bytes that were found."""
 
 LONGEST_RAW = 64
 """The largest number of bytes that a `Flaw` shows."""
@@ -39,7 +39,7 @@ LONGEST_RAW = 64
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing in one direction of one connection: the offset of its first byte, and its size on the wire."""
+    """An item in one direction of a connection: the offset of its first byte, and its size in bytes."""
 
     offset: int
     size: int
@@ -47,7 +47,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class ProtocolHeader(Item):
-    """The 8 bytes that begin with `AMQP`; `second` if they are not the first bytes of this direction."""
+    """The 8 bytes that begin with `AMQP`; `second` is true if they are not the first bytes of this direction."""
 
     raw: bytes
     second: bool = False
@@ -73,7 +73,7 @@ class ContentHeader(Item):
 
 @dataclass(frozen=True, slots=True)
 class BodyFrame(Item):
-    """A part of a message's body, which is not kept."""
+    """A part of a message's body; its bytes are not kept."""
 
     channel: int
     length: int
@@ -82,9 +82,9 @@ class BodyFrame(Item):
 @dataclass(frozen=True, slots=True)
 class Heartbeat(Item):
     """
-    A heartbeat frame of AMQP, or one or more ends of line between two frames of STOMP.
+    A heartbeat frame of AMQP, or one or more line ends between two frames of STOMP.
 
-    Brokers also write an end of line behind each STOMP frame: such a one begins where that frame ends.
+    Brokers also write a line end after each STOMP frame; such a line end begins where the frame ends.
     """
 
     channel: int = 0
@@ -92,7 +92,7 @@ class Heartbeat(Item):
 
 @dataclass(frozen=True, slots=True)
 class StompFrame(Item):
-    """A STOMP frame with its headers, of which the first of each name counts, and the size of its body."""
+    """A STOMP frame with its headers and the size of its body; if a header is repeated, its first value counts."""
 
     command: str
     headers: Mapping[str, str]
@@ -102,10 +102,10 @@ class StompFrame(Item):
 @dataclass(frozen=True, slots=True)
 class RemotingFrame(Item):
     """
-    A frame of RocketMQ's remoting protocol: a request, or the reply to one with the same `opaque`.
+    A frame of RocketMQ's remoting protocol: a request, or the reply to the request with the same `opaque`.
 
-    `code` is that of the request, or of the result; `language` and `version` are those of its sender.
-    `fields` has those that the reader knows.
+    `code` is the code of the request or of the result; `language` and `version` are the sender's.
+    `fields` has the fields that the reader knows.
     """
 
     code: int

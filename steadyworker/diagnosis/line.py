@@ -1,4 +1,4 @@
-"""What the conversations of all protocols share: the events of one connection, and what is known of its two sides."""
+"""The common part of all protocols' conversations: a connection's events, and the known facts about its two sides."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from steadyworker.diagnosis.tap import Side
 from steadyworker.diagnosis.wire import Level, Wire
 
 _CONSEQUENCE = 10.0
-"""Seconds within which an error of the broker's follows from what was flagged."""
+"""The seconds after a flag in which an error of the broker counts as the flag's consequence."""
 
-_HEAD = 8  # bytes of the wire that evidence shows at most
+_HEAD = 8  # the largest number of bytes that evidence shows
 
 
 class Line:
@@ -22,8 +22,8 @@ class Line:
     Attributes:
         number: The number of the connection in this trace.
         silences: The silence of each side.
-        closed_by: The side that closed first, and `closed_how` in which way.
-        flagged: The ids of the flags that it has.
+        closed_by: The side that closed first; `closed_how` is the way in which it closed.
+        flagged: The ids of the connection's flags.
     """
 
     def __init__(self, wire: Wire, number: int) -> None:
@@ -37,7 +37,7 @@ class Line:
         self._explained_until = float("-inf")
 
     def event(self, t: float, side: Side | None, kind: str, /, **detail: object) -> None:
-        """Write an event of a side, or of the trace itself."""
+        """Write an event of a side or of the trace itself."""
         self.wire.event(t, self.number, "trace" if side is None else side.label, kind, **detail)
 
     def frame(self, t: float, side: Side, kind: str, /, **detail: object) -> None:
@@ -46,7 +46,7 @@ class Line:
         self.wire.event(t, self.number, side.label, kind, **detail)
 
     def count(self, side: Side) -> None:
-        """Count a frame that has no event of its own."""
+        """Count a frame for which no event is written."""
         self.wire.frames[side.label] += 1
 
     def flag(
@@ -60,7 +60,11 @@ class Line:
         unless_flagged: bool = False,
         groups: Mapping[str, str] | None = None,
     ) -> None:
-        """Write a flag; with `unless_flagged` only if nothing else was flagged that explains it; `groups` stand in its remedy."""
+        """
+        Write a flag; the texts in `groups` are for its remedy.
+
+        With `unless_flagged`, write the flag only if no other flag explains it.
+        """
         if unless_flagged and t < self._explained_until:
             return
         if flag not in _NO_CAUSES:
@@ -70,7 +74,7 @@ class Line:
         self.wire.flag(t, self.number, flag, what, evidence, level=level, groups={**peer, **(groups or {})})
 
     def cut(self, side: Side, what: str) -> str:
-        """Return the sentence for a frame that was cut."""
+        """Return the sentence for a frame that was cut off."""
         if self.closed_by is None or self.closed_by is side:
             how = "reset the connection" if self.closed_how == "reset" else "closed its direction"
             return f"The {side.label} {how} in the middle of a frame: {what}."
@@ -79,11 +83,11 @@ class Line:
 
 
 _NO_CAUSES = {"amqp.late-heartbeat", "amqp.unlimited-prefetch", "stomp.late-heartbeat"}
-"""Flags that do not explain an error of the broker's."""
+"""The flags that do not explain an error of the broker."""
 
 
 def spelled(raw: bytes | Spelled) -> list[dict[str, object]]:
-    """Return bytes as rows of evidence: each field of a frame's head as a number, in hexadecimal, and as characters."""
+    """Return bytes as rows of evidence; each field of a frame's head is shown as number, hexadecimal and characters."""
     found = spell_bytes(raw[:_HEAD]) if isinstance(raw, bytes) else raw
     rows: list[dict[str, object]] = [
         {"field": row.field, "number": row.number, "hex": row.hex, "characters": row.characters} for row in found.rows

@@ -1,13 +1,13 @@
 """
-The connections of the relay, and the two directions of each.
+The relay's connections, and the two directions of each connection.
 
 A direction of a connection goes through these states:
 
     | state | bytes | next |
     |---|---|---|
-    | open | pass | FIN: ended; write fails: broken; read fails: the connection is reset |
-    | ended | the last ones pass | all passed: FIN is sent, and the direction is done |
-    | broken | are read no more | the other direction's last bytes pass, then the connection is reset |
+    | open | pass | after FIN: ended; if a write fails: broken; if a read fails: the connection is reset |
+    | ended | the last bytes pass | when all have passed, the relay sends FIN, and the direction is done |
+    | broken | are no longer read | the other direction's last bytes pass; then the connection is reset |
 
 A connection is closed when both directions are done.
 """
@@ -19,7 +19,7 @@ from steadyworker.diagnosis.tap import Side
 
 
 class Flow:
-    """One direction of a connection: `side` is the one that sends."""
+    """One direction of a connection; `side` is the side that sends."""
 
     __slots__ = (
         "acked",
@@ -41,9 +41,9 @@ class Flow:
         self.pending: bytes | memoryview = b""
         self.ended = self.broken = self.done = False
         self.skipped = 0
-        self.acked = 0  # what the target's kernel had confirmed at the last check
-        self.progress = 0.0  # when that was more than before
-        self.reported = 0.0  # when the queue was last reported
+        self.acked = 0  # bytes that the target's kernel had confirmed at the last check
+        self.progress = 0.0  # the time at which this number last grew
+        self.reported = 0.0  # the time at which the queue was last reported
 
     @property
     def reads(self) -> bool:
@@ -52,7 +52,7 @@ class Flow:
 
 
 class RelayLink:
-    """One connection of a client, and that to the broker."""
+    """A client's connection, with the relay's connection to the broker."""
 
     __slots__ = ("_tried", "broker", "client", "down", "number", "reset", "up")
 
@@ -65,11 +65,11 @@ class RelayLink:
         self._tried = 1
 
     def of(self, end: End) -> tuple[Flow, Flow]:
-        """Return the direction that comes from an end, and the one that goes there."""
+        """Return the direction from an end, and the direction to this end."""
         return (self.up, self.down) if end is self.client else (self.down, self.up)
 
     def next_address(self, count: int) -> int | None:
-        """Return the index of the next of the broker's addresses; None if all were tried."""
+        """Return the index of the broker's next address; None if all addresses were tried."""
         if self._tried >= count:
             return None
         self._tried += 1

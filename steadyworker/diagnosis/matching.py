@@ -1,16 +1,16 @@
 """
 Finds the entries of the catalogue that a record matches.
 
-A regular expression is tried only on a record that contains the hint of its pattern.
+The regular expression of a pattern is tried only on a record that contains the pattern's hint.
 A record with an id of the catalogue (`explain=amqp.delivery-timeout`, `"explain": "amqp.delivery-timeout"`) matches that entry alone.
-An entry that is `general` explains only a record that no other entry explains.
+A `general` entry explains only a record that no other entry explains.
 
 `Sieve` finds the few lines of a log that contain a hint, faster than any search for hundreds of texts.
 It deletes the digits, the letters a to f and u, and the quotes from the lines and from the hints.
-So no line is lost: if a line contains a hint, then what is left of the line contains what is left of the hint.
-What is left of the lines of an ordinary log is often the same, because lines mostly differ in numbers and identifiers;
-a set of known lines answers for those, and one expression for the others.
-The deleted characters are also those that JSON escapes, so that a hint is found in a line of JSON, too.
+No match is lost: if a line contains a hint, then the rest of the line contains the rest of the hint.
+In an ordinary log, many lines have the same rest, because lines mostly differ in numbers and identifiers.
+`Sieve` keeps a set of known rests, and searches only a new rest with the expression.
+The characters that JSON escapes are also deleted, so `Sieve` finds a hint in a line of JSON, too.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _ID = re.compile(
 _NUMBER = re.compile(r"[0-9]{1,20}")
 _ID_HINTS = ("explain=", "explain:", 'explain":', '"kind": "flag"', '"kind":"flag"')
 _MOST_OF_ONE = 100
-"""The largest number of times that one pattern is found in one record."""
+"""The largest number of matches of one pattern in one record."""
 
 NEAR_HINT = 4096
-"""How far, in characters, an expression searches before and behind the hint."""
+"""The number of characters before and after the hint that an expression searches."""
 
 _DELETED = b"0123456789abcdefu\"'\\/<>&\r" + bytes(range(128, 256))
 _MOST_KNOWN = 20_000
 _LONGEST_KNOWN = 400  # bytes
 LEAST_LEFT = 4
-"""The smallest number of bytes that `left` of a hint must have, so that the hint distinguishes a line from others."""
+"""The smallest size in bytes of `left` of a hint; a shorter hint would not distinguish lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Match:
 
     Attributes:
         entry: The entry.
-        groups: What the named groups of its pattern matched.
+        groups: The texts that the named groups of the pattern matched.
         line: The number of lines in the record before the match.
     """
 
@@ -64,7 +64,7 @@ class Match:
 
 
 class Matcher:
-    """The entries of a catalogue, made ready for the search."""
+    """The entries of a catalogue, prepared for the search."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._entries = {entry.id: entry for entry in entries}
@@ -77,9 +77,10 @@ class Matcher:
 
     def match(self, text: str) -> list[Match]:
         """
-        Return every entry that explains the record with this text, without the general ones if another does.
+        Return every entry that explains the record with this text.
 
-        An entry is returned again if its pattern also matches with other values in the groups.
+        General entries are returned only if no other entry explains the record.
+        An entry is returned several times if its pattern matches several times with different values in the groups.
         """
         found: dict[tuple[str, ...], Match] = {}
         hints = self.sieve.hints_in(text)
@@ -106,7 +107,7 @@ class Matcher:
 
 
 def _matches(expression: re.Pattern[str], hint: str, text: str) -> Iterator[re.Match[str]]:
-    """Yield the matches; in a long record only those near the hint, so that no expression searches for long."""
+    """Yield the matches; in a long record, search only near the hint, so that no expression searches for long."""
     if len(text) <= 2 * NEAR_HINT:
         yield from expression.finditer(text)
         return
@@ -117,7 +118,11 @@ def _matches(expression: re.Pattern[str], hint: str, text: str) -> Iterator[re.M
 
 
 def spelled(entry: Entry, groups: Mapping[str, str]) -> Spelled | None:
-    """Return the numbers or bytes in a record as the bytes on the wire, or None if the entry spells none, or they are missing."""
+    """
+    Return the numbers or bytes in a record as the bytes of the connection.
+
+    Return None if the entry has no such groups, or if the record lacks them.
+    """
     numbers = {name: int(value) for name, value in groups.items() if _NUMBER.fullmatch(value)}
     match entry.spelled:
         case "frame":
@@ -134,7 +139,7 @@ def spelled(entry: Entry, groups: Mapping[str, str]) -> Spelled | None:
 
 
 class Sieve:
-    """Whether lines may contain a hint, or the mark of an error."""
+    """A fast check whether lines may contain a hint, or the mark of an error."""
 
     def __init__(self, hints: Iterable[str]) -> None:
         by_left = {hint: left(hint.encode()) for hint in hints}
@@ -168,16 +173,16 @@ class Sieve:
 
 def _alternation(texts: Iterable[bytes]) -> bytes:
     """
-    Return an expression that finds any of the texts, with each common beginning written once.
+    Return an expression that finds any of the texts; the expression has each common beginning once.
 
-    It is more than ten times as fast as `text|text|…`, of which every text is tried at every place.
+    It is more than ten times as fast as `text|text|…`, which tries every text at every place.
     """
     tree: dict[bytes, Any] = {}
     for text in texts:
         node = tree
         for at in range(len(text)):
             node = node.setdefault(text[at : at + 1], {})
-        node[b""] = {}  # here a text ends, and longer ones need not be distinguished
+        node[b""] = {}  # a text ends here, so longer texts with this beginning need no further check
 
     def expression(node: Mapping[bytes, Any]) -> bytes:
         if b"" in node:
@@ -189,5 +194,5 @@ def _alternation(texts: Iterable[bytes]) -> bytes:
 
 
 def left(line: bytes) -> bytes:
-    """Return what is left of a line, or of a hint, without the deleted characters."""
+    """Return a line or a hint without the deleted characters."""
     return line.translate(None, _DELETED)

@@ -1,7 +1,7 @@
 """
-Where the events of a trace go: a terminal, a file of JSON Lines, a page.
+The outputs for the events of a trace: a terminal, a file of JSON Lines, a page.
 
-An output that fails gets no more events, and the trace goes on: the connections that pass through it matter more.
+An output that fails gets no more events, and the trace goes on, because the connections through the trace matter more.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ STDOUT = "standard output"
 
 class Outputs:
     """
-    The outputs of one trace; it is called with each event.
+    The outputs of one trace; the trace calls this object with each event.
 
-    `jsonl` is the path of a file, or `-` for standard output, which then has nothing else.
+    `jsonl` is the path of a file, or `-` for standard output, which then gets nothing else.
     `html` is the path of the page, which is written when the trace has ended.
     `failures` has the error of each output that failed, by its name.
 
@@ -60,11 +60,11 @@ class Outputs:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with suppress(OSError):  # a file that could not be written cannot be flushed either
+        with suppress(OSError):  # if a file could not be written, a flush fails, too
             self._files.close()
 
     def __call__(self, event: Event) -> None:
-        """Hand an event to all outputs."""
+        """Pass an event to all outputs."""
         for name, listener in tuple(self._listeners.items()):
             try:
                 listener(event)
@@ -80,7 +80,7 @@ class Outputs:
                 self._failed(name, error)
 
     def finish(self) -> None:
-        """Write the page, and the buffered output."""
+        """Write the page and the buffered output."""
         if self._page is not None:
             name, page, file = self._page
             try:

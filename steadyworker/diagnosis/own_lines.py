@@ -1,8 +1,8 @@
 """
 Reads the fields of SteadyWorker's own lines: what happened, and what to do.
 
-A line of the log that names an entry of the catalogue has both, so that the entry need not repeat them.
-In a record, a line of JSON stands as the console writes it, but without quotes around a text with spaces.
+A line of the log that names an entry of the catalogue has both facts, so the entry need not repeat them.
+A record has a line of JSON in the console's form, but without quotes around a text with spaces.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ _FIELD = re.compile(rf"(?<![\w.])(?P<name>{'|'.join(_NAMES)})=")
 
 
 def groups_of(text: str) -> Mapping[str, str]:
-    """Return what the fields of an own line give to the texts of its entry: `what`, `remedy`, `queue`, and `message`, the job's key."""
+    """
+    Return the values from the fields of SteadyWorker's own line for the texts of the entry.
+
+    The values are `what`, `remedy`, `queue`, and `message`, which is the job's key.
+    """
     fields: dict[str, str] = {}
     places = list(_FIELD.finditer(text))
     ends = [*(place.start() for place in places[1:]), len(text)]

@@ -1,5 +1,5 @@
 """
-The page of a trace: one HTML file to attach to a ticket, of less than 300 kB whatever the length of the trace.
+The page of a trace: one HTML file to attach to a ticket; for a trace of any length, it has less than 300 kB.
 
 The events are those of `wire.py`:
 
@@ -8,8 +8,8 @@ The events are those of `wire.py`:
         page.add(event)
     page.write(file)
 
-The page asks for nothing from outside, and its Content-Security-Policy allows nothing but its own style and script.
-Without JavaScript only zoom and the reading of values from the time line are missing.
+The page loads nothing from outside, and its Content-Security-Policy allows only its own style and script.
+Without JavaScript, only zoom and the display of values on the time line are missing.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from steadyworker.diagnosis.picture.sheet import sheet_of
 from steadyworker.diagnosis.picture.trace import Trace
 
 LARGEST_PAGE = 300_000
-"""Bytes; no page is larger."""
+"""The largest size of a page, in bytes."""
 
 _DATA = files("steadyworker.diagnosis.picture")
 
 
 class Page:
-    """The page of the events that it was given; its memory does not grow with their number."""
+    """The page of the events that were added; its memory does not grow with the number of events."""
 
     def __init__(self) -> None:
         self._trace = Trace()

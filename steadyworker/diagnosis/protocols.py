@@ -1,9 +1,9 @@
 r"""
-The protocol that some bytes begin, also if a program read these bytes as the numbers of something else.
+Recognises a protocol by its first bytes, even if a program has read these bytes as numbers of another protocol.
 
-A broker that expects a frame of AMQP reads one byte as its type, two as its channel and four as its size.
-If the other end sends something else there, the log has three numbers that make no sense.
-Written as bytes again, they are the first seven characters of what was sent:
+A broker that expects a frame of AMQP reads one byte as type, two bytes as channel and four bytes as size.
+If the other end sends another protocol, the broker's log has three numbers that make no sense.
+Written as bytes again, the numbers are the first seven bytes that the other end sent:
 
     type        65    41            A
     channel  19793    4D 51         M Q
@@ -32,7 +32,7 @@ STOMP_COMMANDS = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The first bytes of a protocol: each way to begin, and how many of its bytes decide."""
+    """The first bytes of a protocol: each possible beginning, and the number of its bytes that decide."""
 
     kind: str
     name: str
@@ -42,7 +42,7 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class SpelledRow:
-    """One number, and the bytes that it was read from."""
+    """One number, and the bytes from which it was read."""
 
     field: str
     number: int
@@ -55,7 +55,8 @@ class Spelled:
     """
     Numbers written as bytes: a row for each number, and their bytes without a gap.
 
-    `protocol` is what the bytes open, and `kind` its short name; both are None if the bytes are too few to decide.
+    `protocol` is the protocol that the bytes open, and `kind` is its short name.
+    Both are None if the bytes are too few to decide.
     """
 
     rows: tuple[SpelledRow, ...]
@@ -81,16 +82,20 @@ OPENINGS = (
     Opening("proxy", "PROXY protocol header", (b"PROXY ", b"\r\n\r\n\x00\r\nQUIT\n"), least=4),
     Opening("ssh", "SSH banner", (b"SSH-",), least=4),
 )
-"""The openings that are distinguished; where two fit, the first counts."""
+"""The known openings; if two openings fit, the first counts."""
 
 
 def recognize(raw: bytes, *, at: int = 0) -> Opening | None:
-    """Return the opening of which `raw` is the part from byte `at` on; None if no opening fits, or too few bytes."""
+    """
+    Return the opening that has the bytes `raw` from byte `at` on.
+
+    Return None if no opening fits, or if there are too few bytes.
+    """
     return next((opening for opening in OPENINGS if _fits(opening, raw, at)), None)
 
 
 def _fits(opening: Opening, raw: bytes, at: int) -> bool:
-    """Return whether the bytes are a part of the opening, with enough of them in common."""
+    """Return whether enough of the bytes agree with the opening."""
     first = raw[:1]
     for begins in opening.begins:
         if begins[at : at + 1] == first:  # most openings end here, and a log can have millions of numbers
@@ -102,7 +107,7 @@ def _fits(opening: Opening, raw: bytes, at: int) -> bool:
 
 def spell(numbers: Mapping[str, int]) -> Spelled | None:
     """
-    Return the numbers of a frame's head (`type`, `channel`, `size`; one or more of them) as the bytes on the wire.
+    Return the numbers of a frame's head (`type`, `channel`, `size`; one or more of them) as the bytes of the connection.
 
     Returns None if no number is given, or if one does not fit into its bytes.
     """
@@ -114,7 +119,7 @@ def spell(numbers: Mapping[str, int]) -> Spelled | None:
             if not 0 <= number < 256**size:
                 return None
             if raw and start + len(raw) != at:
-                raw, start = b"", at  # the number between is not known: the longer run of bytes decides
+                raw, start = b"", at  # a number in the middle is unknown: the longer run of bytes decides
             if not raw:
                 start = at
             octets = number.to_bytes(size, "big")
@@ -125,7 +130,7 @@ def spell(numbers: Mapping[str, int]) -> Spelled | None:
 
 
 def spell_length(number: int) -> Spelled | None:
-    """Return a length of 32 bits as the bytes on the wire; None if it does not fit into 32 bits."""
+    """Return a length of 32 bits as the bytes of the connection; None if it does not fit into 32 bits."""
     if not 0 <= number < 2**32:
         return None
     octets = number.to_bytes(4, "big")
@@ -133,7 +138,7 @@ def spell_length(number: int) -> Spelled | None:
 
 
 def spell_bytes(raw: bytes) -> Spelled:
-    """Return bytes as the numbers that a reader of AMQP frames takes them for, and the protocol that they open."""
+    """Return the numbers that a reader of AMQP frames reads from these bytes, and the protocol that the bytes open."""
     rows, at = [], 0
     for field, size in FRAME_HEAD:
         octets = raw[at : at + size]
@@ -144,7 +149,11 @@ def spell_bytes(raw: bytes) -> Spelled:
 
 
 def erlang_binary(text: str) -> bytes | None:
-    """Return the bytes of a binary as Erlang prints it, such as `<<"GET / HT">>` or `<<22,3,1>>`; None if it is none."""
+    """
+    Return the bytes of a binary that Erlang has printed, such as `<<"GET / HT">>` or `<<22,3,1>>`.
+
+    Return None if the text is not such a binary.
+    """
     if not (binary := _BINARY.fullmatch(text)):
         return None
     raw = b""
@@ -160,7 +169,7 @@ def erlang_binary(text: str) -> bytes | None:
 
 _LARGEST_OCTET = 0xFF
 _SEGMENT = re.compile(r"""\s*(?:"(?P<text>(?:[^"\\]|\\.)*)"|(?P<number>\d{1,9}))\s*""", re.DOTALL)
-# A long one is cut: dots stand for the rest.
+# Erlang cuts a long binary, and prints dots for the rest.
 _BINARY = re.compile(
     r"""\s*<<((?:\s*(?:"(?:[^"\\]|\\.)*"|\d{1,9})\s*(?:,|(?=\.|>)))*)\s*(?:\.\.\.)?\s*>>(?:\s*\.\.\.)?\s*""", re.DOTALL
 )
@@ -178,13 +187,13 @@ def _unescape(found: re.Match[str]) -> str:
 
 
 def first_line(raw: bytes) -> bytes:
-    """Return the bytes up to the first end of line, with it."""
+    """Return the bytes up to and including the first line end."""
     end = raw.find(b"\n")
     return raw if end < 0 else raw[: end + 1]
 
 
 def characters(octets: bytes) -> str:
-    """Return bytes as characters, with the escapes of C for those that cannot be printed."""
+    """Return bytes as characters, with the escapes of C for characters that cannot be printed."""
     names = {"\0": "\\0", "\t": "\\t", "\n": "\\n", "\r": "\\r", "\\": "\\\\"}
     shown = (chr(octet) for octet in octets)
     return "".join(

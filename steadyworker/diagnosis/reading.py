@@ -1,10 +1,10 @@
 """
 Reads logs in blocks: files, pipes, and files that grow.
 
-A `Growing` file is read as `tail -F` reads it.
-When another file takes its place, as logrotate does, the rest of the old one is read first.
-The writer can write to the old one until it opens the new one, so the old one stays open until the next rotation.
-When it becomes shorter, it is read from its beginning.
+A `Growing` file is read in the way of `tail -F`.
+When logrotate or another program replaces the file, the rest of the old file is read first.
+The writer can write to the old file until it opens the new file, so the old file stays open until the next rotation.
+When the file becomes shorter, it is read again from its beginning.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def blocks(path: Path) -> Iterator[bytes]:
     Yield the content of a file.
 
     Raises:
-        OSError: It cannot be read.
+        OSError: The file cannot be read.
     """
     with path.open("rb", buffering=0) as file:
         while block := file.read(BLOCK):
@@ -38,11 +38,11 @@ class Pipe:
         self.ended = False
 
     def wait(self, seconds: float | None) -> None:
-        """Wait until there is something to read, or for as many seconds."""
+        """Wait until bytes can be read, but at most for this number of seconds."""
         select.select([self._descriptor], [], [], seconds)
 
     def read(self) -> bytes:
-        """Return what can be read without waiting; nothing if there is nothing."""
+        """Return the bytes that can be read without waiting, or no bytes."""
         if self.ended or not select.select([self._descriptor], [], [], 0)[0]:
             return b""
         block = os.read(self._descriptor, BLOCK)
@@ -50,11 +50,11 @@ class Pipe:
         return block
 
     def close(self) -> None:
-        """Do nothing: the stream belongs to the process."""
+        """Do nothing, because the stream belongs to the process."""
 
 
 class Growing:
-    """A file that grows, and that another file can replace."""
+    """A file that grows, and that another file can replace, as in a rotation of logs."""
 
     ended = False
 
@@ -64,7 +64,7 @@ class Growing:
         self._replaced: BinaryIO | None = None
 
     def read(self) -> bytes:
-        """Return what can be read now; nothing if there is nothing new."""
+        """Return the new bytes, or no bytes."""
         if self._replaced is not None and (block := self._replaced.read(BLOCK)):
             return block
         if self._file is None:
@@ -76,7 +76,7 @@ class Growing:
         try:
             now, then = self._path.stat(), os.fstat(self._file.fileno())
         except FileNotFoundError:
-            return b""  # renamed, and the new one is not there yet
+            return b""  # the file was renamed, and the new file does not exist yet
         if (now.st_dev, now.st_ino) != (then.st_dev, then.st_ino):
             if self._replaced is not None:
                 self._replaced.close()
@@ -94,7 +94,7 @@ class Growing:
             return None
 
     def close(self) -> None:
-        """Close the file, and the one that it has replaced."""
+        """Close the file, and the file that it has replaced."""
         for file in (self._file, self._replaced):
             if file is not None:
                 file.close()

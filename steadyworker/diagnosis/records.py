@@ -1,22 +1,24 @@
 """
-Cuts a log into records: a line, with the lines that belong to it.
+Cuts a log into records; a record is a line with the lines that belong to it.
 
-| format | where a record begins | what belongs to it |
+| format | a record begins with | lines that belong to the record |
 |---|---|---|
-| RabbitMQ from 3.9 | a time, a level and a process | the lines with exactly the same three |
+| RabbitMQ from 3.9 | a time, a level and a process | the lines with exactly the same time, level and process |
 | RabbitMQ 3.7 and 3.8, ActiveMQ, Artemis, RocketMQ, Python, Ruby, PHP, structlog | a time | all lines up to the next time |
 | RabbitMQ up to 3.6 | `=ERROR REPORT==== 1-May-2018::10:00:00 ===` | all lines up to the next report |
 | JSON Lines | each line | its fields, as a line of text that the same expressions match |
 | anything else | each line | indented lines, stack traces, and the rest of a Python traceback |
 
-Before that, what a collector put in front of each line is removed: journald, syslog, docker, docker compose, kubectl, CRI.
-Where it names the process, the lines of several processes may be mixed: each process has its own open record.
+First, the prefix of a collector is removed from each line.
+The known collectors are journald, syslog, docker, docker compose, kubectl and CRI.
+If the prefix names the process, lines of several processes may be mixed: each process has its own open record.
 
-The input is bytes of any kind, and the memory is bounded.
-A line of more than 64 KiB loses its middle, and a record of that size ends; what follows becomes a record of its own.
+The input may be any bytes, and the memory is bounded.
+A line of more than 64 KiB loses its middle.
+A record of more than 64 KiB ends, and the lines that follow become another record.
 Colours are removed, and bytes that are not UTF-8 become U+FFFD.
 
-A block of ordinary lines is not cut at all: `Skip` finds such a block much faster than it can be cut.
+A block of ordinary lines is not cut at all, because `Skip` recognises such a block much faster than it can be cut.
 """
 
 from __future__ import annotations
@@ -34,13 +36,13 @@ _TAIL = 16 << 10
 _MOST_LINES = 2000
 _MOST_OPEN = 64
 _PIECE = 32 << 10
-_EDGE = 8  # lines at both ends of a skipped block that are cut all the same
+_EDGE = 8  # lines at each end of a skipped block that are cut in any case
 _BACK = 200  # lines
 _ANSI = re.compile(rb"\x1b(?:\[[0-9:;<=>?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
 _START = re.compile(rb"[\[(]?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:|=[A-Z]+ REPORT====|\{|[A-Z][a-z]{2} [ \d]\d \d\d:")
 
 Skip = Callable[[bytes], bool]
-"""Returns whether whole lines contain nothing of interest."""
+"""A function that returns whether whole lines contain nothing of interest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +52,10 @@ class Record:
 
     Attributes:
         source: The name of the file, or "-".
-        line: The number of its first line in the source, from 1.
-        text: Its lines, joined by newlines, without what a collector put in front of them.
-        stamp: Its time as the log spells it; empty if it has none.
-        process: The process that wrote it, if a collector named it.
+        line: The number of the record's first line in the source, counted from 1.
+        text: The record's lines, joined by newlines, without a collector's prefix.
+        stamp: The record's time, as it is written in the log; empty if there is no time.
+        process: The process that wrote the record, if a collector names the process.
     """
 
     source: str
@@ -65,7 +67,7 @@ class Record:
 
 @dataclass(slots=True)
 class _Open:
-    """A record that further lines may belong to."""
+    """A record to which further lines may belong."""
 
     line: int
     start: Start
@@ -74,7 +76,7 @@ class _Open:
 
 
 class Cutter:
-    """The records of one source, from blocks of bytes as they come."""
+    """The records of one source, made from blocks of bytes as they come."""
 
     def __init__(self, source: str, skip: Skip | None = None) -> None:
         self.source = source
@@ -89,25 +91,25 @@ class Cutter:
         end = data.rfind(b"\n") + 1
         self._rest = _shortened(data[end:])
         begin = 0
-        while begin < end:  # in pieces, because a line of interest has all of its piece searched
+        while begin < end:  # in pieces, because a line of interest causes a search of its whole piece
             piece = data.rfind(b"\n", begin, begin + _PIECE) + 1 or data.find(b"\n", begin) + 1
             yield from self._cut(data[begin:piece])
             begin = piece
 
     def flush(self) -> Iterator[Record]:
-        """Yield the open records: no further line is expected soon."""
+        """Yield the open records, because no further line is expected soon."""
         for process, record in list(self._open.items()):
             yield from self._close(process, record)
 
     def end(self) -> Iterator[Record]:
-        """Yield the rest, with a last line that has no newline."""
+        """Yield the remaining records; the last line need not have a newline."""
         if self._rest:
             rest, self._rest = self._rest, b""
             yield from self._cut(rest + b"\n")
         yield from self.flush()
 
     def _cut(self, block: bytes) -> Iterator[Record]:
-        """Cut a block of whole lines; of a part that is of no interest, only the two ends."""
+        """Cut a block of whole lines; if a part is of no interest, cut only its two ends."""
         if b"\x1b" in block:
             block = _ANSI.sub(b"", block)
         head, tail = _edges(block)
@@ -131,12 +133,12 @@ class Cutter:
             yield from self._add(process, text, stamp)
 
     def _add(self, process: str, line: str, stamp: str) -> Iterator[Record]:
-        """Add a line to the open record of its process, or open a new one."""
+        """Add a line to the open record of its process, or open a new record."""
         record = self._open.get(process)
         text = as_line(line) if line.startswith("{") else line
         begins = start(text)
         if text is not line and begins is not None:
-            begins = Start(begins.stamp, whole=True)  # each line of JSON is whole
+            begins = Start(begins.stamp, whole=True)  # each line of JSON is a whole record
         if record is not None:
             if begins is not None and begins.head and begins.head == record.start.head:
                 text, begins = text[len(begins.head) :], None  # RabbitMQ repeats time, level and process on each line
@@ -173,7 +175,7 @@ def _shortened(line: bytes) -> bytes:
 
 
 def _edges(block: bytes) -> tuple[int, int]:
-    """Return where the first lines end and the last ones begin; the last ones begin with the start of a record."""
+    """Return where the first lines end and the last lines begin; the last lines begin with the start of a record."""
     head, tail = 0, len(block)
     for _ in range(_EDGE):
         head = block.find(b"\n", head) + 1

@@ -1,11 +1,12 @@
 """
-The relay: it passes bytes between clients and the broker, and gives a copy to the reader (`tap.py`).
+The relay, which passes bytes between clients and the broker, and gives a copy to the reader (`tap.py`).
 
-It changes, delays and reorders no byte, and reads none: bytes are sent on before the reader learns of them.
-A half-close is passed on as a half-close, and a reset as a reset.
-While one side does not read, the relay does not read from the other, as the kernel would do without it.
+The relay changes, delays and reorders no byte, and interprets none.
+It sends bytes on before the reader receives their record.
+It passes a half-close on as a half-close, and a reset as a reset.
+While one side does not read, the relay does not read from the other side, as without a relay the kernel would not.
 
-One thread and one epoll loop do all of it, in a process of its own (`tracing.py`), so that reading never holds up a byte.
+The relay is one thread with one epoll loop, in a separate process (`tracing.py`), so the reader never delays a byte.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from steadyworker.diagnosis.links import Flow, RelayLink
 from steadyworker.diagnosis.tap import CHUNK, Side, TapWriter, What
 
 STUCK = 1.0
-"""Seconds without progress after which a send queue is reported, and between two looks at it."""
+"""Seconds without progress after which a send queue is reported; also the seconds between two checks of the queue."""
 
 _FAILED_EVENTS = select.EPOLLERR | select.EPOLLHUP
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerTarget:
-    """The broker's addresses, and TLS towards it and towards the clients, if it is wanted."""
+    """The broker's addresses, and the optional TLS towards the broker and towards the clients."""
 
     addresses: Sequence[tuple[socket.AddressFamily, tuple[str, int]]]
     towards_broker: ssl.SSLContext | None = None
@@ -40,7 +41,7 @@ class BrokerTarget:
 
 
 class Relay:
-    """The loop; it ends when `control` can be read, or is closed."""
+    """The relay's loop; it ends when `control` can be read, or is closed."""
 
     def __init__(
         self, listener: socket.socket, target: BrokerTarget, tap: TapWriter, control: int, clock: Callable[[], float]
@@ -66,7 +67,7 @@ class Relay:
         self._piping = False
 
     def run(self) -> None:
-        """Pass bytes until the end is asked for."""
+        """Pass bytes until the end of the relay is requested."""
         try:
             while self._turn():
                 pass
@@ -84,7 +85,7 @@ class Relay:
         self._fresh.clear()
         for fd, events in self._epoll.poll(wait):
             if fd in self._fresh:
-                continue  # the event is of a socket that had this number before
+                continue  # the event belongs to an earlier socket with this number
             if fd in self._ends:
                 link, end = self._ends[fd]
                 self._serve(link, end, events)
@@ -98,7 +99,7 @@ class Relay:
         return True
 
     def _write_records(self) -> None:
-        """Write the records of this turn; watch the pipe if it has no room."""
+        """Write the records of this turn; if the pipe is full, watch the pipe."""
         if self._tap.flush():
             if self._piping:
                 self._epoll.unregister(self._pipe)
@@ -151,7 +152,7 @@ class Relay:
         family, address = target.addresses[index]
         connection = socket.socket(family, socket.SOCK_STREAM)
         connection.setblocking(False)  # noqa: FBT003 - the method's only parameter
-        connection.connect_ex(address)  # its error comes with the first event
+        connection.connect_ex(address)  # the error of the connect comes with the first event
         if target.towards_broker:
             return TlsEnd(connection, target.towards_broker, connected=False, server_name=target.server_name)
         return End(connection, connected=False)
@@ -195,7 +196,7 @@ class Relay:
                     self._read(flow)
 
     def _not_reached(self, link: RelayLink, end: End, error: OSError) -> None:
-        """Try the broker's next address; without one, reset the client, whose own connect could not succeed either."""
+        """Try the broker's next address; if there is none, reset the client, because its own connect would fail, too."""
         connecting = end is link.broker and not isinstance(error, ssl.SSLError)
         index = link.next_address(len(self._target.addresses)) if connecting else None
         if index is not None:
@@ -208,12 +209,12 @@ class Relay:
         side = Side.BROKER if end is link.broker else Side.CLIENT
         self._tap.note(What.FAILED, link.number, side, self._clock(), error=text_of(error))
         if isinstance(error, ssl.SSLError):
-            self._close(link, self._clock())  # the alert must arrive
+            self._close(link, self._clock())  # the alert of TLS must arrive
         else:
             self._abort(link)
 
     def _watch(self, link: RelayLink) -> None:
-        """Ask epoll for what the ends can do now."""
+        """Set the events that epoll watches to what the ends can do now."""
         for end in (link.client, link.broker):
             out, back = link.of(end)
             mask = end.wants()
@@ -232,7 +233,7 @@ class Relay:
     # --- Bytes ---------------------------------------------------------------------------------------------------------
 
     def _read(self, flow: Flow) -> None:
-        """Receive bytes, and send them on; more than once only where TLS holds more than it has shown."""
+        """Receive bytes, and send them on; do so more than once only if TLS still holds received bytes."""
         while self._pass(flow):
             pass
 
@@ -263,7 +264,7 @@ class Relay:
         return flow.source.buffered and flow.reads
 
     def _copied(self, flow: Flow, now: float, size: int, *, whole: bool) -> None:
-        """Report to the reader bytes that passed, or count them, if there was no room for a copy."""
+        """Report bytes that passed to the reader; if there was no room for a copy, only count them."""
         if not whole:
             flow.skipped += size
         else:
@@ -274,7 +275,7 @@ class Relay:
             self._expect_progress(flow, now)
 
     def _write(self, flow: Flow) -> None:
-        """Send what waits, and then the FIN that waits behind it."""
+        """Send the bytes that wait, and then the FIN that waits after them."""
         try:
             flow.target.push()
             while flow.pending and not flow.target.owes:
@@ -304,7 +305,7 @@ class Relay:
         self._finish(flow)
 
     def _finish(self, flow: Flow) -> None:
-        """Pass the FIN on, if all bytes before it have passed."""
+        """Pass the FIN on if all bytes before it have passed."""
         link = flow.link
         if flow.pending or flow.target.owes or flow.done:
             return
@@ -321,7 +322,7 @@ class Relay:
             self._close(link, self._clock())
 
     def _broken(self, flow: Flow, now: float) -> None:
-        """React to a write that failed: the target has gone, but what it sent before may not have passed yet."""
+        """React to a write that failed: the target is gone, but bytes that it sent earlier may still have to pass."""
         link, back = flow.link, flow.link.of(flow.target)[0]
         flow.broken = flow.ended = True
         flow.pending = b""
@@ -335,7 +336,7 @@ class Relay:
             self._read(back)
 
     def _was_reset(self, flow: Flow, error: OSError) -> None:
-        """Pass a reset on, behind the bytes that still find room."""
+        """Pass a reset on, after the bytes for which there is still room."""
         link, now = flow.link, self._clock()
         self._report_skipped(flow, now)
         if not link.reset:
@@ -347,13 +348,13 @@ class Relay:
         self._abort(link)
 
     def _failed(self, link: RelayLink, end: End) -> None:
-        """React to an event of an end that is not read now: a reset, or no more than the end of both directions."""
+        """React to an event of an end that is not read now; the event is a reset, or only the end of both directions."""
         out, _ = link.of(end)
         number = end.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if number:
             self._was_reset(out, OSError(number, os.strerror(number)))
         elif end.mask is not None:
-            # Both directions have ended, and its last bytes wait for the other end.
+            # Both directions have ended, and the last bytes of this end wait for the other end.
             end.hung = True
             self._epoll.unregister(end.socket)
             end.mask = None
@@ -399,7 +400,7 @@ class Relay:
         flow.progress = now
 
     def _check_queues(self, now: float) -> None:
-        """Report the send queues that the other side does not empty: its program reads no more, or its host has gone."""
+        """Report the send queues that do not shrink: the other side's program no longer reads, or its host is gone."""
         self._next_check = now + STUCK
         for flow in tuple(self._unconfirmed):
             queue = unconfirmed(flow.target)
@@ -415,7 +416,7 @@ class Relay:
                     self._unconfirmed.discard(flow)
                 continue
             since = now - flow.progress
-            # At 1, 2, 4, 8 … seconds.
+            # This reports the queue at 1, 2, 4, 8 … seconds.
             if since >= STUCK and (not flow.reported or since >= 2 * (flow.reported - flow.progress)):
                 flow.reported = now
                 self._report_queue(flow, now, waiting, stuck=True)

@@ -10,14 +10,15 @@ from steadyworker.diagnosis.catalogue import Entry, find
 from steadyworker.telemetry.logs import EXPLAIN
 
 _MOST = 1000
-"""The largest number of ids that are searched: a user's own line can have any text there."""
+"""The largest number of ids that are kept, because a user's own line can have any text as its id."""
 
 
 class Remedies:
     """
-    Returns the first remedy of the entry that a line names (entry point `catalogue`, group `steadyworker.remedies`).
+    A function that returns the first remedy of the entry that a line names.
 
-    An entry is read at the first line that names it.
+    It is the entry point `catalogue` of the group `steadyworker.remedies`.
+    An entry is read when the first line names it.
     """
 
     def __init__(self) -> None:
@@ -25,7 +26,7 @@ class Remedies:
         self._known: dict[str, Entry | None] = {}
 
     def __call__(self, line: Mapping[str, Any]) -> str:
-        """Return the remedy, or an empty text if there is no such entry, or if the line has the remedy already."""
+        """Return the remedy, or an empty text if there is no such entry, or if the line already has the remedy."""
         entry = self._entry(str(line.get(EXPLAIN)))
         if entry is None or entry.speaks_for_itself:
             return ""

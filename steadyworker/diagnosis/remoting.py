@@ -6,15 +6,15 @@ A frame has four parts, and all numbers are big-endian:
 | bytes | part |
 |---|---|
 | 4 | the length of what follows |
-| 4 | the type of the header in the first byte (0 is JSON, 1 is binary), the header's length in the other three |
-| | the header: code, number of the request, flag (bit 0: a reply, bit 1: wants no reply), remark, fields |
+| 4 | first byte: the type of the header (0 is JSON, 1 is binary); other three bytes: the header's length |
+| | the header: code, number of the request, flag (bit 0: a reply; bit 1: a request without a reply), remark, fields |
 | | the body |
 
     00 00 00 5C  00 00 00 58  {"code":36,"extFields":{"group":"jobs",…},"flag":0,"language":"JAVA","opaque":7,"version":411}
 
-The reader holds at most one header, which has a largest size; a larger one is skipped, with its frame.
-Of a body it counts the bytes.
-A header that cannot be read is a flaw, and the next frame is found behind it.
+The reader holds at most one header, up to a maximum size; it skips a frame with a larger header.
+It only counts the bytes of a body.
+A header that cannot be read is a flaw, and the reader continues with the next frame.
 If the lengths contradict each other, no later frame can be found.
 """
 
@@ -29,7 +29,7 @@ from steadyworker.diagnosis.frames import FLAWS, Flaw, Item, RemotingFrame
 from steadyworker.diagnosis.protocols import Opening, recognize
 
 LONGEST_HEAD = 1 << 18
-"""The largest header in bytes: properties of 32,767 characters, each written as an escape, and all other fields."""
+"""The largest header in bytes; it has room for properties of 32,767 escaped characters, and for all other fields."""
 
 WORDS = struct.Struct(">II")
 
@@ -67,7 +67,7 @@ FIELDS = (
         "j",
     ),  # producerGroup, topic, queueId, properties and reconsumeTimes in `SendMessageRequestHeaderV2`
 )
-"""The fields of headers that are read; of all others, nothing is kept."""
+"""The fields of headers that the reader keeps; it keeps no other fields."""
 
 _Fields = msgspec.defstruct("_Fields", [(name, str | int | float | bool | None, None) for name in FIELDS])
 
@@ -85,7 +85,7 @@ class _Header(msgspec.Struct):
 
 
 def begins(raw: bytes, max_frame: int = 1 << 24) -> bool:
-    """Return whether bytes, 8 or more, are the beginning of a frame."""
+    """Return whether these bytes, at least 8, are the beginning of a frame."""
     length, word = WORDS.unpack_from(raw)
     return (
         length + _INT.size <= max_frame
@@ -99,7 +99,8 @@ def version_of(number: int) -> str:
     """
     Return the version of a server or client by its number (`MQVersion`), such as 4.9.7; empty before 4.0.0.
 
-    Each version has two consecutive numbers, for its snapshot and its release; patch and minor go up to 9.
+    Each version has two consecutive numbers, the first for its snapshot and the second for its release.
+    Patch and minor version go up to 9.
     """
     index = (number - _V4_0_0_SNAPSHOT) // 2
     return "" if index < 0 else ".".join(map(str, (4 + index // 100, index // 10 % 10, index % 10)))
@@ -107,24 +108,25 @@ def version_of(number: int) -> str:
 
 class RemotingReader:
     """
-    Reads one direction of a connection.
+    A reader of one direction of a connection.
 
-    `max_frame` is the largest frame, with its length: by default that of RocketMQ's servers and clients.
-    A larger length is a flaw before any byte behind it is read.
+    `max_frame` is the largest size of a frame, with the four bytes of its length.
+    The default is the limit of RocketMQ's servers and clients.
+    If a length is larger, it is a flaw, and no byte after it is read.
     """
 
     def __init__(self, *, max_frame: int = 1 << 24) -> None:
         self.max_frame = max_frame
         self.blind = False
-        self._offset = 0  # of the frame that comes, or is being read
-        self._head = bytearray()  # its lengths and its header, as far as they have come
-        self._needed = WORDS.size  # so many bytes of it
-        self._frame: RemotingFrame | None = None  # the frame of which the body is skipped; None if it could not be read
-        self._left = 0  # bytes of it that are still to come
+        self._offset = 0  # the offset of the frame that comes next, or is being read
+        self._head = bytearray()  # the frame's lengths and header, as far as they have come
+        self._needed = WORDS.size  # `_head` must have so many bytes before it can be read
+        self._frame: RemotingFrame | None = None  # the frame whose body is skipped; None if it could not be read
+        self._left = 0  # bytes of the body that are still to come
         self._size = 0
 
     def feed(self, data: bytes) -> list[Item]:
-        """Read the next bytes of this direction, and return the items that they complete."""
+        """Read the next bytes of this direction, and return the items that these bytes complete."""
         items: list[Item] = []
         at = 0
         while at < len(data) and not self.blind:
@@ -146,7 +148,7 @@ class RemotingReader:
         return items
 
     def end(self) -> list[Item]:
-        """Return a flaw if the stream, which has ended, ended inside a frame."""
+        """End the stream, and return a flaw if the end is inside a frame."""
         items: list[Item] = []
         if not self.blind and (self._head or self._left):
             came = self._size - self._left if self._left else len(self._head)
@@ -187,7 +189,7 @@ class RemotingReader:
             self._needed = WORDS.size + header
 
     def _read_header(self, items: list[Item]) -> None:
-        """Read the header, which is complete, and begin with the body."""
+        """Read the complete header, and begin with the body."""
         head = bytes(self._head[WORDS.size :])
         binary = self._head[_INT.size] == _BINARY
         body = self._size - len(self._head)
@@ -231,7 +233,7 @@ def _json(head: bytes) -> RemotingFrame:
 
 
 def _binary(head: bytes) -> RemotingFrame:
-    """Read a binary header; each text has its length before it, that of a name has 2 bytes."""
+    """Read a binary header; each text follows its length, and the length of a name has 2 bytes."""
     code, language, version, opaque, flag = _FIXED.unpack_from(head)
     remark, at = _text(head, _FIXED.size, _INT)
     (size,) = _INT.unpack_from(head, at)
@@ -249,7 +251,7 @@ def _binary(head: bytes) -> RemotingFrame:
 
 
 def _text(head: bytes, at: int, length: struct.Struct) -> tuple[str, int]:
-    """Return a text, and where the next part begins; raises ValueError or struct.error."""
+    """Return a text, and the place where the next part begins; raise ValueError or struct.error for wrong bytes."""
     (size,) = length.unpack_from(head, at)
     end = at + length.size + size
     if end > len(head):

@@ -3,22 +3,22 @@ Shows findings: as text for people, and as JSON.
 
 The first line of a finding is the conclusion.
 Below it, each part has its label on the left, or above it on a narrow terminal.
-What comes from a log is shown without secrets, and with escapes in place of control characters.
-A line of a log is cut at the end of the terminal's line; commands and URLs are never cut, so that they can be copied.
+Text from a log is shown without secrets, and with escapes in place of control characters.
+A line of a log is cut at the width of the terminal; commands and URLs are never cut, so that they can be copied.
 
 `as_data` has the fields of `--json`:
 
 | field | content |
 |---|---|
-| kind | "finding"; a later line with the same number replaces an earlier one |
+| kind | "finding"; a later line replaces an earlier line with the same number |
 | number | from 1 |
-| id, title, severity | of the entry; severity is "error" or "warning" |
-| times | how often it was seen |
+| id, title, severity | the entry's; severity is "error" or "warning" |
+| times | the number of times that the failure was seen |
 | first, last | the first and the last time: `time` (as in the log), `source`, `line` |
-| what, why, remedies, verify, read | of the entry, with the values of the first time |
-| bytes | null, or `rows` (each with field, number, hex, characters), `text`, and `protocol` (null if it is none) |
-| values | for each named group, each value with the number of times |
-| timeline | the related records in order: `time`, `source`, `line`, `id`, `title`, `text`, `times` |
+| what, why, remedies, verify, read | the entry's, with the values of the first time |
+| bytes | null, or `rows` (each with field, number, hex, characters), `text`, and `protocol` (null if there is none) |
+| values | for each named group, each value with the number of times that it was seen |
+| timeline | the related records in order, each with `time`, `source`, `line`, `id`, `title`, `text`, `times` |
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ WIDEST = 100
 
 _LABEL = 12
 _NARROW = 64
-_LONGEST = 400  # characters of a line from a log, in JSON
+_LONGEST = 400  # the largest number of characters of a log's line in JSON
 _MOST_VALUES = 6
-_ROWS = 6  # rows of the line that a finding is about
+_ROWS = 6  # the largest number of rows for the line that causes a finding
 _NEAR = 3  # lines of a record
 _STYLES = {"error": "bold red", "warning": "bold yellow"}
 _COMMAND = re.compile(r"[a-z$][\w./-]* .*[^.]$|https?://")
@@ -63,7 +63,7 @@ _TIME_HEAD = re.compile(r"^[\[(]?\d{4}[-/]\d\d[-/]\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:
 
 
 class Report:
-    """What a reader is shown, on one console."""
+    """The text of all findings, on one console."""
 
     def __init__(self, console: Console, sources: Sequence[str] = ()) -> None:
         self._console = console
@@ -90,7 +90,7 @@ class Report:
         self._line()
 
     def overview(self, findings: Sequence[LogFinding]) -> None:
-        """Show the conclusions of many findings, before each of them."""
+        """Show the conclusions of many findings, before the findings themselves."""
         widest = max(len(f"{finding.times:,}") for finding in findings)
         for number, finding in enumerate(findings, 1):
             lines = "line " if finding.times == 1 else "lines"
@@ -102,13 +102,13 @@ class Report:
         self._line()
 
     def again(self, number: int, finding: LogFinding, steps: Iterable[TimelineStep]) -> None:
-        """Show in a few lines what came after a finding was shown, or the same finding again."""
+        """Show in a few lines what came after a finding was shown, or that the same finding came again."""
         self._title(number, finding, again=True)
         self._part("Seen", (line for step in steps for line in self._step(step, _ROWS)))
         self._line()
 
     def unknown(self, unknown: Unknown, most: int = 3) -> None:
-        """Show that there were errors which the catalogue does not explain."""
+        """Show the errors that the catalogue does not explain."""
         if not unknown.count:
             return
         if unknown.count == 1:
@@ -123,7 +123,7 @@ class Report:
                 self._line("     ", row)
 
     def entry(self, entry: Entry) -> None:
-        """Show an entry of the catalogue, without any log."""
+        """Show an entry of the catalogue without a log."""
         self._line(Text(_unfilled(entry, entry.title), _STYLES[entry.severity]))
         self._line(Text(f"{entry.id}, {entry.severity}", "dim"))
         self._line()
@@ -162,7 +162,7 @@ class Report:
 
     @property
     def _room(self) -> int:
-        """The number of characters behind the labels."""
+        """The number of characters to the right of the labels."""
         return self._width - (_LABEL + 3 if self._width >= _NARROW else 3)
 
     def _wrapped(self, text: str, indent: str = "") -> Iterator[list[Text]]:
@@ -192,7 +192,7 @@ class Report:
         for step in finding.example.in_order():
             if step.seen.entry.id == finding.entry.id:
                 yield from self._step(step, rows)
-                rows = 1  # a second one has nearly the same text
+                rows = 1  # a second record of the entry has nearly the same text
             else:
                 yield from self._step(step, 1, step.seen.entry.title)
         if finding.example.left_out:
@@ -207,7 +207,7 @@ class Report:
             yield [Text("  "), row]
 
     def _quoted(self, text: str, rows: int, width: int) -> Iterator[Text]:
-        """Yield a line from a log on at most so many rows."""
+        """Yield a line from a log on at most `rows` rows."""
         width = max(20, width)
         wrapped = textwrap.wrap(safe(text), width, break_on_hyphens=False)
         if len(wrapped) > rows:
@@ -272,7 +272,11 @@ def _head(text: str) -> str:
 
 
 def _excerpt(seen: Sighting, rows: int) -> str:
-    """Return the beginning of the record, and the line of the match if that is further down, or if there is one row only."""
+    """
+    Return the beginning of the record, and the line of the match if it is further down.
+
+    If there is only one row, return only the text at the match.
+    """
     lines = _head(seen.record.text).split("\n")
     at = max(0, seen.line - seen.record.line)
     if rows == 1:
@@ -346,7 +350,7 @@ def as_data(number: int, finding: LogFinding) -> dict[str, Any]:
 
 
 def unknown_data(unknown: Unknown, most: int = 10) -> dict[str, Any]:
-    """Return the errors that are not in the catalogue as `--json` prints them."""
+    """Return the errors that the catalogue does not explain, as `--json` prints them."""
     return {
         "kind": "unknown",
         "count": unknown.count,
@@ -370,12 +374,12 @@ def entry_data(entry: Entry) -> dict[str, Any]:
 
 
 def _hints(entry: Entry) -> list[str]:
-    """Return the hints of an entry: each line that it explains has at least one of them."""
+    """Return the hints of an entry; each line that the entry explains has at least one of the hints."""
     return list(dict.fromkeys(pattern.hint for pattern in entry.patterns))
 
 
 def _unfilled(entry: Entry, text: str) -> str:
-    """Return a text of an entry without any record: each place has its default, or its name in angle brackets."""
+    """Return a text of an entry without a record; each placeholder becomes its default, or its name in angle brackets."""
     return entry.filled(text, {})
 
 

@@ -1,4 +1,4 @@
-"""The conversation of a RocketMQ connection: the events of the frames of both sides, and the flags."""
+"""The conversation of a RocketMQ connection; it makes events and flags from the frames of both sides."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from steadyworker.diagnosis.tap import Side
 from steadyworker.diagnosis.wire import text
 
 LONGEST_TOPIC = 127
-"""The largest number of characters of a topic that a broker stores; since 5.1, that of a retry topic is 255."""
+"""The largest number of characters of a topic that a broker stores; since 5.1, a retry topic may have 255."""
 
 RETRY = "%RETRY%"
-"""The beginning of a retry topic; the consumer group follows."""
+"""The beginning of a retry topic's name; the name of the consumer group follows."""
 
 REQUESTS: Mapping[int, str] = {
     10: "SEND_MESSAGE",
@@ -89,8 +89,8 @@ RESULTS: Mapping[int, str] = {
 _SEND, _SEND_BACK, _MEMBERS, _ROUTE = {10, 310, 320, 324, 325}, 36, 38, 105
 _SHORT_NAMES = {310, 320, 325}  # of fields, in `SendMessageRequestHeaderV2`
 _NAMES = {"a": "producerGroup", "b": "topic", "e": "queueId", "i": "properties", "j": "reconsumeTimes"}
-_WAITING = {11, 361, 200050, 200054, 200055}  # a server replies when there is a message
-_ORDINARY = {0, 19, 20, 22, 24, 25, 209, 210}  # 24 and 25: a member pulls before its heartbeat has named what it wants
+_WAITING = {11, 361, 200050, 200054, 200055}  # to these requests, a server replies only when there is a message
+_ORDINARY = {0, 19, 20, 22, 24, 25, 209, 210}  # 24 and 25: a member pulls before its heartbeat names its topics
 _ILLEGAL, _NO_TOPIC = 13, 17
 _REPLY, _ONE_WAY = 1, 2
 _FLAGS: Mapping[int, str] = {
@@ -106,7 +106,7 @@ _FLAGS: Mapping[int, str] = {
     23: "rocketmq.filter-expression",
     26: "rocketmq.group-missing",
 }
-_TOO_LONG = re.compile(r"MESSAGE_ILLEGAL|longer than topic max length")  # before 4.6, the code is that of any error
+_TOO_LONG = re.compile(r"MESSAGE_ILLEGAL|longer than topic max length")  # before 4.6, any error has this code
 _LOGINS = (
     (re.compile(r"heck signature failed"), "rocketmq.wrong-signature"),
     (
@@ -115,18 +115,18 @@ _LOGINS = (
     ),
     (re.compile(r"No (?:default )?permission for|has no permission to access"), "rocketmq.not-authorized"),
 )
-"""What a server remarks of a login; only here, an access key can be in the remark."""
+"""The remarks of a server about a login; only these remarks can contain an access key."""
 
 _SHOWN = [name for name in FIELDS if len(name) > 1 and name not in {"properties", "AccessKey"}]
-"""The fields that events have; all others are an application's, or a secret."""
+"""The fields that events show; all other fields belong to an application, or are secret."""
 
 _SHOWN_PROPERTIES = ("TRAN_MSG", "DELAY")
 _GROUPS = ("group", "consumerGroup", "producerGroup")
 _PATIENCE = 1.0
-"""Seconds that a side waits for a reply at least; if it closes before, it no longer wants the reply."""
+"""The seconds that a side waits at least for a reply; if the side closes earlier, it no longer needs the reply."""
 
 _LONGEST_NAME = 60
-_KEPT = 1_000  # characters of a name, of which 127 or 255 are allowed
+_KEPT = 1_000  # the characters of a name that are shown; 127 or 255 are allowed
 _MOST_REQUESTS = 20_000
 _MOST_LISTED = 8
 _MOST_GROUPS = 1_000
@@ -158,13 +158,13 @@ class RocketmqConversation:
         self._software = dict.fromkeys(Side, "")
 
     def missed(self, side: Side) -> RemotingReader:
-        """Note that bytes of a side were not read, and return the reader with which it goes on."""
+        """Note that bytes of a side were not read, and return a new reader for the side's next bytes."""
         self._sure = False
         reader = self.readers[side] = RemotingReader()
         return reader
 
     def receive(self, t: float, side: Side, item: Item, _: Callable[[int], bytes]) -> None:
-        """Receive the next item that was read of a side."""
+        """Receive the next item of a side."""
         match item:
             case RemotingFrame() if item.flag & _REPLY:
                 self._reply(t, side, item)
@@ -174,7 +174,7 @@ class RocketmqConversation:
                 self._flaw(t, side, item)
 
     def closed(self, t: float) -> None:
-        """Flag the requests that have no reply when a side closes the connection, which the other one may do much later."""
+        """When a side closes the connection, flag the requests without a reply; the other side may close much later."""
         by = self._line.closed_by
         for side in Side if by is not None and self._sure else ():
             patience = _PATIENCE if by is side else 0.0
@@ -253,7 +253,7 @@ class RocketmqConversation:
             self._refusal(t, side, request, f"{name} (code {frame.code})", frame.code, remark, login)
 
     def _introduced(self, side: Side, frame: RemotingFrame) -> dict[str, object]:
-        """Return the program of a side, with its first frame."""
+        """Return the name of a side's program, but only with the side's first frame."""
         if self._software[side]:
             return {}
         version = version_of(frame.version)
@@ -265,7 +265,7 @@ class RocketmqConversation:
     def _refusal(
         self, t: float, side: Side, request: Request | None, name: str, code: int, remark: str, login: str | None
     ) -> None:
-        """Flag a reply that is no success."""
+        """Flag a reply that reports a failure."""
         if request is None:
             request = Request(t, 0, "a request", "", "", "")
         retry = RETRY + request.group if request.code == _SEND_BACK else request.topic
@@ -280,17 +280,17 @@ class RocketmqConversation:
         elif is_long and (code == _ILLEGAL or _TOO_LONG.search(remark)):
             self._too_long(t, side, request, retry, "MESSAGE_ILLEGAL" if "MESSAGE_ILLEGAL" in remark else name)
         elif code == _NO_TOPIC and request.code == _ROUTE:
-            if not request.topic.startswith(RETRY):  # a retry topic is made by the broker, for the group's first member
+            if not request.topic.startswith(RETRY):  # the broker makes a retry topic for a group's first member
                 what = f"The {side.label} knows no route to the topic {_short(request.topic)}."
                 self._line.flag(t, "rocketmq.no-route", what, rows, groups=groups)
         elif request.code == _MEMBERS and "no consumer for this group" in remark:
-            pass  # the first member asks before it has reported itself
+            pass  # the first member of a group sends this request before its first heartbeat
         else:
             what = f"The {side.label} replied {name} to {asked}{f': {remark}' if remark else '.'}"
             self._line.flag(t, _FLAGS.get(code, "rocketmq.error-reply"), what, rows, groups=groups)
 
     def _too_long(self, t: float, side: Side, request: Request, retry: str, name: str) -> None:
-        """Flag a retry that can never be stored, because of the group's name."""
+        """Flag a retry that can never be stored, because the group's name is too long."""
         group = retry.removeprefix(RETRY)
         self._refused[retry] = None
         if len(self._refused) > _MOST_GROUPS:
@@ -303,7 +303,7 @@ class RocketmqConversation:
         self._line.flag(t, "rocketmq.illegal-retry-topic", what, rows)
 
     def _marked(self, t: float, side: Side, request: Request, shown: Mapping[str, str]) -> None:
-        """Flag a copy with the mark of a transaction."""
+        """Flag a copy of a message that has the mark of a transaction."""
         what = f"The {side.label} sent a message again to a retry topic, with its transaction mark (TRAN_MSG=true): the broker takes it for a half message, and RMQ_SYS_TRANS_HALF_TOPIC grows."
         if request.topic in self._refused:
             what += f" The client ({self._software[side]}) sends this copy because the broker refused the retry."
@@ -333,6 +333,6 @@ def _properties(written: str) -> dict[str, str]:
 
 
 def _short(name: str) -> str:
-    """Return a name that leaves room for the rest of its sentence."""
+    """Return a name, shortened so that the rest of its sentence has room."""
     name = text(name)
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"

@@ -1,4 +1,4 @@
-"""Searches logs: from blocks of bytes to what the catalogue explains, and a count of the errors that it does not explain."""
+"""Searches logs, block by block, for records that the catalogue explains, and counts all other errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from steadyworker.diagnosis.timeline import Sighting
 
 _MOST_SHAPES = 200
 _DAY = 86_400.0
-_YEAR_2001 = 978_307_200.0  # a time without any date is of the year 2000
+_YEAR_2001 = 978_307_200.0  # a time without any date gets the year 2000
 _SHAPE = re.compile(r"[0-9a-f]*[0-9][0-9a-f]*|\s+")
 _LONGEST_SHAPE = 300
 
@@ -25,11 +25,11 @@ _LONGEST_SHAPE = 300
 @dataclass(slots=True)
 class Unknown:
     """
-    The records with the level of an error that no entry explains.
+    The records that have the level of an error, and that no entry explains.
 
     Attributes:
-        count: Their number.
-        shapes: For each text without its numbers: how often it was seen, and its first record.
+        count: The number of these records.
+        shapes: For each text without its numbers, the number of records and the first record.
     """
 
     count: int = 0
@@ -44,7 +44,7 @@ class Unknown:
             self.shapes[shape] = times + 1, first
 
     def most_frequent(self, number: int) -> list[tuple[int, Record]]:
-        """Return the most frequent ones."""
+        """Return the most frequent shapes."""
         return heapq.nlargest(number, self.shapes.values(), key=lambda shape: shape[0])
 
 
@@ -52,8 +52,9 @@ class Search:
     """
     A catalogue, ready to search any number of sources.
 
-    `now` is the present time in seconds since 1970, if it is known: a time without a year is the last such one before it.
-    Once a time with a year was seen, a time without one is of the year in which it is nearest to that.
+    `now` is the present time in seconds since 1970, if it is known.
+    A time without a year gets the latest year that makes it earlier than `now`.
+    Once a time with a year was seen, a time without a year gets the year that brings it nearest to the seen time.
     """
 
     def __init__(self, entries: Iterable[Entry], now: float | None = None) -> None:
@@ -64,7 +65,7 @@ class Search:
         self._dated: float | None = None
 
     def instant(self, stamp: str) -> float | None:
-        """Return a time in seconds since 1970, with the most probable year if it has none."""
+        """Return a time in seconds since 1970; a time without a year gets the most probable year."""
         if not lacks_year(stamp):
             time = instant(stamp)
             if time is not None and time > _YEAR_2001:
@@ -91,7 +92,7 @@ class Scanner:
 
     def feed(self, block: bytes) -> Iterator[Sighting]:
         """
-        Yield what the catalogue explains in the records that end within this block.
+        Yield the sightings in the records that end within this block.
 
         Raises:
             UndecodableSource: The block is compressed, and cannot be decompressed.
@@ -100,15 +101,15 @@ class Scanner:
             yield from self._found(self.cutter.feed(text))
 
     def flush(self) -> Iterator[Sighting]:
-        """Yield what it explains in the open records."""
+        """Yield the sightings in the open records."""
         return self._found(self.cutter.flush())
 
     def end(self) -> Iterator[Sighting]:
         """
-        Yield what it explains in the rest.
+        Yield the sightings in the remaining records.
 
         Raises:
-            UndecodableSource: The source is compressed, and its end is missing; it is raised after what was read.
+            UndecodableSource: The source is compressed, and its end is missing; the sightings before the error come first.
         """
         unreadable: UndecodableSource | None = None
         try:
@@ -122,12 +123,12 @@ class Scanner:
 
     def whole(self, blocks: Iterable[bytes]) -> Iterator[Sighting]:
         """
-        Yield what it explains in the whole source.
+        Yield the sightings in the whole source.
 
         Raises:
             OSError: The source cannot be read further.
-            UndecodableSource: It is compressed, and cannot be decompressed further.
-                Both are raised after what was read.
+            UndecodableSource: The source is compressed, and cannot be decompressed further.
+                    Before either error, the sightings in the part that was read are yielded.
         """
         try:
             for block in blocks:
@@ -150,7 +151,7 @@ class Scanner:
 
 
 def by_time(sources: Iterable[Iterator[Sighting]]) -> Iterator[Sighting]:
-    """Yield the sightings of several sources in the order of their times; each source is in order already."""
+    """Yield the sightings of several sources in the order of their times; each source must already be in order."""
 
     def timed(number: int, source: Iterator[Sighting]) -> Iterator[tuple[float, int, int, Sighting]]:
         time = float("-inf")

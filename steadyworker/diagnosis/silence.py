@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _SLACK = 0.25
-"""Seconds that a byte may be late because this machine was busy."""
+"""The seconds by which a byte may be late because this machine was busy."""
 
 _DRIFTING = 8
-"""So many heartbeats in a row, each a little late, are a drift."""
+"""The number of slightly late heartbeats in a row that counts as a drift."""
 
 
 @dataclass(slots=True)
@@ -17,9 +17,9 @@ class Silence:
     The time since the last byte of a side.
 
     Attributes:
-        allowed: The largest silence that this side agreed to, in seconds; 0 if none was agreed.
-        exact: Whether the other side's limit has no grace, so that beats a little late matter (STOMP).
-        last: When its last byte came.
+        allowed: The largest silence that this side agreed to, in seconds; 0 if the sides agreed on no limit.
+        exact: Whether the other side's limit has no grace, so that slightly late heartbeats matter (STOMP).
+        last: The time of the side's last byte.
         late: Whether the present silence has been reported.
     """
 
@@ -37,23 +37,23 @@ class Silence:
 
     @property
     def limit(self) -> float:
-        """Return the time at which the present silence is late; infinite if it is reported, or if nothing was agreed."""
+        """Return the time at which the present silence is late; infinite if it was reported, or if no limit was agreed."""
         if self.late or not self.allowed:
             return float("inf")
         return self.last + self.allowed + max(_SLACK, self.allowed / 10)
 
     def received(self, t: float) -> float:
-        """Note a byte, and return the length of the silence before it if it was too long; else 0."""
+        """Note a byte, and return the length of the silence before the byte if the silence was too long, otherwise 0."""
         length, late = t - self.last, self.late or t > self.limit
         self.last, self.late = t, False
         return length if late else 0.0
 
     def drifts(self, beat: float) -> float:
         """
-        Note the time between two heartbeats without anything else between them.
+        Note the time between two heartbeats with no other bytes between them.
 
         Returns:
-            The mean lateness in seconds, when `_DRIFTING` heartbeats in a row were late; else 0.
+            The mean lateness in seconds when `_DRIFTING` heartbeats in a row were late, otherwise 0.
         """
         late = beat - self.allowed
         if not (self.exact and self.allowed and late > 0):

@@ -1,5 +1,5 @@
 r"""
-The reader of STOMP 1.0, 1.1 and 1.2: from the bytes of one direction to frames.
+The reader of STOMP 1.0, 1.1 and 1.2, which makes frames from the bytes of one direction.
 
 A frame is a command line, header lines, an empty line, the body, and a NUL:
 
@@ -9,15 +9,16 @@ A frame is a command line, header lines, an empty line, the body, and a NUL:
     \n
     hello\0
 
-If `content-length` is there, the body has so many bytes, NULs among them; else it ends at the first NUL.
-A line ends with LF, or with CR LF since 1.2.
-Ends of line between two frames are heartbeats.
+With `content-length`, the body has this number of bytes, and may contain NULs; otherwise it ends at the first NUL.
+A line ends with LF, or since 1.2 also with CR LF.
+Line ends between two frames are heartbeats.
 If a header is repeated, its first value counts.
 
-The reader holds at most the command and the headers of one frame, and these have a largest size.
-Of a body it counts the bytes.
-The version decides about escapes: `\n`, `\c` and `\\` since 1.1, `\r` since 1.2, none in a frame that connects.
-The bytes that a `Flaw` shows are never those of a body or of a login.
+The reader holds at most the command and the headers of one frame, up to a maximum size.
+It only counts the bytes of a body.
+The version decides which escapes exist: `\n`, `\c` and `\\` since 1.1, and `\r` since 1.2.
+A frame that connects has no escapes.
+A `Flaw` never shows bytes of a body or of a login.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ MOST_HEADERS = 500
 """The largest number of headers of one frame that are kept."""
 
 MOST_FLAWS = 100
-"""The largest number of flaws of one kind that a reader returns, if they leave it in step."""
+"""The largest number of flaws of one kind that a reader returns, if it can still read the next frame after them."""
 
 _HEAD_END = re.compile(rb"\n\r?\n")
 _EOLS = re.compile(rb"[\r\n]+")
@@ -48,16 +49,16 @@ _ESCAPE = re.compile(rb"\\(.?)", re.DOTALL)
 _ESCAPED = {b"n": b"\n", b"c": b":", b"\\": b"\\", b"r": b"\r"}
 _CONNECTS = {"CONNECT", "STOMP", "CONNECTED"}
 _DIGITS = 18
-_JUDGED = 8  # so many bytes are enough to see that something else than STOMP begins
+_JUDGED = 8  # this number of bytes is enough to see that another protocol than STOMP begins
 _FOREIGN = {"http", "tls", "amqp", "amqp-1.0"}
 
 
 class StompReader:
     """
-    Reads one direction of a STOMP connection.
+    A reader of one direction of a STOMP connection.
 
-    `version` is what both ends agreed on.
-    A reader learns it from `CONNECTED`, and guesses it from `CONNECT`; set it for the other direction.
+    `version` is the version that both ends agreed on.
+    A reader takes it from `CONNECTED`, or guesses it from `CONNECT`; the caller must set it for the other direction.
     `max_frame` is the largest body; a larger `content-length` is a flaw before any byte of the body is read.
     """
 
@@ -65,14 +66,14 @@ class StompReader:
         self.version = "1.2"
         self.max_frame = max_frame
         self.blind = False
-        self._offset = 0  # of the first byte that is neither read nor skipped
+        self._offset = 0  # the offset of the first byte that is neither read nor skipped
         self._head = bytearray()  # the command and the headers, as far as they have come
-        self._frame: StompFrame | None = None  # the frame of which the body is skipped; its size is that of its head
-        self._left: int | None = None  # bytes of this body that are still to come; None if it ends at the first NUL
+        self._frame: StompFrame | None = None  # the frame whose body is skipped; its size is the size of the head
+        self._left: int | None = None  # bytes of this body still to come; None if it ends at the first NUL
         self._flaws: Counter[str] = Counter()
 
     def feed(self, data: bytes) -> list[Item]:
-        """Read the next bytes of this direction, and return the items that they complete."""
+        """Read the next bytes of this direction, and return the items that these bytes complete."""
         items: list[Item] = []
         at, end = 0, len(data)
         while at < end and not self.blind:
@@ -89,7 +90,7 @@ class StompReader:
         return items
 
     def end(self) -> list[Item]:
-        """Return a flaw if the stream, which has ended, ended inside a frame."""
+        """End the stream, and return a flaw if the end is inside a frame."""
         items: list[Item] = []
         if not self.blind and (frame := self._frame) is not None:
             came = self._offset - frame.offset
@@ -106,7 +107,7 @@ class StompReader:
     # --- Command and headers ---
 
     def _read_head(self, data: bytes, at: int, items: list[Item]) -> int:
-        """Hold what belongs to the command and the headers; read them when the empty line has come."""
+        """Hold the bytes of the command and the headers; read them when the empty line has come."""
         before = len(self._head)
         stop = at + LONGEST_HEAD + 1 - before
         if not before and (found := _HEAD_END.search(data, at, stop)):  # the usual case: hold this frame's head only
@@ -124,7 +125,7 @@ class StompReader:
         return at + used
 
     def _begins_well(self, items: list[Item]) -> bool:
-        """Judge the command line, as far as it has come."""
+        """Return whether the command line, as far as it has come, can begin a frame."""
         line, whole, _ = bytes(self._head[: _LONGEST_COMMAND + 1]).partition(b"\n")
         if line.removesuffix(b"\r") in _COMMANDS if whole else len(self._head) < _JUDGED:
             return True
@@ -136,7 +137,7 @@ class StompReader:
         return not self.blind
 
     def _foreign(self) -> Opening | None:
-        """Return the other protocol that opens here, if it is one."""
+        """Return the other protocol that begins here, if there is such a protocol."""
         opening = recognize(bytes(self._head[:LONGEST_RAW]))
         return opening if opening is not None and opening.kind in _FOREIGN else None
 
@@ -190,7 +191,7 @@ class StompReader:
         return _ESCAPE.sub(lambda found: _ESCAPED.get(found[1], found[0]), text)
 
     def _length(self, text: str | None, items: list[Item]) -> int | None:
-        """Return the number of a content-length; None if there is none, or no number."""
+        """Return the number in a content-length; None if there is no such header, or if it has no number."""
         number = (text or "").strip(" \t")
         if number.isascii() and number.isdigit() and len(number) <= _DIGITS:
             return int(number)
@@ -201,7 +202,7 @@ class StompReader:
     # --- Body ---
 
     def _skip_body(self, frame: StompFrame, data: bytes, at: int, items: list[Item]) -> int:
-        """Skip what is here of the body; at the NUL behind it, return the frame."""
+        """Skip the body's bytes in `data`; at the NUL after the body, return the frame."""
         began = frame.offset + frame.size
         if self._left is None:
             room = self.max_frame - (self._offset - began)
@@ -240,7 +241,7 @@ class StompReader:
             items.append(Flaw(self._offset, len(self._head), kind, what, raw[:LONGEST_RAW]))
 
     def _lose(self, items: list[Item], kind: str, what: str) -> None:
-        """Become blind: the rest of the stream cannot be divided into frames."""
+        """Become blind, because the rest of the stream cannot be divided into frames."""
         raw = bytes(self._head[:LONGEST_RAW])
         raw = raw if kind in {"tls", "amqp", "amqp-1.0"} else first_line(raw)
         items.append(Flaw(self._offset, len(self._head), kind, what, raw))
@@ -250,7 +251,7 @@ class StompReader:
 
 
 def _lines(head: bytes) -> Iterator[bytes]:
-    """Return the lines before the empty line, each without its end."""
+    """Return the lines before the empty line, without their line ends."""
     at = 0
     while (end := head.find(b"\n", at)) >= 0:
         line = head[at:end].removesuffix(b"\r")

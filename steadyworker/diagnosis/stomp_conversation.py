@@ -1,4 +1,4 @@
-"""The conversation of a STOMP connection: the events of the frames of both sides, and the flags."""
+"""The conversation of a STOMP connection; it makes events and flags from the frames of both sides."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHOWN = (
     *("message", "persistent", "durable-subscription-name", "activemq.prefetchSize", "prefetch-count", "selector"),
     *("reply-to", "correlation-id", "expires", "priority"),
 )
-"""The headers that events have; all others are an application's, or a secret."""
+"""The headers that events show; all other headers belong to an application, or are secret."""
 
 _FLAWS = {
     "http": "stomp.http-on-port",
@@ -37,7 +37,7 @@ _MOST_MESSAGES = 20_000
 
 @dataclass(slots=True)
 class TracedSubscription:
-    """A subscription, and the messages of it that wait for an ACK: by the id that an ACK names."""
+    """A subscription, and its messages that wait for an ACK, by the id that the ACK must name."""
 
     destination: str
     ack: str
@@ -55,15 +55,15 @@ class StompConversation:
         self.readers = {Side.CLIENT: StompReader(), Side.BROKER: StompReader()}
         self._sure = True
         self._asked = (0.0, 0.0)  # the client's header heart-beat, in seconds
-        self._ends = {Side.CLIENT: -1, Side.BROKER: -1}  # of the last frame, which an end of line may follow
-        self._beat: dict[Side, float | None] = dict.fromkeys(Side)  # the last heartbeat with nothing behind it
+        self._ends = {Side.CLIENT: -1, Side.BROKER: -1}  # where the last frame ended; a line end may follow
+        self._beat: dict[Side, float | None] = dict.fromkeys(Side)  # time of the last heartbeat, if no frame followed
         self._subscriptions: dict[str, TracedSubscription] = {}
         self._settled: OrderedDict[str, None] = OrderedDict()
         self._begun = False
         self._connected = False
 
     def missed(self, side: Side) -> StompReader:
-        """Note that bytes of a side were not read, and return the reader with which it goes on."""
+        """Note that bytes of a side were not read, and return a new reader for the side's next bytes."""
         self._sure = False
         version = self.readers[side].version
         reader = self.readers[side] = StompReader()
@@ -71,12 +71,12 @@ class StompConversation:
         return reader
 
     def forget(self) -> None:
-        """Note that the connection is closed: its client id is free."""
+        """Note that the connection is closed, so its client id is free."""
         for client_id in [each for each, line in self._client_ids.items() if line is self._line]:
             del self._client_ids[client_id]
 
     def receive(self, t: float, side: Side, item: Item, _: Callable[[int], bytes]) -> None:
-        """Receive the next item that was read of a side."""
+        """Receive the next item of a side."""
         match item:
             case StompFrame():
                 self._beat[side] = None
@@ -140,7 +140,7 @@ class StompConversation:
         if item.offset == self._ends[side]:
             self._ends[side] = -1
             if t == self._line.silences[side].last and item.size == 1:
-                return  # brokers write an end of line behind each frame
+                return  # brokers write a line end after each frame
         self._line.frame(t, side, "heartbeat", size=item.size)
         before, self._beat[side] = self._beat[side], t
         if before is None:
@@ -204,7 +204,7 @@ class StompConversation:
         name = frame.headers.get("id", frame.headers.get("message-id", ""))
         for subscription in self._subscriptions.values():
             if name in subscription.waiting:
-                while subscription.ack == "client":  # it acknowledges all messages before it, too
+                while subscription.ack == "client":  # the ACK acknowledges all earlier messages, too
                     first = next(iter(subscription.waiting))
                     if first == name:
                         break
@@ -252,7 +252,7 @@ class StompConversation:
     def _flaw(self, t: float, side: Side, flaw: Flaw) -> None:
         what = f"From the {side.label}: {text(flaw.what)} (byte {flaw.offset} of its direction)."
         if flaw.kind == "bad-frame" and "a command " in flaw.what:
-            return  # the frame follows, and is flagged
+            return  # the frame follows this flaw, and is flagged itself
         if flaw.kind == "cut":
             self._line.flag(t, "stomp.frame-cut", self._line.cut(side, text(flaw.what)))
             return
@@ -265,7 +265,7 @@ class StompConversation:
 
 
 def _beats(headers: Mapping[str, str]) -> tuple[float, float]:
-    """Return the header heart-beat in seconds: what the sender can send, and what it wants to get."""
+    """Return the header heart-beat in seconds: the interval that the sender offers, and the interval it requests."""
     parts = headers.get("heart-beat", "0,0").split(",")
     numbers = [int(part) / 1000 if part.strip().isdecimal() and len(part) < 16 else 0.0 for part in parts]  # noqa: PLR2004 - no such time
     return (numbers[0], numbers[1]) if len(numbers) > 1 else (0.0, 0.0)

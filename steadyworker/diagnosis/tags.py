@@ -1,4 +1,4 @@
-"""The delivery tags of a channel: which were delivered, and which still wait for their acknowledgement."""
+"""The delivery tags of a channel: the tags that were delivered, and the tags that wait for their acknowledgement."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bisect import bisect_left
 from enum import Enum, auto
 
 MOST_RUNS = 4_096
-"""The largest number of runs of waiting tags; beyond it, the oldest two become one."""
+"""The largest number of runs of waiting tags; if there are more, the oldest two runs become one."""
 
 
 class AckResult(Enum):
@@ -14,7 +14,7 @@ class AckResult(Enum):
 
     NOW = auto()
     BEFORE = auto()
-    """Its tag was settled before, or its delivery needed no acknowledgement."""
+    """The tag was settled before, or the delivery needed no acknowledgement."""
     UNKNOWN = auto()
     """No delivery has this tag."""
 
@@ -23,15 +23,15 @@ class Tags:
     """
     The tags that wait, as runs of consecutive numbers.
 
-    A broker numbers the deliveries of a channel from 1, and clients acknowledge them in about this order.
-    So there are few runs, however many tags wait.
+    A broker numbers the deliveries of a channel from 1, and clients acknowledge them roughly in this order.
+    So there are only a few runs, even if many tags wait.
     """
 
     __slots__ = ("_ends", "_starts", "highest", "waiting")
 
     def __init__(self) -> None:
         self._starts: list[int] = []
-        self._ends: list[int] = []  # of each run, the number behind its last tag
+        self._ends: list[int] = []  # for each run, the number after its last tag
         self.highest = 0
         self.waiting = 0
 
@@ -53,7 +53,11 @@ class Tags:
             del self._ends[0], self._starts[1]
 
     def settle(self, tag: int, *, multiple: bool = False) -> AckResult:
-        """Note an acknowledgement; with `multiple` of all tags up to this one, and of all tags if it is 0."""
+        """
+        Note an acknowledgement.
+
+        With `multiple`, all tags up to `tag` are acknowledged; if `tag` is 0, all tags are.
+        """
         if multiple:
             return self._settle_all(tag or self.highest) if tag or self.waiting else AckResult.NOW
         if not 0 < tag <= self.highest:
@@ -90,7 +94,7 @@ class Tags:
         return AckResult.NOW if settled else AckResult.BEFORE
 
     def requeued(self) -> None:
-        """Note that all waiting messages went back to their queues: each comes again with a new tag."""
+        """Note that all waiting messages went back to their queues, and will come again with new tags."""
         self._starts.clear()
         self._ends.clear()
         self.waiting = 0

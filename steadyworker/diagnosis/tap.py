@@ -1,8 +1,8 @@
 """
-The way of copied bytes from the relay to the reader, which is another process.
+The tap, which passes copied bytes from the relay to the reader, which is another process.
 
-The relay receives bytes into a ring of shared memory and sends them on from there, so that the copy costs it nothing.
-Then it writes a record of 28 bytes into a pipe: which connection, which side, when, and where in the ring.
+The relay receives bytes into a ring of shared memory, and sends them on from the ring, so the copy costs no time.
+Then the relay writes a record of 28 bytes into a pipe: the connection, the side, the time, and the place in the ring.
 The reader reads the record, reads the bytes, and frees their place.
 
     relay    recv into the ring -> send on -> record into the pipe
@@ -27,13 +27,13 @@ from typing import Any
 import msgspec
 
 CHUNK = 1 << 18
-"""The most bytes that are received at once."""
+"""The largest number of bytes that are received at once."""
 
 RING = 1 << 25
-"""The bytes that may wait for the reader."""
+"""The size of the ring: the bytes that may wait for the reader."""
 
 OWED = 1 << 20
-"""The bytes of records that may wait for room in the pipe; then the relay stops to copy."""
+"""The bytes of records that may wait for room in the pipe; if more would wait, the relay makes no copies."""
 
 _MADV_POPULATE_WRITE = 23
 _PIPE = 1 << 20
@@ -41,7 +41,7 @@ _HEAD = struct.Struct("<BBHIdQI")
 
 
 class Side(IntEnum):
-    """An end of a connection; as the side of bytes, the one that sent them."""
+    """An end of a connection; the side of some bytes is the end that sent them."""
 
     CLIENT = 0
     BROKER = 1
@@ -53,7 +53,7 @@ class Side(IntEnum):
 
     @property
     def label(self) -> str:
-        """The name that events use."""
+        """The side's name in events."""
         return "broker" if self else "client"
 
 
@@ -69,7 +69,7 @@ class What(IntEnum):
     OPENED = 2
     """A client connected."""
     CONNECTED = 3
-    """The connection to the broker is there too, with TLS if that was asked for."""
+    """The connection to the broker is ready, too, with TLS if TLS was requested."""
     FAILED = 4
     """The broker could not be reached, or TLS failed."""
     ENDED = 5
@@ -87,9 +87,9 @@ class What(IntEnum):
 @dataclass(frozen=True, slots=True)
 class TapRecord:
     """
-    One record: bytes that passed (`data`), how many were not copied (`size`), or what else happened (`facts`).
+    One record: bytes that passed (`data`), the number of bytes without a copy (`size`), or another event (`facts`).
 
-    `data` may be a place in the ring, which is used again when the next record is read.
+    `data` may be a place in the ring; this place is used again when the next record is read.
     """
 
     what: What
@@ -102,7 +102,7 @@ class TapRecord:
 
 
 class Ring:
-    """Shared memory, with a counter of all bytes that the reader has freed."""
+    """A ring of shared memory, with a counter of all bytes that the reader has freed."""
 
     def __init__(self, size: int = RING) -> None:
         self.size = size
@@ -111,7 +111,7 @@ class Ring:
         self.freed = self.view[size : size + 8].cast("Q")
 
     def populate(self) -> None:
-        """Get all of its pages now, where the kernel can (Linux 5.14): else the first bytes that pass would wait for them."""
+        """Allocate the ring's pages now, if the kernel can (Linux 5.14); otherwise the first bytes wait for pages."""
         with suppress(OSError):
             self._memory.madvise(_MADV_POPULATE_WRITE)
 
@@ -123,7 +123,7 @@ class TapWriter:
         self._ring = ring
         self._pipe = pipe
         self._head = 0
-        self._floor = 0  # nothing before it waits, though the reader has not counted all of it
+        self._floor = 0  # nothing before this position waits, although the reader has not yet counted all of it as free
         self._owed = bytearray()
         os.set_blocking(pipe, False)
 
@@ -132,13 +132,13 @@ class TapWriter:
         return self._pipe
 
     def room(self) -> memoryview | None:
-        """Return the place in the ring where the next bytes may be received; None if the reader is too far behind."""
+        """Return the place in the ring for the next bytes; None if the reader is too far behind."""
         ring = self._ring
         freed = max(ring.freed[0], self._floor)
         at = self._head % ring.size
         empty = freed == self._head
         if ring.size - at < CHUNK or (at and empty):
-            # Begin again at the start: at the end of the ring, and when nothing waits, because the start is in the cache.
+            # Begin again at the ring's end, and also when nothing waits, because the start is in the processor's cache.
             self._head += ring.size - at
             at = 0
             if empty:
@@ -148,21 +148,21 @@ class TapWriter:
         return ring.view[at : at + CHUNK]
 
     def data(self, link: int, side: int, t: float, size: int) -> None:
-        """Report to the reader that bytes were received at the place that `room` returned."""
+        """Report bytes to the reader; the bytes are at the place that `room` returned."""
         self._owed += _HEAD.pack(What.DATA, side, 0, link, t, self._head, size)
         self._head += size
 
     def skipped(self, link: int, side: int, t: float, size: int) -> None:
-        """Report to the reader how many bytes passed without being copied."""
+        """Report to the reader the number of bytes that passed without a copy."""
         self._owed += _HEAD.pack(What.SKIPPED, side, 0, link, t, size, 0)
 
     def note(self, what: What, link: int, side: int, t: float, **facts: Any) -> None:
-        """Report anything else to the reader."""
+        """Report another event to the reader."""
         payload = msgspec.json.encode(facts)
         self._owed += _HEAD.pack(what, side, 0, link, t, 0, len(payload)) + payload
 
     def flush(self) -> bool:
-        """Write as many records as the pipe takes; returns whether all are written."""
+        """Write as many records as the pipe accepts; return whether all records are written."""
         while self._owed:
             try:
                 written = os.write(self._pipe, self._owed)
@@ -172,16 +172,16 @@ class TapWriter:
         return True
 
     def finish(self) -> None:
-        """Write all records, waiting for the reader."""
+        """Write all records; wait for the reader if necessary."""
         os.set_blocking(self._pipe, True)
         self.flush()
 
 
 class TapReader:
     """
-    The reader's end of the tap; `at_end` when the relay has ended.
+    The reader's end of the tap; `at_end` is true when the relay has ended.
 
-    Most bytes are those of large bodies, which the trace only counts, so `records` makes no copy.
+    Most bytes belong to large bodies, which the trace only counts, so `records` makes no copy.
     """
 
     def __init__(self, ring: Ring, pipe: int) -> None:
@@ -191,7 +191,11 @@ class TapReader:
         self.at_end = False
 
     def records(self) -> Iterator[TapRecord]:
-        """Wait for records, and yield those that are there; the bytes of one are there until the next is asked for."""
+        """
+        Wait for records, and yield all available records.
+
+        The bytes of a record are valid until the caller requests the next record.
+        """
         got = os.read(self._pipe, _PIPE)
         if not got:
             self.at_end = True
@@ -217,8 +221,8 @@ class TapReader:
 
 
 def pipe() -> tuple[int, int]:
-    """Return a pipe for records, as large as the system allows: the end to read, and the end to write."""
+    """Return the read end and the write end of a pipe for records, which is as large as the system allows."""
     reads, writes = os.pipe()
-    with suppress(OSError):  # a user has pages for so many pipes, and then gets small ones
+    with suppress(OSError):  # the system limits a user's pages for pipes; after that, a user gets small pipes
         fcntl.fcntl(writes, fcntl.F_SETPIPE_SZ, _PIPE)
     return reads, writes

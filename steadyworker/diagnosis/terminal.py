@@ -1,11 +1,11 @@
 """
-The events of a trace as lines of a terminal, at a speed that can be read.
+The events of a trace as lines in a terminal, at a speed that people can read.
 
     12.345  #1  client → Basic.Ack              channel 1, tag 7
     12.361  #1  broker → Basic.Deliver          channel 1, tag 8, routing key jobs
     17.002  #1  ! amqp.late-heartbeat: The client sent nothing for 4.5 s, …
 
-Of more than `MOST_LINES` events in one second, the others are only counted; a flag is always shown.
+If there are more than `MOST_LINES` events in one second, further events are only counted; a flag is always shown.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_LINES = 50
 """The largest number of lines in one second."""
 
 _FEW = {"open", "close", "flag", "gap", "queue", "tuned", "skipped", "trouble"}
-"""The kinds that are shown when frames are not."""
+"""The kinds of events that are shown if frames are not shown."""
 
 _NAME = 24
 _MOST_DETAILS = 6
@@ -33,7 +33,7 @@ _HEAD = {"t", "conn", "from", "kind", "name", "size", "id", "level", "what", "ev
 
 
 class Terminal:
-    """Writes a line for each event; without `frames` only for connections, closes and flags."""
+    """A writer of a line for each event; without `frames`, only connections, closes and flags get a line."""
 
     def __init__(self, write: Callable[[str], None], *, frames: bool = True) -> None:
         self._write = write

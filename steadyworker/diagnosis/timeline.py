@@ -1,18 +1,22 @@
 """
-Joins related records to one finding with its time line: missed heartbeats, closed, redelivered, ran twice.
+Joins related records to one finding with a time line.
+
+An example of a time line: heartbeats were missed, the connection was closed, the job was redelivered and ran twice.
 
 | term | meaning |
 |---|---|
 | sighting | an entry of the catalogue, seen in a record |
-| step | a line of a time line: a sighting, and how often it was repeated |
-| incident | steps that belong together; its root is the step that follows from no other one |
-| finding | all incidents with the same root entry; what a reader is shown |
+| step | a line of a time line: a sighting, and the number of its repetitions |
+| incident | steps that belong together; the root of an incident is the step that follows from no other step |
+| finding | all incidents with the same root entry; a reader is shown findings |
 
-A sighting belongs to an incident if their entries are the same, or one follows from the other (`Entry.follows`), and
-- a key (connection, peer, queue, message …) has the same value in both, at most a day apart; or
-- they have no key in common, and are at most half a minute apart, or 200 lines if the log has no times.
+A sighting belongs to an incident if their entries are equal or related, and if one of two conditions is met.
+Two entries are related if one follows from the other (`Entry.follows`). The conditions are:
 
-The memory is bounded: of many incidents and steps, only the numbers are kept.
+- A key (connection, peer, queue, message …) has the same value in both, and they are at most a day apart.
+- They have no key in common, and are at most half a minute apart; in a log without times, at most 200 lines.
+
+The memory is bounded: if there are many incidents and steps, only their numbers are kept.
 """
 
 from __future__ import annotations
@@ -27,14 +31,14 @@ from steadyworker.diagnosis.records import Record
 NEAR = 30.0
 """The largest number of seconds between two related records that have no key in common."""
 
-# Different values of a group that are counted, in a finding and in a step of a time line.
+# The largest numbers of different values of a group that are counted, in a finding and in a step of a time line.
 _MOST_VALUES, _MOST_OF_STEP = 100, 20
 _SAME_KEY = 86_400.0
 _NEAR_LINES = 200
 _MOST_OPEN = 200
 _MOST_STEPS = 40
 _WEAK = frozenset({"channel", "user", "vhost", "host", "port"})
-"""Keys that many connections share: by themselves they join nothing."""
+"""The keys that many connections share; such a key alone joins no sightings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +53,16 @@ class Sighting:
 
     @property
     def keys(self) -> dict[str, str]:
-        """The values by which it is joined with others."""
+        """The values by which the sighting is joined with other sightings."""
         return {name: self.groups[name] for name in self.entry.keys if name in self.groups}
 
 
 @dataclass(slots=True)
 class TimelineStep:
     """
-    A line of a time line: a sighting, the number of times that it was seen, and the last of them.
+    A line of a time line: the first sighting, the number of sightings, and the last sighting.
 
-    `others` counts the values of each group, if a repetition had other values than the first one.
+    If a repetition had other values than the first sighting, `others` counts the values of each group.
     """
 
     seen: Sighting
@@ -77,7 +81,7 @@ class TimelineStep:
         self.last = seen
 
     def values(self) -> Iterator[tuple[str, str, int]]:
-        """Yield each value of each group, and how often it was seen."""
+        """Yield each value of each group, and the number of times that it was seen."""
         if self.others is None:
             yield from ((name, value, self.times) for name, value in self.seen.groups.items())
         else:
@@ -91,10 +95,10 @@ class Incident:
     Sightings that belong together.
 
     Attributes:
-        steps: In the order in which they were read, at most 40; `left_out` counts the others.
+        steps: At most 40 steps, in the order in which they were read; `left_out` counts further steps.
         ids: The ids of all entries that were seen.
         keys: All values of all keys.
-        touched: When the last step or repetition was added, by the clock of `Timelines.add`.
+        touched: The time at which the last step or repetition was added, by the clock of `Timelines.add`.
         shown: The number of steps that a reader has been shown.
     """
 
@@ -106,7 +110,7 @@ class Incident:
     shown: int = 0
 
     def in_order(self) -> list[TimelineStep]:
-        """Return the steps by their time; a step without a time stays behind the one that was read before it."""
+        """Return the steps by their time; a step without a time stays after the step that was read before it."""
         times: list[float] = []
         for step in self.steps:
             times.append(step.seen.time if step.seen.time is not None else times[-1] if times else float("-inf"))
@@ -121,11 +125,11 @@ class LogFinding:
     Attributes:
         entry: The root's entry.
         example: The incident with the longest time line.
-        root: The root of the example, whose values stand in the texts.
-        times: The number of incidents, a repetition of the root within an incident included.
+        root: The root of the example; the texts contain its values.
+        times: The number of incidents, plus the repetitions of the root within an incident.
         first: The first sighting of the root.
         last: The last sighting of the root.
-        values: How often each value of each group was seen, for the groups of the root.
+        values: The number of times that each value of each group of the root was seen.
     """
 
     entry: Entry
@@ -138,7 +142,7 @@ class LogFinding:
 
 
 class Timelines:
-    """The open incidents, and the findings that came of all incidents."""
+    """The open incidents, and the findings from all incidents."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.findings: dict[str, LogFinding] = {}
@@ -163,11 +167,11 @@ class Timelines:
         return [self._close(self._open[0])] if len(self._open) > _MOST_OPEN else []
 
     def settled(self, now: float, after: float) -> list[Incident]:
-        """Return the incidents with steps that were not shown, to which nothing was added for `after` seconds."""
+        """Return the incidents that have steps that were not shown, and got nothing new for `after` seconds."""
         return [each for each in self._open if len(each.steps) > each.shown and now - each.touched >= after]
 
     def next_settles(self, after: float) -> float | None:
-        """Return when the next incident settles; None if none waits for it."""
+        """Return the time at which the next incident settles; None if no incident has to settle."""
         return min((each.touched + after for each in self._open if len(each.steps) > each.shown), default=None)
 
     def end(self) -> list[Incident]:
@@ -175,13 +179,17 @@ class Timelines:
         return [self._close(incident) for incident in self._open.copy()]
 
     def root(self, incident: Incident) -> TimelineStep:
-        """Return the step that follows from no other step: the first one that is an error, else the first one."""
+        """
+        Return the step that follows from no other step.
+
+        If there are several such steps, return the first error, or if there is no error, the first step.
+        """
         roots = [step for step in incident.in_order() if not self._causes[step.seen.entry.id] & incident.ids]
         candidates = roots or incident.in_order()
         return next((step for step in candidates if step.seen.entry.severity == "error"), candidates[0])
 
     def of(self, incident: Incident) -> LogFinding:
-        """Return the finding of this incident as it would be if nothing else had happened."""
+        """Return the finding of this incident alone."""
         return _counted(None, incident, self.root(incident))
 
     def _close(self, incident: Incident) -> Incident:
@@ -191,7 +199,7 @@ class Timelines:
         return incident
 
     def _incident_of(self, seen: Sighting) -> Incident | None:
-        """Return the latest open incident that a sighting belongs to."""
+        """Return the latest open incident to which a sighting belongs."""
         related = self._related[seen.entry.id]
         keys = [(name, value) for name, value in seen.keys.items() if name not in _WEAK]
         for incident in reversed(self._open):
@@ -213,7 +221,11 @@ class Timelines:
 
 
 def _within(seen: Sighting, incident: Incident, seconds: float, lines: int | None) -> bool:
-    """Return whether a sighting is this near to the first or the last step of an incident, in time or else in lines."""
+    """
+    Return whether a sighting is near the first or the last step of an incident.
+
+    The distance is in seconds, or in lines if there are no times.
+    """
     for other in (incident.steps[-1].last, incident.steps[0].seen):
         if seen.time is not None and other.time is not None:
             if abs(seen.time - other.time) <= seconds:
@@ -257,7 +269,7 @@ def _counted(finding: LogFinding | None, incident: Incident, root: TimelineStep)
 
 
 def _count(values: dict[str, Counter[str]], name: str, value: str, times: int, most: int) -> None:
-    """Count a value of a group, if no more than `most` different ones are counted."""
+    """Count a value of a group, but at most `most` different values."""
     counter = values.setdefault(name, Counter())
     if value in counter or len(counter) < most:
         counter[value] += times
@@ -268,7 +280,7 @@ def _order(seen: Sighting) -> tuple[float, int]:
 
 
 def _closure(follows: Mapping[str, Iterable[str]]) -> dict[str, set[str]]:
-    """Return for each id all ids that it follows from, directly or not."""
+    """Return for each id all ids from which it follows, directly or indirectly."""
 
     def causes(identity: str, known: set[str]) -> Iterator[str]:
         for cause in follows.get(identity, ()):

@@ -1,11 +1,11 @@
 """
-A trace: the relay in a process of its own, and what this process reads of it.
+A trace: the relay in a separate process, and the reader of the relay's records in this process.
 
     with Tracing(listener, target, conversations, clock) as tracing:
         while tracing.step():
             ...
 
-`step` returns after some records, or after a short time without any, so that the caller can check its own limits.
+`step` returns after some records, or after a short time without records, so that the caller can check its own limits.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from steadyworker.diagnosis.tap import Ring, TapReader, TapRecord, TapWriter, Wh
 from steadyworker.diagnosis.wire import Wire
 
 TICK = 0.25
-"""The longest time between two looks at silences."""
+"""The longest time in seconds between two checks of silences."""
 
 _NICE = 10
 _FAILED = 70
@@ -49,7 +49,7 @@ _ACTIONS: Mapping[What, Callable[[Conversation, TapRecord], None]] = {
 
 
 class Conversations:
-    """All connections of a trace, by number; it receives records in the order of their time."""
+    """All connections of a trace, by number; this object receives records in the order of their time."""
 
     def __init__(self, wire: Wire, known: Known) -> None:
         self._wire = wire
@@ -81,7 +81,7 @@ class Conversations:
 
 def check_installed() -> None:
     """
-    Check that a connection can be read before the first one comes.
+    Check, before the first connection comes, that a connection can be read.
 
     Raises:
         ConfigError: A library is not installed; the message names the extra.
@@ -91,10 +91,10 @@ def check_installed() -> None:
 
 class Tracing:
     """
-    The process of the relay, and the reading of its records.
+    The relay's process, and the reader of its records.
 
     Raises:
-        RelayFailed: The relay's process ended by an error of its own.
+        RelayFailed: An error in the relay's process ended this process.
     """
 
     def __init__(
@@ -120,8 +120,8 @@ class Tracing:
         self._pipe = reads
         self._reader = TapReader(ring, reads)
         with suppress(OSError):
-            os.nice(_NICE)  # where cores are scarce, the relay, the client and the broker come first
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # it interrupts none of them when it wakes
+            os.nice(_NICE)  # if there are few cores, the relay, the client and the broker come first
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # no preemption of them at a wake-up
 
     def __enter__(self) -> Self:
         return self
@@ -132,7 +132,7 @@ class Tracing:
         self.stop()
 
     def step(self) -> bool:
-        """Read what has come, waiting for it at most `TICK`; returns whether the relay still runs."""
+        """Read the records that have come, after a wait of at most `TICK`; return whether the relay still runs."""
         ready, _, _ = select.select([self._pipe], [], [], TICK)
         if ready:
             for record in self._reader.records():
@@ -142,7 +142,7 @@ class Tracing:
         return not self._reader.at_end
 
     def stop(self) -> None:
-        """End the relay: it closes all connections, and its last records are read."""
+        """End the relay, which closes all connections, and read its last records."""
         if self._control < 0:
             return
         os.close(self._control)
@@ -159,11 +159,11 @@ class Tracing:
 
 
 class RelayFailed(RuntimeError):
-    """The relay's process was killed, or ended by an error of its own, which stands in standard error."""
+    """The error that the relay's process was killed, or has ended with an error, which is in standard error."""
 
 
 def _be_relay(run: Callable[[], None], not_mine: tuple[int, ...]) -> None:
-    """Run the relay in this new process, and end it; the other process decides when."""
+    """Run the relay in this new process, and end the process; the other process decides on the time."""
     code = _FAILED
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP):

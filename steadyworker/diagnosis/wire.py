@@ -1,29 +1,30 @@
 """
-The events of a trace: what is written as JSON Lines, shown in a terminal, and drawn on a page.
+The events of a trace, which are written as JSON Lines, shown in a terminal, and drawn on a page.
 
 Each event is one JSON object; the first line of a trace has the kind `trace`.
 
     {"t": 12.345678, "conn": 1, "from": "client", "kind": "method", "name": "Basic.Ack", "channel": 1, "size": 21, …}
 
-`t` is in seconds since the trace began; `from` is `client`, `broker`, or `trace` for what the trace itself noticed.
+`t` is in seconds since the trace began.
+`from` is `client` or `broker`, or `trace` for an event that the trace itself noticed.
 
-| kind | what it reports |
+| kind | content |
 |---|---|
 | `open` | a client connected: the addresses of both ends, TLS |
 | `header` | a protocol header of AMQP |
-| `method`, `content`, `body` | a method of AMQP, the properties of a message, its whole body (its size, and in how many frames) |
-| `frame` | a frame of STOMP with some of its headers; a request of RocketMQ, or the reply to one (`to`), with some of its fields |
+| `method`, `content`, `body` | a method of AMQP; a message's properties; a message's body (size, number of frames) |
+| `frame` | a frame of STOMP with some headers; a request of RocketMQ, or a reply to a request (`to`), with some fields |
 | `heartbeat` | a heartbeat of AMQP or STOMP |
 | `bytes` | bytes of which only the size and the time are known: TLS, or another protocol |
-| `tuned` | what both ends agreed on: the largest silence of each in seconds, the largest frame and channel |
-| `gap` | a side was silent for longer than it had agreed to |
+| `tuned` | the limits that both ends agreed on: each end's largest silence in seconds, the largest frame and channel |
+| `gap` | a side was silent for longer than agreed |
 | `queue` | bytes wait for a side that does not read, or no longer wait |
 | `close` | a side closed its direction (`fin`) or the connection (`reset`), or could not be reached (`refused`) |
 | `skipped` | bytes that passed without being read, or events that are not listed |
-| `flag` | something that ends connections or loses messages, with its id, evidence and remedy |
+| `flag` | a problem that ends connections or loses messages, with its id, evidence and remedy |
 | `end` | the totals of the trace |
 
-No event has a body, a login, or a header or a property that an application made up.
+No event contains a body, a login, or a header or property that an application has defined.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ Listener = Callable[[Event], object]
 Level = Literal["error", "warning"]
 
 MOST_FLAGS = 20
-"""The largest number of flags of one id on one connection; later ones are only counted."""
+"""The largest number of flags of one id on one connection; later flags are only counted."""
 
 LONGEST_TEXT = 300
-"""The largest number of characters of a text from the wire."""
+"""The largest number of characters of a text from a connection."""
 
 
 FLAGS: Mapping[str, Level] = {
@@ -119,11 +120,11 @@ FLAGS: Mapping[str, Level] = {
     "stomp.unknown-subscription": "error",
     "trace.unparsable": "warning",
 }
-"""Every id that a flag can have, with its usual level; each is an entry of the catalogue."""
+"""Every id that a flag can have, with its usual level; each id is in the catalogue."""
 
 
 class Wire:
-    """Writes the events of all connections of a trace, in their order, and counts them."""
+    """A writer and counter of the events of all connections of a trace, in their order."""
 
     def __init__(self, began: float, listeners: Sequence[Listener]) -> None:
         self._began = began
@@ -139,11 +140,11 @@ class Wire:
         self.last = 0.0
 
     def begin(self, started: str, **where: object) -> None:
-        """Write the first line: when the trace began, and between which addresses it stands."""
+        """Write the first line: the time at which the trace began, and the addresses on both sides of the trace."""
         self._write({"kind": "trace", "version": VERSION, "started": started, **where})
 
     def event(self, t: float, conn: int | None, side: str, kind: str, /, **detail: object) -> None:
-        """Write one event; details that are None are left out."""
+        """Write one event without the details that are None."""
         self.last = max(0.0, t - self._began)
         event: Event = {"t": round(self.last, 6), "conn": conn, "from": side, "kind": kind}
         for name, value in detail.items():
@@ -162,7 +163,11 @@ class Wire:
         level: Level | None = None,
         groups: Mapping[str, str] | None = None,
     ) -> None:
-        """Write a flag, with the catalogue's first remedy, in whose text `groups` stand; after `MOST_FLAGS` of one id on one connection, only count it."""
+        """
+        Write a flag with the catalogue's first remedy; `groups` are the values in the remedy's text.
+
+        After `MOST_FLAGS` flags of one id on one connection, only count the flag.
+        """
         self.flags[flag] += 1
         self._shown[conn or 0, flag] += 1
         if self._shown[conn or 0, flag] > MOST_FLAGS:
@@ -183,14 +188,14 @@ class Wire:
         )
 
     def forget(self, conn: int) -> None:
-        """Forget what was counted of a connection that has ended; report how many of its flags were not listed."""
+        """Forget the counts of a connection that has ended; report how many of its flags were not listed."""
         for shown in [key for key in self._shown if key[0] == conn]:
             left_out = self._shown.pop(shown) - MOST_FLAGS
             if left_out > 0:
                 self.event(self.last + self._began, conn, "trace", "skipped", count=left_out, what=f"flags {shown[1]}")
 
     def end(self, t: float, **more: object) -> None:
-        """Write the last line: the totals."""
+        """Write the last line, which has the totals."""
         self.event(
             t,
             None,
@@ -211,5 +216,5 @@ class Wire:
 
 
 def text(value: object) -> str:
-    """Return a text from the wire without secrets, as valid Unicode, and not too long."""
+    """Return a text from a connection without secrets, as valid Unicode, and with at most `LONGEST_TEXT` characters."""
     return plain_text(value, LONGEST_TEXT)

@@ -1,10 +1,10 @@
 """
-Exports: one whole file, or none, with a manifest that describes it.
+Exports: an export makes one whole file and a manifest that describes the file, or nothing.
 
 `job.export(RowExport(...), to)` streams rows in the job's own process.
 `job.export(SparkExport(...), to)` runs a query in Spark.
 The contract between a job and an export is `steadyworker/export.py`.
-Both write the file to a *stage*, a private folder next to the target.
+Both exports write the file to a *stage*, a private folder next to the target.
 Then `commit.py` publishes the file; its docstring shows each step.
 
 | file | content |
@@ -22,8 +22,8 @@ Then `commit.py` publishes the file; its docstring shows each step.
 | `spark/` | `SparkExport` and the Spark host |
 | `cli/` | the verb `verify` |
 
-The core imports nothing of this package.
-It finds the services `stages` (`folders.py`) and `spark` (`spark/installed.py`), and the verb, by their entry points.
+The core imports nothing from this package.
+By entry points, the core finds the services `stages` (`folders.py`) and `spark` (`spark/installed.py`), and the verb.
 """
 
 from __future__ import annotations

@@ -13,13 +13,14 @@ from steadyworker.exports.values import text
 
 class RowLineWriter:
     """
-    Writes each row as one line (`formats.Writer`).
+    A writer that writes each row as one line (`formats.Writer`).
 
     Args:
         out: The file to write to.
         columns: The columns' names, for errors.
-        line: Returns the line of a row, without its end.
-        shown: Returns the text of a value that is not None; used to find the value for which `line` failed.
+        line: A function that returns the line of a row, without the line end.
+        shown: A function that returns the text of a value that is not None.
+            The writer uses this text to find the value for which `line` failed.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class RowLineWriter:
 
 
 class Cells(dict[type, Callable[[Any], str]]):
-    """A mapping from type to converter; a type without a converter gets that of its nearest base class."""
+    """A mapping from type to converter; a type without a converter gets the converter of its nearest base class."""
 
     def __missing__(self, kind: type) -> Callable[[Any], str]:
         found = next((self[base] for base in kind.__mro__ if base in self), text)

@@ -1,5 +1,5 @@
 """
-The commit protocol: it leaves one whole file or none, whichever process dies and whichever worker runs the job again.
+The commit protocol: it leaves one whole file or none, even if processes die and another worker runs the job again.
 
 ::
 
@@ -20,9 +20,11 @@ The commit protocol: it leaves one whole file or none, whichever process dies an
   This does no harm, because the file is complete and belongs to the same job.
 - A run removes its stage when its file is published, or when its job is cancelled.
   A worker process later removes the stages of killed runs (`folders.py`).
-- With `if_exists="replace-own"`, a file of an earlier job with the same queue and key is replaced, if its size is still the manifest's.
-  The data and then the manifest are renamed over the old ones; a reader between the two sees a file that does not fit its manifest.
-- A network file system can report "exists" for a `link` that succeeded; the inode shows that the run made the file.
+- With `if_exists="replace-own"`, a run replaces the file of an earlier job with the same queue and key.
+  The run does this only if the file still has the size that its manifest gives.
+  The run renames first the data and then the manifest over the old files.
+  A reader between these two steps sees a file that does not fit its manifest.
+- A network file system can report "exists" for a `link` that succeeded; the run then knows its own file by the inode.
 """
 
 from __future__ import annotations
@@ -80,7 +82,7 @@ def publish(
     Raises:
         TargetExists: The target has a file that this job did not make, and may not replace.
         ExportRejected: `to` is invalid as a target, or `if_exists` is unknown.
-        ExportError: There is no folder for the target, its file system has no hard links, or the disk is full.
+        ExportError: There is no folder for the target, the file system has no hard links, or the disk is full.
         Interrupt: The run must end; the file is published only if the interrupt came after the link.
             If the job is cancelled, its staging folders are removed.
     """
@@ -101,7 +103,7 @@ def publish(
         return publish_completed(target, services, replace=replace) or _make(target, services, write, replace=replace)
     except Interrupt as interrupt:
         if interrupt.reason == "cancelled":
-            # An interrupt can come between the two links; without its manifest, the file would belong to no job.
+            # An interrupt can come between the two links; a file without a manifest would belong to no job.
             with suppress(TargetExists):
                 _finish_own(target, services, replace=replace)
             remove_stages(target, services.uid)
@@ -120,14 +122,14 @@ def _make(
         drop_incomplete(target, services.uid, services.fence)
     except OSError as error:
         if error.errno in _FULL:
-            services.save_export_state(None)  # no resume, because it would need the disk space twice
+            services.save_export_state(None)  # a resume would need the disk space twice
             drop_incomplete(target, services.uid, services.fence + 1)
             raise ExportError(
                 f"Expected room for the export under {target.folder}, got {error.strerror!r}: free disk space. "
                 "The unfinished file was removed, and the next run starts from the first row."
             ) from error
         if not stage.path.exists():
-            services.may_commit()  # raises Interrupt: a later run owns the job, and has removed this stage
+            services.may_commit()  # raises Interrupt if a later run owns the job, and has removed this stage
         raise
     return commit(target, services, stage, replace=replace)
 
@@ -165,7 +167,7 @@ def commit(target: ExportTarget, services: Services, stage: StagingDir, *, repla
         TargetExists: The target has a file of another job, and this job may not replace it.
         ExportError: The file system has no hard links.
     """
-    # Before the permission: a run that was frozen since then must not take a later job's file for an earlier one.
+    # This check precedes the permission: if this run freezes, it must not take a later job's file for an earlier job's.
     earlier = replace and _is_earlier(target, services)
     services.may_commit()
     try:
@@ -176,7 +178,7 @@ def commit(target: ExportTarget, services: Services, stage: StagingDir, *, repla
     except FileExistsError:
         pass  # `_finish` checks whether this job made the file, or another job
     except FileNotFoundError:
-        services.may_commit()  # raises Interrupt: this run was frozen, and its stage was removed when the job was settled
+        services.may_commit()  # raises Interrupt if the job was settled, and this stage removed, meanwhile
         raise
     except OSError as error:
         if error.errno not in _NO_LINKS:
@@ -194,7 +196,7 @@ def commit(target: ExportTarget, services: Services, stage: StagingDir, *, repla
 
 def _finish(target: ExportTarget, services: Services, *, replace: bool) -> Manifest:
     """
-    Return the manifest of this job's file at the target; link the manifest first if it is missing.
+    Return the manifest of this job's file at the target; first link the manifest if it is missing.
 
     Raises:
         TargetExists: The file at the target is not this job's, or was changed.
@@ -221,7 +223,11 @@ def _finish(target: ExportTarget, services: Services, *, replace: bool) -> Manif
 
 
 def _finish_own(target: ExportTarget, services: Services, *, replace: bool) -> Manifest | None:
-    """Link the manifest of the file that one of this job's stages has linked to the target; None without such a file."""
+    """
+    Link and return the manifest of the stage of this job whose file is at the target.
+
+    Return None if the target has the file of no such stage.
+    """
     for stage in stages(target, services.uid):
         manifest = stage.read()
         if manifest is not None and target.path.exists() and stage.data.samefile(target.path):
@@ -232,7 +238,7 @@ def _finish_own(target: ExportTarget, services: Services, *, replace: bool) -> M
 
 
 def _is_earlier(target: ExportTarget, services: Services) -> bool:
-    """Return whether the target has the file of an earlier job with this job's queue and key, as that job has made it."""
+    """Return whether the target has the unchanged file of an earlier job with this job's queue and key."""
     manifest = _manifest_at(target.manifest)
     if manifest is None or manifest.uid == services.uid or not _same_key(manifest, services):
         return False
@@ -246,7 +252,7 @@ def _is_earlier(target: ExportTarget, services: Services) -> bool:
 
 
 def _link_over(stage: StagingDir, source: Path, to: Path) -> None:
-    """Put a link to a file of the stage in the place of another file, in one step."""
+    """Replace the file `to` by a link to the stage's file `source`, in one step."""
     again = stage.path / f"{source.name}.link"
     again.unlink(missing_ok=True)
     os.link(source, again)
@@ -254,7 +260,11 @@ def _link_over(stage: StagingDir, source: Path, to: Path) -> None:
 
 
 def _link_manifest(stage: StagingDir, target: ExportTarget, services: Services, *, replace: bool) -> None:
-    """Link the manifest next to the target; replace a manifest of this job, or of one whose file this job may replace."""
+    """
+    Link the manifest next to the target.
+
+    A manifest that is already there is replaced if it is this job's, or a job's whose file this job may replace.
+    """
     try:
         os.link(stage.manifest, target.manifest)
     except FileExistsError:

@@ -26,7 +26,7 @@ from steadyworker.exports.stage import STAGES, reap
 from steadyworker.system.private import make_private_file, make_private_folder
 from steadyworker.telemetry.logs import get_logger
 
-_FORGET_AFTER = 3600.0  # seconds; a fresh entry is kept, because a run records a folder before it makes the stage
+_FORGET_AFTER = 3600.0  # seconds; a younger entry is kept, because a run records a folder before it makes the stage
 
 
 OPTIONS: tuple[Option, ...] = ()
@@ -60,7 +60,7 @@ class StageFolders:
     def open(
         self, request: Mapping[str, Any], uid: str, fence: int, emit: Callable[[Mapping[str, Any]], None]
     ) -> StageFolders:
-        """Record the folder `request["folder"]`, a path in bytes; the call has ended when this method returns."""
+        """Record the folder `request["folder"]`, a path in bytes; the call ends when this method returns."""
         del uid, fence
         self.remember(request["folder"])
         emit({"end": True})
@@ -90,12 +90,12 @@ class StageFolders:
         Remove the stages of ended jobs from every recorded folder, and remove each entry whose folder has no stage left.
 
         Args:
-            ended: Returns the uids, out of the given ones, of jobs that are done or dead (`Ledger.ended`).
+            ended: A function that gets uids, and returns the uids of jobs that are done or dead (`Ledger.ended`).
         """
         now = self._clock.wall()
         for entry in [] if not self._place.is_dir() else sorted(self._place.iterdir()):
             with suppress(OSError):  # the folder or its file system is gone, or another process removed the entry
-                path = entry.read_bytes().replace(b"\0", b"?")  # another program's entry need not be a valid path
+                path = entry.read_bytes().replace(b"\0", b"?")  # another program's entry can be an invalid path
                 folder = Path(os.fsdecode(path))
                 reap(folder, ended)
                 if now - entry.stat().st_mtime > _FORGET_AFTER and not (folder / STAGES).exists():

@@ -1,19 +1,26 @@
 r"""
-File formats: CSV here, JSON Lines in `jsonl.py`, Parquet in `parquet.py`; `values.py` converts each value.
+File formats: this file has CSV, `jsonl.py` JSON Lines, and `parquet.py` Parquet; `values.py` converts each value.
 
 **CSV** is RFC 4180 in UTF-8 with "\n" as line end, also after the last line.
 Only text is quoted, and only if it is empty, is the null text, or contains the delimiter, a quote, CR or LF.
 A quote inside a quoted text is doubled.
-NULL is the null text, never quoted: with the default `null=""`, NULL is an empty field, and empty text is `""`.
-Readers that respect quotes (PostgreSQL's COPY, DuckDB, pyarrow, Spark) distinguish NULL from empty text; others read "" for both.
-In a file of one column, NULL is also written as `""` if the null text is empty, because most readers skip a blank line.
+NULL is written as the null text without quotes.
+With the default `null=""`, NULL is an empty field, and empty text is `""`.
+Readers that respect quotes (PostgreSQL's COPY, DuckDB, pyarrow, Spark) distinguish NULL from empty text.
+Other readers read "" for both.
+If the null text is empty, NULL is `""` in a file of one column, because most readers skip a blank line.
 
 `SparkExport` makes the same bytes: the SQL expressions in `spark/lines.py` compute them.
 
 A file with a name that ends in `.gz` has the same bytes, compressed by `packed.py`.
 
-A new format needs a class with the methods of `Format`, its name and suffix in `format_of` and `_by_suffix` here, and a reader in `READERS` of `readers.py`.
-For Spark it also needs its branches in `spark/export.py` and `spark/groups.py`.
+A new format needs three things:
+
+- a class with the methods of `Format`
+- its name and suffix in `format_of` and `_by_suffix` of this file
+- a reader in `READERS` of `readers.py`
+
+For Spark, the format also needs branches in `spark/export.py` and `spark/groups.py`.
 """
 
 from __future__ import annotations
@@ -60,7 +67,7 @@ class Writer(Protocol):
         ...
 
     def close(self) -> None:
-        """Release all resources; call it while `out` is still open, also without `finish`."""
+        """Release all resources; call this while `out` is still open, even if `finish` was not called."""
         ...
 
 
@@ -80,7 +87,7 @@ class Format(Protocol):
         ...
 
     def options(self) -> dict[str, Any]:
-        """Return name and options, for the manifest."""
+        """Return the format's name and options, for the manifest."""
         ...
 
     def head(self, columns: Sequence[str]) -> bytes:
@@ -88,7 +95,7 @@ class Format(Protocol):
         ...
 
     def text(self, value: object) -> str:
-        """Return the text of a value that is not None, as it is in the file, without quotes."""
+        """Return the text that the file has for a value that is not None, without quotes."""
         ...
 
     def writer(self, out: Out, columns: Sequence[str], schema: Callable[[], Any]) -> Writer:
@@ -106,12 +113,12 @@ class Csv:
     The CSV format (RFC 4180); the module's docstring has the exact rules.
 
     Args:
-        delimiter: One of `, ; | TAB ~ ^`: none of them is part of a number or a date.
-        header: True for a first line with the columns' names; or a mapping from columns to the names for that line.
-        null: The text for NULL; it must not be equal to a number or date in the data, because those are never quoted.
+        delimiter: One of `, ; | TAB ~ ^`; no number or date contains these characters.
+        header: True for a first line with the columns' names, or a mapping from columns to the names for that line.
+        null: The text for NULL; no number or date in the data may have this text, because they are never quoted.
         bom: Start the file with a byte order mark, which Excel needs to detect UTF-8.
         guard_formulas: Put `'` before text that starts with one of `= + - @ TAB CR NUL`; never before a number.
-            So no spreadsheet runs the text as a formula (CWE-1236).
+            With it, no spreadsheet runs the text as a formula (CWE-1236).
         decimal_comma: Write `1,5` for `1.5`; this needs a delimiter other than the comma.
         dates: The pattern of a date, in the notation of `patterns.py`.
         moments: The pattern of a date with a time.
@@ -158,7 +165,7 @@ class Csv:
         return self.compression is None
 
     def options(self) -> dict[str, Any]:
-        """Return name and options, for the manifest."""
+        """Return the format's name and options, for the manifest."""
         options = {field.name: getattr(self, field.name) for field in fields(self)}
         return {
             "name": self.name,
@@ -185,7 +192,7 @@ class Csv:
         return (("\ufeff" if self.bom else "") + line).encode()
 
     def text(self, value: object) -> str:
-        """Return the text of a value; text has the guard of `guard_formulas`."""
+        """Return the text of a value; if the value is text, `guard_formulas` is applied."""
         shown = self._texts()[type(value)](value)
         return (
             "'" + shown if self.guard_formulas and isinstance(value, str) and shown[:1] in _FORMULA and shown else shown
@@ -233,7 +240,7 @@ def _with_comma(convert: Callable[[Any], str]) -> Callable[[Any], str]:
 
 @contextmanager
 def packed(out: Out, form: Format) -> Iterator[Out]:
-    """Yield an output for this format's bytes; it writes them to `out`, compressed if the format asks for it."""
+    """Yield an output for this format's bytes; the output writes them to `out`, compressed if the format has a compression."""
     if form.compression is None:
         yield out
         return
@@ -247,7 +254,7 @@ def packed(out: Out, form: Format) -> Iterator[Out]:
 
 def format_of(target: ExportTarget, wanted: object | None) -> Format:
     """
-    Return the `wanted` format, or else the format of the file name's ending; `.gz` at the end adds compression.
+    Return the `wanted` format, or otherwise the format of the file name's ending; `.gz` at the end adds compression.
 
     Raises:
         ExportRejected: `wanted` is neither a format nor None, or is None and the name has no known ending.

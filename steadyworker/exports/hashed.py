@@ -14,7 +14,7 @@ from typing import BinaryIO, Self
 from steadyworker.errors import ExportError
 
 _PIECE = 1 << 20
-_AHEAD = 8 << 20  # bytes; after each such piece the kernel begins to write it to disk, so that `sync` waits less
+_AHEAD = 8 << 20  # bytes; the kernel begins to write each piece of this size to disk at once, so that `sync` waits less
 _SYNC_FILE_RANGE_WRITE = 2  # sync_file_range(2), Linux
 
 

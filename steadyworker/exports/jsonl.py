@@ -3,7 +3,7 @@ JSON Lines: one JSON object per line, with keys in the order of the columns, and
 
 Decimals are strings, because most readers convert JSON's numbers to binary floats.
 NaN and the infinities are strings, because JSON has no such numbers.
-Text is escaped only where JSON requires it: `\n`, `\u001F`, but `é` stays as it is.
+Text is escaped only where JSON requires it: as `\n` and `\u001F`, while `é` stays as it is.
 Spark's JSON writer, Jackson, escapes text in the same way.
 """
 
@@ -86,7 +86,7 @@ def check_compression(compression: object) -> None:
     Check that this compression is supported.
 
     Raises:
-        ExportRejected: It is neither "gzip" nor None.
+        ExportRejected: The compression is neither "gzip" nor None.
     """
     if compression not in (None, "gzip"):
         raise ExportRejected(f'Expected "gzip" or None as compression, got {compression!r}.')
@@ -96,7 +96,7 @@ def escaped(value: str) -> str:
     """Return the text as a JSON string, with its quotes."""
     if _CONTROL.search(value) is None:
         return encode_basestring(value)
-    # Each piece between two control characters is encoded by itself, because the text may contain a literal `\\u001f`.
+    # Each piece between two control characters is encoded separately, because the text may contain a literal `\\u001f`.
     pieces = [encode_basestring(piece)[1:-1] for piece in _CONTROL.split(value)]
     found = [f"\\u{ord(character):04X}" for character in _CONTROL.findall(value)]
     return '"' + "".join(map("".join, zip(pieces, [*found, ""], strict=True))) + '"'

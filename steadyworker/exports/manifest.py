@@ -51,7 +51,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             The ledger generates a uid for each new row, so a later job with the same key has another uid.
         key: The job's key.
         queue: The queue of the job's message; keys are unique only within a queue of a namespace.
-        namespace: The ledger's name for the queue's broker; it and `queue` are empty in a manifest of an earlier version.
+        namespace: The ledger's name for the queue's broker; a manifest of an earlier version has an empty `namespace` and `queue`.
         fence: The fence of the run that wrote the file's bytes; perhaps a later run of the job published the file.
         name: The file's name when it was made.
         query: The query, or the description of the rows' source.
@@ -116,13 +116,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def in_order(totals: Iterable[Total]) -> tuple[Total, ...]:
-    """Return the totals sorted by the text of their groups, NULL first, so that the rows' order does not matter."""
+    """Return the totals sorted by the text of their groups, NULL first, so that the order of the rows has no effect."""
     return tuple(sorted(totals, key=lambda total: [(value is not None, value or "") for value in total.by.values()]))
 
 
 def plain(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """
-    Return the parameters as JSON values, as `Manifest.load` reads them; a value of another type becomes text.
+    Return the parameters as the JSON values that `Manifest.load` reads; a value of another type becomes text.
 
     Raises:
         ExportRejected: A text has a lone surrogate.
@@ -134,7 +134,7 @@ def plain(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def valid_unicode() -> Iterator[None]:
-    """Raise ExportRejected for a text of an export that has a lone surrogate, where the text is encoded."""
+    """Raise ExportRejected if the body of this `with` block encodes a text of an export that has a lone surrogate."""
     try:
         yield
     except UnicodeEncodeError as error:

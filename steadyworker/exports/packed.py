@@ -23,7 +23,7 @@ _LEVEL = 6
 
 
 class Gzip:
-    """Compresses the bytes written to it, and writes them to `out`; the caller must call `finish`."""
+    """A compressor that writes the compressed bytes to `out`; the caller must call `finish`."""
 
     def __init__(self, out: Out) -> None:
         self._out = out
@@ -43,7 +43,7 @@ class Gzip:
         return len(data)
 
     def finish(self) -> None:
-        """Write the remaining bytes; an empty file becomes one empty member."""
+        """Write the remaining bytes; if there was no input, write one empty member."""
         if self._rest or not self._members:
             self._submit(bytes(self._rest))
             self._rest.clear()

@@ -1,13 +1,13 @@
 """
 Parquet, written by pyarrow (extra `spark`), which is imported when the first Parquet file is written.
 
-If the source yields Arrow batches, each column has the plain type for its type in the batches.
+If the source yields Arrow batches, each column gets the plain form of its type in the batches.
 The plain types are `string` for text, microseconds for moments, and UTC for moments with a zone.
 If the source yields rows, pyarrow infers the types from the first rows, and the writer widens them.
 A decimal is widened to 38 digits, and a column that has only NULLs in these rows becomes text.
 Every column is nullable.
 
-A row group has 65,536 rows, whatever the size of the batches: equal rows of equal types give equal bytes.
+A row group has 65,536 rows, whatever the size of the batches, so equal rows of equal types give equal bytes.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ class Parquet:
 
 
 class RowGroups:
-    """Writes Arrow tables of one schema into one file, in row groups of equal size."""
+    """A writer of Arrow tables of one schema into one file, in row groups of equal size."""
 
     def __init__(self, out: Out, schema: Any) -> None:
-        import pyarrow.parquet  # cannot fail: `arrow()` has returned pyarrow
+        import pyarrow.parquet  # this import cannot fail, because `arrow()` has returned pyarrow
 
         self._schema = schema
         self._waiting: list[Any] = []
@@ -112,12 +112,12 @@ class RowGroups:
         return arrow().concat_tables(self._waiting)
 
     def _write(self, table: Any) -> None:
-        # The chunks are combined into one, because the end of a chunk would end a Parquet page.
+        # The chunks are combined into one chunk, because the end of a chunk would end a Parquet page.
         self._writer.write_table(table.combine_chunks(), ROW_GROUP)
 
 
 class ParquetWriter:
-    """Writes rows; the source's Arrow schema sets the types, or else the first rows do."""
+    """A writer of rows; the source's Arrow schema sets the types, or otherwise the first rows set them."""
 
     def __init__(self, out: Out, columns: Sequence[str], schema: Callable[[], Any]) -> None:
         self._arrow = arrow()

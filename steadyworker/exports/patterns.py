@@ -1,5 +1,5 @@
 """
-Patterns of dates and moments: the directives of strftime for which Python and Spark write the same text.
+Patterns of dates and moments. They use the directives of strftime for which Python and Spark write the same text.
 
 | directive | writes |
 |---|---|
@@ -11,7 +11,7 @@ Patterns of dates and moments: the directives of strftime for which Python and S
 
 A moment that has a zone is converted to the zone of the format.
 A moment without a zone is written as it is, and `%z` writes nothing for it.
-When summer time ends, a clock shows one hour twice; a pattern without `%z` writes both hours equally.
+When summer time ends, a clock shows one hour twice; a pattern without `%z` writes the same text for both hours.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def check_zone(name: str) -> None:
     """
     try:
         ZoneInfo(name)
-    except (KeyError, ValueError, OSError) as error:  # not found is a KeyError
+    except (KeyError, ValueError, OSError) as error:  # a zone that is not found raises a KeyError
         raise ExportRejected(
             f"Expected a zone like 'Europe/Berlin' or 'UTC', got {name!r}: see IANA's list."
         ) from error
@@ -109,7 +109,7 @@ def moment_texts(pattern: str, zone: str) -> Callable[[datetime], str]:
 
 
 def java_pieces(pattern: str) -> list[str]:
-    """Return the pattern in Java's notation, in pieces: each `%z` is a piece of its own."""
+    """Return the pattern in Java's notation, in pieces; each `%z` is a separate piece."""
     pieces: list[str] = []
     literal = ""
     for piece in [*_PIECE.findall(pattern), ""]:

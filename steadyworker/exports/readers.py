@@ -32,7 +32,7 @@ _BATCH = 10_000
 
 
 def read_csv(file: Path, manifest: Manifest, columns: Sequence[str]) -> Iterator[Cells]:
-    """Read with pyarrow if it is installed, else with Python's csv."""
+    """Read with pyarrow if it is installed, otherwise with Python's csv."""
     try:
         import pyarrow.csv
     except ImportError:
@@ -72,7 +72,7 @@ def csv_by_arrow(arrow_csv: Any, file: Path, manifest: Manifest, columns: Sequen
 
 
 def csv_by_python(file: Path, manifest: Manifest, columns: Sequence[str]) -> Iterator[Cells]:
-    """Read every column as text; a cell without content becomes "", whether it was NULL or empty text."""
+    """Read every column as text; NULL and empty text both become ""."""
     options = _csv_options(file, manifest)
     csv.field_size_limit(_BLOCK)
     places = [manifest.columns.index(column) for column in columns]
@@ -102,7 +102,7 @@ def read_jsonl(file: Path, manifest: Manifest, columns: Sequence[str]) -> Iterat
 
 
 def read_parquet(file: Path, manifest: Manifest, columns: Sequence[str]) -> Iterator[Cells]:
-    """Read with DuckDB if it is installed, else with pyarrow, which also wrote the file."""
+    """Read with DuckDB if it is installed, otherwise with pyarrow, which also wrote the file."""
     pyarrow = arrow()
     places = [manifest.columns.index(name) for name in columns] or [0]
     try:
@@ -132,7 +132,7 @@ def _opened(file: Path, compression: str | None) -> BinaryIO:
 
 def _opened_by_arrow(file: Path, compression: str | None) -> Any:
     """
-    Open the file like `_opened`, but as pyarrow's own file, because pyarrow's threads would call a Python file.
+    Open the file like `_opened`, but as a file of pyarrow, because pyarrow's threads would call a Python file.
 
     When a Python process ends, it ends each thread that calls Python; in a thread of pyarrow, that aborts the process.
     With a Python file, 5 of 400 processes ended with SIGABRT on a busy machine (pyarrow 26.0.1).

@@ -5,7 +5,8 @@ A position is the number of rows and bytes so far, the SHA-256 of these bytes, a
 The export saves its position in the job's export state, never in the user's checkpoint, after the bytes are on disk.
 A job that exports several files has one position, that of its current file.
 `Retry(fresh=True)` clears the position.
-The next run copies the saved bytes from the earlier stage into its own, hashes them again, and continues at the saved row.
+The next run copies the saved bytes from the earlier stage into its own stage, and hashes them again.
+Then it continues at the saved row.
 If the saved bytes are missing or differ, the next run starts from the first row.
 """
 
@@ -34,7 +35,7 @@ from steadyworker.exports.totals import Totals
 
 _CHUNK_ROWS = 1_000
 _CHUNK_SECONDS = 0.2  # after this time a chunk is written and progress is reported, even if the chunk has few rows
-_HANDLE_BYTES = 60_000  # the ledger takes 64 KiB; a position with more groups than fit (about 500) is not saved
+_HANDLE_BYTES = 60_000  # the ledger accepts 64 KiB; a position with more groups than fit (about 500) is not saved
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True, tag="rows"):
@@ -71,7 +72,7 @@ class RowExport:
             A callable `rows(start)` is accepted too: it returns such an iterable, from row number `start` on.
             Only with a callable can an interrupted export resume.
             The callable must return the same rows in the same order each time: sort by a unique key.
-        columns: The names of the columns, in order; by default those of the cursor or the reader.
+        columns: The names of the columns, in order; by default the names in the cursor or the reader.
         description: A description of the rows, for the manifest; by default the callable's name.
         parameters: The parameters of the rows, for the manifest; they must not contain a credential.
         expected: The expected number of rows, if known; only for the progress display.
@@ -167,7 +168,7 @@ class _RowRun:
                 self._stream(out)
             except Interrupt:
                 if self._whole:
-                    with suppress(OSError, SteadyWorkerError):  # then the position that was saved before stays valid
+                    with suppress(OSError, SteadyWorkerError):  # otherwise the earlier position stays valid
                         self._save(out)
                 raise
             out.sync()
@@ -195,14 +196,14 @@ class _RowRun:
         return HashedFile(self._stage.data)
 
     def _position(self) -> Position | None:
-        """Return the position that an earlier run saved for this same export, or None."""
+        """Return the position that an earlier run saved for the same export, or None."""
         handle = self._services.export_state()
         if not self._resumable or not handle:
             return None
         try:
             position = msgspec.json.decode(handle, type=Position)
         except msgspec.MsgspecError:
-            return None  # the state of another kind of export
+            return None  # the state belongs to another kind of export
         return position if (position.target, position.asked) == (self._target.digest, self._asked) else None
 
     def _stream(self, out: HashedFile) -> None:
@@ -245,7 +246,7 @@ class _RowRun:
 
     def _save(self, out: HashedFile) -> None:
         """
-        Write the bytes to disk, then save the position in the ledger, then remove the stages of earlier runs.
+        Write the bytes to disk, save the position in the ledger, and remove the stages of earlier runs, in this order.
 
         In another order, a killed run could leave a position without its bytes.
         """

@@ -15,8 +15,8 @@ class Source:
     """
     An iterable of rows; Arrow batches are split into rows.
 
-    Iterating raises ExportRejected for an item that is neither a row nor a batch.
-    Iterating also raises it for a row without exactly one value per column, and for a value that Python cannot represent.
+    The iteration raises ExportRejected for an item that is neither a row nor a batch.
+    The error is the same for a row without exactly one value per column, and a value that Python cannot represent.
     """
 
     def __init__(self, items: Iterable[Any], columns: Sequence[str]) -> None:
@@ -63,7 +63,7 @@ def columns_of(items: Any) -> tuple[str, ...]:
     Return the columns of a DB-API cursor or an Arrow reader.
 
     Raises:
-        ExportRejected: `items` is neither, or has no columns.
+        ExportRejected: `items` is neither a cursor nor a reader, or has no columns.
     """
     if hasattr(items, "schema"):
         names = list(items.schema.names)

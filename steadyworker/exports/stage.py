@@ -31,7 +31,7 @@ from steadyworker.exports.manifest import Manifest
 
 STAGES = ".sw-stage"
 SUFFIX = ".manifest.json"
-_REMEMBERED = 30 * 86_400.0  # seconds; no ledger keeps a settled job longer
+_REMEMBERED = 30 * 86_400.0  # seconds; no ledger keeps a settled job for longer
 _TRIES = 10
 _NAME_BYTES = 255 - len(SUFFIX)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")  # with one slash, because Path removes the second one of `://`
@@ -89,7 +89,7 @@ class ExportTarget:
 
     @property
     def digest(self) -> str:
-        """The hash of the target's file name; it is the name of the target's folder inside a run's folder of stages."""
+        """The hash of the target's file name; a run's folder of stages has a folder of this name for the target."""
         return hashlib.sha256(self.path.name.encode()).hexdigest()[:16]
 
 
@@ -125,7 +125,7 @@ class StagingDir:
         sync_folder(self.path)
 
     def read(self) -> Manifest | None:
-        """Return the manifest if the stage is complete and its data has the size in the manifest, else None."""
+        """Return the manifest if the stage is complete and its data has the size in the manifest, otherwise None."""
         try:
             manifest = Manifest.load(self.manifest)
             return manifest if self.data.stat().st_size == manifest.bytes else None
@@ -133,7 +133,7 @@ class StagingDir:
             return None
 
     def remove(self) -> None:
-        """Remove the stage, and the folders above it that are empty then; a published file stays."""
+        """Remove the stage, and then each empty folder above it; a published file stays."""
         shutil.rmtree(self.path, ignore_errors=True)
         remove_empty(self.path)
 
@@ -148,7 +148,7 @@ def new_stage(target: ExportTarget, uid: str, fence: int) -> StagingDir:
     stage = stage_of(target, uid, fence)
     stage.remove()
     for _ in range(_TRIES):
-        with suppress(FileNotFoundError):  # another run has removed its stage, and the empty folders above
+        with suppress(FileNotFoundError):  # another run has just removed its stage, and this folder
             make_folder(stage.path.parent)
             stage.path.mkdir()  # fails if `remove` left anything
             sync_folder(stage.path.parent)
@@ -194,10 +194,10 @@ def reap(folder: Path, settled: Callable[[Sequence[str]], Iterable[str]]) -> tup
 
     Args:
         folder: A folder to which jobs export.
-        settled: Returns the uids, out of the given ones, that are done or dead in the ledger (`Services.ended`).
+        settled: A function that gets uids, and returns the uids that are done or dead in the ledger (`Services.ended`).
             A uid without a row may belong to another ledger.
             The stage of such a uid is removed when none of its runs has begun for 30 days.
-            No ledger keeps a settled job longer.
+            No ledger keeps a settled job for longer.
     """
     try:
         found = {

@@ -26,13 +26,13 @@ def refuse_groups(by: Sequence[str]) -> NoReturn:
 
 class Totals:
     """
-    Counts and sums rows, in groups.
+    A counter and adder of rows, in groups.
 
     Args:
         columns: The rows' columns.
         totals: The columns to sum, each with the function "sum".
         by: The columns to group by.
-        text: Returns the text of a value that is not None, as in the file (`Format.text`).
+        text: A function that returns a value's text in the file (`Format.text`); the value is not None.
 
     Raises:
         ExportRejected: A column does not exist, or a function is not "sum".
@@ -136,7 +136,7 @@ class Totals:
         )
 
     def restore(self, totals: Sequence[Total]) -> None:
-        """Start from the totals that `result` returned for earlier rows."""
+        """Continue from the totals that `result` returned for earlier rows."""
         for total in totals:
             sums = [Decimal(total.sums[name]) for name in self._names]
             self._restored[tuple(total.by[column] for column in self._by)] = [total.rows, *sums]

@@ -1,5 +1,5 @@
 """
-The text of one value: the same whether `RowExport` or Spark writes the row.
+The text of one value, which is the same whether `RowExport` or Spark writes the row.
 
 | Python | text | Spark expression with the same result |
 |---|---|---|
@@ -14,8 +14,8 @@ The text of one value: the same whether `RowExport` or Spark writes the row.
 | time | `02:30:00.123456` | – |
 | UUID | with hyphens, lower case | – |
 
-All other types are refused: lists, mappings and bytes have no single obvious text, so the query must choose one.
-Java before 19 writes a few floats with one digit more than the shortest; use decimals for money.
+All other types are refused: lists, mappings and bytes have no single obvious text, so the query must choose a text.
+Java before 19 writes a few floats with one digit more than necessary; use decimals for money.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from uuid import UUID
 
 from steadyworker.errors import ExportRejected
 
-_PLAIN_FROM, _PLAIN_BELOW = 1e-3, 1e7  # between these, both Java and Python write a float without an exponent
+_PLAIN_FROM, _PLAIN_BELOW = 1e-3, 1e7  # between them, Java and Python write a float without an exponent
 
 
 def text(value: object) -> str:
@@ -57,7 +57,7 @@ def decimal_text(value: Decimal) -> str:
 
 def float_text(value: float) -> str:
     """Return the shortest digits that read back equal, in the layout of Java's `Double.toString`."""
-    plain = float.__repr__(value)  # not `repr`, because a subclass can change it: NumPy's contains the type's name
+    plain = float.__repr__(value)  # not `repr`: a subclass can change it, as NumPy's does
     if not isfinite(value):
         return plain.replace("nan", "NaN").replace("inf", "Infinity")
     if value == 0 or _PLAIN_FROM <= abs(value) < _PLAIN_BELOW:
@@ -89,9 +89,9 @@ def _bool_text(value: bool) -> str:  # noqa: FBT001 - the value itself, no switc
 
 TEXTS: Mapping[type, Callable[..., str]] = MappingProxyType(
     {
-        str: str.__str__,  # for a StrEnum its text, not its name
+        str: str.__str__,  # for a StrEnum, this is the text of the member, not its name
         bool: _bool_text,
-        int: int.__repr__,  # for an IntEnum its number, not its name
+        int: int.__repr__,  # for an IntEnum, this is the number of the member, not its name
         Decimal: decimal_text,
         float: float_text,
         datetime: datetime_text,

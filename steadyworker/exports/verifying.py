@@ -1,11 +1,11 @@
 """
-Verification of an exported file against its manifest; where possible, the reader is not the library that wrote the file.
+Verification of an exported file against its manifest, if possible by another library than the file's writer.
 
 | format | written by | read back by |
 |---|---|---|
-| CSV | `formats.py`, or Spark | pyarrow if installed, else Python's csv |
+| CSV | `formats.py`, or Spark | pyarrow if installed, otherwise Python's csv |
 | JSON Lines | `jsonl.py`, or Spark | Python's json |
-| Parquet | pyarrow | DuckDB if installed, else pyarrow; DuckDB's rows come through pyarrow, too |
+| Parquet | pyarrow | DuckDB if installed, otherwise pyarrow; DuckDB's rows come through pyarrow, too |
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def verify(path: str | os.PathLike[str], *, source: Iterable[Sequence[object]] |
 
     Args:
         path: The file; its manifest is next to it.
-        source: Counts and sums that you queried from the source, to be compared too: one row for each group.
+        source: Counts and sums that you queried from the source, one row for each group; they are compared, too.
             A row has the group's values, its row count and its sums, all in the manifest's order
             (`SELECT currency, count(*), sum(amount) … GROUP BY currency`).
             Without groups, `source` has a single row of count and sums.
@@ -78,7 +78,7 @@ def _bytes_differ(file: Path, manifest: Manifest) -> list[str]:
 
 
 def _rows_differ(file: Path, manifest: Manifest) -> list[str]:
-    """Read the file, and return the differences between its counts and sums and those of the manifest."""
+    """Read the file, and return where its counts and sums differ from the manifest's."""
     name = manifest.format.get("name", "none")
     if name not in READERS:
         raise ExportError(
@@ -103,7 +103,7 @@ def _rows_differ(file: Path, manifest: Manifest) -> list[str]:
 
 
 def _source_differs(manifest: Manifest, source: Iterable[Sequence[object]]) -> list[str]:
-    """Return the differences between the source's counts and sums and those of the manifest."""
+    """Return where the source's counts and sums differ from the manifest's."""
     by = len(manifest.totals[0].by) if manifest.totals else 0
     names = ["rows", *(manifest.totals[0].sums if manifest.totals else ())]
     nothing = manifest.format.get("null", "")
@@ -139,7 +139,7 @@ def _shown(cell: object, nothing: str) -> str | None:
 
 
 def _number(cell: Any) -> Decimal:
-    """Return a cell as a number to sum; text has a decimal comma if the format's `decimal_comma` is on."""
+    """Return a cell as a number to sum; with the format's `decimal_comma`, text has a decimal comma."""
     return Decimal(cell.replace(",", ".") if isinstance(cell, str) else cell)
 
 

@@ -1,4 +1,4 @@
-"""The verbs `explain` and `trace`, as the entry-point group `steadyworker.commands` finds them."""
+"""The verbs `explain` and `trace`, which the command line finds by the entry-point group `steadyworker.commands`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`steadyworker explain`: names the causes of what brokers and clients write into their logs, and the remedies."""
+"""`steadyworker explain`: names the causes of the errors in the logs of brokers and clients, and the remedies."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _explain(entries: dict[str, Entry], files: Sequence[Path], *, follow: bool, 
 
 
 def _whole(file: Path, scanner: Scanner, failures: list[str]) -> Iterator[Sighting]:
-    """Yield what a file contains; if it cannot be read to its end, record the failure and let the other files be read."""
+    """Yield the sightings in a file; if the file cannot be read to its end, record the failure, and raise nothing."""
     try:
         yield from scanner.whole(blocks(Path("/dev/stdin") if file == Path("-") else file))
     except (OSError, UndecodableSource) as error:
@@ -177,7 +177,7 @@ def _follow(
             Following(sources, timelines, output.incident, SystemClock(), wait).run()
     except KeyboardInterrupt:
         for scanner in scanners:
-            with suppress(UndecodableSource):  # it was ended early
+            with suppress(UndecodableSource):  # the command was ended early
                 for seen in scanner.end():
                     timelines.add(seen)
     except UndecodableSource as error:
@@ -189,7 +189,7 @@ def _follow(
 
 @contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
-    """Let SIGTERM, which `timeout` sends, end the command as Ctrl-C does: with what was found until then."""
+    """Let SIGTERM, which `timeout` sends, end the command as Ctrl-C does; the findings up to then are shown."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -209,7 +209,7 @@ def _is_stream(descriptor: int) -> bool:
 
 
 class _Printer(ABC):
-    """The output of a command, and the findings that it has shown; all incidents of one entry have one number."""
+    """The output of a command, and the findings that were shown; all incidents of one entry have the same number."""
 
     def __init__(self, timelines: Timelines) -> None:
         self.timelines = timelines
@@ -225,7 +225,7 @@ class _Printer(ABC):
         sys.stdout.flush()
 
     def rest(self, search: Search, lines: int) -> None:
-        """Show every finding that was not shown yet, and the end."""
+        """Show every finding that was not shown yet, and then the end."""
         found = sorted(
             self.timelines.findings.values(),
             key=lambda each: (each.entry.severity != "error", each.first.time or 0.0, each.first.line),
@@ -247,11 +247,11 @@ class _Printer(ABC):
 
     @abstractmethod
     def end(self, search: Search, lines: int) -> None:
-        """Show what was not explained."""
+        """Show the errors that were not explained."""
 
 
 class _TextPrinter(_Printer):
-    """Text for people."""
+    """A printer of text for people."""
 
     def __init__(self, timelines: Timelines, sources: Sequence[str]) -> None:
         super().__init__(timelines)
@@ -278,7 +278,7 @@ class _TextPrinter(_Printer):
 
 
 class _JsonPrinter(_Printer):
-    """JSON Lines."""
+    """A printer of JSON Lines."""
 
     @override
     def show(self, number: int, finding: LogFinding, incident: Incident, *, again: bool) -> None:

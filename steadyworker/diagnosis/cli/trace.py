@@ -1,4 +1,4 @@
-"""`steadyworker trace`: a proxy between clients and a broker that reads what passes, and flags what ends connections."""
+"""`steadyworker trace`: a proxy between clients and a broker that flags the problems that end connections."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def command(
 def _relay(
     new_outputs: Callable[[], Outputs], *, listen: Address, to: Address, seconds: float | None, **tls: Any
 ) -> int:
-    """Pass bytes until a signal or the time ends it."""
+    """Pass bytes until a signal or the time limit."""
     clock = SystemClock()
     target = _target(to, **tls)
     with _listener(listen) as listener, new_outputs() as outputs:
@@ -150,7 +150,7 @@ def _relay(
         try:
             with _stop_signals() as stopped, Tracing(listener, target, conversations, clock) as tracing:
                 _follow(tracing, stopped, clock, clock.monotonic() + seconds if seconds else None, outputs)
-        finally:  # the page also shows what led to a failure of the relay
+        finally:  # the page also shows the events before a failure of the relay
             wire.end(clock.monotonic())
             outputs.finish()
     return _code(wire, outputs)
@@ -175,7 +175,7 @@ def _check_files(*paths: Path | None) -> None:
 
 
 def _check_no_loop(bound: Address, target: BrokerTarget) -> None:
-    """Refuse a trace that would connect to itself: one client would become thousands of connections."""
+    """Refuse a trace that would connect to itself, because one client would cause thousands of connections."""
     for _, (host, port) in target.addresses:
         if port != bound[1]:
             continue
@@ -187,7 +187,7 @@ def _check_no_loop(bound: Address, target: BrokerTarget) -> None:
 
 
 def _is_here(host: str) -> bool:
-    """Return whether an address is one of this machine."""
+    """Return whether an address belongs to this machine."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -198,7 +198,7 @@ def _is_here(host: str) -> bool:
 
 
 def _read(path: Path, port: int, new_outputs: Callable[[], Outputs]) -> int:
-    """Read a capture; its times are those of its packets."""
+    """Read a capture; the events have the times of the packets."""
     records = read_capture(path, port)
     first = next(records, None)
     if first is None:
@@ -211,7 +211,7 @@ def _read(path: Path, port: int, new_outputs: Callable[[], Outputs]) -> int:
         try:
             for last in chain((first,), records):
                 conversations.receive(last)
-        finally:  # a file that is damaged further on has told something
+        finally:  # a file with a damaged end also has useful events
             wire.end(last.t)
             outputs.finish()
     return _code(wire, outputs)
@@ -232,7 +232,11 @@ def _code(wire: Wire, outputs: Outputs) -> int:
 
 @contextmanager
 def _stop_signals() -> Iterator[Callable[[], bool]]:
-    """Record SIGINT and SIGTERM instead of ending by them; yield a function that returns whether one came."""
+    """
+    Record SIGINT and SIGTERM, which then do not end the process.
+
+    Yield a function that returns whether a signal came.
+    """
     came: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in numbers}
@@ -291,7 +295,7 @@ def _listener(listen: Address) -> socket.socket:
 
 
 def towards_broker(ca_file: Path | None, *, verify: bool) -> ssl.SSLContext:
-    """Return the TLS that the trace speaks with the broker."""
+    """Return the settings of TLS between the trace and the broker."""
     try:
         context = ssl.create_default_context(cafile=ca_file)
     except (ssl.SSLError, OSError) as error:
@@ -303,7 +307,7 @@ def towards_broker(ca_file: Path | None, *, verify: bool) -> ssl.SSLContext:
 
 
 def towards_clients(certificate: Path, key: Path) -> ssl.SSLContext:
-    """Return the TLS that the trace speaks with clients."""
+    """Return the settings of TLS between clients and the trace."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(certificate, key)

@@ -1,8 +1,9 @@
 """
 Counts and levels over time, in a fixed number of bins.
 
-The length of a trace is not known while it is read: when its end passes the last bin, each two bins become one.
-So a curve of an hour has the same size as one of a second, and is never more than two times too coarse.
+The length of a trace is not known while the trace is read.
+When its end passes the last bin, each pair of bins becomes one bin.
+So a curve of an hour has the same size as a curve of a second, and is at most two times too coarse.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 
 BINS = 512
 FIRST_WIDTH = 2.0**-14
-"""Seconds of a bin at the start: the first 31 milliseconds fill all bins."""
+"""The seconds of a bin at the start; the first 31 milliseconds fill all bins."""
 
 
 class Counts:
@@ -25,7 +26,7 @@ class Counts:
         self.counts = [0] * BINS
 
     def add(self, t: float, number: int = 1) -> None:
-        """Count things at this time; one before the start counts in the first bin."""
+        """Count things at this time; a time before the start counts in the first bin."""
         bin_ = int((t - self._start) / self.width)
         while bin_ >= BINS:
             self.counts = [a + b for a, b in zip(self.counts[::2], self.counts[1::2], strict=True)] + [0] * (BINS // 2)
@@ -34,12 +35,12 @@ class Counts:
         self.counts[max(bin_, 0)] += number
 
     def grouped(self, number: int) -> list[int]:
-        """Return the counts of so many bins at a time; they begin at the start, so that none is split."""
+        """Return the counts of groups of `number` bins; the groups begin at the start, so that no bin is split."""
         return [sum(self.counts[at : at + number]) for at in range(0, BINS, number)]
 
 
 class Level:
-    """The highest and the last value of something in each bin of time, such as a number of unacknowledged deliveries."""
+    """The highest and the last value of a level, such as the number of unacknowledged deliveries, in each bin of time."""
 
     __slots__ = ("_bins", "_start", "highest", "last", "width")
 
@@ -51,7 +52,7 @@ class Level:
         self._bins: list[tuple[float, float] | None] = [None] * BINS
 
     def set(self, t: float, value: float) -> None:
-        """Note the value from this time on."""
+        """Note the value that is valid from this time on."""
         bin_ = int((t - self._start) / self.width)
         while bin_ >= BINS:
             pairs = zip(self._bins[::2], self._bins[1::2], strict=True)
@@ -65,7 +66,7 @@ class Level:
         self.highest = max(self.highest, value)
 
     def grouped(self, number: int) -> list[float]:
-        """Return the highest value of so many bins at a time; a value holds until the next one."""
+        """Return the highest values of groups of `number` bins; a value is valid until the next value."""
         found: list[tuple[float, float] | None] = []
         for at in range(0, BINS, number):
             pair = None

@@ -1,7 +1,7 @@
 """
 The fields of an event, as numbers and texts that are safe to keep and to show.
 
-An event can come from a file that another program wrote, and its texts come from the wire.
+An event can come from a file that another program wrote, and its texts come from the traced connection.
 So every field can be missing, be of another type, be huge, or be chosen to deceive the reader of a page.
 """
 
@@ -18,7 +18,7 @@ Event = Mapping[str, object]
 
 SIDES = ("client", "broker")
 LONGEST_TEXT = 200
-"""Characters of a text that are kept."""
+"""The largest number of characters of a text that are kept."""
 
 _LONGEST_NAME = 60
 _LONGEST_VALUE = 100
@@ -28,7 +28,7 @@ _MOST_FIELDS = 24
 _DEPTH = 3
 _BRIEF = 40
 _SEARCHED = 4_000
-"""Characters that are searched for secrets: far more than are kept."""
+"""The number of characters that are searched for secrets, which is far more than the kept characters."""
 
 _SCALARS = frozenset({int, float, bool, type(None)})
 _HEAD = frozenset({"t", "conn", "kind", "from", "name", "channel", "size", "id", "level", "what", "evidence", "remedy"})
@@ -43,7 +43,7 @@ _QUIET = frozenset(
         *("delivery_mode", "content_type"),
     }
 )
-"""Fields that do not matter for the course of a connection."""
+"""The fields that do not matter for the course of a connection."""
 
 _LABELS = {
     "delivery_tag": "tag",
@@ -70,7 +70,7 @@ def text_of(value: object, limit: int = LONGEST_TEXT) -> str:
 
 
 def is_light(event: Event) -> bool:
-    """Return whether an event is small enough to be kept as it is."""
+    """Return whether an event is small enough to be kept unchanged."""
     return len(event) <= _MOST_FIELDS and all(
         type(value) in _SCALARS
         or (type(value) is str and len(value) <= LONGEST_TEXT)
@@ -86,33 +86,33 @@ def is_light(event: Event) -> bool:
 
 
 def name_of(value: object) -> str:
-    """Return the name of a frame, which is shown and counted by; a long one is cut."""
+    """Return the name of a frame, for display and counts; a long name is cut."""
     if type(value) is str and len(value) <= _LONGEST_NAME:
         return value
     return "" if value is None else text_of(value, _LONGEST_NAME)
 
 
 def number_of(value: object) -> float | None:
-    """Return a finite number of reasonable size; None for anything else."""
+    """Return a finite number of reasonable size; None for any other value."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
         return value if abs(value) <= _LARGEST else None
     return None
 
 
 def count_of(value: object) -> int:
-    """Return a number of things or bytes; 0 for anything else."""
+    """Return a number of things or bytes; 0 for any other value."""
     number = number_of(value)
     return int(number) if number and number > 0 else 0
 
 
 def side_of(event: Event) -> str:
-    """Return the end that sent it: `client`, `broker`, or `trace` for what the trace itself has noticed."""
+    """Return the sender of an event: `client` or `broker`, or `trace` if the trace itself has noticed the event."""
     side = event.get("from")
     return side if isinstance(side, str) and side in SIDES else "trace"
 
 
 def fields_of(event: Event) -> Iterator[tuple[str, object]]:
-    """Yield the fields that are special to this kind of event, those of a nested mapping as if they were its own."""
+    """Yield the fields that only this kind of event has; fields of a nested mapping count as the event's own fields."""
     for key, value in event.items():
         if key in _NESTED and isinstance(value, Mapping):
             yield from ((str(inner), each) for inner, each in value.items())
@@ -121,7 +121,7 @@ def fields_of(event: Event) -> Iterator[tuple[str, object]]:
 
 
 def field(event: Event, *names: str) -> object:
-    """Return the first of these fields that the event has, in itself or in a nested mapping; else None."""
+    """Return the first of these fields that the event, or a nested mapping in the event, has; otherwise None."""
     for name in names:
         if event.get(name) is not None:
             return event[name]
@@ -136,7 +136,11 @@ def field(event: Event, *names: str) -> object:
 
 
 def details_of(event: Event) -> tuple[tuple[str, str], ...]:
-    """Return the fields that only this kind of event has, as people read them, the most telling first: `(("queue", "payments"), ("tag", "7"))`."""
+    """
+    Return the fields that only this kind of event has, as texts: `(("queue", "payments"), ("tag", "7"))`.
+
+    The most important field is first.
+    """
     given = [pair for pair in fields_of(event) if pair[0] not in _QUIET and pair[1] not in (None, False, "", {}, [])]
     given.sort(key=lambda pair: _FIRST.index(pair[0]) if pair[0] in _FIRST else len(_FIRST))
     return tuple((label(key), value_of(key, value)) for key, value in given[:_MOST_DETAILS])
@@ -148,7 +152,7 @@ def label(key: str) -> str:
 
 
 def value_of(key: str, value: object, limit: int = _LONGEST_VALUE, depth: int = 0) -> str:
-    """Return the value of a field for people; that of a secret is not shown."""
+    """Return the value of a field for people; the value of a secret is not shown."""
     if is_secret_name(key[-_LONGEST_NAME:]):
         return REDACTED
     if value is True:

@@ -1,4 +1,4 @@
-"""What a trace has noticed: flags, with their evidence as a table, in a bounded number."""
+"""The flags of a trace, in a bounded number, with their evidence as tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from steadyworker.diagnosis.picture.event_fields import Event, label, text_of, v
 from steadyworker.diagnosis.picture.event_fields import field as field_of
 
 MOST_ALIKE = 6
-"""Flags of one id on one connection that are kept with their texts; others are counted."""
+"""The largest number of kept flags of one id on one connection; further flags are only counted."""
 
 MOST_IDS = 40
 _MOST_TABLE_ROWS = 16
@@ -26,7 +26,7 @@ CONSEQUENCES = frozenset(
         "rocketmq.reply-timeout",
     }
 )
-"""Flags that often follow from another one, which is then the cause to be named."""
+"""The flags that often follow from another flag, which is then named as the cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,12 @@ class Table:
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     more: int
-    """Rows that were left out."""
+    """The number of rows that were left out."""
 
 
 @dataclass(slots=True)
 class Flag:
-    """One thing that was noticed, at its time."""
+    """A flag with its time."""
 
     id: str
     level: str
@@ -53,25 +53,25 @@ class Flag:
 
     @property
     def is_error(self) -> bool:
-        """Whether it ends connections or loses messages."""
+        """Whether the flag's problem ends connections or loses messages."""
         return self.level != "warning"
 
     @property
     def is_cause(self) -> bool:
-        """Whether it can be the first of a chain."""
+        """Whether the flag can be the first of a chain of flags."""
         return self.id not in CONSEQUENCES
 
 
 @dataclass(slots=True)
 class Alike:
-    """The flags of one id on one connection: the first ones, and the number of all."""
+    """The flags of one id on one connection: the first flags, and the number of all flags."""
 
     first: list[Flag] = field(default_factory=list)
     count: int = 0
     last: float = 0.0
 
     def add(self, flag: Flag, most: int = MOST_ALIKE) -> bool:
-        """Count a flag, and keep it if it is among the first, or the first error; return whether it is kept."""
+        """Count a flag; keep it if it is among the first flags, or is the first error; return whether it is kept."""
         self.count += 1
         self.last = flag.t
         if len(self.first) < most:
@@ -84,7 +84,7 @@ class Alike:
 
     @property
     def worst(self) -> Flag:
-        """The first error, else the first flag."""
+        """The first error, or the first flag if there is no error."""
         return next((flag for flag in self.first if flag.is_error), self.first[0])
 
 

@@ -1,9 +1,9 @@
 """
-The time line of a connection as SVG: a lane for each end, then the deliveries that wait, and the send queues.
+The time line of a connection as SVG: a lane for each end, then the waiting deliveries, and the send queues.
 
-All of it has one linear scale of time.
+The whole picture has one linear scale of time.
 Places in time are percentages and heights are pixels, so the picture fits any width, and its texts keep their size.
-Shapes that have no percentages stand in an inner SVG that stretches.
+Shapes that cannot use percentages are in an inner SVG, which stretches.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SPACE = 10
 _AXIS = 22
 _TICKS = 6
 _NEAR = 2.6
-"""Flags that are nearer to each other than this percentage share a marker."""
+"""The percentage of the width; flags that are nearer to each other than this share a marker."""
 
 _MOST_GAPS = 40
 _NAMED_GAP = 9.0
@@ -38,22 +38,26 @@ _STEPS = (
     *(digit * 10.0**power for power in range(-4, 0) for digit in (1, 2, 5)),
     *(1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600),
 )
-"""Seconds between two ticks of the axis; beyond the last, doubled."""
+"""The possible seconds between two ticks of the axis; a longer scale doubles the last value."""
 
 
 class Scale:
-    """The time of a connection on the width of the picture."""
+    """The scale from the time of a connection to the width of the picture."""
 
     def __init__(self, story: Story) -> None:
         self.start = story.start
         self.end = max(story.last, story.start + 0.001)
 
     def place(self, t: float) -> float:
-        """Return the percentage of a time."""
+        """Return the percentage of the width at which a time is drawn."""
         return min(max((t - self.start) / (self.end - self.start) * 100, 0.0), 100.0)
 
     def grouping(self, width: float, most: int) -> tuple[int, float]:
-        """Return how many bins of this width become one, for at most `most` of them, and the length of the scale in these."""
+        """
+        Return how many bins of this width make a group, so that there are at most `most` groups.
+
+        The second value is the length of the scale in groups.
+        """
         length = (self.end - self.start) / width
         number = 1
         while length / number > most:
@@ -61,7 +65,7 @@ class Scale:
         return number, length / number
 
     def step(self) -> float:
-        """Return a round time, of which a few fit on the scale."""
+        """Return the time between two ticks: a round time that fits a few times on the scale."""
         length = self.end - self.start
         step = next((step for step in _STEPS if length / step <= _TICKS), _STEPS[-1])
         while length / step > _TICKS:
@@ -69,7 +73,7 @@ class Scale:
         return step
 
     def tick_name(self, t: float, step: float) -> str:
-        """Return a time on the axis, as exactly as the steps need it."""
+        """Return the text of a time on the axis, as exact as the step requires."""
         if step < 1:
             return f"{t:.{max(1, ceil(-log10(step)))}f} s"
         for unit, seconds in (("h", 3600), ("min", 60)):
@@ -87,7 +91,7 @@ class Scale:
 
 
 def lanes(story: Story, bins: int, known: frozenset[str]) -> Markup:
-    """Return the picture of a connection, with so many bins of time, and links to what is `known` to be on the page."""
+    """Return the picture of a connection with `bins` bins of time; it links only to the `known` places on the page."""
     scale = Scale(story)
     parts: list[Markup] = []
     top = _FLAGS
@@ -109,7 +113,7 @@ def lanes(story: Story, bins: int, known: frozenset[str]) -> Markup:
 
 
 def summary(story: Story) -> str:
-    """Return what the picture shows, for those who do not see it."""
+    """Return a description of the picture, for people who cannot see the picture."""
     sent = [f"the {side} sent {count_text(story.lanes[side].frames, 'frame')}" for side in SIDES]
     gaps = [f"no byte from the {gap.side} for {lapse(gap.end - gap.start)}" for gap in story.gaps[:3]]
     ends = [ending(close) for close in story.closes[:1]]
@@ -140,7 +144,7 @@ def _lane(story: Story, side: str, scale: Scale, top: int, bins: int) -> Markup:
 
 
 def _sent(lane: Lane, side: str, scale: Scale, top: int, bins: int) -> Markup:
-    """Return the bars of what an end sent, and a dot for each heartbeat or for several that are close."""
+    """Return a bar for the bytes that an end sent, and a dot for each heartbeat or for several close heartbeats."""
     number, length = scale.grouping(lane.sent.width, bins)
     counts = lane.sent.grouped(number)
     most = max(counts)
@@ -161,7 +165,7 @@ def _sent(lane: Lane, side: str, scale: Scale, top: int, bins: int) -> Markup:
 
 
 def _runs(values: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Yield the stretches of equal values: start, end, value."""
+    """Yield the start, the end and the value of each stretch of equal values."""
     start = 0
     for at in range(1, len(values) + 1):
         if at == len(values) or values[at] != values[start]:
@@ -215,7 +219,7 @@ def _levels(story: Story) -> Iterator[tuple[str, Level, str, float | None]]:
 
 
 def _chart(label: str, level: Level, style: str, limit: float | None, scale: Scale, top: int, bins: int) -> Markup:
-    """Return a level over time; a limit is a dashed line, as far as it is in the range."""
+    """Return the chart of a level over time; a limit is drawn as a dashed line if it is in the chart's range."""
     number, length = scale.grouping(level.width, bins)
     most = max(level.highest, 1.0)
     heights = [round(value / most * (_CHART - 4)) or int(value > 0) for value in level.grouped(number)]
@@ -249,7 +253,7 @@ def _ends(story: Story, scale: Scale) -> Iterator[Markup]:
 
 
 def _markers(story: Story, scale: Scale, foot: int, known: frozenset[str]) -> Iterator[Markup]:
-    """Yield a numbered marker for each flag that the page describes; those that would overlap share one."""
+    """Yield a numbered marker for each flag that the page describes; markers that would overlap are joined."""
     flags = sorted((flag for alike in story.flags.values() for flag in alike.first), key=lambda flag: flag.t)
     groups: list[list[Flag]] = []
     for flag in flags:

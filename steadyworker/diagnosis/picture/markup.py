@@ -1,7 +1,7 @@
 """
-HTML with everything escaped: a text becomes markup only in `tag`, and a `Markup` is only what `tag` returned.
+HTML with all texts escaped: only `tag` makes markup from a text, and only `tag` makes a `Markup`.
 
-There is no way to put a text on the page as it is.
+There is no way to put a text on the page without escapes.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ class Markup(str):
 
 def tag(name: str, *content: str, **attributes: Value | None) -> Markup:
     """
-    Return an element: a `Markup` in its content stays, any other text is escaped, and so is each attribute.
+    Return an element; a `Markup` in its content stays unchanged, and any other text and each attribute is escaped.
 
-    In the names of attributes `_` stands for `-`, and one at the end is dropped (`class_`); None and False leave one out.
+    In the name of an attribute, `_` means `-`, and a `_` at the end is dropped (`class_`).
+    An attribute with the value None or False is left out.
     """
     shown = "".join(
         _attribute(key, value) for key, value in attributes.items() if value is not None and value is not False
@@ -42,22 +43,22 @@ def tag(name: str, *content: str, **attributes: Value | None) -> Markup:
 
 
 def together(parts: Iterable[str]) -> Markup:
-    """Return several pieces as one."""
+    """Return several pieces as one piece."""
     return Markup("".join(part if isinstance(part, Markup) else html.escape(part) for part in parts))
 
 
 def link(anchor: str, known: frozenset[str], *content: str) -> Markup:
-    """Return a link to a place on the page; if this place was left out, only its text."""
+    """Return a link to a place on the page; if this place was left out, return only the text."""
     return tag("a", *content, href=f"#{anchor}") if anchor in known else tag("span", *content)
 
 
 def anchors(markup: Markup) -> list[str]:
-    """Return the places in a piece to which a link can lead."""
+    """Return the places in a piece that can be the target of a link."""
     return _ANCHOR.findall(markup)
 
 
 def weight(markup: str) -> int:
-    """Return the bytes of a piece on the page."""
+    """Return the number of bytes that a piece takes on the page."""
     return len(markup.encode())
 
 

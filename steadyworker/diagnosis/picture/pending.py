@@ -1,8 +1,8 @@
 """
 The deliveries of a connection that wait for their acknowledgement.
 
-AMQP numbers the deliveries of a channel, so the tags that wait are a few runs of numbers, however many they are.
-STOMP's ids are texts: of more than `MOST_IDS` at a time, the others are only counted.
+AMQP numbers the deliveries of a channel, so the tags that wait are a few runs of numbers, even if many tags wait.
+STOMP's ids are texts; if more than `MOST_IDS` messages wait, the further messages are only counted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from steadyworker.diagnosis.tags import Tags
 
 MOST_IDS = 20_000
 MOST_PLACES = 2_048
-"""The largest number of channels, subscriptions and consumers that are counted apart."""
+"""The largest number of channels, subscriptions and consumers that are counted separately."""
 
 
 class Ids:
@@ -68,7 +68,7 @@ class Pending:
         self.count = 0
 
     def see(self, name: str, event: Event) -> bool:
-        """Count a frame; return whether it could have changed the number of waiting deliveries."""
+        """Count a frame; return whether the frame can have changed the number of waiting deliveries."""
         handle = self._handlers.get(name)
         if handle is None:
             return False
@@ -82,7 +82,7 @@ class Pending:
                 self._automatic.clear()
 
     def _consume_ok(self, event: Event) -> None:
-        """Name a consumer without a tag of its own by the tag that the broker gave it."""
+        """Name a consumer by the tag that the broker gave it, if the client gave it no tag."""
         unnamed = (event.get("channel"), "")
         if unnamed in self._automatic:
             self._automatic.discard(unnamed)

@@ -1,10 +1,10 @@
 """
-The events of a connection in their order: some exactly, and between them runs of events that are folded.
+The events of a connection in their order; some events are exact, and the runs of events between them are folded.
 
-An event is first kept exactly, among the last `NEIGHBOURS`.
-A flag keeps its neighbours exactly, those before it and those that follow; an event far from any flag joins a run.
-If there are too many rows, runs become longer, then neighbours are folded, then openings and gaps, at last flags.
-The first and the last rows of a connection are the last to go.
+At first, an event is exact, as one of the last `NEIGHBOURS` events.
+The neighbours before and after a flag stay exact; an event far from any flag joins a run.
+If there are too many rows, runs become longer; then neighbours are folded, then openings and gaps, and at last flags.
+The first and the last rows of a connection are folded last.
 """
 
 from __future__ import annotations
@@ -18,21 +18,25 @@ from steadyworker.diagnosis.picture.event_fields import Event, count_of, details
 from steadyworker.diagnosis.picture.words import PARTS
 
 NEIGHBOURS = 10
-"""Events before a flag, and behind it, that are kept exactly."""
+"""The number of events before a flag, and after a flag, that are kept exact."""
 
 ROWS = 220
-"""When there are half as many again, the least important are folded until there are about this many."""
+"""
+The number of rows of a connection after folding.
+
+If there are half as many again, the least important rows are folded until about this number is left.
+"""
 
 _HEAD, _TAIL = 60, 80
 _PAUSE = 5.0
-"""Seconds without a message that end a run."""
+"""The seconds without a message that end a run."""
 
 _MOST_KINDS = 24
-"""Kinds of events that a run counts apart."""
+"""The number of kinds of events that a run counts separately."""
 
 
 class Rank(IntEnum):
-    """The importance of a row: the lowest is folded first."""
+    """The importance of a row; rows of the lowest importance are folded first."""
 
     RUN = 0
     NEIGHBOUR = 1
@@ -43,7 +47,7 @@ class Rank(IntEnum):
 
 @dataclass(slots=True)
 class Moment:
-    """One event as it came; `event` is dropped for `details` when it is known that the row stays."""
+    """One exact event; when it is certain that the row stays, `details` replaces `event`."""
 
     t: float
     side: str
@@ -61,7 +65,7 @@ class Moment:
 
 @dataclass(slots=True)
 class FoldedRun:
-    """Events that are folded: how many of each kind each end sent, and their bytes."""
+    """A run of folded events: the number of each kind from each end, and their bytes."""
 
     start: float
     end: float
@@ -69,11 +73,11 @@ class FoldedRun:
     sizes: dict[str, int] = field(default_factory=dict)
     rank: Rank = Rank.RUN
     busy: float | None = None
-    """The time of its last event that was no heartbeat."""
+    """The time of the run's last event that was not a heartbeat."""
 
     @property
     def t(self) -> float:
-        """The time of its first event."""
+        """The time of the run's first event."""
         return self.start
 
     def add(self, moment: Moment) -> None:
@@ -85,7 +89,7 @@ class FoldedRun:
         self.sizes[moment.side] = self.sizes.get(moment.side, 0) + moment.size
 
     def join(self, other: FoldedRun) -> None:
-        """Fold a run that follows into this one."""
+        """Fold the next run into this run."""
         self.end = max(self.end, other.end)
         self.busy = self.busy if other.busy is None else other.busy
         for key, number in other.counts.items():
@@ -103,7 +107,7 @@ Row = Moment | FoldedRun
 
 
 class Rows:
-    """The rows of a connection; `most` is the number to which they are folded when there are too many."""
+    """The rows of a connection; if there are too many rows, they are folded to `most` rows."""
 
     def __init__(self, most: int = ROWS) -> None:
         self._most = most
@@ -116,7 +120,7 @@ class Rows:
         """Add the next event."""
         if moment.rank is Rank.FLAG:
             self._keep = NEIGHBOURS
-            for neighbour in dropwhile(_is_part, self._latest):  # the beginning of its message is folded already
+            for neighbour in dropwhile(_is_part, self._latest):  # the beginning of their message is already folded
                 neighbour.rank = max(neighbour.rank, Rank.NEIGHBOUR)
         elif self._keep:
             self._keep -= 1
@@ -128,7 +132,7 @@ class Rows:
             self._settle(self._latest.popleft())
 
     def shown(self, most: int = ROWS) -> list[Row]:
-        """Return the rows in their order, at most about `most` of them; later events may still follow."""
+        """Return the rows in their order, at most about `most` rows; further events may still be added."""
         rows = [*self._rows]
         for moment in self._latest:
             _exact(moment)
@@ -136,7 +140,7 @@ class Rows:
         return folded(rows, most) if len(rows) > most else rows
 
     def _settle(self, moment: Moment) -> None:
-        """Decide the place of an event that is no longer among the latest."""
+        """Decide the place of an event that is no longer among the latest events."""
         if moment.rank > Rank.RUN:
             _exact(moment)
             self._rows.append(moment)
@@ -156,7 +160,11 @@ class Rows:
 
 
 def _continues(run: FoldedRun, moment: Moment) -> bool:
-    """Return whether an event belongs to the same run: heartbeats alone are one, and so are messages without a pause."""
+    """
+    Return whether an event belongs to the run.
+
+    A run has only heartbeats, or has messages without a pause between them.
+    """
     if run.busy is None:
         return moment.kind == "heartbeat"
     return moment.t - run.busy < _PAUSE
@@ -167,7 +175,7 @@ def _is_part(moment: Moment) -> bool:
 
 
 def _exact(moment: Moment) -> None:
-    """Replace the event by the texts that are shown of it, so that no large value is kept."""
+    """Replace the event by the texts that the page shows, so that no large value is kept."""
     event = moment.event
     if event is not None:
         moment.name = text_of(moment.name)
@@ -187,7 +195,7 @@ def moment_of(event: Event, t: float, rank: Rank) -> Moment:
 
 
 def folded(rows: list[Row], most: int) -> list[Row]:
-    """Return at most about `most` rows, of which the least important are folded."""
+    """Return at most about `most` rows; the least important rows are folded."""
     head, tail = min(_HEAD, most // 4), min(_TAIL, most // 3)
     while len(rows) > most:
         shorter = _pairs_joined(rows)
@@ -202,7 +210,7 @@ def folded(rows: list[Row], most: int) -> list[Row]:
 
 
 def _pairs_joined(rows: list[Row]) -> list[Row]:
-    """Return the rows with each run joined to the run behind it."""
+    """Return the rows with neighbouring runs joined in pairs."""
     result: list[Row] = []
     paired = False
     for row in rows:
@@ -217,7 +225,7 @@ def _pairs_joined(rows: list[Row]) -> list[Row]:
 
 
 def _stretches_joined(rows: list[Row], rank: Rank) -> list[Row]:
-    """Return the rows with each stretch of rows up to this importance as one run."""
+    """Return the rows with each stretch of rows of at most this importance as one run."""
     result: list[Row] = []
     for row in rows:
         last = result[-1] if result else None
@@ -231,7 +239,7 @@ def _stretches_joined(rows: list[Row], rank: Rank) -> list[Row]:
 
 
 def joined(run: FoldedRun, row: Row) -> FoldedRun:
-    """Return a run with one more row; the given run stays as it is, because a shorter page can be made of it too."""
+    """Return a run with one more row; the given run does not change, because a shorter page may need it, too."""
     result = FoldedRun(run.start, run.end, dict(run.counts), dict(run.sizes))
     if isinstance(row, FoldedRun):
         result.join(row)

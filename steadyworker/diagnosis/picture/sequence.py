@@ -1,8 +1,8 @@
 """
-The frames of a connection from top to bottom: an arrow for each frame that is shown, a band for each run that is folded.
+The frames of a connection from top to bottom: an arrow for each exact frame, and a band for each folded run.
 
-What the client sent stands at the left and points to the right, what the broker sent the other way.
-A flag stands at its moment, with its evidence and its remedy.
+The client's frames are at the left and point to the right; the broker's frames are at the right and point to the left.
+A flag is shown at its time, with its evidence and its remedy.
 """
 
 from __future__ import annotations
@@ -20,38 +20,38 @@ from steadyworker.diagnosis.picture.words import MEANING, PARTS, lapse, listed, 
 from steadyworker.units import count_text, size_text
 
 _LATER = 1.0
-"""Seconds between two rows that are named."""
+"""The seconds between two rows from which the page names the pause."""
 
 _LONG = 1000.0
 _LONGEST_MESSAGE = 6
-"""Rows of a message: its frames, and flags between them."""
+"""The largest number of rows of a message: its frames, and flags between them."""
 
 _LONGEST_LOGIN = 16
 _LARGE = 200
-"""Bytes of a frame from which its size is shown, away from flags."""
+"""The size of a frame, in bytes, from which the page shows the size, except near flags."""
 
 _CARRIERS = frozenset({"Basic.Publish", "Basic.Deliver", "Basic.GetOk", "Basic.Return"})
 _PARTS = ("content", "body")
 _COMMON = frozenset({"body", "delivery mode", "content type", "priority"})
-"""Properties of messages that do not matter for a connection."""
+"""The properties of messages that do not matter for a connection."""
 
 _OTHER = {"client": "broker", "broker": "client"}
 _KINDS = {"content": "message header", "body": "message body", "heartbeat": "heartbeat", "header": "protocol header"}
 
 
 class TraceTimes:
-    """The times of a trace for people: on the clock of its machine if its start is known, and in seconds."""
+    """The times of a trace for people: in seconds, and also by the clock of the trace's machine if the start is known."""
 
     def __init__(self, started: datetime | None) -> None:
         self._started = started
 
     def cells(self, t: float) -> Markup:
-        """Return a time as the first cells of a row."""
+        """Return the first cells of a row, which contain a time."""
         clock = self.clock(t) if self._started else f"{t:.3f}"
         return together([tag("time", clock), tag("span", f"{t:.3f} s" if t < _LONG else f"{t:.1f} s", class_="s")])
 
     def clock(self, t: float) -> str:
-        """Return a time on the clock, or in seconds since the trace began."""
+        """Return a time by the clock, or in seconds since the trace began."""
         if self._started is None:
             return f"{t:.3f} s"
         try:
@@ -61,7 +61,7 @@ class TraceTimes:
 
 
 def sequence(story: Story, rows: list[Row], times: TraceTimes) -> Markup:
-    """Return the rows of a connection as a list; an ordinary login is folded, and opens on demand."""
+    """Return the rows of a connection as a list; an ordinary login is folded, and the reader can open it."""
     whole = list(_whole_messages(rows))
     login = _login(whole)
     if not login:
@@ -75,7 +75,7 @@ def sequence(story: Story, rows: list[Row], times: TraceTimes) -> Markup:
 
 
 def _login(rows: list[Row]) -> int:
-    """Return the number of rows of a login in which nothing was noticed; 0 if there is none."""
+    """Return the number of rows of a login without a flag, gap or close; 0 if there is no such login."""
     for at, row in enumerate(rows[:_LONGEST_LOGIN]):
         if not isinstance(row, Moment) or row.kind in ("flag", "gap", "close"):
             return 0
@@ -101,7 +101,7 @@ def _items(rows: list[Row], story: Story, times: TraceTimes, before: Row | None 
 
 
 def _whole_messages(rows: list[Row]) -> Iterator[Row]:
-    """Yield the rows, with a message that came in one piece as one row, and behind it what was noticed inside of it."""
+    """Yield the rows; a message that came in one piece becomes one row, and the flags inside the message follow."""
     at = 0
     while at < len(rows):
         row = rows[at]
@@ -113,7 +113,7 @@ def _whole_messages(rows: list[Row]) -> Iterator[Row]:
 
 
 def _message(method: Moment, behind: list[Row]) -> tuple[int, list[Row]]:
-    """Return the number of rows that belong to a message, and these rows as they are shown: as one if it is whole."""
+    """Return the number of rows that belong to a message, and the rows to show; a whole message becomes one row."""
     parts: list[Moment] = []
     flags: list[Row] = []
     for row in behind:
@@ -203,7 +203,7 @@ def _run(run: FoldedRun, times: TraceTimes) -> Markup:
 
 
 def _sent(run: FoldedRun, side: str) -> str:
-    """Return what one end sent in a run: messages with their parts as one, the most frequent first."""
+    """Return a text of the frames that one end sent in a run, the most frequent first; a message counts with its parts."""
     counts = [(number, kind, name) for (who, kind, name), number in run.counts.items() if who == side]
     carried = any(name in _CARRIERS for _, _, name in counts)
     counts = [(number, kind, name) for number, kind, name in counts if not (carried and kind in PARTS)]
@@ -287,7 +287,7 @@ def _flag(moment: Moment, story: Story, times: TraceTimes) -> Markup:
 
 
 def flag_card(flag: Flag, alike: Alike, times: TraceTimes, *, whole: bool = True) -> Markup:
-    """Return a flag as a card; without `whole` its remedy is left out, because an earlier card of the same id has it."""
+    """Return a flag as a card; without `whole`, the remedy is left out, because an earlier card of this id has it."""
     head = tag("p", mark(flag), tag("strong", sentence(flag.what) or flag.id))
     parts = [head]
     if flag.evidence:
@@ -301,12 +301,12 @@ def flag_card(flag: Flag, alike: Alike, times: TraceTimes, *, whole: bool = True
 
 
 def mark(flag: Flag) -> Markup:
-    """Return the number of a flag, as it stands on the time line."""
+    """Return the number of a flag as the time line shows it."""
     return tag("span", str(flag.number), class_=f"number {flag.level}")
 
 
 def _table_row(row: tuple[str, ...]) -> Markup:
-    """Return a row; a cell that has all that is left of its row is written across the empty ones before it."""
+    """Return a row of a table; if all cells between the first and the last are empty, the last cell spans them."""
     if len(row) > 2 and row[0] and row[-1] and not any(row[1:-1]):  # noqa: PLR2004 - a row has two ends
         return tag("tr", tag("td", row[0]), tag("td", tag("b", row[-1]), colspan=len(row) - 1))
     return tag("tr", *(tag("td", cell) for cell in row))

@@ -1,8 +1,9 @@
 """
 The parts of the page, in the order of a reader's questions, within the size of the page.
 
-What happened, and what to do about it; then all connections on one time line; then each connection, the one of the verdict first.
-A part that does not fit is made again with fewer rows, and at last left out; the page has their number.
+The first part explains what happened, and what to do.
+Then all connections follow on one time line, and then each connection, first the connection of the verdict.
+A part that does not fit is made again with fewer rows, or at last left out; the page gives the number of such parts.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from steadyworker.diagnosis.picture.words import lapse, many, sentence
 from steadyworker.units import count_text, size_text
 
 ROOM = 275_000
-"""Bytes for all parts; style, script and frame of the page come on top."""
+"""The bytes for all parts; the style, script and frame of the page need further bytes."""
 
 _DETAIL = ((220, 240), (90, 160), (40, 80), (12, 40))
-"""Rows and bins of a connection: the first that fits is taken."""
+"""Pairs of rows and bins for a connection; the first pair that fits is used."""
 
 _LONG = 120
-"""Characters from which the verdict is written smaller."""
+"""The number of characters from which the verdict has smaller letters."""
 
 _SMALLEST = 4_000
-"""Bytes; no connection is smaller."""
+"""The smallest size of a connection on the page, in bytes."""
 
 _FIRST_SHARE = 0.6
 _MOST_LINES = 30
@@ -53,7 +54,7 @@ class Sheet:
 
 
 def sheet_of(trace: Trace) -> Sheet:
-    """Return the page of a trace, without its frame."""
+    """Return the page of a trace without the page's frame."""
     verdict, times = verdict_of(trace), TraceTimes(trace.started)
     room = ROOM - _TOP_ROOM
     orphans = _orphans(trace, times)
@@ -78,7 +79,11 @@ def sheet_of(trace: Trace) -> Sheet:
 
 
 def _order(trace: Trace, verdict: TraceVerdict) -> list[Story]:
-    """Return the connections that have a picture: that of the verdict, those with flags, then the others in their order."""
+    """
+    Return the connections that have a picture.
+
+    The connection of the verdict is first, then come connections with flags, then all others in their order.
+    """
     stories = [story for story in trace.stories.values() if story.frames or story.flags or story.closes]
     return sorted(stories, key=lambda story: (story is not verdict.story, not story.flags, story.start))
 
@@ -156,7 +161,7 @@ def _facts(trace: Trace) -> Markup:
 
 
 def _all_connections(trace: Trace, verdict: TraceVerdict, known: frozenset[str]) -> Markup:
-    """Return all connections on one time line, if there is more than one."""
+    """Return all connections on one time line, if there is more than one connection."""
     if trace.connections < 2:  # noqa: PLR2004 - one connection has no others beside it
         return together([])
     start, length = trace.start or 0.0, max(trace.last - (trace.start or 0.0), 0.001)
@@ -249,7 +254,7 @@ def _end(story: Story, side: str) -> str:
 
 
 def _notes(story: Story) -> Iterator[str]:
-    """Yield what a reader should know of the whole connection."""
+    """Yield facts about the whole connection that a reader should know."""
     if story.tuned:
         yield f"Both ends agreed: {story.tuned}."
     if story.tls:

@@ -1,4 +1,4 @@
-"""All that is kept of a connection while its events are read: its rows, curves, flags, gaps and end."""
+"""The data that is kept of a connection while its events are read: rows, curves, flags, gaps and end."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _KEPT_NAMES = frozenset(
     }
 )
 _FIRST = 2
-"""So many events of each kind are shown exactly, before they are folded."""
+"""The number of events of each kind that are shown exactly, before further events are folded."""
 
 _MOST_NAMES = 120
 _MOST_GAPS = 60
 _MOST_CLOSES = 4
 _MOST_SPOKEN = 3
 _GROWTH = 4
-"""A send queue has a row of its own when it begins, and each time that it has grown so many times."""
+"""The factor of growth: a send queue gets a row when it begins, and each time that it has grown by this factor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A time in which one end sent no byte."""
+    """A period in which one end sent no byte."""
 
     side: str
     start: float
@@ -53,7 +53,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionClose:
-    """The end of a connection on one side: the end that ended it, and how."""
+    """The close of a connection: the end that closed it, and the way in which it closed."""
 
     t: float
     who: str
@@ -64,7 +64,7 @@ class ConnectionClose:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """The reason that an end gave when it ended the connection or a channel."""
+    """The reason that an end gave when it closed the connection or a channel."""
 
     t: float
     side: str
@@ -74,7 +74,7 @@ class Reason:
 
 
 class Lane:
-    """One end of a connection: what it sent, and when."""
+    """One end of a connection, with the frames that it sent and their times."""
 
     __slots__ = ("address", "beats", "bytes", "frames", "heartbeats", "sent", "software")
 
@@ -115,7 +115,7 @@ class Story:
 
     @property
     def closed(self) -> bool:
-        """Whether its end was seen, and not only that of the trace."""
+        """Whether the trace has seen the end of the connection."""
         return bool(self.closes) and self.closes[0].who != "trace"
 
     @property
@@ -125,7 +125,7 @@ class Story:
 
     @property
     def ended_in_order(self) -> bool:
-        """Whether an end ended the session in the protocol's way."""
+        """Whether an end closed the session in the protocol's way."""
         return any(name in _GOODBYES for _, _, name in self.counts)
 
     def add(self, event: Event, t: float, flag: Flag | None = None) -> None:
@@ -216,7 +216,7 @@ class Story:
         self.skipped += count_of(field(event, "count"))
 
     def _named(self, event: Event, moment: Moment) -> None:
-        """Read what a method or command shows about the whole connection."""
+        """Read the facts about the whole connection from a method or command."""
         name = moment.name
         if name in _ENDINGS and len(self.reasons) < _MOST_SPOKEN:
             text = text_of(field(event, "reply_text", "text", "message", "reason"), 300)
@@ -250,7 +250,7 @@ _GREETINGS = frozenset({"Connection.Start", "Connection.StartOk", "CONNECTED"})
 
 
 def agreement(event: Event) -> str:
-    """Return what both ends agreed on, in words."""
+    """Return, in words, the limits that both ends agreed on."""
     parts = []
     beat = number_of(field(event, "heartbeat"))
     if beat is not None:
@@ -269,7 +269,7 @@ def agreement(event: Event) -> str:
 
 
 def software_of(event: Event) -> str:
-    """Return the name and version of the program at one end, as far as it introduced itself."""
+    """Return the name and version of the program at one end, as far as the program has sent them."""
     given = field(event, "server", "product", "server_properties", "client_properties")
     if isinstance(given, dict):
         parts = [text_of(given.get(key), 40) for key in ("product", "version")]

@@ -1,4 +1,4 @@
-"""All that is kept of a trace: its connections, each with its story while there is room, and what concerns all of them."""
+"""The data that is kept of a trace: the story of each connection while there is room, and data about all connections."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from steadyworker.diagnosis.picture.rows import ROWS
 from steadyworker.diagnosis.picture.story import FRAMES, Story
 
 MOST_STORIES = 300
-"""Connections with a story of their own; of the others only a line or a number is kept."""
+"""The largest number of connections with a story; of further connections, only a line or a number is kept."""
 
 FULL_STORIES = 40
-"""So many of them keep all their rows; with more connections, each keeps fewer."""
+"""The largest number of connections that keep all their rows; if there are more, each connection keeps fewer rows."""
 
 FEW_ROWS = 60
-_MOST_NAMES = 400  # of connections without a story
+_MOST_NAMES = 400  # the number of known names of connections without a story
 _LONGEST_TRACE = 1e9
 
 
 class Trace:
-    """What a trace shows, as far as it was read."""
+    """The content of a trace, as far as its events were read."""
 
     def __init__(self) -> None:
         self.started: datetime | None = None
@@ -34,11 +34,11 @@ class Trace:
         self.flags: dict[str, Alike] = {}
         """Flags that belong to no connection with a story."""
         self.past: Counter[tuple[str, str, str]] = Counter()
-        """The frames of connections without a story, if they had one before; and with the kind `bytes` their bytes."""
+        """The frames of connections that have lost their story; the kind `bytes` counts their bytes."""
         self.other_frames = 0
         """The frames of connections that never had a story."""
         self.flagged = 0
-        """The flags of the trace by its own count, which includes those that it did not list."""
+        """The number of flags by the trace's own count, which includes flags that the trace did not list."""
         self.trouble = ""
         self.start: float | None = None
         self.last = 0.0
@@ -68,7 +68,7 @@ class Trace:
             self._of_no_story(conn, event, flag)
 
     def all_flags(self) -> Iterator[tuple[Story | None, Alike]]:
-        """Yield the flags of each id, with their connection."""
+        """Yield the flags of each id with their connection."""
         for story in self.stories.values():
             yield from ((story, alike) for alike in story.flags.values())
         yield from ((None, alike) for alike in self.flags.values())
@@ -82,7 +82,7 @@ class Trace:
             self.started = None
 
     def _time(self, value: object) -> float:
-        """Return the time of an event; one without a time has that of the event before it."""
+        """Return the time of an event; an event without a time gets the time of the event before."""
         t = value if type(value) is float else number_of(value)
         if t is None or not 0 <= t < _LONGEST_TRACE:
             t = self.last
@@ -111,7 +111,7 @@ class Trace:
             self.flags.setdefault(flag.id, Alike()).add(flag, 1)
 
     def _story(self, conn: object, t: float) -> Story | None:
-        """Return the story of a connection; a new one replaces the least important one, if there are too many."""
+        """Return the story of a connection; if there are too many, a new story replaces the least important story."""
         name = _name(conn)
         story = self.stories.get(name)
         if story is not None:
@@ -132,7 +132,11 @@ class Trace:
         return story
 
     def _least_important(self) -> str | None:
-        """Return the connection that has ended and matters least: the first without a flag, else the eleventh; or None."""
+        """
+        Return the least important connection that has ended, or None.
+
+        This is the first ended connection without a flag, or otherwise the eleventh ended connection.
+        """
         ended = [name for name, story in self.stories.items() if story.closed]
         plain = next((name for name in ended if not self.stories[name].flags), None)
         return plain or next(iter(ended[10:]), None)

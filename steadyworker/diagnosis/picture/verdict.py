@@ -1,4 +1,4 @@
-"""What a trace shows, in a few sentences for a reader who has never seen one."""
+"""The conclusion from a trace, in a few sentences for a reader who has never seen a trace."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from steadyworker.diagnosis.picture.words import lapse, sentence
 from steadyworker.units import count_text
 
 _SHORT = 110
-"""The largest length in characters of a sentence that can be followed by one more clause."""
+"""The largest length, in characters, of a sentence that can get a further clause."""
 
 _SHORTEST = 25
 _BREAK = re.compile(r"(?:: |\. )(?=\S)")
 _CLAUSE = re.compile(r", (?:and|because|although|so|which|but) |[;!?]")
 _SAME = re.compile(r"^(The (client|broker) .*), and the \2 closed")
 _AT_ONCE = 0.005
-"""Seconds; who closes that soon has decided before."""
+"""The seconds within which a close is "at once"; an end that closes so soon has decided before."""
 
 _MOST_OTHERS = 4
 _ORDERLY = "200"
@@ -29,7 +29,7 @@ _ORDERLY = "200"
 
 @dataclass(frozen=True, slots=True)
 class TraceVerdict:
-    """The verdict: its sentence, what supports it, the flag that it rests on, and that flag's connection."""
+    """The verdict: its sentence, the sentences that support it, the flag that proves it, and the flag's connection."""
 
     sentence: str
     support: tuple[str, ...]
@@ -41,7 +41,7 @@ class TraceVerdict:
 
 
 def verdict_of(trace: Trace) -> TraceVerdict:
-    """Return what the trace shows: its most likely cause of failure, or that nothing was noticed."""
+    """Return the verdict: the most likely cause of failure, or the fact that nothing was noticed."""
     ranked = sorted(trace.all_flags(), key=lambda pair: _rank(pair[1]))
     if not ranked:
         return _nothing(trace)
@@ -63,7 +63,7 @@ def verdict_of(trace: Trace) -> TraceVerdict:
 
 
 def _halves(what: str) -> tuple[str, list[str]]:
-    """Return what happened, and what stands behind its first colon or sentence."""
+    """Return the part of a text before the first colon or sentence end, and the rest."""
     found = _BREAK.search(what, _SHORTEST)
     if not found:
         return what.rstrip("."), []
@@ -76,13 +76,13 @@ def _fits_a_clause(head: str) -> bool:
 
 
 def _rank(alike: Alike) -> tuple[bool, bool, float]:
-    """Return a key that sorts errors before warnings, causes before what follows from them, and the first before the later ones."""
+    """Return a sort key: errors before warnings, causes before consequences, and earlier flags before later flags."""
     flag = alike.worst
     return not flag.is_error, not flag.is_cause, flag.t
 
 
 def _end_after(story: Story | None, flag: Flag) -> tuple[str, str] | None:
-    """Return how long before the end of the connection it was: as a clause (or empty), and as a sentence of its own."""
+    """Return the time from a flag to the end of the connection, as a clause (or an empty text) and as a sentence."""
     if story is None:
         return None
     ended = end_of(story)
@@ -100,7 +100,11 @@ def _end_after(story: Story | None, flag: Flag) -> tuple[str, str] | None:
 
 
 def end_of(story: Story) -> tuple[float, str] | None:
-    """Return when a connection ended, and the end that ended it: the one that sent a reason, else the one that closed."""
+    """
+    Return the time at which a connection ended, and the end that ended it.
+
+    This end is the end that sent a reason, or otherwise the end that closed first.
+    """
     if not story.closed:
         return None
     spoken = next((reason for reason in story.reasons if reason.name in ("Connection.Close", "ERROR")), None)
@@ -108,7 +112,7 @@ def end_of(story: Story) -> tuple[float, str] | None:
 
 
 def _reasons(story: Story | None, flag: Flag) -> list[str]:
-    """Return the reasons that the ends gave afterwards, in the words of the protocol."""
+    """Return the reasons that the ends gave after the flag, in the words of the protocol."""
     if story is None:
         return []
     later = [reason for reason in story.reasons if reason.t >= flag.t and reason.text and reason.code != _ORDERLY]
@@ -125,7 +129,7 @@ def stated(reason: Reason) -> str:
 
 
 def _again(ranked: list[tuple[Story | None, Alike]], alike: Alike) -> list[str]:
-    """Return where and how often the same was noticed."""
+    """Return where and how often the same flag was raised."""
     sentences = []
     if alike.count > 1:
         sentences.append(f"The same was noticed {count_text(alike.count - 1, 'more time')} on this connection.")
@@ -162,7 +166,7 @@ def abrupt(story: Story) -> bool:
 
 
 def ending(close: ConnectionClose, *, first: bool = True) -> str:
-    """Return the end of a connection as a clause."""
+    """Return a clause that describes the close of a connection."""
     error = f" ({close.error})" if close.error else ""
     if close.who == "trace":
         return "the trace ended, and closed the connection"

@@ -1,4 +1,4 @@
-"""Words for readers who do not know the protocols: what a frame does, how long something took, how many there were."""
+"""Words for readers who do not know the protocols: the meaning of a frame, durations, and numbers of frames."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from steadyworker.units import count_text
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 NO_BREAK = "\N{NO-BREAK SPACE}"
 _BRIEF = 10.0
-"""Seconds: a shorter time is shown with its first decimal."""
+"""The seconds below which a time is shown with its first decimal."""
 
 MEANING = {
     "Connection.Start": "introduces itself and lists the ways to log in",
@@ -99,7 +99,7 @@ MEANING = {
     "NO_PERMISSION": "refuses: a right is missing",
     "TOPIC_NOT_EXIST": "does not know the topic",
 }
-"""What the sender of a frame does with it."""
+"""For each frame, the action of its sender."""
 
 _MANY = {
     ("broker", "Basic.Deliver"): ("delivery", "deliveries"),
@@ -135,7 +135,7 @@ _MANY_OF_KIND = {
 }
 
 PARTS = frozenset({"content", "body"})
-"""Events that are parts of a message, which its method counts."""
+"""The events that are parts of a message; the message is counted by its method."""
 
 
 def many(side: str, kind: str, name: str, number: int) -> str:
@@ -174,6 +174,6 @@ def listed(parts: list[str]) -> str:
 
 
 def sentence(text: str) -> str:
-    """Return a text that ends as a sentence does."""
+    """Return a text with the punctuation of a sentence's end."""
     text = text.strip()
     return text if not text or text[-1] in ".!?…" else f"{text}."

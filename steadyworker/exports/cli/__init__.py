@@ -1,4 +1,4 @@
-"""The verb `verify`, as the entry-point group `steadyworker.commands` finds it."""
+"""The verb `verify`, which the command line finds by the entry-point group `steadyworker.commands`."""
 
 from __future__ import annotations
 

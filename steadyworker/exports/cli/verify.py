@@ -104,7 +104,7 @@ def _source_rows(source: str, query: str) -> Sequence[Sequence[Any]]:
     Run the query on the source, and return its rows.
 
     Raises:
-        SourceUnavailable: The source did not respond, or is locked: a later try can succeed.
+        SourceUnavailable: The source did not respond, or is locked, so a later try can succeed.
         ConfigError: The source refused the login or the query, or there is no such file.
     """
     kind, _, place = source.partition(":")
@@ -135,7 +135,7 @@ def _is_away(error: Exception) -> bool:
     """Return whether the source did not respond, or is busy; False if it has refused the login or the query."""
     if isinstance(error, sqlite3.Error):
         return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
-    state = getattr(error, "sqlstate", None) or ""  # the server's code; none if the connection failed
+    state = getattr(error, "sqlstate", None) or ""  # the server's error code; there is none if the connection failed
     failed = "OperationalError" in {kind.__name__ for kind in type(error).__mro__} and not state
     return (failed and not _REFUSED.search(str(error))) or state.startswith(("08", "53", "57"))
 

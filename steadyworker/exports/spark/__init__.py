@@ -29,9 +29,9 @@ Heavy exports: a job runs `SparkExport`, and the Spark host runs Spark for this 
 | `remote.py` | host | the state of a job on a Spark Connect server |
 | `sharing.py` | host | the check that the executors share the folder of the parts |
 | `query.py`, `reading.py`, `exact.py` | host | one query: exact sources, the writer |
-| `inputs.py` | host | what a query will read: plain files, which must not be a lake's, and snapshots |
+| `inputs.py` | host | what a query will read: plain files, which must not belong to a lake table, and snapshots |
 | `cuts.py`, `lines.py` | host | the query's sort; the text of its values |
-| `databases.py`, `postgres.py`, `sqlite.py` | host | a snapshot of each database; a cancel of the job also cancels its queries |
+| `databases.py`, `postgres.py`, `sqlite.py` | host | a snapshot of each database; the cancel of the job's queries |
 | `building.py` | host | the user's function that `Build` names |
 | `binding.py` | host | parameters as SQL literals of exactly their types |
 | `protocol.py`, `params.py` | all | the messages between worker process and host |
@@ -40,7 +40,7 @@ Spark has a process of its own for three reasons.
 Rows that Spark passes to Python hold the GIL.
 A JVM that dies leaves its Python process unusable.
 A JVM that runs out of memory in the wrong thread hangs indefinitely.
-With a separate process, each of the three costs only a new host, and a new submission of the job inside the same run.
+A separate process limits the damage of each problem: a new host starts, and gets the job again inside the same run.
 """
 
 from __future__ import annotations

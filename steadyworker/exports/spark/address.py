@@ -33,7 +33,7 @@ class ConnectAddress:
         Parse and check `sc://host[:port][/;name=value;…]`.
 
         Raises:
-            ConfigError: The text is not such an address; the message shows no text after the host.
+            ConfigError: The text is not such an address; the message leaves out all text after the host.
         """
         parts = urlsplit("http" + url.removeprefix("sc"))
         try:
@@ -86,5 +86,5 @@ class ConnectAddress:
 def _installed(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # its parent package is missing
+    except ModuleNotFoundError:  # the module's parent package is missing
         return False

@@ -1,7 +1,7 @@
 """
 The class-data archive: Spark's classes, parsed once and then mapped into memory (cold start 6.8 s → 4.3 s).
 
-A host without an archive records one, and its JVM writes the archive at a normal exit, such as after an idle time.
+A host without an archive records the classes, and its JVM writes an archive at a normal exit, as after an idle time.
 `build_archive` makes the archive at once, for a set-up step.
 The JVM compares the archive with its own version and class path, and ignores the archive if they differ.
 """
@@ -63,7 +63,11 @@ def build_archive(settings: SparkSettings) -> Path:
 
 
 def _next(messages: queue.SimpleQueue[Message | None], host: HostProcess, within: float) -> Message | None:
-    """Return the host's next message, or None if it is gone; raise queue.Empty if the host stands still for so many seconds."""
+    """
+    Return the host's next message, or None if the host is gone.
+
+    Raise queue.Empty if the host stands still for `within` seconds.
+    """
     clock = SystemClock()
     limit = Patience.of(within, clock.monotonic(), host.cpu)
     while True:

@@ -1,12 +1,12 @@
 """
-The interface of an engine, with which the host runs jobs.
+The interface of an engine; the host runs jobs with an engine.
 
 | engine | file | master | where Spark is |
 |---|---|---|---|
 | `Engine` | `engine.py` | `local[…]`, `spark://…`, any other | the driver is the host's own JVM |
 | `ConnectEngine` | `connect.py` | `sc://…` | a Spark Connect server that the user runs; the host has no JVM |
 
-Each engine gets two functions: one for its events, and one that ends the host when Spark is lost.
+Each engine gets two functions: the first receives the engine's events, and the second ends the host when Spark is lost.
 After the death of a host, `SparkService` begins the host's jobs again on another host.
 """
 
@@ -20,7 +20,11 @@ from steadyworker.exports.spark.protocol import RunExport
 
 
 class Backend(Protocol):
-    """An engine that runs jobs; one thread calls `run`, `cancel` and `stop`, a second `alive`, and a third `outlive`."""
+    """
+    An engine that runs jobs.
+
+    The first thread calls `run`, `cancel` and `stop`, the second `alive`, and the third `outlive`.
+    """
 
     @property
     def versions(self) -> Mapping[str, str]:
@@ -44,7 +48,7 @@ class Backend(Protocol):
         ...
 
     def outlive(self) -> None:
-        """Return when a process has died without which the host cannot work, such as the JVM; wait forever without one."""
+        """Wait until a process dies that the host needs, such as the JVM; if there is no such process, never return."""
         ...
 
     def abandon(self) -> None:

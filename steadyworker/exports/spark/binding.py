@@ -1,5 +1,7 @@
 """
-Converts a parameter to a literal of exactly its type, so that a database can evaluate a comparison with a column.
+Converts a parameter to a literal of exactly the parameter's type.
+
+So a database can evaluate a comparison of the parameter with a column.
 
 PySpark binds a timestamp without a zone as a timestamp with a zone.
 PySpark also shifts a timestamp of the year 1 by two days, because PySpark uses the Julian calendar.

@@ -15,7 +15,8 @@ The engine for Spark Connect: the user runs the server, and each job has its own
 The run names its session (`Plan.session`), and stores that name in the ledger before the first call to Spark.
 So the next host or run can end the operations of a lost host or an earlier run before it begins the job.
 The engine reports the end of a cancelled job when the job's call ends, or after 5 s if the server is slow.
-For two more minutes, the engine cancels each Spark job that begins in the session, because an interrupted operation can still begin jobs (`kills.py`).
+For two more minutes, the engine cancels each Spark job that begins in the session.
+This is necessary because an interrupted operation can still begin jobs (`kills.py`).
 The engine reports a job without progress (`Stuck`), and passes parts on while the job writes later parts.
 """
 
@@ -53,7 +54,7 @@ from steadyworker.exports.spark.sharing import probe
 _POLL = 1.0  # seconds between two reads of a job's progress
 _BYE = 1.5  # seconds to end all jobs when the worker process is gone
 _PATIENCE = 5.0  # seconds that an interrupted operation gets to end, before the engine reports the end of its job
-# Seconds between two cancels of a job's operations, 116 s in all; each pause is longer by half than the one before.
+# Seconds between two cancels of a job's operations, 116 s in all; each pause is half as long again as the pause before.
 _PAUSES = tuple(PAUSE * 1.5**step for step in range(14))
 _FORGOTTEN = (
     "INVALID_HANDLE.SESSION_NOT_FOUND",
@@ -160,7 +161,7 @@ class ConnectEngine:
         return self._server.answers()
 
     def outlive(self) -> None:
-        """Never return: `alive` and the jobs find out that the server is gone."""
+        """Never return, because `alive` and the jobs detect that the server is gone."""
         threading.Event().wait()
 
     def abandon(self) -> None:
@@ -208,7 +209,7 @@ class _ConnectJob:
         Make the parts; errors of `query.write` pass to the caller.
 
         Raises:
-            _ServerLost: The server is gone, or no longer knows the job; the next host ends the rest of the job there.
+            _ServerLost: The server is gone, or no longer knows the job; the next host ends the job's remaining operations.
             Closed: A later run has ended the job.
         """
         try:
@@ -222,12 +223,12 @@ class _ConnectJob:
             if self._session is not None and not self.cancelled.is_set():
                 self._server.release(self._session)
             raise
-        if not self.cancelled.is_set():  # otherwise `end` needs it
+        if not self.cancelled.is_set():  # after a cancel, `end` needs the session
             self._server.release(session)
         return last
 
     def _write(self, session: SparkSession) -> ExportDone | ExportFailed:
-        self._server.clear(session, self._name)  # end the operations that a dead host has left there
+        self._server.clear(session, self._name)  # end the operations that a dead host has left in the session
         if self.cancelled.is_set():
             return ExportFailed(self.id, "cancelled", "cancelled")
         self._kills = mark(session, self._name)
@@ -293,7 +294,8 @@ class _ConnectJob:
         Cancel until the job and all its late operations have ended at the server; then release its session.
 
         Args:
-            leaving: Set when the host ends: then cancel once more, and leave the session to the job's next run.
+            leaving: An event that is set when the host ends.
+                This function then cancels once more, and leaves the session to the job's next run.
             report: A function that reports the end of the job; called if the server is too slow.
         """
         asked, running = self._clock.monotonic(), False
@@ -323,7 +325,7 @@ class _ConnectJob:
                 self._kills.kill()
 
     def _interrupt(self) -> bool:
-        """Interrupt the session's operations; return whether this call has interrupted a new one."""
+        """Interrupt the session's operations; return whether this call has interrupted a further operation."""
         try:
             return self._session is not None and self._server.interrupt(self._session)
         except Exception:  # noqa: BLE001 - the server or session is gone: `write` gets an error too

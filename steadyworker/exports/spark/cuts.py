@@ -1,7 +1,8 @@
 """
 Finds the bounds between the pieces of a sort, with one read of the first sort column only.
 
-To find these bounds itself, Spark runs the query with all columns to sample it, and again for tasks with a poor sample.
+To find these bounds itself, Spark samples the result: it runs the query with all columns.
+It runs the query again for tasks with a poor sample.
 This sampling takes 4.4 s of 21 s for five million rows of Parquet (Spark 4.3.0, two cores).
 If a query only reads, computes and filters, a sample of its first sort column is enough::
 
@@ -32,14 +33,18 @@ from pyspark.sql.types import DataType, DateType, DecimalType, TimestampNTZType,
 from steadyworker.exports.spark.lines import WHOLE, column
 
 PIECE = 6 << 20
-"""The bytes of one task of a sort, until Spark has measured the query's result: the number of tasks is the estimated size, divided by this."""
+"""
+The bytes of one task of a sort, until Spark has measured the query's result.
 
-_KEYS, _KEYS_OF_A_PIECE = 20_000, 100  # keys of the sample: in total at least, and for each piece
+The number of tasks is the estimated size, divided by this.
+"""
+
+_KEYS, _KEYS_OF_A_PIECE = 20_000, 100  # the least number of sampled keys in total, and for each piece
 _KEYS_OF_A_CUT = 5  # keys for each piece that must remain after the query's filters
-_FEWEST = 16  # pieces, at least: the sample has too few keys for fewer pieces
-_MOST = 500  # pieces: with more than 2000 cells, Spark keeps only their mean size (`HighlyCompressedMapStatus`)
+_FEWEST = 16  # least number of pieces: the sample has too few keys for fewer pieces
+_MOST = 500  # largest number of pieces: of more than 2000 cells, Spark keeps only the mean size (`HighlyCompressedMapStatus`)
 _CELLS = 4  # cells for each piece
-_HEAVY = 3  # a cell has at most the keys of this many pieces
+_HEAVY = 3  # a cell has at most as many keys as this number of pieces
 _NARROW = frozenset(  # a query with another node, such as a shuffle, is not cut here, because Spark reuses the rows of its own sample
     {
         "ArrowEvalPython",
@@ -82,7 +87,7 @@ class Key(NamedTuple):
 
     @classmethod
     def of(cls, text: str, columns: Sequence[str]) -> Key:
-        """Return the key of a column's name, or of a name and `ASC` or `DESC`, as in SQL; one of these names comes first."""
+        """Return the key for a text: the name of one of `columns`, which `ASC` or `DESC` can follow, as in SQL."""
         match = None if text in columns else _DIRECTION.fullmatch(text)
         return cls(match[1], match[2].upper() == "DESC") if match else cls(text)
 
@@ -141,11 +146,11 @@ def cut(keys: Any, pieces: int) -> SortCells | None:
     Also return None if there are too few pieces, or if all keys are equal.
     The cells span all keys but the lowest and the highest half of a piece.
     So a few outliers, such as dates in 9999, do not make all cells wide.
-    The keys outside belong to the first or the last cell.
+    The keys outside this span belong to the first or the last cell.
     """
     import pyarrow.compute
 
-    pc: Any = pyarrow.compute  # its functions are made at import, so no type checker knows them
+    pc: Any = pyarrow.compute  # pyarrow makes these functions at import, so no type checker knows them
     if pieces < _FEWEST:
         return None
     tail = 0.5 / pieces
@@ -168,7 +173,7 @@ def _number(key: Column, kind: DataType) -> Column | None:
     if isinstance(kind, (*WHOLE, DecimalType, TimestampType)):
         return key.cast("double")
     if isinstance(kind, TimestampNTZType):
-        # Without a cast to a timestamp with a zone: the session's zone can skip an hour.
+        # There is no cast to a timestamp with a zone, because the session's zone can skip an hour.
         day, hour, minute, second = F.unix_date(key.cast("date")), F.hour(key), F.minute(key), F.second(key)
         return (((day * 24.0 + hour) * 60.0) + minute) * 60.0 + second
     return F.unix_date(key).cast("double") if isinstance(kind, DateType) else None

@@ -37,7 +37,7 @@ class Databases:
     Args:
         session: The job's session.
         jvm: py4j's view of the driver's JVM.
-        job: The name of one submission of the job, so that its cancel does not reach the next submission.
+        job: The name of one submission of the job, so that a cancel does not reach the next submission.
         folder: The folder of the parts; copies of SQLite files are made beside it.
         cancelled: An event that is set when the job must end.
         environ: The environment variables with passwords.

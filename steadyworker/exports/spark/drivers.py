@@ -1,8 +1,8 @@
 """
-JDBC drivers: the class of each, the usual places of its jar, and the package to install.
+JDBC drivers: for each driver the class, the usual places of the jar, and the package to install.
 
 The setting `spark.jars` adds drivers to a class loader of Spark.
-So the JVM's own class path does not change, as the class-data archive requires.
+So the JVM's own class path does not change; the class-data archive needs an unchanged class path.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """
-The engine with a Spark driver in the host: many jobs at once, each with its own session, thread, job group and fair pool.
+The engine with a Spark driver in the host.
 
-This file starts, watches and ends jobs; `query.py` has the work of one job.
+It runs many jobs at once; each job has its own session, thread, job group and fair pool.
+
+This file starts, watches and ends jobs; `query.py` does the work of one job.
 """
 
 from __future__ import annotations
@@ -158,7 +160,11 @@ class Engine:
         os.kill(self._jvm.pid, signal.SIGQUIT)  # the JVM writes its stacks, and continues
 
     def _drive(self, job: _EngineJob, pool: int) -> None:
-        """Do a job; emit its last event, whatever fails, because without that event the child waits until its time limit."""
+        """
+        Do a job, and emit its last event, whatever fails.
+
+        Without the last event, the child would wait until its time limit.
+        """
         watcher = threading.Thread(target=job.watch, name=f"{job.id}-watch", daemon=True)
         try:
             watcher.start()
@@ -227,7 +233,7 @@ class _EngineJob:
             probe(self.session, self._run.plan.parts)
         self._context.setJobGroup(self._before, self._run.plan.query[:200], interruptOnCancel=True)
         done = write(self.session, self._run, self._begun, _estimate, of_plan, self._where, self.databases)
-        self._check_read_only()  # again, because Spark's store gets to know some moments later what was written
+        self._check_read_only()  # a second time, because Spark's store records some moments later what was written
         self._tasks.ended()
         return done
 
@@ -283,7 +289,7 @@ def _estimate(result: DataFrame) -> Estimate:
     """
     Return Spark's estimate of a result's size in bytes, as in EXPLAIN COST, or 0 if one task can do all the work.
 
-    If even the unfiltered tables are small, their size is used, because it is known before Spark optimises the query.
+    If even the unfiltered tables are small, their size is used, because Spark knows it before the query is optimised.
     """
     frame: Any = result._jdf  # noqa: SLF001
     query = frame.queryExecution()
@@ -296,9 +302,10 @@ def _estimate(result: DataFrame) -> Estimate:
 
 def _few(result: DataFrame, plan: Any) -> Estimate | None:
     """
-    Return an estimate of 0 if one task can sort all rows of these tables, so that Spark takes no sample; else None.
+    Return an estimate of 0 if one task can sort all rows of these tables, otherwise None.
 
-    Return None if the query can make many rows out of one, or has subqueries, which this plan does not contain.
+    With 0, Spark takes no sample.
+    Return None if the query can make many rows from a single row, or has subqueries, which this plan does not contain.
     The same task also reads the rows if all tables are files, and the query calls no Java method (`reflect`).
     """
     session: Any = result.sparkSession

@@ -1,5 +1,7 @@
 """
-Reads decimals exactly, or raises an error: Spark's readers silently round a value with more digits than its schema has.
+Reads decimals exactly, or raises an error.
+
+Spark's own readers silently round a value that has more digits than the schema.
 
 So a DECIMAL column of CSV or JSON Lines is read as text.
 In the same pass, an expression converts the text to a decimal, and raises an error for a value with other digits.
@@ -21,7 +23,7 @@ from steadyworker.errors import ExportRejected
 from steadyworker.exports.spark.lines import WHOLE, column
 
 _DIGITS = 38
-_SPARE = 10  # extra decimal places in which a lost digit shows: no float has so many zeros before its noise
+_SPARE = 10  # extra decimal places that show a lost digit: no float has so many zeros before its noise
 _EXPONENT = r"^[+-]?\d*\.?(\d*?)0*[eE]([+-]?\d{1,3})$"
 _SHOWN = 100  # characters of a value that an error repeats
 

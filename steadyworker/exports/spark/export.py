@@ -214,7 +214,7 @@ class _SparkRun:
     def _begin(self, columns: tuple[tuple[str, str], ...]) -> None:
         """Start the file; start it again if Spark's host has died and a new host begins the job."""
         if self._join is not None:
-            self._close()  # otherwise the first file takes disk space while the second is written
+            self._close()  # otherwise the first file would take disk space while the second is written
             self._stage.data.unlink()
         self._columns, self._pace = columns, Pace(Ratio())
         names = [name for name, _ in columns]
@@ -296,7 +296,7 @@ class _SparkRun:
 
 def _drop(parts: Path, job: str, submission: int) -> None:
     """
-    Remove the parts of earlier tries, because their host died before it could remove them, and this try needs the space.
+    Remove the parts of earlier tries whose host died before it could remove them, because this try needs the space.
 
     Only the child can remove these parts, because only the child knows that it no longer reads them.
     """

@@ -32,7 +32,7 @@ class Groups:
     Args:
         columns: The name and the Spark type of each column, in order.
         form: The format of the parts.
-        by: Columns whose values make the groups; without any, all rows are one group.
+        by: Columns whose values make the groups; without such columns, all rows are one group.
         summed: Columns to sum, integers or decimals.
 
     Raises:
@@ -102,7 +102,7 @@ class Groups:
         Return the totals of all parts.
 
         Raises:
-            ExportError: Arrow has found another number of rows in the parts than `rows`.
+            ExportError: The number of rows that Arrow has found in the parts is not `rows`.
         """
         if not self._by:
             self._sums.setdefault((), [0] * (1 + len(self._summed)))

@@ -1,5 +1,5 @@
 """
-The export state in the ledger while Spark works: with it, the next run of the job finds Spark jobs that this run has left.
+The export state in the ledger while Spark works; by this state, the job's next run finds Spark jobs that this run left.
 
 The run stores a new name in this state before the first call to Spark, and adds Spark's location later.
 
@@ -9,7 +9,7 @@ The run stores a new name in this state before the first call to Spark, and adds
 | `spark://…` | none: the driver dies with the earlier run's worker process, and then the master ends the application |
 | `local[…]` | none: the JVM dies with the host |
 
-With every back end, late files go into a folder of the earlier run, which the later run does not read.
+With every back end, late files go into a folder of the earlier run, and the later run does not read that folder.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import msgspec
 
 from steadyworker.export import Services
 
-_MOST = 64  # names; a run that ends before it reaches Spark leaves one
+_MOST = 64  # names; a run that ends before it reaches Spark leaves a name
 
 
 class Handle(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class Handle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionNames:
-    """The session name of a run, stored before the run calls Spark, and the names of the runs before it."""
+    """The session name of a run, which is stored before the run calls Spark, and the names of earlier runs."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -51,7 +51,7 @@ class SessionNames:
         """
         Store that Spark has begun this run, and remove the names of the earlier runs, whose sessions have ended.
 
-        If Spark has begun a stuck run again with another name, both names are kept.
+        If Spark has begun a stuck run again with another name, this method keeps both names.
         """
         mine = tuple(entry for entry in self._stored() if entry[0] >= self._services.fence)
         known = {name for _, name in mine}

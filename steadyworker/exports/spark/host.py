@@ -2,7 +2,8 @@
 The program of the Spark host, which `process.py` starts with its parent's process id, and for Spark Connect with `connect`.
 
 - The host's standard input and output carry the protocol.
-  The host first moves both to other descriptors, and sends descriptor 1 to the log, so that output of the JVM cannot break it.
+  The host first moves both to other descriptors, and connects descriptor 1 to the log.
+    So output of the JVM cannot break the protocol.
 - The host leads a process session of its own (setsid): when the host ends, all processes of that session are killed, and the host's folder is removed.
 - The host ends when its parent dies (PDEATHSIG, end of file), when its JVM dies, or at the command `stop`.
   The host also ends when its Spark Connect server has lost a job.
@@ -42,7 +43,7 @@ from steadyworker.system.procfs import end_own_session
 from steadyworker.text.redaction import redact
 
 _PR_SET_PDEATHSIG = 1
-_NICE = 5  # lower priority than the worker process: its heartbeats must not wait for an export
+_NICE = 5  # lower priority than the worker process, whose heartbeats must not wait for an export
 # This program waits for the lock of the host; it tries for 2 s, because the JVM can still write for a moment.
 _BURY = """
 import fcntl, os, shutil, sys, time
@@ -62,7 +63,7 @@ def die(*, unheard: bool = False) -> NoReturn:
     The parent removes the host's folder; if the parent is dead, a process that outlives this one removes it.
 
     Args:
-        unheard: True if the parent is dying, but the system perhaps still reports it as this process's parent.
+        unheard: True if the parent is dying, but the system perhaps still reports the parent as alive.
             Linux closes the parent's files first, and sends PDEATHSIG when the thread that started the host ends.
     """
     if unheard or os.getppid() != int(sys.argv[1]):
@@ -83,7 +84,7 @@ def die_with(parent: int) -> None:
     signal.signal(signal.SIGTERM, lambda *_: die(unheard=True))
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # the parent died before prctl
+    if os.getppid() != parent:  # the parent has died before the call of prctl
         die()
 
 
@@ -144,7 +145,7 @@ def main() -> None:
             case _:
                 stopping.set()
                 engine.stop()
-                os._exit(0)  # at once, so that the parent does not read end of file long before the exit code
+                os._exit(0)  # exit at once, so that the parent does not read end of file long before the exit code
     leave()
 
 

@@ -27,15 +27,17 @@ from steadyworker.exports.spark.settings import SparkSettings
 Emit = Callable[[Mapping[str, Any]], None]
 _STOP_WITHIN = 15.0  # seconds for a host's normal end
 _ARCHIVE_WITHIN = 120.0  # seconds for a host's normal end if its JVM writes the class-data archive
-_LATE = 5.0  # seconds after a deadline; a later check means that this process itself stood still
-_SHARE = 0.02  # of one core: with less processor time than this, a host stands still
-_LONGEST = 5  # times a limit: after this time, the limit passes although the host's processor time moves
+_LATE = 5.0  # seconds after a deadline; if a check is later than this, this process itself stood still
+_SHARE = 0.02  # of one core; a host that uses less processor time than this stands still
+_LONGEST = 5  # times a limit; after this time, the limit passes even if the host uses processor time
 
 
 @dataclass(slots=True)
 class Patience:
     """
-    A limit for one step of a host, by the movement of its processor time, because a starved machine makes each step slow.
+    A time limit for one step of a host, which gets more time while it uses processor time.
+
+    The extra time is necessary because a starved machine makes each step slow.
 
     Attributes:
         within: Seconds in which the host must finish the step, or use processor time.
@@ -59,7 +61,7 @@ class Patience:
         if now < self.due:
             return False
         used, last = cpu(), self.began + _LONGEST * self.within
-        # The sum is smaller after the end of a process, which is a movement, too.
+        # The sum becomes smaller when a process ends, and that counts as movement, too.
         if now >= last or abs(used - self.cpu) < _SHARE * self.within:
             return True
         self.due, self.cpu = min(now + self.within, last), used
@@ -75,8 +77,8 @@ class Call:
         job: The job's name for the hosts.
         plan: The export's plan; each submission makes a folder inside the folder `parts`.
         submissions: How many times the call was submitted to a host.
-        deaths: How many hosts have died before they were ready for the call, or while it ran alone,
-            plus how many times the call was stuck.
+        deaths: The number of hosts that died before they were ready for the call, or while the call ran alone,
+            plus the number of times that the call was stuck.
         suspect: True if a host has died during the call; the call then runs alone until it ends.
         cancelled: True if the child no longer waits for the call.
         stuck: The reason why the service ends a call without progress, or an empty text.
@@ -121,15 +123,16 @@ class SparkHost:
     One host and its calls; all times are monotonic.
 
     Attributes:
-        limit: The limit for the host's start, or for its end after a stop; None in between.
-        deadline: The time at which the host is killed if it is not gone, whatever its processor time does; None without one.
+        limit: The limit for the host's start, or for its end after a stop; None between start and stop.
+        deadline: The time at which the host is killed if it still exists, even if it uses processor time.
+            None means that there is no deadline.
         begun: The number of calls that the host has got.
         retiring: True if the host takes no more calls.
         stopping: True if the host was asked to end.
         idle_since: The time at which the host's last call ended.
         asked: The limit for the reply to a ping; None if the host has replied.
         answered_at: The time of the host's last reply to a ping.
-        left: The names of cancelled jobs that have not ended in time, while other calls need the host, with their folders of parts.
+        left: The names and part folders of cancelled jobs that have not ended in time, while other calls need the host.
         problem: The known reason for a kill of the host, or an empty text.
     """
 
@@ -207,10 +210,10 @@ class SparkHost:
 
     def attend(self, now: float) -> list[Call]:
         """
-        Act on the limits: kill a late or hung host, ping a busy host, stop an idle or retired host; limit its log.
+        Act on the limits: kill a late or hung host, ping a busy host, stop an idle or retired host, shorten a long log.
 
-        Return the cancelled calls that have not ended in time, but for which other calls do not lose their host.
-        The host takes no more calls then, and is killed after its last call.
+        Return the cancelled calls that have not ended in time, if other calls still need the host.
+        Then the host takes no more calls, and is killed after its last call.
         """
         self.process.bound_log()
         late = [call for call in self.calls.values() if call.kill_at is not None and now >= call.kill_at]
@@ -254,13 +257,13 @@ class SparkHost:
         return Patience.of(within, now, self.process.cpu)
 
     def _ping(self, now: float) -> None:
-        """Ping the host's JVM, and kill the host if the JVM does not reply; slow jobs do not matter here."""
+        """Ping the host's JVM, and kill the host if the JVM does not reply; slow jobs do not delay the reply."""
         within = self.settings.hung_after
         if self.asked is None:
             if now - self.answered_at >= self.settings.ping_every:
                 self.asked = self._patience(within, now)
                 self.process.send(PingHost(self.begun))
-        elif now >= self.asked.due + _LATE:  # this process stood still: a paused container, a suspended machine
+        elif now >= self.asked.due + _LATE:  # this process stood still, as in a paused container
             self.asked = self._patience(within, now)
         elif self.asked.over(now, self._cpu):
             silent, self.answered_at, self.asked = now - self.asked.began, now, None

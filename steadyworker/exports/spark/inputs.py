@@ -2,17 +2,19 @@
 What a query will read, as Spark has resolved it: plain files, and snapshots of Iceberg tables.
 
 A check of the tables that the user named is not enough.
-The query itself can name a path (``SELECT * FROM parquet.`/lake/t` ``), and so can a function of `Build`, or a table of a catalog.
-Spark's own `inputFiles()` is not enough either.
-It leaves out subqueries and cached frames, and for a right read of a Delta table it lists files of the table's folder, too.
-So this module reads the leaves of the analysed plan, or Spark's text of the plan where no plan is here (Spark Connect).
+The query itself can name a path (``SELECT * FROM parquet.`/lake/t` ``).
+A function of `Build` and a table of a catalog can name a path, too.
+Spark's own `inputFiles()` is not enough either, because it leaves out subqueries and cached frames.
+Also, it lists files of a Delta table's folder even if the table is read correctly.
+So this module reads the leaves of the analysed plan.
+With Spark Connect, the plan is not in this process, and this module reads Spark's text of the plan.
 
-| leaf | what reads it |
+| leaf | reader |
 |---|---|
 | `HadoopFsRelation` with a file index of Spark's own, `FileTable`, `HiveTableRelation` | Spark, as plain files |
 | a relation or a file index of Delta or Hudi, a table of Iceberg | the library, by the table's log |
 
-Rows that a `Build` function has already brought to the driver, or has checkpointed, have no such leaf any more.
+Rows that a `Build` function has already brought to the driver, or has checkpointed, no longer have such a leaf.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ _PLAIN = f"{_FILES}HadoopFsRelation"
 _ICEBERG = "org.apache.iceberg.spark.source.SparkTable"
 _LENGTH = "spark.sql.maxMetadataStringLength"  # Spark cuts longer lists of paths
 _LOCATION = re.compile(r"Location: (?:InMemoryFileIndex|CatalogFileIndex)\(\d+ paths\)\[(.*?)\], PartitionFilters: \[")
-_NEXT = re.compile(r", (?=[A-Za-z][A-Za-z0-9+.-]*:/)")  # between two paths; a path can have a comma and a space, too
-_EACH = 100  # paths of one relation that are checked one by one; of more, only the folders are
+_NEXT = re.compile(r", (?=[A-Za-z][A-Za-z0-9+.-]*:/)")  # between two paths; a path, too, can have ", "
+_EACH = 100  # paths of one relation that are checked one by one; if there are more, only their folders are checked
 
 
 class Inputs:
@@ -53,7 +55,9 @@ class Inputs:
 
     def snapshot(self) -> str | None:
         """
-        Return a description of the snapshots of the Iceberg tables, or None without such a table; call it after the read.
+        Return a description of the snapshots of the Iceberg tables, or None without such a table.
+
+        Call this after the read.
 
         If a table has got another snapshot since the query was analysed, the description names both.
         """
@@ -110,7 +114,7 @@ def of_text(result: DataFrame) -> Inputs:
     before = conf.get(_LENGTH)
     conf.set(_LENGTH, str(1 << 20))
     try:
-        # The other modes leave out all paths of a relation but the first. `explain` only prints the text.
+        # The other modes leave out all paths of a relation except the first. `explain` only prints the text.
         text = frame._explain_string(mode="simple")  # noqa: SLF001
     finally:
         conf.set(_LENGTH, before or "100")
@@ -142,7 +146,7 @@ def _class(found: Any) -> str:
 
 
 def _snapshot_of(table: Any) -> str:
-    """Return the id of the snapshot that Iceberg reads: the one that the query names, or the current one."""
+    """Return the id of the snapshot that Iceberg reads: the snapshot that the query names, or the current snapshot."""
     named = table.snapshotId()
     return _current(table) if named is None else str(named)
 
@@ -155,7 +159,7 @@ def _current(table: Any) -> str:
 def _has(session: SparkSession, folder: str, sign: str) -> bool:
     """Return whether a folder that only Spark sees has this entry; return False without permission to read the folder."""
     try:
-        _ = session.read.format("text").load(f"{folder}/{sign}").schema  # here Spark reads the path
+        _ = session.read.format("text").load(f"{folder}/{sign}").schema  # this makes Spark read the path
     except (PySparkException, Py4JJavaError):
         return False
     return True

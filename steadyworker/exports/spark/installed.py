@@ -21,7 +21,8 @@ def _pairs(value: Any) -> dict[str, str]:
     """
     Return the pairs in a configuration file's table, or in a text `name=value,name=value`.
 
-    A value can have commas (`spark.jars=/a.jar,/b.jar`): what follows a comma and is no pair belongs to the value before it.
+    A value can have commas (`spark.jars=/a.jar,/b.jar`).
+    If the text after a comma is not a pair, it belongs to the value before the comma.
     """
     if isinstance(value, str):
         texts: list[str] = []

@@ -33,9 +33,9 @@ class Java:
 
 def find_java(environ: Mapping[str, str], folders: tuple[str, ...] = _FOLDERS) -> Java:
     """
-    Return the first Java of version 17 or newer: from JAVA_HOME, from PATH, or the oldest suitable one of the system.
+    Return the first Java of version 17 or newer: from JAVA_HOME, from PATH, or the oldest suitable Java of the system.
 
-    The oldest is best, because Spark is tested first with versions that have long support.
+    The oldest Java is best, because Spark is tested first with versions that have long support.
 
     Raises:
         ConfigError: There is no such Java; the message lists the versions found, and how to install Java.
@@ -75,7 +75,7 @@ def _homes(folder: Path) -> Iterator[Path]:
 
 
 def _java_at(home: Path) -> Java | None:
-    """Return the installation, with the version from its `release` file, or else from `java -version`."""
+    """Return the installation, with the version from its `release` file, or otherwise from `java -version`."""
     java = home / "bin/java"
     if not java.is_file():
         return None

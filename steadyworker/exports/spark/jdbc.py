@@ -16,7 +16,7 @@ from steadyworker.exports.spark.protocol import Database
 _QUERY = re.compile(r"(select|with|values|table)\b", re.IGNORECASE)
 _PART = r'(?:\w[\w$]*|"(?:[^"]|"")+")'
 _TABLE = re.compile(rf"{_PART}(?:\.{_PART})?")
-# From libpq's names to the driver's names; other properties of the driver can make it load classes or write files.
+# From libpq's names to the driver's names; other properties can make the driver load classes or write files.
 _PROPERTIES: Mapping[str, str] = MappingProxyType(
     {
         "sslmode": "sslmode",
@@ -53,7 +53,7 @@ class Jdbc:
         partition_by: A column of integers, dates or timestamps, preferably with an index, that cuts the read into ranges.
             Spark reads as many ranges at once as it has cores, each range on its own connection.
             Without such a column, a single connection reads all rows.
-        partitions: The number of ranges; the default is one for each 250,000 rows that the database expects.
+        partitions: The number of ranges; the default is one range for each 250,000 rows that the database expects.
         password_env: The worker's environment variable with the password.
         password_file: A file with the password, instead of `password_env`; read when the job begins.
             One line end at the end of the file is ignored.
@@ -63,7 +63,7 @@ class Jdbc:
             The export refuses an infinite date or timestamp of PostgreSQL, unless its column is read as `STRING`.
             One extra pass searches for infinite values.
         fetch_rows: The number of rows that the database returns at a time.
-        statement_timeout: The time limit of one response of the database in seconds: the first or the next rows of a range.
+        statement_timeout: The time limit in seconds of one response: the first rows of a range, or its next rows.
             The export is not stuck before this time has passed without progress.
 
     Raises:

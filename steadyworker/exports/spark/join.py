@@ -4,8 +4,8 @@ Joins parts to one file, in the order of the sort, while Spark still writes late
 A part is joined when Spark reports its task as complete and all parts before it are joined.
 After the last part, the join checks all sizes again, because the joined parts must be the final parts.
 Rows are counted in the file's bytes, so that the manifest describes the file itself, not Spark's report.
-Bytes that are not UTF-8 end the join: Spark passes such bytes on from Parquet and from casts.
-For CSV, `reading.py` itself searches for such bytes.
+Bytes that are not UTF-8 end the join, because Spark passes such bytes on from Parquet and from casts.
+`reading.py` searches CSV files for such bytes earlier.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Body(Protocol):
         ...
 
     def close(self) -> None:
-        """Release all resources, also without `finish`."""
+        """Release all resources, even if `finish` was not called."""
         ...
 
 
@@ -146,7 +146,7 @@ class Join:
         self._joined(part)
 
     def close(self) -> None:
-        """Release all resources, also without `finish`; it can be called twice."""
+        """Release all resources, even if `finish` was not called; this can be called twice."""
         self._body.close()
         self._out.close()
 
@@ -175,7 +175,7 @@ class TextBody:
         return self._lines.count
 
     def add(self, part: Path) -> int:
-        """Add a part, and return its size in bytes; raise UnicodeDecodeError if it is not UTF-8."""
+        """Add a part, and return its size in bytes; raise UnicodeDecodeError if the part is not UTF-8."""
         decoder = codecs.getincrementaldecoder("utf-8")()
         got = 0
         with part.open("rb") as source:
@@ -204,7 +204,7 @@ class LineCount:
     """
     A counter of line ends; in CSV, a line end inside quotes does not count.
 
-    A byte is inside quotes if an odd number of quotes precedes it; this is also right for doubled quotes.
+    A byte is inside quotes if an odd number of quotes precedes the byte; this is also right for doubled quotes.
     """
 
     def __init__(self, *, quoted: bool = True) -> None:

@@ -5,13 +5,14 @@ Spark's own interrupt is not enough.
 The interrupt reaches the thread of an operation only once; a second interrupt does nothing.
 When that thread ends, the server cancels only the present jobs of the operation (`ExecuteThreadRunner.interrupt`, `.execute`).
 But since Spark 4 that thread only waits, and the threads of a pool begin the jobs of an adaptive query.
-An interrupt does not reach these threads (`ShuffleExchangeLike.triggerFuture`, `ResultQueryStageExec`).
+An interrupt does not reach the threads of the pool (`ShuffleExchangeLike.triggerFuture`, `ResultQueryStageExec`).
 A stage that is being compiled, or is sampled but not yet shuffled, still begins its job, and the job runs to its end.
 The release of the session does not end such a job, because `SessionHolder.close` only interrupts.
 
 When an operation fails, the server cancels all jobs with the operation's tag; the client's names make up that tag.
 So each job of a marked session has the tag of its own operation, and the tags of `_MOST` operations that do not exist yet.
-To cancel all present jobs of the session, the client runs one of these operations: an empty plan, which fails at once.
+To cancel all present jobs of the session, the client runs one of these `_MOST` operations.
+The operation is an empty plan, which fails at once.
 An operation's id works only once (INVALID_HANDLE.OPERATION_ABANDONED).
 The ids are computed from the session's name, so that every process that knows the name can cancel the jobs.
 
@@ -50,13 +51,13 @@ def mark(session: SparkSession, name: str) -> Kills:
         return request
 
     client._execute_plan_request_with_metadata = marked  # noqa: SLF001
-    _set_tags(session, client, name)  # for jobs without an operation, which only list files
+    _set_tags(session, client, name)  # for jobs that have no operation; they only list files
     return Kills(session, name)
 
 
 class Kills:
     """
-    The cancels of a session's jobs, one for each id that is left.
+    The cancels of a session's jobs; each cancel uses up one id.
 
     Args:
         session: The session; the client of any process will do.

@@ -1,5 +1,5 @@
 """
-Converts a row to one line by SQL expressions, to the text that `values.py`, `formats.py` and `jsonl.py` describe.
+Converts a row to one line by SQL expressions; `values.py`, `formats.py` and `jsonl.py` describe the text of the line.
 
 Spark's *text* writer writes the line unchanged.
 Spark's CSV writer is unfit: it trims blanks, escapes with backslashes, and quotes by other rules.
@@ -48,9 +48,10 @@ _HARMLESS = re.compile(r"""[A-Za-z0-9 ",.:;|_/+-]*""")
 _APOSTROPHE = "CAST(X'27' AS STRING)"
 VARIABLE = "${"
 """
-The start of a variable, which Hadoop replaces in the names of Parquet columns, because it passes schemas as configuration.
+The start of a variable in Hadoop's configuration.
 
-Spark 4.3.0 reads such a column as NULL, and writes it with the variable's value as its name.
+Hadoop replaces variables also in the names of Parquet columns, because it passes schemas as configuration.
+Spark 4.3.0 reads a column with such a name as NULL, and writes the variable's value as the column's name.
 """
 
 WHOLE = (ByteType, ShortType, IntegerType, LongType)
@@ -89,7 +90,7 @@ def written(frame: DataFrame, lines: Lines) -> DataFrame:
     """
     fields = frame.schema.fields
     texts = [number for number, field in enumerate(fields) if _is_text(field)]
-    named = frame.toDF(*(f"value{number}" for number in range(len(fields))))  # no user name in SQL
+    named = frame.toDF(*(f"value{number}" for number in range(len(fields))))  # no name of a user is in the SQL
     found = named.selectExpr(
         *(
             f"coalesce(CAST(value{number} AS STRING), '') AS text{number}" if number in texts else f"value{number}"
@@ -165,7 +166,7 @@ def _text(number: int, lines: Lines) -> str:
     formula = f"ascii({value}) IN ({', '.join(map(str, _FORMULA))})" if lines.guard_formulas else "false"
     guard = f"CASE WHEN {formula} THEN {_APOSTROPHE} ELSE '' END"
     quoted = f"""concat('"', {guard}, replace({value}, '"', '""'), '"')"""
-    # Only in a row with special characters (`odd`) is each cell searched.
+    # Each cell is searched only in a row with special characters (`odd`).
     special = f"odd AND length(translate({value}, {_literal(lines.delimiter + _BREAKING)}, '')) < length({value})"
     # Most texts begin with a letter: such a text is neither a formula nor empty.
     plain = f"NOT odd AND {value} >= 'A'"

@@ -1,8 +1,10 @@
 """
-Progress inside a job's tasks: the counters of its query, which Spark updates every two seconds while a task runs.
+Progress inside a job's tasks, by the counters of the job's query.
+
+Spark updates the counters every two seconds while a task runs.
 
 The counters are in Spark's SQL status store, which is not a public API.
-If a later Spark has changed the store, only the ends of tasks count as progress.
+If a later version of Spark changes the store, only the ends of tasks count as progress.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-_RECENT = 20  # executions among which a job's execution is searched; Spark keeps no more
+_RECENT = 20  # the job's execution is searched among so many executions; Spark keeps no more
 
 
 class Live:

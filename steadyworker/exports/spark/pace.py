@@ -8,11 +8,12 @@ The speed of an export, its remaining time, and whether it is stuck: arithmetic 
                                                     share of tasks done       the sorted rows
 
 The remaining time is known from *sorting* on: the rest of the sort, and then the writing.
-The writing is estimated by the ratio of writing to sorting in earlier exports of this host.
-A speed is measured over a window that ends at the last progress, not now, because a long task is no evidence.
+The time for writing is estimated by the ratio of writing to sorting in earlier exports of this host.
+A speed is measured over a window that ends at the last progress, not now: a long task does not mean a low speed.
 
-A slow task and a hung task look the same until one ends.
-So Spark works in small tasks, and an export is stuck after a time without progress much longer than its slowest task.
+A slow task and a hung task look the same until the slow task ends.
+So Spark works in small tasks.
+An export is stuck if it makes no progress for a time much longer than its slowest task.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-_WINDOW = 60.0  # seconds of the window of a speed; or the later half of the phase if that is shorter (a JVM warms up)
-_FEWEST = 16  # counts in the window, at least, even if they take longer
+_WINDOW = 60.0  # seconds of a speed's window; the later half of the phase, if shorter (a JVM warms up)
+_FEWEST = 16  # the window has at least so many counts, even if they take longer
 _STARTED = 3  # counts after which the time before the first one is ignored, because a stage begins slowly
 _TRIED = 0.3  # share of the rows that must be written before only the writing speed counts
-_SLOWER = 5.0  # times the slowest task that has ended: until then a task is slow, not stuck
-_LONGEST = 5  # times the least limit: for so long after its last progress, a job is not stuck if tasks compute
+_SLOWER = 5.0  # times the slowest task that has ended; until this time has passed, a task is slow, not stuck
+_LONGEST = 5  # times the least limit; for this time after its last progress, a job is not stuck if tasks compute
 _LATE = 5.0  # seconds between two polls; after a longer pause, this process itself stood still
 _MINUTES, _HOURS = 90.0, 5400.0  # seconds from which the remaining time is shown in minutes, or in hours
 _LEARNT = 2.0  # seconds in each phase; a shorter export does not change the ratio
@@ -39,7 +40,7 @@ class Ratio:
     value: float = 2.5
 
     def learn(self, sorting: float, writing: float) -> None:
-        """Adjust the ratio to an ended export that took these seconds for sorting and for writing its rows."""
+        """Adjust the ratio to an ended export, which took these seconds to sort and to write its rows."""
         if min(sorting, writing) >= _LEARNT:
             self.value = (self.value + writing / sorting) / 2
 
@@ -103,7 +104,7 @@ class Pace:
             self._stage, self._began = stage, now if self._stage < 0 else self._since
             self._fresh = True
         self._since = now
-        if rows and tasks[0]:  # 0 in the writing stage, which looks like a sort until its first part exists
+        if rows and tasks[0]:  # `rows` is 0 in the writing stage, which looks like a sort until its first part exists
             if self._fresh or self._sorting is None:
                 self._sorting, self._fresh = _SparkPhase(self._began), False
             self._sorting.saw(now, rows)
@@ -170,7 +171,7 @@ class Stillness:
         """
         Compare a token of the job's counters with the last token; return whether it has changed.
 
-        A time without polls counts as at most 5 s.
+        If there was no poll for longer than 5 s, the time between the polls counts as 5 s.
         """
         paused = max(0.0, now - self._checked - _LATE)
         self._since, self._moved, self._checked = self._since + paused, self._moved + paused, now
@@ -181,7 +182,11 @@ class Stillness:
         return moved
 
     def computes(self, now: float) -> None:
-        """Restart the time without progress, because tasks compute, perhaps of this job; not without end."""
+        """
+        Restart the time without progress, because tasks compute, and they can be this job's tasks.
+
+        This method does so only until a limit, because the tasks can also be another job's tasks.
+        """
         if now < self._moved + _LONGEST * self._least:
             self._since = now
 
@@ -209,7 +214,7 @@ def note(rows: int | None, rate: float | None, left: float | None) -> str:
 
 
 def _rounded(value: float) -> int:
-    """Return the number rounded to two digits, because more digits would change at each poll."""
+    """Return the number rounded to two significant digits, because further digits would change at each poll."""
     whole = max(1, round(value))
     return round(whole, 2 - len(str(whole)))
 

@@ -1,4 +1,4 @@
-"""The parameters of a query between the job and Spark; each has its type, which JSON would lose."""
+"""The parameters of a query, from the job to Spark; each parameter keeps its type, which JSON would lose."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@ Evidence that Spark computes while its counters stand still: the processor time 
 
 A query of 2,000 columns takes a minute to plan, and Spark has no task meanwhile.
 Its first tasks then compile the query's code, and report nothing meanwhile.
-A thread that computes uses processor time, and a thread that waits in vain uses none.
+A thread that computes uses processor time, and a thread that only waits uses none.
 
 | threads | whose | evidence |
 |---|---|---|
@@ -22,7 +22,7 @@ from typing import Any
 from steadyworker.system.procfs import cpu, threads_named
 
 _STEP = 0.2  # seconds of processor time that are evidence
-_TASKS = "Executor task launch worker"[:15]  # Linux keeps the first 15 bytes of a thread's name
+_TASKS = "Executor task launch worker"[:15]  # Linux keeps only the first 15 bytes of a thread's name
 
 
 class Planning:
@@ -39,7 +39,7 @@ class Planning:
         self._own: tuple[tuple[int, int], ...] = ()
 
     def begin(self, jvm: Any) -> None:
-        """Note the threads; call it in the job's thread, because the JVM serves each thread of Python with one of its own."""
+        """Record the threads; call this in the job's thread, because each Python thread has its own thread in the JVM."""
         jvm.java.lang.Thread.currentThread().setName(self._name)  # the JVM passes the name on to the system
         served = ((self._jvm, thread) for thread in threads_named(self._jvm, self._name))
         self._own = ((os.getpid(), threading.get_native_id()), *served)

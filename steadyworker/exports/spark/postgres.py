@@ -35,7 +35,7 @@ _ROWS_A_RANGE = 250_000
 _MOST_RANGES = 1000
 _ASKS_FOR_CLIENT = 140000  # the first server version with `client_connection_check_interval`
 _CONNECTION = {"connectTimeout": "10", "loginTimeout": "30", "tcpKeepAlive": "true"}
-_SLACK = 30  # seconds after the server's limit until the driver cancels, and then as many until it closes the socket
+_SLACK = 30  # seconds from the server's limit to the driver's cancel, and from this cancel to the close of the socket
 # Without these settings, a server that ends idle transactions would end the snapshot.
 _HOLD = """SELECT set_config(name, '0', true) FROM pg_settings
            WHERE name IN ('idle_in_transaction_session_timeout', 'idle_session_timeout', 'transaction_timeout')"""
@@ -200,7 +200,7 @@ class Postgres:
         return True
 
     def _relation(self, source: Database) -> str:
-        """Return the table with each `real` as PostgreSQL shows it, because Spark reads 0.1 as 0.10000000149011612."""
+        """Return the table with each `real` as PostgreSQL shows it; Spark would read 0.1 as 0.10000000149011612."""
         columns = self._columns(source.relation)
         short = {name for name, kind, *_ in columns if kind == "float4" and not declares(source.schema, name)}
         if not short:
@@ -211,7 +211,7 @@ class Postgres:
         return f"(SELECT {', '.join(chosen)} FROM {source.relation}) AS exact"  # noqa: S608 - the user's own SQL
 
     def _check_finite(self, name: str, source: Database) -> None:
-        """Refuse infinite dates, which Spark would read as dates of the years 1 or 9999; this takes one pass."""
+        """Refuse infinite dates, which Spark would read as dates of the years 1 or 9999; the check takes one pass."""
         dates = {
             column: (_HAS_INFINITE if kind.startswith("_") else "NOT isfinite({c})").format(c=_quoted(column))
             for column, kind, *_ in self._columns(source.relation)
@@ -238,7 +238,7 @@ class Postgres:
             why = _BENT.get(kind, _BENT.get(element, ""))
             if element == "numeric" and not precision:
                 why = "without a precision Spark would round it to 18 places"
-            remedy, enough = ("DECIMAL(20,4)", "") if kind == element else ("STRING", "STRING")  # `check` sees no array
+            remedy, enough = ("DECIMAL(20,4)", "") if kind == element else ("STRING", "STRING")  # `check` skips arrays
             if why and not declares(source.schema, column, enough):
                 raise ExportRejected(
                     f"Expected columns that Spark reads as they are in table {name!r}, got {column!r}, {kind}: {why}. "
@@ -263,7 +263,7 @@ class Postgres:
             statement.close()
 
     def _ranges(self, name: str, source: Database) -> dict[str, str]:
-        """Return Spark's options for the ranges of the read, or none if there is only one range."""
+        """Return Spark's options for the ranges of the read, or no options if there is only one range."""
         column = source.partition_by
         rows, width = self._expected(source.relation)
         self._size += rows * width

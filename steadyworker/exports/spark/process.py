@@ -4,7 +4,7 @@ One Spark host, on the worker process's side: a process with a session of its ow
 ::
 
     <hosts>/<random>/          made by the parent, mode 0700
-        lock                   held (flock) by parent and host; when it is free, both are gone, and the folder can be removed
+        lock                   held (flock) by parent and host; a free lock means that both are gone: remove the folder
         spark.properties       mode 0600, because it can contain credentials
         log                    standard output and error of host and JVM; the older half is removed when it is too long
         tmp/ local/ warehouse/ folders of Spark
@@ -46,7 +46,7 @@ KEPT_LOG = "host.log"
 
 class HostProcess:
     """
-    One running host; a reader thread calls `sink` with each of its messages, and with None when the host is gone.
+    One running host; a reader thread calls `sink` with each message of the host, and with None when the host is gone.
 
     Create it in a thread that lives longer than the host, because Linux kills the host when that *thread* ends.
 
@@ -67,7 +67,7 @@ class HostProcess:
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         connect = settings.connect()
         make_private_folder(settings.hosts)
-        with ExitStack() as undo:  # after any failure, because the worker process tries again
+        with ExitStack() as undo:  # this cleans up after any failure, because the worker process tries again
             with _alone_in(settings.hosts):
                 self.folder = Path(tempfile.mkdtemp(dir=settings.hosts))
                 undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
@@ -104,7 +104,7 @@ class HostProcess:
             )
 
     def _write_properties(self, settings: SparkSettings) -> None:
-        # Class-data sharing: use the archive, or record one, which the JVM writes at a normal exit.
+        # Class-data sharing: the JVM uses the archive, or otherwise records an archive, and writes it at a normal exit.
         share = (
             f"-XX:ArchiveClassesAtExit={self._recorded}" if self._recorded else f"-XX:SharedArchiveFile={self._archive}"
         )
@@ -139,7 +139,7 @@ class HostProcess:
         self._commands.put(command)
 
     def kill(self) -> None:
-        """Kill host and JVM now; `sink` gets None when they are gone; it can be called at any time, and twice."""
+        """Kill host and JVM now; `sink` gets None when they are gone; this can be called at any time, and twice."""
         if self._process.returncode is None:
             kill_sessions([self.pid])
 
@@ -151,7 +151,7 @@ class HostProcess:
         """
         Return the last lines of the log as one line, after the line of an out-of-memory error if there is one.
 
-        The lines of stack traces are left out, but for the errors themselves.
+        The lines of stack traces are left out, except the errors themselves.
         The out-of-memory error can be further up in the log, before the host's own traceback.
         """
         with suppress(OSError), (self.folder / "log").open("rb") as log:
@@ -178,10 +178,10 @@ class HostProcess:
                     log.write(newer)
 
     def keep_log(self) -> Path:
-        """Keep a copy of the log for the operator, in place of the copy before; return its path."""
+        """Copy the log for the operator, in place of the earlier copy; return the path of the copy."""
         with suppress(OSError):  # a failed copy, for example on a full disk, does no harm
             written = self._kept_log.with_name(f"{KEPT_LOG}.{self.pid}")
-            written.unlink(missing_ok=True)  # an earlier process with this id can have left it
+            written.unlink(missing_ok=True)  # an earlier process with this id can have left this file
             own = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with os.fdopen(own, "wb") as kept, (self.folder / "log").open("rb") as log:
                 shutil.copyfileobj(log, kept)
@@ -205,7 +205,7 @@ class HostProcess:
         for line in stdout:
             try:
                 message = decode_message(line)
-            except msgspec.MsgspecError:  # half a line of a host that died
+            except msgspec.MsgspecError:  # the line is incomplete, because the host died while it wrote the line
                 break
             self._sink(self, message)
         end_sessions([self.pid])  # if the host died alone, its JVM must not write into the folder any more

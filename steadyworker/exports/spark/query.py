@@ -4,9 +4,10 @@ The work of one export in a Spark session, for every engine.
 Spark reads the tables, runs the query and sorts the result, and writes parts without a header.
 The child counts and sums the rows in the parts (`join.py`, `groups.py`).
 Spark counts the rows too, on their way to the writer (`observe`), so that the child notices a part that is missing.
-Spark's observed sums are unfit for the manifest: no decimal of Spark's holds a sum of more than 38 digits.
-Spark's listener bus computes what is observed, and a listener that fails there leaves its caller waiting without end (Spark 4.1).
-So the count has a time limit, and without a count, nothing but the reports of single parts shows that a part is missing.
+Spark's observed sums are unfit for the manifest, because Spark's decimals hold at most 38 digits.
+Spark's listener bus computes the observed values; if a listener fails there, the caller waits without end (Spark 4.1).
+So the count has a time limit.
+Without a count, only the reports of single parts show that a part is missing.
 Only this export writes to the folder of the parts.
 Hadoop's committer uses algorithm version 2, so that a part appears when its task commits.
 This is safe, because the child joins no part of an incomplete task, and publishes no file of a failed job.
@@ -55,7 +56,7 @@ _ROWS = "rows"
 _RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?)(?: SQLSTATE: P0001)?")  # the message of `raise_error`
 # Not supported, too many rows of a subquery, wrong data (division by zero, overflow, a bad cast), wrong names or syntax, `raise_error`.
 _FINAL = frozenset({"0A", "21", "22", "42", "P0"})
-_PASSING = frozenset({"42K03", "42501"})  # a path that does not exist yet, a right that can still be granted
+_PASSING = frozenset({"42K03", "42501"})  # a path that does not exist yet, and a permission that can still be granted
 _FEWEST, _MOST = 32, 4000
 _COUNTED = 20.0  # seconds for the events that lead to Spark's count; Spark drops events if its queue of them is full
 FEW = PIECE * _FEWEST
@@ -63,7 +64,7 @@ FEW = PIECE * _FEWEST
 
 # To sort, Spark's RangePartitioner brings three times the sample to the driver, by default 3 times 100 keys for each piece.
 # 4000 pieces need 1,200,000 keys, more than `spark.driver.maxResultSize` (64 MB) at about 50 bytes for each key.
-# Three times 20,000 keys fit up to a kilobyte for each key, and are still five sampled keys for each piece.
+# Three times 20,000 keys fit if a key has up to a kilobyte, and are still five sampled keys for each piece.
 _SAMPLE, _SAMPLE_OF_A_PIECE = 20_000, 100
 _SESSION = {
     "spark.sql.session.timeZone": "UTC",
@@ -92,7 +93,7 @@ class Estimate(NamedTuple):
 
     Attributes:
         bytes: The result's size; 0 if one task can sort all rows.
-        whole: True if the same task can also read the rows, because no step of the query is slow, as a user's function is.
+        whole: True if the same task can also read the rows, because no step is slow (a user's function is slow).
     """
 
     bytes: int
@@ -123,7 +124,7 @@ def write(
         run: The job with its plan.
         emit: A function that gets the event `started` when Spark has analysed the query.
         estimate: A function that returns Spark's estimate of a result.
-        inputs: A function that returns what a result reads.
+        inputs: A function that returns the inputs that a result reads.
         where: The location of the job in a cluster.
         databases: The databases of the job; None without a JVM in the host.
     """
@@ -176,7 +177,7 @@ def _count(counted: Observation) -> int | None:
     found: list[int] = []
 
     def ask() -> None:
-        with suppress(Exception):  # the count is unknown: Spark's own job has succeeded
+        with suppress(Exception):  # the count stays unknown, because Spark's own job has succeeded
             found.append(int(counted.get[_ROWS]))
 
     thread = threading.Thread(target=ask, name="count", daemon=True)
@@ -193,7 +194,7 @@ def _shared(folder: Path) -> tuple[tuple[int, str, int], ...]:
         ExportError: The executors have written the parts to folders of their own machines.
     """
     with suppress(OSError):  # the folder is missing, or belongs to another user
-        # A network file system lists a folder as it was some seconds ago, unless this machine has changed the folder.
+        # A network file system can list an old state of a folder, unless this machine has changed the folder.
         tempfile.TemporaryFile(dir=folder).close()
     parts = tuple(parts_in(folder)) if folder.is_dir() else ()
     if not parts:
@@ -254,12 +255,13 @@ def failed(
     """
     Return the last event of a job that ended with this error.
 
-    Raise nothing, because without this event the child waits until its time limit: a user's class can raise anything.
+    This function raises nothing, because without this event the child waits until its time limit.
+    A class of the user can raise any error.
 
     Args:
         job: The job's name.
         error: The error; its text becomes valid Unicode without recognised secrets.
-        words: A function that returns the useful line of an error that is not ours.
+        words: A function that returns the useful line of an error that is not SteadyWorker's.
         redact: A function that removes the secrets that the job itself has read.
     """
     try:
@@ -276,7 +278,8 @@ def kind_of(error: Exception) -> str:
     Return the kind of `ExportFailed` for this error (`protocol.py`).
 
     An error is `rejected` if each retry would meet it again, whichever code has raised it.
-    Spark's errors, those of PostgreSQL and their causes have the SQLSTATE of the SQL standard, whose first two characters are a class.
+    The errors of Spark and PostgreSQL, and their causes, have the SQLSTATE of the SQL standard.
+    Its first two characters are a class.
     """
     if isinstance(error, ExportRejected):
         return "rejected"
@@ -334,8 +337,8 @@ def _sampled(pieces: int) -> int:
 
 def _pieces(size: int) -> int:
     """
-    Return the first number of pieces for a shuffle of this many bytes; Spark later combines small neighbouring pieces.
+    Return the first number of pieces for a shuffle of this many bytes; Spark later combines small neighbours.
 
-    With a single piece, Spark sorts without an extra run of the query for a sample.
+    If the result is a single piece, Spark sorts without an extra run of the query for a sample.
     """
     return 1 if not size else min(max(size // PIECE, _FEWEST), _MOST)

@@ -22,7 +22,7 @@ Spark assigns cells to columns by position, so each file's header must have the 
 With a `schema`, each header must have the schema's columns; `options={"enforceSchema": "true"}` lets the schema rename them.
 
 Spark's parser replaces bytes that are not UTF-8 by U+FFFD, so SteadyWorker checks the bytes itself.
-Without a `schema`, SteadyWorker checks the bytes only if the pass above has found U+FFFD.
+Without a `schema`, SteadyWorker checks the bytes only if the pass for the inference has found U+FFFD.
 With a `schema`, SteadyWorker always checks the bytes, in one cheap pass.
 `options={"encoding": "windows-1252"}` declares another encoding; with `"UTF-8"` there, the check is left out.
 """
@@ -96,7 +96,7 @@ def _json(session: SparkSession, source: FileSource, options: Mapping[str, str],
         if not others:
             return found
     except AnalysisException as error:
-        if error.getCondition() != "NEGATIVE_SCALE_DISALLOWED":  # only 1e3 and the like have one
+        if error.getCondition() != "NEGATIVE_SCALE_DISALLOWED":  # only numbers like 1e3 have an exponent
             raise
         others = ["at least one column (a number such as 1e3)"]
     raise ExportRejected(
@@ -124,7 +124,7 @@ def _csv(session: SparkSession, source: FileSource, path: str) -> DataFrame:
         return _declared(session, source, source.schema, options, path)
     options = {**_CSV, "nullValue": _EMPTY, **source.options}
     text = session.read.format("csv").options(**options).load(path)
-    if len(text.inputFiles()) == 1:  # one file's header always agrees, even with made-up names
+    if len(text.inputFiles()) == 1:  # the header of a single file always agrees, even with invented names
         text = session.read.format("csv").options(**options | {"enforceSchema": "true"}).load(path)
     texts = [name for name, kind in text.dtypes if kind == "string"]  # a partition column has a type already
     if not texts:

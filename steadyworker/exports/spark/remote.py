@@ -10,13 +10,13 @@ The state of a job at a Spark Connect server, from the server's messages and fro
 
 The server reports nothing from inside a task that reads or sorts.
 So the limit of time without progress is longer here than with Spark's own counters (`tasks.py`).
-The limit is four times longer after each time that a job was stuck, so that a slow job is not ended again and again.
+Each time that a job was stuck, its limit becomes four times longer, so that a slow job is not ended again and again.
 The time before the server begins a task of the job does not count, because the server can have other jobs.
 For a job that was stuck before, this time counts, because the job's own old tasks can still hold the cores.
 
 If an executor dies between the commit of a part and the end of its task, Spark runs the task again.
 The part is another file then (Spark's `OutputCommitCoordinator` allows this, in the classes of Spark 4.3.0).
-If the child has joined the first file, it must join all parts again; `replaced` reports that a part is another file now.
+If the child has joined the first file, it must join all parts again; `replaced` reports such a change.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class RemoteTasks:
 
     Args:
         run: The job; its `stuck_after` is the limit for a job in the host's own JVM.
-        ratio: The time for writing as a part of that for sorting, from the host's earlier exports.
+        ratio: The time for writing, divided by the time for sorting, in the host's earlier exports.
     """
 
     def __init__(self, run: RunExport, ratio: Ratio, clock: Clock | None = None) -> None:
@@ -91,7 +91,7 @@ class RemoteTasks:
 
     @property
     def left(self) -> float | None:
-        """The seconds until all parts are written, or None while unknown."""
+        """The seconds until all parts are written, or None while this time is unknown."""
         return self._pace.left(self._clock.monotonic())
 
     def record(self, stages: Iterable[Any], running: int) -> None:
@@ -110,7 +110,7 @@ class RemoteTasks:
         now, stages, running = self._clock.monotonic(), self._stages, self._running
         self.done = sum(done for done, _ in stages.values())
         self.total = sum(of for _, of in stages.values())
-        self._list()  # after the counts, so that a counted task has its part in the folder (except on a slow network)
+        self._list()  # after the counts: then it has each counted task's part (except on a slow network)
         # Each end of a task is progress, also in a repeated stage, whose count in `done` is complete already.
         counts: Hashable = self._ends, running, len(self._whole), len(self._fresh)
         moved = self._still.saw(now, (counts, self._bytes))
@@ -130,7 +130,7 @@ class RemoteTasks:
         written = len(self._whole) + len(self._fresh)
         if not written and not self._bytes:
             self._sorted = newest
-            # The first stage is not measured: it is Spark's sample for the sort, or further stages follow.
+            # The first stage is not measured, because it is Spark's sample for the sort, or further stages follow.
             self._measured = newest > min(stages)
             self._pace.sorting(now, newest, (done, of), _SHARES * done // of if self._measured else 0)
             return
@@ -139,14 +139,14 @@ class RemoteTasks:
             if done == of or done > written:
                 self._sorted = newest
             self._pace.sorting(now, self._sorted + 1, (1, 1), _SHARES)
-        # The server's counts are some seconds old, and can still be of the stage before.
+        # The server's counts are some seconds old, and can still describe the stage before.
         self._pace.writing(now, _SHARES * min(written, of) // of if newest != self._sorted else 0)
 
     def complete(self) -> Iterator[tuple[int, str, int]]:
         """
         Yield the index, file and size in bytes of each part that `poll` has found complete since the last call.
 
-        A task without rows has no part, which is known only at the end of the job; later parts wait until then.
+        A task without rows has no part; this is known only at the end of the job, and later parts wait until the end.
         """
         new, self._new = self._new, []
         for index in new:
@@ -175,7 +175,7 @@ class RemoteTasks:
         return any(_RemotePart.of(part.path) != part for part in self._whole.values())
 
     def stuck(self) -> str:
-        """Return a message if the job has been without progress for too long, else an empty text."""
+        """Return a message if the job has been without progress for too long, otherwise an empty text."""
         seconds = self._still.seconds(self._clock.monotonic())
         limit = self._still.limit(self._still.longest)
         if seconds < limit:

@@ -20,7 +20,11 @@ from steadyworker.exports.spark.query import first_line
 from steadyworker.text.redaction import redact
 
 USER = "steadyworker"
-"""The user of the sessions, unless the address has `user_id`; all hosts use it, so that each can end another's sessions."""
+"""
+The user of the sessions, unless the address has `user_id`.
+
+All hosts use the same user, so that each host can end the sessions of other hosts.
+"""
 
 PAUSE = 0.2  # seconds between two interrupts
 _AGAIN = (0.25, 0.5, 1.0)  # seconds to wait for late jobs of an interrupted operation
@@ -64,7 +68,7 @@ class Server:
                 self._probe = self._fresh_probe()
 
     def try_out(self, conf: Mapping[str, str]) -> None:
-        """Try, in a probe session, the settings that every session will get; raise the server's error if it refuses one."""
+        """Try, in a probe session, the settings that every session will get; raise the server's error if it refuses a setting."""
         for key, value in conf.items():
             self._probe.conf.set(key, value)
 
@@ -111,7 +115,7 @@ class Server:
         atexit.unregister(client._on_exit)  # noqa: SLF001 - otherwise atexit keeps every client
 
     def end(self, name: str) -> None:
-        """End the operations of an earlier run's session, and release the session, so that it begins no other."""
+        """End the operations of an earlier run's session, and release the session, so that it begins no other operation."""
         session = self.attach(name)
         with suppress(Closed):
             Kills(session, name).kill()  # `clear` does not see operations that the earlier run has interrupted
@@ -120,7 +124,7 @@ class Server:
 
     def clear(self, session: SparkSession, name: str) -> None:
         """
-        End the operations of this session; return at once if there is none.
+        End the operations of this session; return at once if there is no operation.
 
         Raises:
             Closed: Another process has released the session.
@@ -134,7 +138,7 @@ class Server:
                 kills.kill()
 
     def interrupt(self, session: SparkSession) -> bool:
-        """Interrupt the operations of this session; return whether this call has interrupted a new one."""
+        """Interrupt the operations of this session; return whether this call has interrupted a further operation."""
         try:
             return bool(session.interruptAll())
         except Exception as error:

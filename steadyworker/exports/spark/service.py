@@ -13,8 +13,8 @@ One thread changes all state of the service; other threads, such as the hosts' r
     host:  starting ──ready──→ warm ──jobs_per_host, max_rss──→ retiring ──empty──→ stopping ──→ gone
                                 └───────── idle_stop ──────────────────────────────────↑
 
-When a host dies, the service cannot know which of the host's jobs has killed the host.
-So the service begins each of these jobs again *alone*, on a host of its own.
+When a host dies, the service cannot know which of its jobs was the cause.
+So the service begins each of these jobs again *alone*, on a separate host.
 Only a job whose host dies while the job runs alone, or before the host is ready, uses up one of its resubmissions.
 The other jobs only lose time.
 
@@ -119,7 +119,7 @@ class SparkService:
             threading.Thread(target=self._reap, name="spark-reaper", daemon=True).start()
 
     def purge(self, ended: object) -> None:
-        """Call `reap`: what ended jobs leave is in their stages, which another service removes."""
+        """Call `reap`; another service removes the stages of ended jobs."""
         del ended
         self.reap()
 
@@ -172,7 +172,7 @@ class SparkService:
                 call.fail(*_CANCELLED)
 
     def _fail_all(self, kind: str, text: str) -> None:
-        """End every call, and kill the hosts that had one."""
+        """End every call, and kill the hosts that had a call."""
         for call in (*self._waiting, *(call for host in self._hosts for call in host.calls.values())):
             call.fail(kind, text)
         self._waiting.clear()
@@ -197,10 +197,10 @@ class SparkService:
 
     def _place(self) -> None:
         """
-        Give each waiting call to a host that takes it; start another host if the limit allows it.
+        Give each waiting call to a host that accepts the call; if no host does, start another host within the limit.
 
         Calls are placed in order of arrival, because otherwise a call that must run alone would never find an empty host.
-        One host starts at a time, because on a busy machine two starts take each other's processor time.
+        One host starts at a time, because on a busy machine two starts would slow each other down.
         """
         while self._waiting:
             call = self._waiting[0]
@@ -261,7 +261,7 @@ class SparkService:
             call.emit(as_event(event, submissions=call.submissions))
             return
         host.ended(call)
-        if call.cancelled:  # the child has removed its stage, and Spark's last tasks have made folders of it again
+        if call.cancelled:  # Spark's last tasks have made the removed stage's folders again
             remove_empty(call.parts)
         if isinstance(event, ExportFailed) and call.stuck and not call.cancelled:
             call.deaths += 1

@@ -5,8 +5,8 @@ The settings of Spark: SteadyWorker's defaults, the user's settings, and the few
 |---|---|
 | `-XX:+ExitOnOutOfMemoryError` | otherwise an out-of-memory error in the wrong thread hangs the job, while the JVM still replies to pings |
 | `local[*,4]` | plain `local[*]` fails a job at the first error of a task |
-| small tasks (5 MB of input, about 8 MB of a sort) | progress every few seconds, and a small export beside a big one starts at once |
-| FAIR | a small export beside a big one starts at once |
+| small tasks (5 MB of input, about 8 MB of a sort) | progress every few seconds; a small export need not wait for a big export |
+| FAIR | a small export beside a big export starts at once |
 | no UI, loopback only | no port scan at the start, and no open port to other hosts |
 | short retention, small results | the driver's memory stays constant over thousands of jobs |
 
@@ -86,12 +86,12 @@ _OURS = {
     "spark.submit.deployMode": "the driver runs in the Spark host",
 }
 _HIDDEN = (
-    "GRPC_TRACE",  # it would write tokens into the log
+    "GRPC_TRACE",  # this setting would write tokens into the log
     "GRPC_VERBOSITY",
     "PYSPARK_GATEWAY_PORT",
     "PYSPARK_GATEWAY_SECRET",
     "SPARK_CONNECT_MODE_ENABLED",
-    "SPARK_CONF_DIR",  # it would change the class path, and so disable the class-data archive
+    "SPARK_CONF_DIR",  # this setting would change the class path, and so disable the class-data archive
     "SPARK_LOCAL_DIRS",
     "SPARK_MASTER",
     "SPARK_REMOTE",
@@ -107,16 +107,16 @@ class SparkSettings:
     Args:
         folder: The folder for the class-data archive and the hosts' folders; its disk needs room for the data of a sort.
         master: Spark's master, or a Spark Connect server (`sc://host:port/;token=…`).
-            Unless it is `local[…]`, the executors must share the file system of each export with the worker process.
+            Unless it is `local[…]`, executors and worker process must share the file system of each export.
         conf: Settings of Spark, which replace SteadyWorker's defaults; SteadyWorker adds its own Java options.
         scratch: Another folder for the hosts' folders; a sort needs room for the data once or twice.
         idle_stop: Seconds without a job after which a host ends.
         jobs_per_host: The number of jobs after which the service replaces a host.
         max_rss: The resident bytes of host and JVM after which the service replaces a host; None means no limit.
         max_hosts: The largest number of hosts at the same time.
-            A second host is necessary while the first one is replaced, or when a job must run alone.
-        resubmissions: How many times a job is begun again after its host died while the job ran alone, or was stuck.
-        start_within: Seconds for the start of a host; the service kills a host that is not ready then, and stands still.
+                A second host is necessary while the first host is replaced, or when a job must run alone.
+            resubmissions: How many times a job is begun again, after it was stuck, or after its host died while it ran alone.
+            start_within: Seconds for the start of a host; then the service kills a host that is not ready and stands still.
             While the host uses processor time, as on a busy machine, it gets up to five times as long.
         server_within: Seconds to wait for a Spark Connect server that does not respond; less than `start_within`.
         ping_every: Seconds between two pings to a JVM that has jobs.
@@ -124,9 +124,9 @@ class SparkSettings:
         stuck_after: Seconds without a task, a row, a byte or planning after which a job is stuck, and is begun again.
             The limit is five times the job's slowest task if that is longer, and five times as long while tasks compute.
             Set a larger value for a source that is slow to send its first row.
-            With a Spark Connect server the limit is ten times longer, and four times longer after each time it was stuck.
-        cancel_within: Seconds for a cancelled job to end; after them, the service kills its host, unless other jobs use it.
-            The host then takes no more jobs, and is killed after the last of the others.
+            With a Spark Connect server the limit is ten times longer, and four times longer after each stuck try.
+        cancel_within: Seconds for a cancelled job to end; then the service kills its host, unless other jobs use it.
+            In this case, the host takes no more jobs, and is killed after its last job.
 
     Raises:
         ConfigError: A Spark setting must not be set or is not text, a number is out of range, or an address is invalid.
@@ -193,7 +193,11 @@ class SparkSettings:
         return (self.scratch or self.folder) / "hosts"
 
     def findings(self) -> Iterator[Finding]:
-        """Yield problems with a Spark Connect server; a master is not checked, because each check would be an application."""
+        """
+        Yield problems with a Spark Connect server.
+
+        A master is not checked, because each check would be an application.
+        """
         if self.server is None:
             return
         try:
@@ -227,7 +231,11 @@ class SparkSettings:
         return self.folder / f"classes-{java.version}-{importlib.metadata.version('pyspark')}.jsa"
 
     def properties(self, home: Path, java_options: str) -> str:
-        """Return Spark's properties for a host with this folder, as the text of a file, because other users can read a command line."""
+        """
+        Return Spark's properties for a host with this folder, as the text of a file.
+
+        They are in a file, because other users can read a command line.
+        """
         # SteadyWorker's options come last, because Java uses the later of two contrary options.
         options = f"{self.conf.get(_JAVA_OPTIONS, '')} -XX:+ExitOnOutOfMemoryError -Djava.io.tmpdir={home / 'tmp'} {java_options}"
         conf = {
@@ -243,7 +251,7 @@ class SparkSettings:
         return "".join(f"{key}={_escaped(value)}\n" for key, value in conf.items())
 
     def connect(self) -> Connect | None:
-        """Return the first command for a host with a Spark Connect server: the address and the settings; else None."""
+        """Return the first command for a host with a Spark Connect server (address and settings), otherwise None."""
         if self.server is None:
             return None
         ours = {key: value for key, value in _DEFAULTS.items() if key.startswith(_PER_SESSION)}

@@ -1,5 +1,7 @@
 """
-Checks that Spark's executors share the folder of the parts: one task writes one row there, and the host searches for its file.
+Checks that Spark's executors share the folder of the parts.
+
+One task writes one row to this folder, and the host searches for the file with the row.
 
 Without this check, the missing parts would be noticed only at the end of the job.
 """
@@ -23,7 +25,7 @@ _POLL = 0.1
 
 def probe(session: SparkSession, parts: str) -> None:
     """
-    Let a task write a file beside the folder of the parts, and return when the file is visible here.
+    Let a task write a file beside the folder of the parts, and return when this process finds the file.
 
     Raises:
         ExportRejected: The file is not visible, so a retry cannot succeed.

@@ -4,7 +4,7 @@ Lets Spark read a SQLite file in one snapshot: `sqlite3` copies the file in one 
 Several connections to the file itself could not share a snapshot.
 Each connection would block writers (in WAL mode, the checkpoint) while it reads.
 A column gets the type that all its values have, because SQLite does not enforce declared types.
-DECIMAL is the only declared type that is used, because the values would otherwise be binary floats.
+Of the declared types, only DECIMAL is used, because its values would otherwise be binary floats.
 The export refuses a value with more digits than the DECIMAL, because Spark would round it.
 """
 
@@ -145,7 +145,7 @@ class Sqlite:
 
     @contextmanager
     def _reading(self, name: str) -> Iterator[sqlite3.Connection]:
-        """Open the copy; its scans can be cancelled, and count as progress."""
+        """Open the copy so that its scans can be cancelled, and count as progress."""
         try:
             with closing(sqlite3.connect(_uri(str(self._copy), "ro"), uri=True)) as here:
                 here.set_progress_handler(self._ended, _STEPS)

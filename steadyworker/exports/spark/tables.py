@@ -30,8 +30,8 @@ class Files:
     Args:
         path: Parquet, CSV (with a header line) or JSON Lines; a folder can be partitioned (`month=2024-03/…`).
             A relative path starts at the worker's working directory.
-        format: `parquet`, `csv` or `json`; the default is the format that the first file's name ends in.
-        schema: Column names and types as in SQL's DDL, `"id BIGINT, amount DECIMAL(12,2)"`.
+        format: `parquet`, `csv` or `json`; the default is the format that the ending of the first file's name gives.
+        schema: Column names and types as in SQL's DDL, such as `"id BIGINT, amount DECIMAL(12,2)"`.
             The export fails if a number has more digits than its DECIMAL.
             The export also fails if a number is not written like `1234.50`, unless `options` has a `locale`.
             Without a schema, Spark reads all of a CSV or JSON table once to find the types (`reading.py` has the rules for CSV).

@@ -1,9 +1,9 @@
 """
-The tasks of one job by Spark's own counters: counts for the progress bar, and the complete parts.
+The tasks of one job, by Spark's own counters: their counts are for the progress bar, their parts for the join.
 
 The counts come from the public status tracker.
 The complete tasks of the writing stage, their rows and their times are only in the status store, which is not a public API.
-If a later Spark has changed the store, parts are passed on at the end of the job instead of while it runs.
+If a later version of Spark changes the store, parts are passed on only at the end of the job.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Tasks:
         parts: The folder of the job's parts.
         stuck_after: Seconds without progress before which the job is never stuck.
         ratio: The ratio from the host's earlier exports.
-        before: The job group of everything before the write: the reading of tables, and the user's function.
+        before: The job group of all work before the write: the reading of tables, and the user's function.
         planning: The processor time of the job's threads; None if it is not known.
     """
 
@@ -104,7 +104,7 @@ class Tasks:
 
     @property
     def rate(self) -> float | None:
-        """The rows per second, or None while unknown."""
+        """The rows per second, or None while the speed is unknown."""
         return self._pace.rate
 
     @property
@@ -113,7 +113,7 @@ class Tasks:
         return self._pace.left(self._clock.monotonic())
 
     def poll(self, beside: Hashable = None) -> bool:
-        """Read Spark's counters; return whether the job has made progress, also if only `beside` has changed."""
+        """Read Spark's counters; return whether the job has made progress; a change of `beside` counts as progress."""
         earlier = self._stages_of(self._before) if self._before else {}
         jobs = {**earlier, **self._stages_of(self._group)}
         for stages in jobs.values():
@@ -138,7 +138,7 @@ class Tasks:
         return False
 
     def stuck(self) -> str:
-        """Return a message if the job has been without progress for too long, else an empty text."""
+        """Return a message if the job has been without progress for too long, otherwise an empty text."""
         seconds = self._still.seconds(self._clock.monotonic())
         if seconds < self._still.limit(0.0) or seconds < (limit := self._still.limit(self._slowest())):
             return ""
@@ -153,7 +153,7 @@ class Tasks:
 
     def written_before(self) -> int:
         """
-        Return how many bytes and rows tasks have written before the write, as far as Spark's store knows it yet.
+        Return how many bytes and rows tasks have written before the write, as far as Spark's store has recorded it.
 
         Any thread can call it.
         """
@@ -171,7 +171,7 @@ class Tasks:
         return {job: list(info.stageIds) if info else [] for job, info in found.items()}
 
     def _count(self, stage: int) -> None:
-        """Record a stage; a stage that never begins does not count, because Spark skips it if its shuffle exists."""
+        """Record a stage; a stage that never begins does not count (Spark skips a stage if its shuffle exists)."""
         known = self._tracker.getStageInfo(stage)
         if known and (known.numActiveTasks or known.numCompletedTasks):
             earlier = self._stages.get(stage, (0, 0))[0]
@@ -182,7 +182,7 @@ class Tasks:
         Yield the index, file and size in bytes of each task of the writing stage that has completed since the last call.
 
         The file is None if the task wrote no rows.
-        NFS can list a file of another machine late, so this opens the file by its name.
+        NFS can list a file of another machine late, so this method opens the file by its name.
         If the file is still missing, a later call yields the task, or the end of the job reports its part.
         """
         self._waiting |= self._new()
@@ -209,7 +209,11 @@ class Tasks:
             return None
 
     def _new(self) -> dict[int, int]:
-        """Return the rows of each task that has completed since the last call, by index; nothing if Spark does not report it."""
+        """
+        Return the rows of each task that has completed since the last call, by index.
+
+        Return nothing if Spark does not report the rows.
+        """
         if not self._stages or not self._readable:
             return {}
         stage = max(self._stages)
@@ -252,7 +256,7 @@ class Tasks:
         return context.sc().statusStore()
 
     def _json(self, tasks: Any) -> str:
-        """Return a Scala list as JSON with one py4j call, because field by field it would take thousands of calls."""
+        """Return a Scala list as JSON with one py4j call; reading field by field would take thousands of calls."""
         if self._mapper is None:
             jackson: Any = self._context._jvm.com.fasterxml.jackson  # type: ignore[union-attr] # noqa: SLF001
             self._mapper = jackson.databind.ObjectMapper().registerModule(jackson.module.scala.DefaultScalaModule())
