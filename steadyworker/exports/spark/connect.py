@@ -12,7 +12,7 @@ The engine for Spark Connect: the user runs the server, and each job has its own
     no progress for too long (`remote.py`)                          is cancelled, and begun again in another session
     any other error                                                 fails
 
-The run names its session (`Plan.session`), and stores that name in the ledger before the first call to Spark.
+The run names its session (`ExportPlan.session`), and stores that name in the ledger before the first call to Spark.
 So the next host or run can end the operations of a lost host or an earlier run before it begins the job.
 The engine reports the end of a cancelled job when the job's call ends, or after 5 s if the server is slow.
 For two more minutes, the engine cancels each Spark job that begins in the session.
