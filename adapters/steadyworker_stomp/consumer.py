@@ -1,5 +1,5 @@
 """
-The consuming connection, which has one epoch after another until the adapter stops; it never publishes.
+The consuming connection. It has one epoch after another until the adapter stops, and never publishes.
 
 ::
 
@@ -87,7 +87,7 @@ class StompConsumer(Consumer[StompLink, StompEpoch]):
         if self._allowed:
             self._start_epoch(connection)
             return
-        # A lacking right to consume shows before the epoch begins; a message that comes now comes again.
+        # If the user lacks the right to consume, this shows before the epoch begins. A message that comes now comes again.
         answered = self._owed.expect("a subscription")
 
         def ended(answer: Future[None]) -> None:
@@ -117,7 +117,7 @@ class StompConsumer(Consumer[StompLink, StompEpoch]):
             self._epoch.received(headers, body)
 
     def _down(self, error: BrokerUnavailable) -> None:
-        """Handle a connection that failed or was lost, and report the loss of its epoch if it had one."""
+        """Handle a connection that failed or was lost, and report the loss of its epoch if an epoch had begun."""
         epoch, self._epoch = self._epoch, None
         self._owed.forgive()
         if epoch is None:
