@@ -1,4 +1,4 @@
-"""What the adapters of both drivers share: names, identity, dead letters, and questions to the brokers."""
+"""The base of both drivers' adapters: names, identity, dead letters, and questions to the brokers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ APublisher = TypeVar("APublisher", bound=RocketmqPublisher)
 
 class RocketmqAdapter(NetworkAdapter[RocketmqUrl, AConsumer, APublisher], Renamable):
     """
-    The base of both drivers' adapters; it connects at its first use.
+    The base of both drivers' adapters. An adapter connects at its first use.
 
     Args:
         url: The broker's URL (`url.py`).
@@ -68,7 +68,7 @@ class RocketmqAdapter(NetworkAdapter[RocketmqUrl, AConsumer, APublisher], Renama
 
     @override
     def identity(self) -> str:
-        """Return the hosts of the URL, because a cluster's name is the same everywhere by default (`DefaultCluster`)."""
+        """Return the hosts of the URL, because by default each cluster has the same name (`DefaultCluster`)."""
         return identity_of(self._first.addresses)
 
     @override

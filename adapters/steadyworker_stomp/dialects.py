@@ -33,9 +33,9 @@ class Dialect:
         origin: The header with the queue from which the broker moved a dead letter.
         unshown: Returns why a message's content did not arrive, although the broker has the content; None if the content arrived.
         moves_refused: After a NACK, the broker moves the message to its dead letters.
-        Classic cannot move a message if there is no queue for dead letters, or if this queue refuses the message.
-        Classic then confirms the NACK all the same, and the message is lost.
-        So NACK is only for a message without its content (`adapter.capabilities`).
+            Classic cannot move a message if there is no queue for dead letters, or if this queue refuses the message.
+            Classic then confirms the NACK all the same, and the message is lost.
+            So NACK is only for a message without its content (`adapter.capabilities`).
     """
 
     name: str

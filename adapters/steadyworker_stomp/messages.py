@@ -4,9 +4,9 @@ Conversion between STOMP frames and SteadyWorker's headers.
 STOMP headers are text, like SteadyWorker's. But STOMP and the brokers reserve some names, and STOMP cannot express some texts.
 
 - A header with a reserved name, or with such a text, travels in the header `sw-stomp`, as JSON: `{"headers": {name: text}}`.
-So the header arrives as it was sent, and no header of a message can become a part of the frame.
+  So the header arrives as it was sent, and no header of a message can become a part of the frame.
 - A foreign sender's own properties (`_PROPERTIES`: correlation id, reply address and similar) appear as headers.
-A Delivery also has them in `sw-stomp`, so that a retry or dead letter has them as properties again.
+  A Delivery also has them in `sw-stomp`, so that a retry or dead letter has them as properties again.
 - Headers that the broker adds (`_AMQ_…`, `original-destination`) appear in a Delivery, but are not published again.
 - `priority` appears only if it is not 4, because brokers add the priority 4 to each message without a priority.
 - `expires` is not published again, because the broker would drop a copy that waits.

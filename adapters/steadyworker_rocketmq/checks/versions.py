@@ -1,4 +1,4 @@
-"""The supported versions, and the weaknesses of old ones; pure functions."""
+"""The supported versions, and the weaknesses of old versions; pure functions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ It was tried on 5.4.0 with the conformance tests, and with kills of worker, prox
 
 
 def version_of(text: str) -> Version:
-    """Return the numbers of a version's text; empty if they cannot be read."""
+    """Return the numbers in a version's text; empty if the text is no version."""
     parts = text.partition("-")[0].split(".")
     return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else ()
 

@@ -22,9 +22,10 @@ _finding = FindingTexts("steadyworker_stomp")
 
 class Weakness(NamedTuple):
     """
-    A weakness of Classic. Any host that reaches the OpenWire port can use it without a login.
+    A weakness of Classic. Any host that reaches Classic's OpenWire port can use the weakness without a login.
 
-    `fixed` has the first version without the weakness, for each line of versions such as 5.18. Every older line has the weakness.
+    `fixed` has the first version without the weakness, for each line of versions such as 5.18.
+    Every line before the first line in `fixed` has the weakness, too.
     """
 
     cve: str
