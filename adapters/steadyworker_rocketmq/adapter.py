@@ -27,9 +27,9 @@ from steadyworker_rocketmq.url import RocketmqUrl, parse_url
 
 LATE = 3.0
 """
-How many invisibilities, or lives of a lock, may pass before a message counts as late.
+The number of periods after which a message counts as late. A period is the invisibility, or the life of a lock.
 
-A message of a killed worker comes again after one; a broker that is restarted meanwhile, or is busy, needs longer.
+A message of a killed worker comes again after one period. A broker that is restarted meanwhile, or is busy, needs longer.
 """
 
 SILENT = 120.0

@@ -24,7 +24,7 @@ from steadyworker_rocketmq.stored import Stored
 _DROPPED = "sw-dropped"
 _MARK_BODY, _MARK = b"\0", json.dumps({"empty": True})
 _QUEUES_WITHIN, _ASKED_EVERY = 5.0, 0.05
-"""Seconds for which a reader waits for the brokers' queues, and between two questions."""
+"""Seconds for which a reader waits for the brokers' queues, and seconds between two questions."""
 
 
 class RocketmqDeadLetters:

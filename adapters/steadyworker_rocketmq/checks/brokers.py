@@ -20,16 +20,16 @@ SHORT_RETENTION = 24
 """Hours of retention below which a weekend's dead letters, or a backlog of long jobs, can vanish."""
 
 HALF, UNDECIDED = "RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
-"""The system topics of transactions: those that wait for a decision, and those that the broker has given up."""
+"""The system topics of transactions: one for transactions that wait for a decision, one for transactions that the broker has given up."""
 
 _DECIDER = "CID_RMQ_SYS_TRANS"
-"""The group whose place in the half topic the broker moves behind decided transactions."""
+"""The broker's own group in the topic `HALF`. The broker moves the group's place behind decided transactions."""
 
 SAME_TIME = 30.0
-"""Seconds by which two clocks may differ; a broker reports its own in whole seconds, and may need some to reply."""
+"""Seconds by which two clocks may differ. A broker reports its clock in whole seconds, and may need some seconds to reply."""
 
 MANY_UNDECIDED = 1000
-"""Undecided transactions above which a producer, or its checker, does not decide; a busy producer has some at any time."""
+"""The number of undecided transactions above which a producer seems not to decide. A busy producer has some at any time."""
 
 
 def broker_findings(

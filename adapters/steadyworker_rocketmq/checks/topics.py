@@ -19,7 +19,7 @@ from steadyworker_rocketmq.url import RocketmqUrl
 _finding = FindingTexts("steadyworker_rocketmq")
 
 ENOUGH_ATTEMPTS = 1000
-"""The smallest limit of deliveries that is enough: each expired invisibility counts as a delivery."""
+"""The smallest limit of deliveries that is enough. It is large, because each expired invisibility counts as a delivery."""
 
 _STATISTICS = 208
 """The request for a group's places in its topics (`GET_CONSUME_STATS`)."""

@@ -32,9 +32,9 @@ _MARGIN = 15.0
 
 _SHORT, _LONGEST_RUN = 1.0, 32
 """
-For this many seconds after a queue was locked, and for at most this many messages in a row, an acknowledgement also receives the next message.
+Limits within which an acknowledgement also receives the next message: seconds since the queue was locked, and messages in a row.
 
-This doubles the throughput of short jobs; after that, other queues have their turn.
+This doubles the throughput of short jobs. Beyond the limits, other queues have their turn.
 """
 
 

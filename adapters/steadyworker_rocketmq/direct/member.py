@@ -41,19 +41,19 @@ LOCKED_FOR = 60.0
 """Seconds after which a broker lets another member lock a queue whose lock was not renewed (`REBALANCE_LOCK_MAX_LIVE_TIME`)."""
 
 _MOMENT = 1.0
-"""A broker's restart takes longer than this many seconds, so after a shorter gap the broker still has its locks."""
+"""Seconds in which no broker can restart. So after a shorter gap the broker still has its locks."""
 
 _ROUTE_EVERY = 30.0
 """Seconds between two questions to a name server for the topic's queues."""
 
 _SILENT_FOR = 15.0
-"""Seconds for which a broker that did not reply is not asked again, if there are others: a frozen one costs 10 s for each question."""
+"""Seconds for which a broker that did not reply is not asked again, if there are others. Each question to a frozen broker takes 10 s."""
 
 HOLDERS_FIRST = 6.0
 """
-For this many seconds after a broker is there again, a member receives no message from it.
+Seconds after a broker is there again, in which a member receives no message from the broker.
 
-A restarted broker has lost all locks; the pause lets members that hold messages lock their queues again first.
+A restarted broker has lost all locks. In the pause, members that hold messages can first lock their queues again.
 """
 
 _MOST_GAPS = 20
@@ -229,7 +229,7 @@ class GroupMember:
         """
         Acknowledge a message.
 
-        When this function returns a result, the broker has the new place. It returns None if the broker failed.
+        Return None if the broker failed, or is not asked for now. Otherwise the broker has the new place when the method returns.
 
         Args:
             locked: The message.

@@ -18,7 +18,7 @@ from steadyworker_rocketmq.frames import RemotingReply
 from steadyworker_rocketmq.remoting import TopicQueue
 
 _QUEUES = re.compile(r"\{([^{}]*)\}\s*:\s*\{([^{}]*)\}")
-"""A queue and its statistics: fastjson writes a table as the key of a table."""
+"""Matches a queue and its statistics. The queue is a table that fastjson writes as the key of another table."""
 
 
 @dataclass(frozen=True, slots=True)

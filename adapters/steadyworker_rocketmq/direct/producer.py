@@ -38,7 +38,7 @@ NOT_SAFE = {
     11: "the broker has no replica (SLAVE_NOT_AVAILABLE)",
     12: "the broker's replica did not confirm it in time (FLUSH_SLAVE_TIMEOUT)",
 }
-"""The results of messages that a broker has stored, and can lose."""
+"""The results after which a broker has stored a message, but can lose it."""
 
 
 class Producer:

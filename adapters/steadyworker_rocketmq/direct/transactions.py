@@ -46,13 +46,13 @@ _PREPARED = 0x4
 _DECISIONS = {Decision.COMMIT: 0x8, Decision.ROLLBACK: 0xC}
 
 _BEAT_EVERY = 30.0
-"""Seconds between two heartbeats, as RocketMQ's own clients send them; a broker forgets a producer after 120 s."""
+"""Seconds between two heartbeats, the same as in RocketMQ's own clients. A broker forgets a producer after 120 s."""
 
 _ASKED_EVERY = 5.0
 """Seconds between two questions for the brokers."""
 
 _PLACE_DIGITS = 16
-"""The digits at the end of a broker's message id that are the message's place in its commit log."""
+"""The number of digits at the end of a broker's message id. These digits are the message's place in the commit log."""
 
 
 @dataclass(frozen=True, slots=True)
