@@ -37,7 +37,7 @@ from steadyworker_stomp.stomp_internals import OnMessage, StompConnection
 from steadyworker_stomp.url import StompUrl
 
 _BEATS = 3
-"""Heart-beats sent in the time in which the broker expects one: Classic has no tolerance by default."""
+"""The number of heart-beats to send while the broker expects one. It is above 1, because Classic has no tolerance by default."""
 
 
 class StompLink(BrokerLink):
@@ -202,9 +202,9 @@ _PATIENCE = 10.0
 
 _VISIT = 60
 """
-The heartbeat to which a visit agrees, in seconds.
+The heartbeat of a visit, in seconds.
 
-It is long, because a visit sends no heartbeats; each of its requests has a time limit of its own.
+It is long, because a visit sends no heartbeats. Each request of a visit has its own time limit.
 """
 
 

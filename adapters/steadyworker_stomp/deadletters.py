@@ -51,7 +51,7 @@ The heartbeat is long, because the reading thread sends none while it works on a
 """
 
 _SOON = 0.05
-"""Seconds in which the next letter usually arrives; then the broker is asked whether there is one."""
+"""Seconds in which the next letter usually arrives. After them, the reader asks the broker whether there is a letter."""
 
 _QUIET = 1.0
 """If Artemis does not report how many letters wait: the seconds without a letter after which the queue counts as empty."""

@@ -47,7 +47,7 @@ _ADVISORY = re.compile(r"not authorized .*topic://ActiveMQ\.Advisory\.")
 
 _FULL = re.compile(r"AMQ229102|AMQ229119|is full|Usage Manager .* Full")
 _TOO_LARGE = re.compile(r"The maximum (?:data length|frame size) was exceeded")
-"""What Classic 5.18 to 6.3 write of a frame above `wireFormat.maxFrameSize` or `maxDataLength`; it names no receipt."""
+"""Matches the error of Classic 5.18 to 6.3 for a frame above `wireFormat.maxFrameSize` or `maxDataLength`. This error names no receipt."""
 
 _RABBITMQ = re.compile(r"^Bad CONNECT")
 _CLIENT_ID_IN_USE = re.compile(r"already connected")

@@ -31,7 +31,7 @@ _HEAD_START = 0.5
 """Seconds in which a host can accept or refuse before the next host is tried, too."""
 
 _SLACK = 0.5
-"""Seconds for which to wait longer than a try may last, because its own error names the host."""
+"""Seconds to wait in addition to the limit of a try, because the try's own error names the host."""
 
 
 def connect_any(

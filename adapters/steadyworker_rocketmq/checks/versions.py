@@ -26,7 +26,7 @@ LOSES_LAST_SEND_BACK: tuple[tuple[Version, Version], ...] = (((5, 4), (5, 4, 1))
 """
 The versions that lose a message when a consumer sends it back for the last time.
 
-Each pair has the first version with this defect, and the first version after it.
+Each pair has the first version with this defect, and the first version without it.
 
 Tried with rocketmq-client-python on 5.4.0 (NullPointerException in `TopicValidator.isSystemTopic`); 4.9.7 keeps the message.
 """

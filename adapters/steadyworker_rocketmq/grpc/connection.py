@@ -18,7 +18,7 @@ _PROBE_EVERY = 5.0
 
 class GrpcLink:
     """
-    The connection to the proxies: the record whether the last call worked. Only for the I/O thread.
+    The connection to the proxies, which counts as open while calls succeed; only for the I/O thread.
 
     Args:
         io: The I/O thread.

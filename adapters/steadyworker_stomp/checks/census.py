@@ -33,7 +33,7 @@ _TEMPORARY = "/topic/ActiveMQ.Advisory.TempQueue"
 _MARK = "/temp-queue/steadyworker"
 
 _TRIES, _PAUSE = 20, 0.05
-"""How often to ask for a list that fails, and the seconds between two questions."""
+"""The number of tries to get a list, and the seconds between two tries."""
 
 
 _ARTEMIS_RIGHTS = (

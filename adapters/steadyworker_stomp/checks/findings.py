@@ -37,7 +37,7 @@ _IN_A_ROW = 2
 """Questions in a row without an answer after which the broker is asked no more, because a person waits."""
 
 _WITHHELD = "withheld"
-"""In the place of whether a queue exists: this user has no right to learn it."""
+"""The mark for an unknown answer: this user has no right to ask whether a queue exists."""
 
 _finding = FindingTexts("steadyworker_stomp")
 
