@@ -215,7 +215,7 @@ class TransactionalPublisher:
         key = found.headers.get(_JOB_KEY) or found.headers.get(KEYS, "")
         try:
             return _decision(transaction.check(TransactionMessage(topic, tag, found.body, headers, key, id_)))
-        except BaseException:  # noqa: BLE001 - of a user's code, in a thread in which nobody else sees it
+        except BaseException:  # noqa: BLE001 - an error of the user's code, which only the log shows
             _log.exception(
                 "Expected a decision from `check`, got an error (%s): correct `check`; until then the answer is UNKNOWN.",
                 place,

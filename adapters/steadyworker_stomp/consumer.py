@@ -31,7 +31,7 @@ from steadyworker_stomp.stomp_internals import StompConnection
 from steadyworker_stomp.url import StompUrl
 
 _PATIENCE = 1.0
-"""Seconds in which the socket must accept a frame: frames of a consumer are short, and the I/O thread waits."""
+"""Seconds in which the socket must accept a frame. A consumer's frames are short, and the I/O thread waits."""
 
 
 class StompConsumer(Consumer[StompLink, StompEpoch]):

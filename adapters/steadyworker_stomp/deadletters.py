@@ -60,7 +60,7 @@ _NEXT_WITHIN = 5.0
 """If Artemis reports that a letter waits: the seconds in which the letter must arrive."""
 
 _ORIGIN = "_AMQ_ORIG_"
-"""The headers in which Artemis records where a dead letter comes from; a copy in the same queue keeps them."""
+"""The prefix of the headers in which Artemis records the origin of a dead letter. A copy in the same queue keeps these headers."""
 
 _CLOCK = "/temp-queue/steadyworker"
 

@@ -41,13 +41,13 @@ Window = Callable[[], int]
 Then = Callable[[], None]
 
 MOST_KEPT = 16
-"""The most rejected messages that an epoch may keep and still accept others; each has a subscription of its own."""
+"""The number of kept messages at which an epoch accepts no others. Each kept message has its own subscription."""
 
 KEEPS_FOR = 5.0
 """
 Seconds at a prefetch of 0 after which an adapter is no longer a consumer.
 
-The runner often pauses for one turn; after a release, the broker would deliver the same messages again.
+The runner often pauses for one turn. If the epoch released the messages at once, the broker would deliver them again.
 """
 
 

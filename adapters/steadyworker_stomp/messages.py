@@ -26,7 +26,7 @@ from steadyworker_stomp.dialects import Dialect
 
 EXACT = "sw-stomp"
 LINE_BYTES = 10_000
-"""The largest header line in bytes: Classic's limit is 10 KiB (`maxHeaderLength`); the rest is for escapes of the broker."""
+"""The largest header line in bytes. Classic's limit is 10 KiB (`maxHeaderLength`), and the difference is for the broker's escapes."""
 
 _MOST_HEADERS = 900
 """The largest number of headers: Classic's limit is 1000, and a broker adds some."""

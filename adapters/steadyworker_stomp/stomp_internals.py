@@ -447,7 +447,7 @@ class _Transport(BaseTransport):  # type: ignore[misc]
 
 
 def _beats(text: str) -> tuple[float, float]:
-    """Return the seconds between the heart-beats that the broker sends, and between those that it wants; raises Foreign."""
+    """Return, in seconds, the interval of the broker's heart-beats, and the interval that the broker wants from us; raises Foreign."""
     try:
         sends, wants = text.split(",")
         return int(sends) / 1000, int(wants) / 1000

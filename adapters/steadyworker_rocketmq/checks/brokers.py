@@ -20,7 +20,7 @@ SHORT_RETENTION = 24
 """Hours of retention below which a weekend's dead letters, or a backlog of long jobs, can vanish."""
 
 HALF, UNDECIDED = "RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
-"""The system topics of transactions: one for transactions that wait for a decision, one for transactions that the broker has given up."""
+"""The system topics of transactions. The first is for transactions that wait for a decision, the second for transactions that the broker has given up."""
 
 _DECIDER = "CID_RMQ_SYS_TRANS"
 """The broker's own group in the topic `HALF`. The broker moves the group's place behind decided transactions."""

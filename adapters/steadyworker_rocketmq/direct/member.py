@@ -290,7 +290,7 @@ class GroupMember:
 
     def _waiting(self) -> tuple[list[TopicQueue], set[TopicQueue]]:
         """
-        Return the queues in which messages wait, and those of them that were made again since the last question.
+        Return the queues in which messages wait, and the queues that were made again since the last question.
 
         Messages wait in a queue if the queue's end is not the group's place.
         """

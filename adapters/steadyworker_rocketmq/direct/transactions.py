@@ -170,7 +170,7 @@ class DirectTransport:
 
 class Checks:
     """
-    The connections on which brokers ask for decisions, one for each broker.
+    The connections on which brokers ask for decisions. Each broker has its own connection.
 
     Args:
         url: The brokers.

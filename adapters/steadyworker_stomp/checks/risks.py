@@ -21,7 +21,7 @@ _ATTEMPTS = 10
 """The default of max-delivery-attempts."""
 
 SPARE_DELIVERIES = 5
-"""Deliveries to allow for one job, because connections and worker processes can be lost while it runs."""
+"""The number of deliveries to allow for one job, because connections and worker processes can be lost while the job runs."""
 
 _finding = FindingTexts("steadyworker_stomp")
 
