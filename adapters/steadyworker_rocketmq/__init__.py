@@ -1,5 +1,5 @@
 """
-The adapter for RocketMQ: one driver for proxies, and one for brokers; `url.py` explains its URLs.
+The adapter for RocketMQ. It has two drivers: one for proxies, and one for brokers. `url.py` explains the URLs.
 
 | our word | in RocketMQ |
 |---|---|
@@ -7,15 +7,15 @@ The adapter for RocketMQ: one driver for proxies, and one for brokers; `url.py` 
 | queue | a topic, and a consumer group of the same name |
 | dead-letter queue | the topic `<queue>-dead`, and the broker's own `%DLQ%<group>` and `%DLQ%<group>-later` |
 | publish | a send that the broker confirmed |
-| settle `SENT` | the broker's reply to the acknowledgement, which it can forget when it crashes; never `CONFIRMED` |
-| headers | properties; what they cannot express travels in `sw-rocketmq` (`messages.py`) |
+| settle `SENT` | the broker's reply to the acknowledgement; never `CONFIRMED`, because a broker that crashes can forget the acknowledgement |
+| headers | properties; headers that properties cannot express travel in `sw-rocketmq` (`messages.py`) |
 
 | | `rocketmq+grpc:` (`grpc/`) | `rocketmq:` (`direct/`) |
 |---|---|---|
 | client library | rocketmq-python-client | none (`remoting.py`) |
 | broker | 5.x with a proxy | 4.9 and 5.x |
 | delay | exact to a second, in the topic `<queue>-later` | the broker's levels |
-| a message is held by | a handle, which each renewal replaces | the lock of its queue |
+| a message is held by | a handle, which each renewal replaces | the lock of the message's queue |
 | release | a copy to the work topic, and then an acknowledgement | the end of the lock |
 | redelivery after a kill | when the invisibility ends (60 s) | when the lock ends (60 s) |
 """
@@ -30,7 +30,7 @@ __all__ = ["DirectAdapter", "open_adapter"]
 
 def open_adapter(url: str, spec: QueueSpec, settings: Settings) -> DirectAdapter:
     """
-    Return an adapter for one queue of the brokers behind the name servers at `url`; the adapter connects at its first use.
+    Return an adapter for one queue of the brokers behind the name servers at `url`. The adapter connects at its first use.
 
     Raises:
         ConfigError: The URL or a name is invalid for RocketMQ.

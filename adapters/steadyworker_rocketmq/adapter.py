@@ -1,4 +1,4 @@
-"""What the adapters of both drivers share: names, identity, dead letters, and questions to the brokers."""
+"""The base of both drivers' adapters: names, identity, dead letters, and questions to the brokers."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from steadyworker_rocketmq.url import RocketmqUrl, parse_url
 
 LATE = 3.0
 """
-How many invisibilities, or lives of a lock, may pass before a message counts as late.
+The number of periods after which a message counts as late. A period is the invisibility, or the life of a lock.
 
-A message of a killed worker comes again after one; a broker that is restarted meanwhile, or is busy, needs longer.
+A message of a killed worker comes again after one period. A broker that is restarted meanwhile, or is busy, needs longer.
 """
 
 SILENT = 120.0
@@ -42,7 +42,7 @@ APublisher = TypeVar("APublisher", bound=RocketmqPublisher)
 
 class RocketmqAdapter(NetworkAdapter[RocketmqUrl, AConsumer, APublisher], Renamable):
     """
-    The base of both drivers' adapters; it connects at its first use.
+    The base of both drivers' adapters. An adapter connects at its first use.
 
     Args:
         url: The broker's URL (`url.py`).
@@ -68,7 +68,7 @@ class RocketmqAdapter(NetworkAdapter[RocketmqUrl, AConsumer, APublisher], Renama
 
     @override
     def identity(self) -> str:
-        """Return the hosts of the URL, because a cluster's name is the same everywhere by default (`DefaultCluster`)."""
+        """Return the hosts of the URL, because by default each cluster has the same name (`DefaultCluster`)."""
         return identity_of(self._first.addresses)
 
     @override

@@ -1,10 +1,10 @@
 """
-A reader of the dead letters of one queue; the same for both drivers, because it asks the brokers themselves.
+A reader of the dead letters of one queue. Both drivers use it, because it asks the brokers themselves.
 
-There are three topics: the Worker's own, and those to which the broker itself moves messages (`%DLQ%` and the group).
-A topic is a log, so letters are read and not held, and nothing can be removed.
-`drop` therefore publishes a mark with the letter's place, and a reader leaves out each letter that has one.
-Letters and marks end with the broker's retention, which is 72 h by default.
+There are three topics: the Worker's own, and the two to which the broker itself moves messages (`%DLQ%` and the group).
+A topic is a log. So the reader does not hold a dead letter ("letter" below), and cannot remove it.
+`drop` therefore publishes a mark with the letter's place, and a reader leaves out each letter that has a mark.
+The broker deletes letters and marks after its retention time, which is 72 h by default.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from steadyworker_rocketmq.stored import Stored
 _DROPPED = "sw-dropped"
 _MARK_BODY, _MARK = b"\0", json.dumps({"empty": True})
 _QUEUES_WITHIN, _ASKED_EVERY = 5.0, 0.05
-"""Seconds for which a reader waits for the brokers' queues, and between two questions."""
+"""Seconds for which a reader waits for the brokers' queues, and seconds between two questions."""
 
 
 class RocketmqDeadLetters:
     """
-    The dead letters of one queue, from `begin` on; for one thread.
+    The dead letters that one queue has when `begin` is called; for one thread.
 
     Args:
-        remoting: The brokers; the caller closes them.
+        remoting: The client of the brokers; the caller closes it.
         place: The brokers' name in errors.
         names: The names of topics and groups.
         spec: The queue.
@@ -60,7 +60,7 @@ class RocketmqDeadLetters:
         self._publish = publish
 
     def begin(self) -> None:
-        """Ask the brokers what there is; raises BrokerUnavailable."""
+        """Ask the brokers which letters they have; raises BrokerUnavailable."""
         with translated(self._place):
             self._wait_for_queues()
             self._ends = {
@@ -77,11 +77,11 @@ class RocketmqDeadLetters:
                     yield self._letter(id_, stored)
 
     def publish(self, message: OutgoingMessage) -> None:
-        """Publish as the adapter does."""
+        """Publish a message with the adapter's `publish`."""
         self._publish(message)
 
     def drop(self, delivery: Delivery) -> None:
-        """Publish a mark for this letter; raises Unsettled if it is unknown whether the broker has the mark."""
+        """Publish a mark for this letter; raises Unsettled if no broker has confirmed the mark."""
         mark = WireMessage(_MARK_BODY, {_DROPPED: delivery.id, EXACT: _MARK})
         try:
             self._send(self._names.dead, mark)
@@ -89,7 +89,11 @@ class RocketmqDeadLetters:
             raise Unsettled(f"Expected the broker to record that a dead letter was dropped, got: {error}") from error
 
     def _wait_for_queues(self) -> None:
-        """Wait until the queues have what the brokers have confirmed: they follow the log a moment later, under load much later."""
+        """
+        Wait until the queues have every message that the brokers have confirmed.
+
+        A broker first writes a message to its log. The message's queue follows a moment later, or much later under load.
+        """
         deadline = self._clock.monotonic() + _QUEUES_WITHIN
         pause = threading.Event()
         for broker in self._remoting.brokers():
@@ -97,7 +101,7 @@ class RocketmqDeadLetters:
                 pause.wait(_ASKED_EVERY)
 
     def _all(self) -> Iterator[tuple[str, Stored]]:
-        """Yield what the topics had when the reader began, with the place of each."""
+        """Yield the messages that the topics had when the reader began, each with its place."""
         for topic, ends in self._ends.items():
             for queue, end in ends:
                 yield from self._log(topic, queue, end)
@@ -120,6 +124,6 @@ class RocketmqDeadLetters:
 
 
 def _is_mark(stored: Stored) -> bool:
-    """Return whether `drop` made this message; a sender's message with the same header is a letter."""
+    """Return whether `drop` made this message. A sender's message with the same header is a letter."""
     own = {name for name in stored.properties if not is_system_property(name)}
     return own == {_DROPPED, EXACT} and stored.body == _MARK_BODY and stored.properties[EXACT] == _MARK

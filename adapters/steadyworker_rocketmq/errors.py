@@ -1,4 +1,8 @@
-"""Translates the errors of proxies, brokers and the client libraries into ours; `steadyworker.network.errors` does so for TLS, names and sockets."""
+"""
+The translation of errors of proxies, brokers and the client libraries into SteadyWorker's errors.
+
+`steadyworker.network.errors` translates errors of TLS, host names and sockets.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ class ProxyError(Exception):
 
     Attributes:
         code: The proxy's code (`apache.rocketmq.v2.Code`), or 0 if the call itself failed.
-        status: The name of gRPC's status code if the call itself failed, else empty.
+        status: The name of gRPC's status code if the call itself failed, otherwise empty.
         unsent: True if the failed call was a question before a message was sent.
     """
 
@@ -38,13 +42,13 @@ _THRESHOLD = "body size exceeds the threshold"
 """The error of the client library for a body above the limit that the proxy has sent (5.1.2)."""
 
 _SIZES = "the message is illegal, maybe msg body or properties length not matched"
-"""A broker's remark on a message above one of its own limits; a proxy passes it on with its code of any error, 50001 (5.4.0)."""
+"""A broker's remark on a message above one of the broker's limits. A proxy passes the remark on with its general code, 50001 (5.4.0)."""
 
 _ILLEGAL = (40004, 40005, 40006, 40007, 40009, 41302)
 """
 ILLEGAL_MESSAGE_TAG, _KEY, _GROUP, _PROPERTY_KEY and _ID, and MESSAGE_BODY_EMPTY: faults of the message itself.
 
-The other codes of this range can end: a topic of another type, a client that the proxy does not know, a clock.
+The causes of the other codes in this range can end: a topic of another type, a client that the proxy does not know, a wrong clock.
 """
 _TOO_MANY = 42900
 
@@ -55,18 +59,18 @@ _HOST_NAME, _NO_TLS = "Hostname Verification Check failed", "WRONG_VERSION_NUMBE
 _ACL = re.compile(
     r"AclException|[Cc]heck signature failed|No acl config|No accessKey|User:\S* is not found|username cannot be null"
 )
-"""The texts by which a refused login is known, because its code is the general one (tried on 4.9.7 and 5.4.0)."""
+"""Matches the texts of a refused login, because a refused login has only the general code (tried on 4.9.7 and 5.4.0)."""
 
 _UNKNOWN = re.compile(r"No acl config|No accessKey|User:\S* is not found")
 
 _RIGHT = re.compile(r"has no permission|[Nn]eed admin permission|No default permission")
-"""The texts by which a missing right of a valid login is known, on 5.4.0 and 4.9.7."""
+"""Matches the texts of a missing right of a valid login, on 5.4.0 and 4.9.7."""
 
 _DENIED = re.compile(r"(User:\S+) has no permission to access (Topic|Group):(\S+) from")
 _UNPERMITTED = re.compile(r"No default permission for (topic|group):\s?([^\s(]+)")
 _ACTIONS = {"Topic": "Pub,Sub,Get", "Group": "Sub,Get,Update"}
 _PERMISSIONS = {"topic": "PUB|SUB", "group": "SUB"}
-"""How 5.4.0 and 4.9.7 name what a login may not do, and the rights that a worker needs to it (tried)."""
+"""The names that 5.4.0 and 4.9.7 use for what a login may not do, and the rights that a worker needs (tried)."""
 
 _NO_SETTINGS = re.compile(r'"?(?:settings|channel)"? is null')
 
@@ -90,7 +94,11 @@ def is_busy(error: BaseException) -> bool:
 
 
 def refused_message(error: BaseException) -> str | None:
-    """Return the id of the entry for a refusal of this message at every try; empty if none explains it; None for other errors."""
+    """
+    Return the id of the catalogue entry, if every try to send this message will be refused.
+
+    Return an empty text if no entry explains the refusal, and None for every other error.
+    """
     match error:
         case RemotingError(code=code) if code == _MESSAGE_ILLEGAL:
             return "rocketmq.message-illegal"
@@ -105,7 +113,7 @@ def refused_message(error: BaseException) -> str | None:
 
 
 def refusal_of(error: BaseException, topic: str) -> MessageRefused | None:
-    """Return the error for a message that this topic refuses at every try; None if the cause can end."""
+    """Return the error, if this topic will refuse the message at every try; None if the cause can end."""
     if (id_ := refused_message(error)) is None:
         return None
     remedy = (
@@ -118,7 +126,7 @@ def refusal_of(error: BaseException, topic: str) -> MessageRefused | None:
 
 
 def is_early(error: BaseException) -> bool:
-    """Return whether the proxy does not know the client yet: it does after about a second (tried with 5.4.0)."""
+    """Return whether the proxy does not know the client yet. After about a second, it does (tried with 5.4.0)."""
     return isinstance(error, ProxyError) and _NO_SETTINGS.search(str(error)) is not None
 
 
@@ -138,17 +146,17 @@ def _grant(text: str) -> str:
 
 
 def is_lacking_right(error: BaseException | None) -> bool:
-    """Return whether the login is valid, and lacks a right."""
+    """Return whether the login is valid, but lacks a right."""
     return isinstance(error, ProxyError | RemotingError) and _RIGHT.search(str(error)) is not None
 
 
 def is_refused_login(error: BaseException) -> bool:
-    """Return whether a broker refuses the login, or the login lacks a right; other refusals can be an operator's maintenance."""
+    """Return whether a broker refuses the login, or the login lacks a right. Other refusals can be due to an operator's maintenance."""
     return isinstance(error, RemotingError) and (is_lacking_right(error) or _ACL.search(str(error)) is not None)
 
 
 def _tls(text: str) -> Judged | None:
-    """Judge the whole text of gRPC for a connection that failed; None if TLS is not the cause."""
+    """Return the error for gRPC's text about a connection that failed; None if TLS is not the cause."""
     if (match := _CERTIFICATE.search(text)) is not None:
         reason = short(match[1] or "no reason")
         remedy = (
@@ -233,7 +241,7 @@ def _of_proxy(error: ProxyError, text: str) -> Judged:  # noqa: C901, PLR0911 - 
 
 def _of_remoting(error: RemotingError, text: str) -> Judged:
     match error:
-        case RemotingError() if _ACL.search(text):  # 4.9.7 has no code of its own for it
+        case RemotingError() if _ACL.search(text):  # 4.9.7 has no separate code for this.
             return _no_login(text)
         case RemotingError(code=code) if code == _NO_PERMISSION:
             return Judged(f"a refusal ({text})", _grant(text), refused=True, id="rocketmq.forbidden")

@@ -1,20 +1,20 @@
 """
-Frames of RocketMQ's remoting protocol, and a connection that exchanges them.
+The frames of RocketMQ's remoting protocol, and a connection that sends and receives them.
 
 A frame has four parts, and all numbers are big-endian:
 
 | bytes | part |
 |---|---|
 | 4 | the length of what follows |
-| 4 | the serialization type of the header in the first byte (0 is JSON), the header's length in the other three |
+| 4 | the first byte is the header's serialization type (0 is JSON), the other three are the header's length |
 | | the header: code, number of the request, flag (bit 0 marks a reply), remark, fields (texts) |
 | | the body |
 
 A server replies in the serialization type of the request (`RemotingCommand`).
 
-**Signature**: HMAC-SHA1 over the texts of all fields, in the order of their names, and the body (`AclUtils`).
+The signature is an HMAC-SHA1 over the texts of all fields, in the order of their names, and the body (`AclUtils`).
 
-**JSON** comes from fastjson, which writes numbers as keys without quotes: `{0:"127.0.0.1:10911"}`.
+Servers write JSON with fastjson, which writes numbers as keys without quotes: `{0:"127.0.0.1:10911"}`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Kind = TypeVar("Kind", dict[str, Any], list[Any], str, int)
 
 @dataclass(frozen=True, slots=True)
 class RemotingReply:
-    """A reply: its code, the number of the server's version (`MQVersion`), its remark, the fields and the body."""
+    """A reply: the code, the number of the server's version (`MQVersion`), the remark, the fields and the body."""
 
     code: int
     version: int
@@ -64,11 +64,11 @@ class RemotingReply:
     body: bytes = field(repr=False)
 
     def table(self) -> dict[str, Any]:
-        """Return the body, which is a table in JSON; raises Foreign if it is something else."""
+        """Return the body as a table; raises Foreign if the body is not a table in JSON."""
         return of_kind(parsed(self.body), dict, "a table")
 
     def number(self, name: str) -> int:
-        """Return a field that is a number; raises Foreign if it is something else."""
+        """Return a field as a number; raises Foreign if the field is not a number."""
         text = self.fields.get(name, "")
         if re.fullmatch(r"-?[0-9]{1,19}", text) is None:
             raise Foreign(f"a reply without a number in {name}")
@@ -91,20 +91,20 @@ def framed(code: int, number: int, fields: Mapping[str, str], body: bytes) -> by
 
 
 def signature(fields: Mapping[str, str], body: bytes, password: str) -> str:
-    """Return the signature of a request with these fields, `AccessKey` among them."""
+    """Return the signature of a request. The fields must include `AccessKey`."""
     content = "".join(fields[name] for name in sorted(fields)).encode() + body
     return base64.b64encode(hmac.digest(password.encode(), content, "sha1")).decode()
 
 
 class RemotingConnection:
     """
-    A connection to one server; its methods raise TimeoutError at the deadline, OSError and Foreign.
+    A connection to one server. The methods raise OSError and Foreign, and TimeoutError at the deadline.
 
     Args:
         address: The server.
         deadline: The end of the time to connect, on the clock.
         clock: The clock.
-        on_request: Called with each request of the server, as if it were a reply; by default, such requests are ignored.
+        on_request: Called with each request of the server, in the form of a reply. By default, such requests are ignored.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class RemotingConnection:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def is_closed(self) -> bool:
-        """Return whether the server has closed the connection, as it does with one that was idle for two minutes."""
+        """Return whether the server has closed the connection. A server closes a connection that was idle for two minutes."""
         self._socket.settimeout(0)
         try:
             return not self._socket.recv(1, socket.MSG_PEEK)
@@ -132,7 +132,7 @@ class RemotingConnection:
             return True
 
     def ask(self, number: int, frame: bytes, deadline: float) -> RemotingReply:
-        """Send the request of this number, and return its reply."""
+        """Send the request with this number, and return the reply."""
         self._socket.settimeout(self._left(deadline))
         self._socket.sendall(frame)
         while True:
@@ -157,7 +157,7 @@ class RemotingConnection:
             self._socket.close()
 
     def _read(self, deadline: float) -> tuple[int, RemotingReply]:
-        """Read one frame; return the number of the request that it replies to, or -1, and the reply."""
+        """Read one frame. Return the number of the request, or -1 if the frame replies to no request, and the reply."""
         (size,) = _INT.unpack(self._receive(_INT.size, deadline))
         # Some foreign peers send less than two words, and then nothing.
         (header_size,) = _INT.unpack(self._receive(_INT.size, deadline)) if size <= LARGEST_FRAME else (0,)
@@ -196,7 +196,7 @@ class RemotingConnection:
 
 
 def parsed(data: bytes) -> object:
-    """Parse JSON in which numbers may be keys; raises Foreign if it is something else."""
+    """Parse JSON in which numbers may be keys; raises Foreign if the data is something else."""
 
     def quoted(match: re.Match[str]) -> str:
         return match[0] if match[2] is None else f'{match[1]}"{match[2]}"'
@@ -209,14 +209,14 @@ def parsed(data: bytes) -> object:
 
 
 def of_kind(value: object, kind: type[Kind], what: str) -> Kind:
-    """Return a value that must be of this kind; raises Foreign if it is not."""
+    """Return the value; raises Foreign if the value is not of this kind."""
     if not isinstance(value, kind) or isinstance(value, bool):
         raise Foreign(f"a reply without {what} in the right place")
     return value
 
 
 def part(table: Mapping[str, Any], name: str, kind: type[Kind]) -> Kind:
-    """Return a part of a table; an empty one if there is none, because fastjson leaves out what is null."""
+    """Return a part of a table; if it is missing, return an empty part, because fastjson leaves out parts that are null."""
     value = table.get(name)
     return kind() if value is None else of_kind(value, kind, name)
 

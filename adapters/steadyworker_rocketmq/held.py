@@ -1,5 +1,5 @@
 """
-What both drivers do with the deliveries that they hold: each is settled once, or `Lost`.
+The base for the deliveries that a driver holds. Each delivery is settled once, or `Lost`.
 
 A delivery outlives its connection, so an adapter has one epoch for its whole life (`EPOCH`).
 """
@@ -19,7 +19,7 @@ from steadyworker_rocketmq.messages import WireMessage, delivery_of
 EPOCH = 1
 
 _REMEMBERED = 1000
-"""The number of lost deliveries that are remembered, so that a late settlement is refused as late, and not mistaken for a repeated one."""
+"""The number of lost deliveries that are remembered. So a late settlement is refused, and not mistaken for a repeated settlement."""
 
 
 @dataclass(slots=True, eq=False)
@@ -29,8 +29,8 @@ class HeldDelivery:
 
     Attributes:
         delivery: The delivery.
-        until: The time (monotonic clock) at which the broker gives its message to others, unless it is renewed.
-        busy: A blocking call for it is under way.
+        until: The time (monotonic clock) at which the broker gives the message to others, unless the delivery is renewed.
+        busy: A blocking call for this delivery is under way.
         settlements: The settlements that wait for the broker; all of them end with the first one.
     """
 
@@ -45,7 +45,7 @@ Item = TypeVar("Item", bound=HeldDelivery)
 
 class HeldDeliveries(ABC, Generic[Item]):
     """
-    The deliveries of one adapter; only the I/O thread may call its methods.
+    The held deliveries of one adapter. Only the I/O thread may call the methods.
 
     Args:
         spec: The queue.
@@ -66,10 +66,10 @@ class HeldDeliveries(ABC, Generic[Item]):
 
     @abstractmethod
     def _turn(self, item: Item) -> None:
-        """Do the next step for one delivery, if one is possible now."""
+        """Take the next step for one delivery, if a step is possible now."""
 
     def settle(self, settlement: Settlement) -> None:
-        """Settle a delivery, if this was not done before."""
+        """Settle a delivery, unless this was done before."""
         id_ = settlement.delivery.id
         if (item := self._items.get(id_)) is not None:
             item.settlements.append(settlement)
@@ -80,7 +80,7 @@ class HeldDeliveries(ABC, Generic[Item]):
             settlement.on_settled(Settled.SENT)  # it was settled before
 
     def abandon(self) -> None:
-        """Forget what is still held, because the adapter has no more time."""
+        """Forget the deliveries that are still held, because the adapter has no more time."""
         for item in [*self._items.values()]:
             self._lose(item, "the adapter was stopped before the broker replied")
 
@@ -93,7 +93,7 @@ class HeldDeliveries(ABC, Generic[Item]):
         self._sink(Delivered(item.delivery))
 
     def _to_release(self) -> list[Item]:
-        """Return all that is held; what is not being settled is to be released."""
+        """Order the release of each delivery that is not being settled, and return all held deliveries."""
         for item in self._items.values():
             if not item.settlements:
                 item.settlements.append(Settlement(item.delivery, Settle.RELEASE, lambda _: None))

@@ -1,15 +1,15 @@
 """
-Conversion between RocketMQ's messages and our headers; the same for both client libraries.
+Conversion between RocketMQ's messages and SteadyWorker's headers; the same for both client libraries.
 
-A message has a body, a tag, keys, and properties, which are text.
-The header `TAGS` is the message's tag, and `KEYS` are its keys, with one blank between two; all other headers are properties.
+A message has a body, a tag, keys and properties, which are text.
+The header `TAGS` has the message's tag. The header `KEYS` has the message's keys, separated by blanks. All other headers are properties.
 
 - RocketMQ reserves some names, and cannot express some texts: an empty value, a control character.
-  Such a header travels in the property `sw-rocketmq`, as JSON: `{"headers": {name: text}}`. So it arrives as it was sent.
-- That property also has the id and the time of the original if the message is a copy, because a copy gets its own from the broker.
-- An empty body, which both client libraries refuse, travels as one marked byte.
-- A body that cannot be decompressed stays as it is, and the header `sw-compression` names the compression; it becomes a dead letter.
-- Without a header `KEYS`, the job's key is the message's key, so that an operator can find the message in RocketMQ's own tools.
+  Such a header travels in the property `sw-rocketmq`, as JSON: `{"headers": {name: text}}`. So the header arrives as it was sent.
+- The broker gives a copy a new id and time. So this property also has the id and the time of the original.
+- An empty body travels as one marked byte, because both client libraries refuse an empty body.
+- A body that cannot be decompressed stays unchanged, and the header `sw-compression` names the compression. The message becomes a dead letter.
+- Without a header `KEYS`, the job's key becomes the message's key, so that an operator can find the message in RocketMQ's own tools.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TAGS, KEYS = "TAGS", "KEYS"
 _JOB_KEY = "sw-job-key"
 
 HEADERS_BYTES = PROXY_PROPERTIES_BYTES - 512
-"""The limit for all headers of a message, below that of a proxy, because a later copy adds the id and the time of the original."""
+"""The limit for all headers of a message. It is below a proxy's limit, because a later copy adds the id and the time of the original."""
 
 _TIMES, _LATEST = ("at", "due"), 1e11
 """The times in `sw-rocketmq`, in seconds since 1970; the limit is the year 5138, and a larger number cannot be a time."""
@@ -48,7 +48,7 @@ _UNSENDABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 @dataclass(frozen=True, slots=True)
 class WireMessage:
     """
-    A message as both client libraries express it.
+    A message in a form that both client libraries can express.
 
     Attributes:
         body: The body, never empty.
@@ -63,24 +63,24 @@ class WireMessage:
     keys: tuple[str, ...] = ()
 
     def size(self) -> int:
-        """Return the size of properties, tag and keys in bytes, as the proxy counts it."""
+        """Return the size of properties, tag and keys in bytes, by the proxy's way to count."""
         texts = (*self.properties, *self.properties.values(), self.tag or "", *self.keys)
         return sum(len(text.encode()) for text in texts)
 
     @property
     def original_id(self) -> str | None:
-        """The id of the message of which this one is a copy; None if it is none."""
+        """The id of the original if this message is a copy; otherwise None."""
         id_ = _packed(self.properties).get("id")
         return id_ if isinstance(id_, str) and id_ else None
 
     @property
     def key(self) -> str:
-        """The key of the message's job, else its keys; empty if it has none."""
+        """The key of the message's job; without it, the message's keys; empty if there are none."""
         return self.properties.get(_JOB_KEY) or " ".join(self.keys)
 
     @property
     def due(self) -> float:
-        """The time (seconds since 1970) before which the message is no work; 0 if there is none."""
+        """The time (seconds since 1970) at which the message becomes work; 0 if it is work at once."""
         due = _packed(self.properties).get("due")
         return float(due) if isinstance(due, int | float) else 0.0
 
@@ -88,7 +88,8 @@ class WireMessage:
         """
         Return a copy that has the original's id and time, and that a proxy accepts.
 
-        Another application can send what a proxy delivers and does not accept: empty texts, control characters, too much.
+        A proxy delivers some messages of other applications that it would not accept from a client.
+        Such a message has empty texts, control characters, or too many headers.
         """
         delivery = delivery_of(0, "", "", self, id_, Redelivered.UNKNOWN, sent_at)
         wire = carried_wire(OutgoingMessage(Target.WORK, delivery.body, delivery.headers))
@@ -102,12 +103,12 @@ class WireMessage:
 
 
 def wire_of(message: OutgoingMessage) -> WireMessage:
-    """Return the message as RocketMQ can express it, at any size."""
+    """Return the message in a form that RocketMQ can express, at any size."""
     headers = dict(message.headers)
     tag = headers.pop(TAGS) if TAGS in headers and problem_of_tag(headers[TAGS]) is None else None
     keys = _keys(headers.get(KEYS, headers.get(_JOB_KEY, "")), one=KEYS not in headers)
     if " ".join(keys) == headers.get(KEYS):
-        del headers[KEYS]  # else it travels as it is, because a library returns the keys in no order
+        del headers[KEYS]  # Otherwise the header travels unchanged, because a library returns the keys in no order.
     properties: dict[str, str] = {}
     unsent: dict[str, str] = {}
     for name, text in headers.items():
@@ -120,12 +121,12 @@ def wire_of(message: OutgoingMessage) -> WireMessage:
 
 
 def fits(wire: WireMessage) -> bool:
-    """Return whether the broker and a proxy accept these properties, and those that a later copy adds."""
+    """Return whether the broker and a proxy accept these properties, including the properties that a later copy adds."""
     return len(wire.properties) <= PROXY_PROPERTIES and wire.size() <= HEADERS_BYTES
 
 
 def carried_wire(message: OutgoingMessage) -> WireMessage:
-    """Return the message in a form that the broker accepts; what fits no property is behind the body."""
+    """Return the message in a form that the broker accepts. Headers that fit no property are behind the body."""
 
     def fit(headers: Mapping[str, str]) -> bool:
         return fits(wire_of(replace(message, headers=headers)))
@@ -143,7 +144,7 @@ def delivery_of(
     redelivered: Redelivered,
     sent_at: float | None,
 ) -> Delivery:
-    """Convert a message to a Delivery; never raises, because the broker would deliver the message again without end."""
+    """Convert a message to a Delivery. Never raise, because the broker would deliver the message again without end."""
     packed = _packed(wire.properties)
     headers = {name: text for name, text in wire.properties.items() if name != EXACT and not is_system_property(name)}
     if wire.tag:
@@ -171,7 +172,7 @@ def delivery_of(
 
 
 def wire_of_stored(stored: Stored) -> WireMessage:
-    """Return a message that a broker has stored."""
+    """Convert a message that a broker has stored."""
     keys = tuple(key for key in stored.properties.get(KEYS, "").split(" ") if key)
     properties = {**stored.properties, **({COMPRESSION: stored.compression} if stored.compression else {})}
     return WireMessage(stored.body, properties, stored.properties.get(TAGS) or None, keys)
@@ -182,13 +183,13 @@ def _unreadable(compression: str) -> str:
 
 
 def _keys(text: str, *, one: bool) -> tuple[str, ...]:
-    """Return the valid keys in this text, sorted; none if one of them is invalid."""
+    """Return the keys in this text, sorted; empty if one of them is invalid."""
     keys = sorted({text} if one else {*text.split(" ")})
     return tuple(keys) if all(problem_of_key(key) is None for key in keys) else ()
 
 
 def _travels(name: str, text: str) -> bool:
-    """Return whether a property can have this name and text as they are."""
+    """Return whether a property can have this name and text unchanged."""
     if not name.strip() or not text.strip() or name == EXACT or is_system_property(name):
         return False
     return _UNSENDABLE.search(name) is None and _UNSENDABLE.search(text) is None
@@ -206,5 +207,5 @@ def _packed(properties: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _is_time(value: object) -> bool:
-    """Return whether this is a time; Python's JSON also reads Infinity, and whole numbers that no float can be."""
+    """Return whether the value is a time. Python's JSON also reads Infinity, and whole numbers that are too large for a float."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _LATEST

@@ -1,8 +1,8 @@
 """
-What RocketMQ allows as a name, a tag, a key or a property, as data; and the names of a Worker's topics and groups.
+RocketMQ's rules for names, tags, keys and properties, as data; and the names of a Worker's topics and groups.
 
-A broker makes more names from ours, and they can be too long although ours are not.
-It refuses them late: 4.9.7 refuses each retry of a group of 121 characters, and the client library drops the message.
+A broker makes more names from the Worker's names. The broker's names can be too long although the Worker's names are not.
+The broker refuses such names late. If a group has 121 characters, 4.9.7 refuses each of its retries, and the client library drops the message.
 5.4.0 delivers nothing to such a group.
 So all names are checked when the configuration is read.
 
@@ -16,7 +16,7 @@ So all names are checked when the configuration is read.
 | `%RETRY%<group>`, `%DLQ%<group>` | retries and dead letters of the broker | the broker |
 | `%RETRY%<group>_<topic>` | retries of the messages that a proxy delivered, `+` in place of `_` in some versions | the broker |
 
-SteadyWorker's default for dead letters is `<queue>.dead`; a topic's name has no dot, so that name becomes `<queue>-dead`.
+SteadyWorker's default for dead letters is `<queue>.dead`. A topic's name has no dot, so this name becomes `<queue>-dead`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from steadyworker.errors import ConfigError
 
 LATER, DEAD = "-later", "-dead"
 
-# The broker also allows % and |, which it uses itself; `$` in its expression would accept a line end, `fullmatch` does not.
+# The broker also allows % and |, which it uses itself. The `$` in the broker's expression accepts a line end; `fullmatch` does not.
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _OTHERS = re.compile(r"[^A-Za-z0-9_-]+")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -42,20 +42,20 @@ _LONGEST_TOPIC, _LONGEST_GROUP, _LONGEST_PRODUCERS = 127, 120, 255
 """
 The largest numbers of characters of a topic, a consumer group and a group of producers.
 
-The retry topic of a longer consumer group would be too long for 4.9.7; the other topics that brokers make are shorter than their limits.
+The retry topic of a longer consumer group would be too long for 4.9.7. The other topics that brokers make are shorter than their limits.
 """
 
 _WHY_TOPIC = "RocketMQ's limit for a topic is 127"
 _WHY_GROUP = "RocketMQ's limit for a consumer group is 120: 4.9 refuses each retry of a longer one, and 5.4 delivers nothing to it"
 
 PROPERTIES_BYTES = 32_767
-"""A broker's limit for all properties of a message, as the broker encodes them, with those that the broker adds."""
+"""A broker's limit for all properties of a message, in the broker's encoding, including the properties that the broker adds."""
 
 PROXY_PROPERTIES, PROXY_PROPERTIES_BYTES = 128, 16_384
 """The limits of a proxy for the user's properties of a message: their number, and the bytes of names and values."""
 
 BODY_BYTES = 4 << 20
-"""The limit of a broker for a body (`maxMessageSize`); rocketmq-client-python has 128 KiB until it is set."""
+"""A broker's limit for a body (`maxMessageSize`). rocketmq-client-python has a limit of 128 KiB unless the user sets another."""
 
 BROKER_PREFIXES = ("%RETRY%", "%DLQ%", "%LMQ%", "rmq_sys_")
 """The beginnings of the topics that a broker makes and uses itself."""
@@ -80,7 +80,7 @@ SYSTEM_GROUPS = frozenset(
 
 SYSTEM_PROPERTIES = frozenset(
     {
-        # What a sender sets through its client library.
+        # Set by a sender through the client library.
         *("KEYS", "TAGS", "WAIT", "DELAY", "INSTANCE_ID", "MSG_TYPE", "__SHARDINGKEY", "TRACE_CONTEXT", "TTL"),
         *("CORRELATION_ID", "REPLY_TO_CLIENT", "ARRIVE_TIME", "PUSH_REPLY_TIME", "BUYER_ID", "__STARTDELIVERTIME"),
         # Retries and dead letters.
@@ -89,7 +89,7 @@ SYSTEM_PROPERTIES = frozenset(
         # Transactions: with TRAN_MSG, any copy becomes a half message.
         *("TRAN_MSG", "PGROUP", "TRAN_PREPARED_QUEUE_OFFSET", "TRANSACTION_CHECK_TIMES", "__transactionId__"),
         "CHECK_IMMUNITY_TIME_IN_SECONDS",
-        # What the broker and the proxy add.
+        # Added by the broker and the proxy.
         *("MIN_OFFSET", "MAX_OFFSET", "TRANSFER_FLAG", "CORRECTION_FLAG", "MQ2_FLAG", "MSG_REGION", "TRACE_ON"),
         *("UNIQ_KEY", "EXTEND_UNIQ_INFO", "CLUSTER", "REDIRECT", "PROPERTY_FORWARD_QUEUE_ID"),
         *("POP_CK", "POP_CK_OFFSET", "1ST_POP_TIME", "__BORNHOST", "BORN_TIMESTAMP", "__CRC32#"),
@@ -112,7 +112,7 @@ class QueueNames:
         dead: The topic of dead letters.
         group: The consumer group of `work`.
         later_group: The consumer group of `later`.
-        has_later: The driver uses `later` and `later_group`; without them, queue and group may be 6 characters longer.
+        has_later: The driver uses `later` and `later_group`. Without them, queue and group may be 6 characters longer.
     """
 
     work: str
@@ -125,10 +125,10 @@ class QueueNames:
 
 def names_of(spec: QueueSpec, group: str | None, *, has_later: bool = True) -> QueueNames:
     """
-    Return the names for a Worker's queue; `group` is the option of the URL, in which `{queue}` stands for the queue's name.
+    Return the names for a Worker's queue. `group` is the option of the URL, in which `{queue}` stands for the queue's name.
 
     Raises:
-        ConfigError: RocketMQ does not accept a name, or a name that is made from it; the message has a name that it accepts.
+        ConfigError: RocketMQ does not accept a name, or a name that is made from it. The error text proposes a valid name.
     """
     queue, dead = spec.queue, spec.dead_letter_queue
     group = queue if group is None else group.replace("{queue}", queue)
@@ -155,7 +155,7 @@ def problems(names: QueueNames) -> Iterator[str]:
     if room:
         left = " leave room for '-later', which rocketmq+grpc: appends for delayed messages, and rocketmq: does not"
         why_topic, why_group = f"{_WHY_TOPIC}; {of_topic}{left}", f"{_WHY_GROUP}; {of_group}{left}"
-    # A queue's name is the name of its topic, and also of its group if that has no name of its own.
+    # A queue's name is the name of the topic. It is also the name of the group if the URL has no other name for the group.
     longest, why = (of_topic, why_topic) if has_own_group or of_topic < of_group else (of_group, why_group)
     if (problem := _problem("queue name", names.work, longest, why, "rename the queue", work=names.work)) is not None:
         yield problem
@@ -177,7 +177,7 @@ def problems(names: QueueNames) -> Iterator[str]:
 
 
 def _problem(kind: str, name: str, longest: int, why: str, remedy: str, *, work: str | None = None) -> str | None:
-    """Return the problem with a name, as a sentence; `work` is the Worker's queue, if it is a Worker's name."""
+    """Return the problem with a name, as a sentence; `work` is the Worker's queue, if the name belongs to a Worker."""
     if _is_system(kind, name):
         expected = f"a {kind} that is not one of RocketMQ's own"
     elif not _NAME.fullmatch(name):
@@ -205,13 +205,13 @@ def _problem(kind: str, name: str, longest: int, why: str, remedy: str, *, work:
 
 
 def _is_system(kind: str, name: str) -> bool:
-    if kind == "queue name":  # it can be the group, too
+    if kind == "queue name":  # the name can also be the group's
         return is_system_topic(name) or is_system_group(name)
     return is_system_group(name) if kind.endswith("group") else is_system_topic(name)
 
 
 def _hint(names: QueueNames) -> str:
-    """Return a sentence about a group that is made from group, topic and tags; else an empty text."""
+    """Return a sentence if the group is made from group, topic and tags; otherwise return an empty text."""
     if names.work and names.work in names.group:
         return (
             f" The group contains the topic's name {_shown(names.work)} and more, like one that is made of group, topic and tags; "
@@ -221,12 +221,12 @@ def _hint(names: QueueNames) -> str:
 
 
 def problem_of_topic(name: str) -> str | None:
-    """Return the problem with another application's topic, as a sentence; None for a valid one."""
+    """Return the problem with another application's topic, as a sentence; None for a valid topic."""
     return _problem("topic", name, _LONGEST_TOPIC, _WHY_TOPIC, "change it")
 
 
 def problem_of_producer_group(name: str) -> str | None:
-    """Return the problem with a group of producers, which has no topics of its own, as a sentence; None for a valid one."""
+    """Return the problem with a producer group, as a sentence; None for a valid group. A producer group has no topics of its own."""
     return _problem("producer group", name, _LONGEST_PRODUCERS, "RocketMQ's limit is 255", "change it")
 
 
@@ -253,7 +253,7 @@ def problem_of_key(key: str) -> str | None:
 
 
 def is_system_topic(name: str) -> bool:
-    """Return whether RocketMQ uses this topic itself: no job and no user's message belongs there."""
+    """Return whether RocketMQ uses this topic itself. No job and no user's message belongs into such a topic."""
     return name in SYSTEM_TOPICS or name.startswith(BROKER_PREFIXES)
 
 
@@ -269,10 +269,10 @@ def is_system_property(name: str) -> bool:
 
 def shorter(name: str, limit: int) -> str:
     """
-    Return a valid name of at most `limit` characters; always the same one for a name.
+    Return a valid name of at most `limit` characters. The result for a name is always the same.
 
-    A valid name that fits stays as it is.
-    Any other name becomes its readable beginning, and 8 hex digits of its SHA-256, so that two names stay two.
+    A valid name that fits stays unchanged.
+    Any other name becomes its readable beginning, and 8 hex digits of its SHA-256, so that two names stay different.
     """
     if len(name) <= limit and _NAME.fullmatch(name):
         return name
@@ -282,7 +282,7 @@ def shorter(name: str, limit: int) -> str:
 
 
 def _cleaned(name: str) -> str:
-    """Return the name with `-` in place of each run of other characters."""
+    """Return the name with `-` in place of each sequence of characters that a name may not have."""
     return _OTHERS.sub("-", name).strip("-") or "jobs"
 
 

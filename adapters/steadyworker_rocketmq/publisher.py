@@ -1,4 +1,4 @@
-"""What both drivers do with a message that they publish: limits, topic, and the errors that stop it."""
+"""The base of both drivers' publishers: limits, topics, and errors."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ class RocketmqPublisher(ABC):
 
     @abstractmethod
     def _delay(self, wire: WireMessage, delay: float) -> None:
-        """Send a message that becomes work after these seconds; raises as `send` does."""
+        """Send a message that becomes work after `delay` seconds; raises the errors of `send`."""
 
     @abstractmethod
     def close(self, within: float) -> None:
-        """Close the connections, and wait for at most `within` seconds; later calls fail."""
+        """Close the connections, and wait for at most `within` seconds. Later calls fail."""
 
     def _refusal(self, topic: str, place: str, error: Exception) -> PublishFailed | None:
-        """Return the error for a topic or a broker that does not accept the message; None for another error."""
+        """Return the error if a topic or a broker does not accept the message; None for every other error."""
         if is_missing_topic(error):
             self._preparation.forget()
             return TargetMissing(

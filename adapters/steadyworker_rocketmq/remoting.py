@@ -1,9 +1,9 @@
 """
-Requests of RocketMQ's remoting protocol that the client libraries cannot send: topics, groups, offsets, members, stored messages.
+The requests of RocketMQ's remoting protocol that the client libraries cannot send: topics, groups, offsets, members, stored messages.
 
-Codes and names of fields are those of `RequestCode`, `ResponseCode` and the `…RequestHeader` classes.
-They are the same in RocketMQ 4.9.7 and 5.4.0 unless a docstring has an exception; every request was tried with both.
-This client is blocking, and uses plain TCP.
+Codes and names of fields come from `RequestCode`, `ResponseCode` and the `…RequestHeader` classes.
+They are the same in RocketMQ 4.9.7 and 5.4.0 unless a docstring names an exception. Every request was tried with both versions.
+This client blocks, and uses plain TCP.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from steadyworker_rocketmq.hops import of_broker, of_members, of_name_servers
 from steadyworker_rocketmq.stored import Stored, stored_messages, text_of
 
 READER = "TOOLS_CONSUMER"
-"""The consumer group with which RocketMQ's own tools pull; every broker has it, so a pull makes no new group."""
+"""The consumer group with which RocketMQ's own tools pull. Every broker has this group, so a pull makes no new group."""
 
 # RequestCode.
 _SEND, _PULL, _QUERY_CONSUMED, _SET_CONSUMED, _MAKE_TOPIC = 10, 11, 14, 15, 17
@@ -45,24 +45,24 @@ _SUCCESS, _SYSTEM_ERROR, _NOT_SUPPORTED, _NO_TOPIC = 0, 1, 3, 17
 _PULL_NOT_FOUND, _PULL_RETRY, _PULL_MOVED, _QUERY_NOT_FOUND = 19, 20, 21, 22
 
 _V4_0_0_SNAPSHOT = 212
-"""Its number in `MQVersion`, where each version has two consecutive numbers, snapshot and release; patch and minor go up to 9."""
+"""The number of 4.0.0's snapshot in `MQVersion`. Each version has two consecutive numbers, snapshot and release. Patch and minor go up to 9."""
 
 # PermName, and PullSysFlag.
 _READABLE, _WRITABLE, _READABLE_AND_WRITABLE = 4, 2, 6
 _WITH_SUBSCRIPTION = 4
 
 _MOST_QUEUES = 1 << 16
-"""More queues than a topic can have: a reply cannot fill the memory."""
+"""A number of queues that no topic reaches, so that a reply cannot fill the memory."""
 
 _NO_MEMBER = re.compile('no consumer for this group|"consumerGroupInfo" is null')
-"""The remark of a broker, and of a proxy, that knows no member of a group; the code is the general one."""
+"""Matches the remark of a broker or a proxy that knows no member of a group, because such a reply has only the general code."""
 
 _LONGEST_REMARK = 2000
 _TRACE = re.compile(
     r"[\s,]*(?:\bat\s+)?[\w$./]+\([\w$]+\.java:\d+\).*|\s*\bSee https?://\S+ for further details.*",
     re.DOTALL,
 )
-"""The place in Java that raised the error, and the advice to read a page about other errors."""
+"""Matches the place in Java that raised the error, and the advice to read a page about other errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,11 @@ class RemotingError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RocketmqBroker:
-    """One broker, which is the same one at another address; `address` is that of its master, and `cluster` is set by `Remoting.brokers` only."""
+    """
+    One broker, which stays the same broker if its address changes.
+
+    `address` is the address of the broker's master. Only `Remoting.brokers` sets `cluster`.
+    """
 
     name: str
     address: Address = field(compare=False)
@@ -105,21 +109,21 @@ class TopicQueue:
 
 class Remoting:
     """
-    A client of name servers, and of the brokers that they name; a context manager, for one thread.
+    A client of name servers, and of the brokers that they name. It is a context manager, for one thread.
 
-    It keeps one connection to each address while it is open, and opens it again if the server has closed it.
+    While the client is open, it keeps one connection to each address. If the server has closed a connection, the client opens another.
     No request is sent twice, except to another name server.
 
-    Every method raises RemotingError if a server refuses, and OSError if it cannot be reached.
+    Every method raises RemotingError if a server refuses, and OSError if a server cannot be reached.
     It raises Silent if no reply arrives in time, and Foreign if the reply is of another protocol.
-    Each of these errors has its `Hop`, so that an error of a broker never blames the name server that gave its address.
+    Each of these errors has a `Hop`, so that a broker's error does not blame the name server that gave the broker's address.
 
     Args:
         name_servers: The name servers, which are asked in turn until one replies.
         login: Signs every request.
         clock: The clock.
-        within: The limit in seconds for each request, with its connect.
-        on_request: Called with each request of a server; by default, they are ignored.
+        within: The limit in seconds for each request, including the connect.
+        on_request: Called with each request of a server. By default, such requests are ignored.
     """
 
     def __init__(
@@ -149,7 +153,7 @@ class Remoting:
         self.close()
 
     def close(self) -> None:
-        """Close the connections; a later request opens them again."""
+        """Close the connections. A later request opens them again."""
         while self._open:
             self._open.popitem()[1].close()
 
@@ -168,7 +172,7 @@ class Remoting:
         """
         Return the readable queues of a topic, sorted by broker and number; None if there is no such topic.
 
-        While a master is away, its queues are read from its slave with the lowest number.
+        While a master is away, its queues are read from the slave with the lowest number.
         With `writable`, the method returns the queues to which a producer may send; all are at masters.
         """
         reply = self._ask_name_server(_ROUTE, {"topic": topic}, allowed=(_NO_TOPIC,))
@@ -190,7 +194,7 @@ class Remoting:
         return sorted(queues, key=lambda queue: (queue.broker.name, queue.number))
 
     def topic_type(self, topic: str) -> str | None:
-        """Return the type of a topic (`message.type`), such as NORMAL; None if there is no such topic, or on 4.x, which has no types."""
+        """Return the type of a topic (`message.type`), such as NORMAL; None if there is no such topic, and on 4.x, which has no types."""
         for broker in dict.fromkeys(queue.broker for queue in self.route(topic) or ()):
             reply = self.ask(broker.address, _TOPIC, {"topic": topic}, allowed=(_NOT_SUPPORTED, _NO_TOPIC))
             if reply.code == _SUCCESS:
@@ -210,9 +214,9 @@ class Remoting:
 
     def version(self, broker: RocketmqBroker) -> str:
         """
-        Return the version of this broker, such as 5.4.0; empty for one that is older than 4.0.0.
+        Return the version of this broker, such as 5.4.0; empty for a broker older than 4.0.0.
 
-        Every reply has its number; the request for it (28) fails on 4.9.7 in the first second after a start.
+        Every reply has the version's number. The request for the version (28) fails on 4.9.7 in the first second after a start.
         """
         index, is_release = divmod(self.ask(broker.address, _SETTINGS).version - _V4_0_0_SNAPSHOT, 2)
         if index < 0:
@@ -221,12 +225,12 @@ class Remoting:
         return number if is_release else f"{number}-SNAPSHOT"
 
     def runtime(self, broker: RocketmqBroker) -> Mapping[str, object]:
-        """Return what this broker measures of itself; nothing from a 4.9.7 that has just started, which refuses."""
+        """Return what this broker measures of itself; empty from a 4.9.7 that has just started, which refuses the request."""
         reply = self.ask(broker.address, _RUNTIME, allowed=(_SYSTEM_ERROR,))
         return part(reply.table(), "table", dict) if reply.code == _SUCCESS else {}
 
     def behind(self, broker: RocketmqBroker) -> int:
-        """Return the bytes of this broker's log that its queues do not have yet; 0 if it does not report them."""
+        """Return the number of bytes in this broker's log that its queues do not have yet; 0 if the broker does not report it."""
         behind = str(self.runtime(broker).get("dispatchBehindBytes"))
         return int(behind) if behind.isdecimal() else 0
 
@@ -238,7 +242,7 @@ class Remoting:
 
         Args:
             group: The group.
-            at: The remoting port of a proxy; without it, every master is asked.
+            at: The remoting port of a proxy. Without it, every master is asked.
         """
         found: set[str] = set()
         if at is not None:
@@ -255,12 +259,12 @@ class Remoting:
 
     def make_topic(self, name: str, queues: int = 16, kind: str | None = None) -> None:
         """
-        Make or change a topic on every master; the masters register it at the name servers before they reply.
+        Make or change a topic on every master. The masters register the topic at the name servers before they reply.
 
         Args:
             name: The topic.
-            queues: The number of its queues at each broker.
-            kind: Its type, such as DELAY; 4.x ignores it.
+            queues: The number of the topic's queues at each broker.
+            kind: The topic's type, such as DELAY; 4.x ignores the type.
         """
         fields = {
             "topic": name,
@@ -278,7 +282,7 @@ class Remoting:
             self.ask(broker.address, _MAKE_TOPIC, fields)
 
     def make_group(self, name: str, attempts: int) -> None:
-        """Make or change a consumer group on every master; a message is delivered 1 + `attempts` times at most."""
+        """Make or change a consumer group on every master. A message is delivered 1 + `attempts` times at most."""
         settings = {"groupName": name, "consumeEnable": True, "retryQueueNums": 1, "retryMaxTimes": attempts}
         for broker in self._masters():
             self.ask(broker.address, _MAKE_GROUP, body=json.dumps(settings).encode())
@@ -295,9 +299,9 @@ class Remoting:
 
     def consumed(self, queue: TopicQueue, topic: str, group: str) -> int | None:
         """
-        Return the offset of the first message that the group has not consumed; None if it has never consumed.
+        Return the offset of the first message that the group has not consumed; None if the group has never consumed.
 
-        4.x returns 0 instead of None while the queue's first message is in its memory; there it lets the group begin.
+        While the queue's first message is in the memory of a 4.x broker, the result is 0 instead of None. The group then begins at 0.
         """
         fields = {"consumerGroup": group, "setZeroIfNotFound": "false"}
         reply = self._ask_queue(_QUERY_CONSUMED, queue, topic, fields, allowed=(_QUERY_NOT_FOUND,))
@@ -309,10 +313,10 @@ class Remoting:
 
     def pull(self, queue: TopicQueue, topic: str, group: str, offset: int, most: int = 32) -> tuple[list[Stored], int]:
         """
-        Return messages of a queue, and the offset to go on with; this changes nothing, except that 5.x may make the group.
+        Return messages of a queue, and the offset of the next pull. This changes nothing, except that 5.x may make the group.
 
-        There may be fewer messages than wanted, or none where the broker has deleted them: then go on with the offset.
-        At the end of the queue there are none, and the offset is the one that was given.
+        The result can have fewer messages than `most`, or none if the broker has deleted them. Then pull again at the returned offset.
+        At the end of the queue, the result has no messages, and the returned offset is equal to `offset`.
         """
         fields = {
             "consumerGroup": group,
@@ -330,7 +334,7 @@ class Remoting:
         return (stored_messages(reply.body) if reply.code == _SUCCESS else []), reply.number("nextBeginOffset")
 
     def send(self, queue: TopicQueue, topic: str, body: bytes, properties: Mapping[str, str]) -> str:
-        """Send a message as `store` does; return its id, which is the property `UNIQ_KEY`, or a new one."""
+        """Send a message with `store`, and return the message's id: the property `UNIQ_KEY`, or a new id."""
         named = {"UNIQ_KEY": secrets.token_hex(16).upper(), **properties}
         self.store(queue, topic, body, named, {})
         return named["UNIQ_KEY"]
@@ -339,7 +343,7 @@ class Remoting:
         self, queue: TopicQueue, topic: str, body: bytes, properties: Mapping[str, str], fields: Mapping[str, str]
     ) -> RemotingReply:
         """
-        Send a message to a queue; return the reply once the broker has stored the message.
+        Send a message to a queue, and return the reply when the broker has stored the message.
 
         If the call raises anything but RemotingError, it is unknown whether the broker has the message.
 
@@ -347,15 +351,15 @@ class Remoting:
             queue: The queue, at a master.
             topic: The topic.
             body: The body, which must not be empty.
-            properties: The properties, with those of the system, such as `DELAY`.
-            fields: Fields of the request in place of those for plain messages.
+            properties: The properties, including system properties such as `DELAY`.
+            fields: Fields of the request that replace the fields for plain messages.
 
         Raises:
             ValueError: A property contains a separator.
         """
         plain = {
             "producerGroup": "steadyworker",
-            "defaultTopic": topic,  # a broker that makes topics by itself (from TBW102) would make this one with one queue
+            "defaultTopic": topic,  # A broker that makes topics by itself (from TBW102) would make this topic with one queue.
             "defaultTopicQueueNums": "1",
             "sysFlag": "0",
             "bornTimestamp": str(int(self._clock.wall() * 1000)),
@@ -376,7 +380,7 @@ class Remoting:
         body: bytes = b"",
         allowed: Collection[int] = (),
     ) -> RemotingReply:
-        """Send a request to a server, and return its reply, whose code is 0 or one of `allowed`."""
+        """Send a request to a server, and return the reply. The reply's code is 0 or one of `allowed`."""
         fields = dict(fields or {})
         if self._login is not None:
             fields["AccessKey"] = self._login.user
@@ -399,13 +403,13 @@ class Remoting:
         return reply
 
     def serve(self, address: Address, seconds: float) -> None:
-        """Wait for requests of a server, which `on_request` gets, for this time; the server must have had a request before."""
+        """Wait `seconds` for requests of a server, and pass them to `on_request`. The server must have had a request before."""
         self._open[address].serve(self._clock.monotonic() + seconds)
 
     def _ask_name_server(
         self, code: int, fields: Mapping[str, str] | None = None, allowed: Collection[int] = ()
     ) -> RemotingReply:
-        """Ask the name servers in turn, and begin next time with the one that replied."""
+        """Ask the name servers in turn. The next call begins with the name server that replied."""
         failed: list[Exception] = []
         for server in list(self._name_servers):
             try:
@@ -415,7 +419,7 @@ class Remoting:
                 self._name_servers.append(self._name_servers.pop(0))
         if not failed:
             raise ValueError("Expected a name server, got none: name one.")
-        # A wrong port is reported only if every port is wrong, because a later try can succeed otherwise.
+        # A wrong port is reported only if every port is wrong. Otherwise a later try can succeed.
         raise next((error for error in failed if not isinstance(error, Foreign)), failed[-1])
 
     def _ask_queue(
@@ -437,7 +441,7 @@ class Remoting:
         return masters
 
     def _with_hop(self, broker: RocketmqBroker) -> RocketmqBroker:
-        """Return a broker, and remember that the name server gave its address."""
+        """Return a broker, and remember that the name server gave the broker's address."""
         self._hops[broker.address] = of_broker(broker.name, broker.address, self._name_servers[0])
         return broker
 

@@ -1,7 +1,7 @@
 """
-Decodes the messages that a broker returns to a pull, as they lie in its commit log.
+The decoder of the messages that a broker returns for a pull. The bytes have the layout of the broker's commit log.
 
-The layout is that of `MessageDecoder` and `MessageSysFlag` in RocketMQ 4.9.7 and 5.4.0; all numbers are big-endian.
+This layout is in `MessageDecoder` and `MessageSysFlag` of RocketMQ 4.9.7 and 5.4.0. All numbers are big-endian.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from steadyworker.network.errors import Foreign
 
 LARGEST_BODY = 1 << 24
-"""The largest decompressed body in bytes, which is also the largest frame: a small message cannot fill the memory."""
+"""The largest decompressed body in bytes, so that a small message cannot fill the memory. It is also the largest frame."""
 
 _MAGIC, _MAGIC_2 = 0xDAA320A7, 0xDAA320AB
-"""The two layouts: the length of the topic has one byte in the first, two in the second."""
+"""The marks of the two layouts. The topic's length has one byte in the first layout, and two bytes in the second."""
 
 _COMPRESSED, _BORN_HOST_V6, _STORE_HOST_V6 = 0x1, 0x10, 0x20
 _COMPRESSION, _ZLIB = 0x700, "zlib"
@@ -37,20 +37,20 @@ _PAIR, _END = "\x01", "\x02"
 @dataclass(frozen=True, slots=True)
 class Stored:
     """
-    A message as a broker stores it.
+    A message in the form that a broker stores.
 
     Attributes:
-        id: The id that the producer gave it (property `UNIQ_KEY`), else its place in the broker's store, and when it was stored:
-            a broker that is replaced at the same address uses the places again.
-        topic: The topic in which it lies, such as `%DLQ%group`.
+        id: The id from the producer (property `UNIQ_KEY`). Without it, the message's place in the broker's store, and the time of storing.
+            The time is necessary, because a broker that is replaced at the same address uses the places again.
+        topic: The topic that has the message, such as `%DLQ%group`.
         queue: The queue's number.
-        offset: Its place in the queue.
+        offset: The message's place in the queue.
         body: The body, decompressed if `compression` is empty.
-        compression: Empty, or the compression in which `body` still is: this module decompresses valid zlib only.
-        properties: The properties, with those of the system.
-        born_at: When the producer sent it, in seconds since 1970.
-        stored_at: When the broker stored it, in seconds since 1970.
-        reconsume_times: How often a consumer has sent it back.
+        compression: Empty, or the compression that `body` still has, because this module decompresses only valid zlib.
+        properties: The properties, including system properties.
+        born_at: The time at which the producer sent the message, in seconds since 1970.
+        stored_at: The time at which the broker stored the message, in seconds since 1970.
+        reconsume_times: The number of times that a consumer has sent the message back.
         born_host: The producer's address and port.
     """
 
@@ -68,7 +68,7 @@ class Stored:
 
 
 def stored_messages(data: bytes) -> list[Stored]:
-    """Decode the body of a reply to a pull; raises Foreign if it is something else."""
+    """Decode the body of a reply to a pull; raises Foreign if the body is something else."""
     messages: list[Stored] = []
     place = 0
     while place < len(data):
@@ -81,7 +81,7 @@ def stored_messages(data: bytes) -> list[Stored]:
 
 
 def properties_of(text: str) -> dict[str, str]:
-    """Return the properties in this text; parts that are no pair are left out, as RocketMQ's own clients do."""
+    """Return the properties in this text. Leave out parts that are no pair, in the same way as RocketMQ's own clients."""
     pairs = (part.partition(_PAIR) for part in text.split(_END))
     return {name: value for name, separator, value in pairs if separator}
 
@@ -95,7 +95,7 @@ def text_of(properties: Mapping[str, str]) -> str:
 
 
 def _message(data: bytes, start: int) -> tuple[Stored, int]:
-    """Decode the message that begins here; return it, and the place behind it."""
+    """Decode the message that begins at `start`; return the message, and the place behind it."""
     size, magic, _, queue, _, offset, log_offset, flags, born_at = _HEAD.unpack_from(data, start)
     if magic not in (_MAGIC, _MAGIC_2) or not _HEAD.size < size <= len(data) - start:
         raise ValueError
@@ -125,7 +125,7 @@ def _message(data: bytes, start: int) -> tuple[Stored, int]:
 
 @dataclass(slots=True)
 class _MessageReader:
-    """The unread rest of one message; every method raises ValueError or struct.error if it is too short."""
+    """The unread rest of one message. Every method raises ValueError or struct.error if the rest is too short."""
 
     data: bytes
     place: int
@@ -148,7 +148,7 @@ class _MessageReader:
 
 
 def _decompressed(body: bytes, flags: int) -> tuple[bytes, str]:
-    """Return the body, and the compression in which it still is; a body that is invalid or too large stays as it is."""
+    """Return the body, and the compression that it still has. A body that is invalid or too large stays unchanged."""
     if not flags & _COMPRESSED:
         return body, ""
     compression = _COMPRESSIONS.get(flags & _COMPRESSION, "an unknown compression")

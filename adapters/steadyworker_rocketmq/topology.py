@@ -1,13 +1,13 @@
 """
-The topics and consumer groups of one queue, and how they are made.
+The topics and consumer groups of one queue, and the code that makes them.
 
 | | topic | its type at a proxy | queues |
 |---|---|---|---|
 | work | the queue's name | NORMAL | `?queues=`, 16 by default |
 | retries of gRPC | `<queue>-later` | DELAY | as many |
-| dead letters | `<queue>-dead` | NORMAL | 1, so that they have an order |
+| dead letters | `<queue>-dead` | NORMAL | 1, so that dead letters have an order |
 
-The adapter asks a name server for the brokers, and each broker makes its part.
+The adapter asks a name server for the brokers, and each broker makes its part of the topics and groups.
 Without `?namesrv=`, an operator makes topics and groups, because a proxy cannot.
 """
 
@@ -38,7 +38,7 @@ SteadyWorker counts attempts itself, and expired invisibilities count as deliver
 @dataclass(frozen=True, slots=True)
 class PreparedTopics:
     """
-    The proof that topics and groups are there, or that an operator makes them.
+    The result of the preparation: topics and groups are there, or an operator makes them.
 
     Attributes:
         made: The brokers have the topics, even if a proxy does not know them yet.
@@ -50,7 +50,7 @@ class PreparedTopics:
 
 
 def remoting_of(url: RocketmqUrl, clock: Clock) -> Remoting:
-    """Return a client of the name servers; raises BrokerUnavailable in use, and ValueError if the URL names none."""
+    """Return a client of the name servers; raises ValueError if the URL names none. In use, the client raises BrokerUnavailable."""
     servers = url.addresses if url.driver == "remoting" else url.namesrv
     if not servers:
         raise ValueError("Expected name servers in the broker's URL, got none: set ?namesrv=host:9876.")
@@ -58,13 +58,13 @@ def remoting_of(url: RocketmqUrl, clock: Clock) -> Remoting:
 
 
 def login_of(url: RocketmqUrl) -> Login | None:
-    """Return the login of the URL, if it has one."""
+    """Return the login of the URL; None if the URL has no login."""
     return Login(url.user, url.password) if url.user else None
 
 
 def prepare_at(url: RocketmqUrl, names: QueueNames, mode: str, clock: Clock) -> PreparedTopics:
     """
-    Make what is missing, if the topology mode is "declare" and a name server is known.
+    Make missing topics and groups, if the topology mode is "declare" and a name server is known.
 
     Raises:
         BrokerUnavailable: A name server or broker cannot be reached; `Refused` if a later try cannot succeed.
@@ -77,7 +77,7 @@ def prepare_at(url: RocketmqUrl, names: QueueNames, mode: str, clock: Clock) -> 
 
 
 def kinds_of(url: RocketmqUrl, names: QueueNames) -> dict[str, str | None]:
-    """Return the topics of a driver, each with its type; the type is None for the driver that uses no proxy."""
+    """Return the topics of a driver, each with its type. The type is None for the driver that uses no proxy."""
     if url.driver == "remoting":
         return {names.work: None, names.dead: None}
     return {names.work: "NORMAL", names.later: "DELAY", names.dead: "NORMAL"}
@@ -91,16 +91,17 @@ def groups_of(url: RocketmqUrl, names: QueueNames) -> dict[str, str]:
 
 def delay_levels(remoting: Remoting, brokers: Iterable[RocketmqBroker], url: RocketmqUrl) -> tuple[float, ...]:
     """
-    Return the brokers' delay levels in seconds, in the order of their numbers; those of the URL if no broker shows them to this login.
+    Return the brokers' delay levels in seconds, in the order of their numbers.
 
-    A broker reads its setting `messageDelayLevel` when it starts.
+    If no broker shows its levels to this login, return the levels of the URL.
+    A broker reads its setting `messageDelayLevel` when the broker starts.
 
     Raises:
-        ConfigError: The brokers disagree, so a number would be another delay at each; or a broker's setting has no meaning.
+        ConfigError: The brokers have different levels, so a number would be another delay at each broker; or a broker's setting is invalid.
     """
     found: dict[str, str] = {}
     for broker in brokers:
-        with suppress(RemotingError):  # without the right to read them
+        with suppress(RemotingError):  # the login has no right to read the settings
             if text := remoting.settings(broker).get("messageDelayLevel", ""):
                 found[broker.name] = text
     try:
@@ -124,13 +125,13 @@ def _make(remoting: Remoting, url: RocketmqUrl, names: QueueNames) -> None:
         is_new = any(remoting.group(broker, group) is None for broker in remoting.brokers())
         if is_new:
             remoting.make_group(group, MOST_ATTEMPTS)
-        # 4.9.7 keeps a group's places of a topic that was deleted; with gRPC, an operator may have made the group.
+        # 4.9.7 keeps a group's places in a topic that was deleted. With gRPC, an operator may have made the group.
         if is_new or topic in made or url.driver == "grpc":
             _begin_at_first(remoting, topic, group)
 
 
 def _begin_at_first(remoting: Remoting, topic: str, group: str) -> None:
-    """Let a new group or topic begin at the first message; otherwise the broker may begin the group behind those that wait."""
+    """Let a new group or topic begin at the first message. Otherwise the broker may begin behind the messages that wait."""
     for queue in remoting.route(topic) or []:
         place = remoting.consumed(queue, topic, group)
         if place is None or place > remoting.end(queue, topic):

@@ -1,5 +1,5 @@
 """
-Transaction messages, for producers: consumers get the message only if the producer's local transaction is committed.
+Transaction messages, for producers. The broker delivers such a message only if the producer's local transaction is committed.
 
 ::
 
@@ -8,15 +8,16 @@ Transaction messages, for producers: consumers get the message only if the produ
         publisher.send("payments", "captured", b'{"order": 17}', key="order-17")
 
 1. The broker stores the message, and keeps it from consumers: it is a half message.
-2. `run` executes the local transaction, and returns a `Decision`, which the broker gets.
-3. If the broker gets no COMMIT or ROLLBACK, it asks a producer of the group again and again, and `check` answers.
+2. `run` executes the local transaction, and returns a `Decision`, which the publisher sends to the broker.
+3. If the broker receives no COMMIT or ROLLBACK, it asks a producer of the group again and again, and `check` answers.
 
-`check` must answer from durable state, such as the row that `run` has written: COMMIT if it is there, ROLLBACK if it never will be.
-It can be called in another process, after a restart, and while `run` is under way (tried with 5.4.0), for which the answer is UNKNOWN.
+`check` must answer from durable state, such as the row that `run` has written.
+The answer is COMMIT if the row is there, and ROLLBACK if the row will never be there.
+`check` can be called in another process, after a restart, and while `run` is under way (tried with 5.4.0). While `run` is under way, the answer is UNKNOWN.
 
-A message without a `LocalTransaction`, and one whose `check` fails, has the answer UNKNOWN, never COMMIT, and the log has an error.
+If a message has no `LocalTransaction`, or its `check` fails, the answer is UNKNOWN, never COMMIT, and the log has an error.
 After 15 questions without a decision, the broker moves the message to `TRANS_CHECK_MAX_TIME_TOPIC`, where an operator finds it.
-It also counts the questions that reach no producer.
+The broker also counts questions that reach no producer.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _JOB_KEY = "sw-job-key"
 
 
 class Decision(Enum):
-    """The end of a local transaction: consumers get the message, or never get it, or the broker asks later."""
+    """The end of a local transaction: consumers receive the message, or never receive it, or the broker asks later."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
@@ -56,14 +57,14 @@ class Decision(Enum):
 @dataclass(frozen=True, slots=True)
 class TransactionMessage:
     """
-    A message of a transaction, as `run` and `check` get it.
+    A message of a transaction: the argument of `run` and `check`.
 
     Attributes:
         topic: The topic.
         tag: The tag.
         body: The body.
         headers: The headers.
-        key: The key that the sender gave it.
+        key: The key from the sender.
         id: The message's id.
     """
 
@@ -81,13 +82,13 @@ Handler = Callable[[TransactionMessage], Decision]
 @dataclass(frozen=True, slots=True)
 class LocalTransaction:
     """
-    What belongs to the messages of one topic and tag.
+    The functions for the messages of one topic and tag.
 
     Attributes:
         topic: The topic.
         tag: The tag.
-        run: Executes the local transaction; called once, in the thread that called `send`.
-        check: Looks up how the local transaction ended; called in another thread, any number of times.
+        run: Executes the local transaction. Called once, in the thread that called `send`.
+        check: Reads how the local transaction ended. Called in another thread, any number of times.
     """
 
     topic: str
@@ -97,14 +98,14 @@ class LocalTransaction:
 
 
 Check = Callable[[str, WireMessage, str], Decision]
-"""Answers the question about a message with this topic and id."""
+"""The type of a function that answers the broker's question about a message with this topic and id."""
 
 
 class TransactionTransport(Protocol):
     """One driver's producer of transaction messages."""
 
     def send(self, topic: str, wire: WireMessage, run: Callable[[str], Decision]) -> Decision:
-        """Send a half message, call `run` with its id, and send the decision to the broker, which is returned."""
+        """Send a half message, call `run` with its id, send the decision to the broker, and return the decision."""
         ...
 
     def close(self) -> None:
@@ -116,11 +117,11 @@ class TransactionalPublisher:
     """
     A publisher of transaction messages; thread-safe, and a context manager.
 
-    Keep it open for as long as the process lives: the broker asks a producer that is connected.
+    Keep the publisher open for as long as the process lives, because the broker asks only connected producers.
 
     Args:
         transactions: The local transactions.
-        connect: Returns a driver's producer, which answers the broker's questions with this function.
+        connect: Returns a driver's producer. The producer answers the broker's questions with the function that it receives.
     """
 
     def __init__(
@@ -141,21 +142,21 @@ class TransactionalPublisher:
         """
         Send a message in a transaction, and return the decision of its `run`.
 
-        If `run` raises, `send` raises the same error, and the broker asks `check`, because the local transaction may be committed.
+        If `run` raises, `send` raises the same error. The broker then asks `check`, because the local transaction may be committed.
 
         Args:
             topic: The topic; at a proxy, its type must be TRANSACTION or MIXED.
             tag: The tag.
             body: The body.
-            key: The key, such as that of the row that `run` writes; a Worker of the topic has it as the job's key.
+            key: The key, such as the key of the row that `run` writes. For a Worker of the topic, this is the job's key.
             headers: The headers.
 
         Raises:
             ConfigError: There is no `LocalTransaction` for this topic and tag.
             ValueError: The key is invalid, or the headers are too large.
             MessageRefused: `run` was not called, and the topic refuses this message at every try, for example because it is too large.
-            NotPublished: `run` was not called. Return ROLLBACK from `check` for such a message: the broker may have it.
-            PublishFailed: `run` was called, but the broker may not have its decision, and then asks `check`.
+            NotPublished: `run` was not called. The broker may have the message, so return ROLLBACK from `check` for it.
+            PublishFailed: `run` was called, but the broker may not have the decision. Then the broker asks `check`.
         """
         transaction = self._transactions.get((topic, tag))
         if transaction is None:
@@ -187,7 +188,7 @@ class TransactionalPublisher:
         return decision
 
     def close(self) -> None:
-        """Close the connections; the broker then asks other producers of the group."""
+        """Close the connections. The broker then asks other producers of the group."""
         self._transport.close()
 
     def _checked(self, topic: str, wire: WireMessage, id_: str) -> Decision:
@@ -214,7 +215,7 @@ class TransactionalPublisher:
         key = found.headers.get(_JOB_KEY) or found.headers.get(KEYS, "")
         try:
             return _decision(transaction.check(TransactionMessage(topic, tag, found.body, headers, key, id_)))
-        except BaseException:  # noqa: BLE001 - of a user's code, in a thread in which nobody else sees it
+        except BaseException:  # noqa: BLE001 - an error of the user's code, which only the log shows
             _log.exception(
                 "Expected a decision from `check`, got an error (%s): correct `check`; until then the answer is UNKNOWN.",
                 place,
@@ -232,12 +233,12 @@ def _decision(answer: object) -> Decision:
 
 def open_transactional(url: str, group: str, transactions: Iterable[LocalTransaction]) -> TransactionalPublisher:
     """
-    Open a publisher of transaction messages, which connects in the background.
+    Open a publisher of transaction messages. The publisher connects in the background.
 
     Args:
         url: The broker's URL, of either driver (`url.py`).
-        group: The producer group: all its processes must have the same local transactions.
-            A proxy has no producer groups; there, the processes that send to a topic are its group.
+        group: The producer group. All processes of the group must have the same local transactions.
+            A proxy has no producer groups. There, all processes that send to a topic are a group.
         transactions: The local transactions.
 
     Raises:
@@ -249,7 +250,7 @@ def open_transactional(url: str, group: str, transactions: Iterable[LocalTransac
     problems += [problem_of_topic(each.topic) or problem_of_tag(each.tag) for each in known]
     if problem := next((problem for problem in problems if problem is not None), None):
         raise ConfigError(problem)
-    # Each driver is imported late, because only one of them needs a client library.
+    # Each driver is imported late, because only one of the two drivers needs a client library.
     module = importlib.import_module(
         f"steadyworker_rocketmq.{'grpc' if parsed.driver == 'grpc' else 'direct'}.transactions"
     )

@@ -1,8 +1,8 @@
 """
 The broker's URL: the driver, the addresses, the login and the options.
 
-- `rocketmq+grpc://access-key:secret@proxy:8081?option=value&…`: proxies, over rocketmq-python-client; `rocketmq+grpcs://` with TLS.
-- `rocketmq://access-key:secret@ns:9876,ns2?option=value&…`: name servers, without a client library; without TLS.
+- `rocketmq+grpc://access-key:secret@proxy:8081?option=value&…` names proxies, and uses rocketmq-python-client; with TLS, it is `rocketmq+grpcs://`.
+- `rocketmq://access-key:secret@ns:9876,ns2?option=value&…` names name servers, and uses no client library and no TLS.
 
 Access key and secret are percent-encoded.
 
@@ -13,25 +13,25 @@ Access key and secret are percent-encoded.
 | `namesrv` | `rocketmq+grpc`: the name servers, `host:9876;host2`, or `off`, which is the default |
 | `members` | `rocketmq+grpc`: the remoting ports of the proxies, `host:8080;host2`, or `off`; by default port 8080 of each proxy's host |
 | `invisible` | `rocketmq+grpc`: seconds from 10 to 43200, 60 by default; a message that is not renewed for that time is delivered again |
-| `delay_levels` | `rocketmq`: the brokers' `messageDelayLevel`, such as `1s,5s,10s`, if they do not show it to this access key; by default the 18 levels of a broker as it is shipped |
+| `delay_levels` | `rocketmq`: the brokers' `messageDelayLevel`, such as `1s,5s,10s`, if the brokers do not show it to this access key; by default the 18 default levels of a broker |
 
 **Without `namesrv`**, a worker cannot ask the brokers, because a proxy passes on only messages:
 
-- The adapter makes no topics and no consumer groups: an operator makes them.
-- It counts no consumers.
-- It reads no dead letters.
+- The adapter makes no topics and no consumer groups, so an operator must make them.
+- The adapter counts no consumers.
+- The adapter reads no dead letters.
 - `check` sees no version, no configuration and no topic that grows.
 
 **Without `members`**, the adapter counts no consumers either, because only the proxies know them.
 The requests to `namesrv` and `members` go over plain TCP, even with `rocketmq+grpcs`.
 
 **TLS**: rocketmq-python-client verifies the proxy's certificate and host name, and accepts no files.
-It trusts the authorities that grpcio brings along, which are those of Mozilla, and not those of the system.
-To trust other ones, set the environment variable `GRPC_DEFAULT_SSL_ROOTS_FILE_PATH` to a PEM file.
+It trusts Mozilla's authorities, which grpcio contains, and not the system's authorities.
+To trust other authorities, set the environment variable `GRPC_DEFAULT_SSL_ROOTS_FILE_PATH` to a PEM file.
 grpcio reads this variable once in a process.
 
-**Hosts**: rocketmq-python-client accepts one name, or several IPv4 addresses; with TLS, one name or address.
-It splits an address at its first colon, so an IPv6 address is refused.
+**Hosts**: rocketmq-python-client accepts one name, or several IPv4 addresses. With TLS, it accepts one name or one address.
+It splits an address at the first colon, so the adapter refuses an IPv6 address.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ DELAY_LEVELS: tuple[float, ...] = (
     *(60.0 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)),
     *(3600.0, 7200.0),
 )
-"""The default delay levels in seconds: `messageDelayLevel` of a broker as it is shipped."""
+"""The default delay levels in seconds: the default of a broker's `messageDelayLevel`."""
 
 FORM = Form(
     ports={"rocketmq+grpc": PROXY_PORT, "rocketmq+grpcs": PROXY_PORT, "rocketmq": NAME_SERVER_PORT},
@@ -85,20 +85,20 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 @dataclass(frozen=True, slots=True)
 class RocketmqUrl:
     """
-    The parsed URL; its text and repr never show the secret.
+    The parsed URL. The text and repr of this object never show the secret.
 
     Attributes:
-        driver: `grpc` speaks to proxies, `remoting` to name servers and brokers.
-        addresses: The proxies or the name servers, as the URL has them.
+        driver: `grpc` connects to proxies, and `remoting` connects to name servers and brokers.
+        addresses: The proxies or the name servers, in the order of the URL.
         user: The access key; None without a login.
         password: The secret.
         tls: The connection to the proxies uses TLS.
         group: The consumer group; None for the queue's name.
-        namesrv: The name servers; None if they are not known. For `remoting`, the same as `addresses`.
-        members: The remoting ports of the proxies; None if they are not to be asked, and for `remoting`.
-        invisible: `grpc`: the seconds after which the broker delivers an un-renewed message again.
+        namesrv: The name servers; None if they are unknown. For `remoting`, the same as `addresses`.
+        members: The remoting ports of the proxies; None if the adapter must not ask them, and for `remoting`.
+        invisible: `grpc`: the seconds after which the broker delivers a message again that was not renewed.
         queues: The number of queues of a topic that the adapter makes.
-        delay_levels: `remoting`: the delay levels in seconds, ascending, of brokers that do not show theirs.
+        delay_levels: `remoting`: the delay levels in seconds, ascending; used for brokers that do not show their levels.
     """
 
     driver: Driver
@@ -122,7 +122,7 @@ def parse_url(url: str) -> RocketmqUrl:
     Parse a broker's URL.
 
     Raises:
-        ConfigError: The URL is invalid; the message never repeats a secret.
+        ConfigError: The URL is invalid. The error text never repeats a secret.
     """
     scheme = url.partition(":")[0].lower()
     if scheme in FORM.ports:
@@ -229,7 +229,7 @@ def _is_ip(host: str) -> bool:
 
 
 def _check_login(found: Url, driver: Driver) -> None:
-    """Raise ConfigError for half a login, or for one that the client library cannot send."""
+    """Raise ConfigError for half a login, or for a login that the client library cannot send."""
     if found.user is None:
         return
     missing = [what for what, text in (("access key", found.user), ("secret", found.password)) if not text]
@@ -282,7 +282,7 @@ def _number(options: Mapping[str, str], name: str, default: int, least: int, mos
 
 
 def seconds_of_levels(text: str) -> tuple[float, ...]:
-    """Return the seconds of each level of a broker's `messageDelayLevel`, in its order, which may be any; raises ValueError for another text."""
+    """Return the seconds of each level in a broker's `messageDelayLevel`, in the same order; raises ValueError for another text."""
     matches = [_LEVEL.fullmatch(word) for word in text.split()]
     levels = tuple(int(match[1]) * _UNITS[match[2]] for match in matches if match)
     if not levels or len(levels) < len(matches):

@@ -1,4 +1,4 @@
-"""The adapter for ActiveMQ Classic and Artemis: it implements `steadyworker.adapter.Adapter` with one I/O thread and two connections."""
+"""The adapter for ActiveMQ Classic and Artemis. It implements `steadyworker.adapter.Adapter` with one I/O thread and two connections."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _SILENT = 4.0
 
 class StompAdapter(NetworkAdapter[StompUrl, StompConsumer, StompPublisher], Renamable):
     """
-    The adapter for one queue of one broker and one worker process; it connects at its first use.
+    The adapter for one queue of one broker and one worker process. The adapter connects at its first use.
 
     Args:
         url: The broker's URL, as the README explains it.
@@ -67,10 +67,11 @@ class StompAdapter(NetworkAdapter[StompUrl, StompConsumer, StompPublisher], Rena
     @override
     def capabilities(self) -> Capabilities:
         """
-        The abilities of both brokers: exact delays, and a count of consumers, which a user without the right to it does not get.
+        The abilities of both brokers: exact delays, and a count of consumers if the user has the right to count.
 
-        The adapter does not offer to reject a message (`rejects`), although a NACK moves it on Classic.
-        Classic (5.18, 6.3) confirms a NACK also of a message that it cannot move, and then has it no longer; nor does it report over STOMP where to.
+        The adapter does not offer to reject a message (`rejects`), although Classic moves a message after a NACK.
+        If Classic (5.18, 6.3) cannot move the message, Classic still confirms the NACK, and loses the message.
+        Classic also does not report over STOMP where it moves a message.
         """
         return Capabilities(
             delays=Delays.EXACT,
@@ -109,7 +110,7 @@ class StompAdapter(NetworkAdapter[StompUrl, StompConsumer, StompPublisher], Rena
             found = find(url, spec, self._settings, consuming=self._consumer.started)
         except Refused as error:
             if self._consumer.was_connected:
-                raise  # after a first connect, a refusal can end; the caller checks again later
+                raise  # After a first connect, the cause of a refusal can end. So the caller checks again later.
             refused = _finding("stomp.refused", error=error)
             return [replace(refused, id=error.id or refused.id)]
         if url.tls is None:

@@ -8,9 +8,9 @@ Connections that the I/O thread holds, and blocking connections for short visits
       ↑                   │ every host refused        │ lost, aborted, silent, closed
       └───────────────────┴──── down(cause) ──────────┘
 
-A connection tries the hosts on a thread of its own, because this blocks (`hosts.py`).
-Each try makes a new connection object of stomp.py: an old one that reconnects has no heart-beats.
-The user of a connection decides when to open it again.
+A connection tries the hosts on another thread, because this blocks (`hosts.py`).
+Each try makes a new connection object of stomp.py, because an object that reconnects has no heart-beats.
+The code that uses a connection decides when to open it again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from steadyworker_stomp.stomp_internals import OnMessage, StompConnection
 from steadyworker_stomp.url import StompUrl
 
 _BEATS = 3
-"""Heart-beats sent in the time in which the broker expects one: Classic has no tolerance by default."""
+"""The number of heart-beats to send while the broker expects one. It is above 1, because Classic has no tolerance by default."""
 
 
 class StompLink(BrokerLink):
@@ -46,12 +46,12 @@ class StompLink(BrokerLink):
 
     Args:
         io: The I/O thread.
-        url: Returns the current URL; called before each connect, because an operator can change the password at any time.
+        url: Returns the current URL. Called before each connect, because an operator can change the password at any time.
         clock: The clock.
         patience: Seconds in which the socket must accept a frame.
         up: Called when the connection is open.
         received: Called with the headers and the body of each message of the open connection.
-        down: Called once for each `open`, with the cause: no host accepted the connection, or the connection was lost.
+        down: Called once for each `open`, with the cause. The cause is that no host accepted the connection, or that the connection was lost.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class StompLink(BrokerLink):
 
     @property
     def connection(self) -> StompConnection | None:
-        """The connection while it is open, else None."""
+        """The connection while it is open, otherwise None."""
         return self._connection if self._connection is not None and self._connection.is_open else None
 
     @property
@@ -89,7 +89,7 @@ class StompLink(BrokerLink):
         return self._connection is None and not self._opening
 
     def open(self) -> None:
-        """Start to connect; a second call does nothing."""
+        """Start to connect; do nothing in a second call."""
         if not self.is_closed:
             return
         if self._io.stopping:
@@ -100,13 +100,13 @@ class StompLink(BrokerLink):
 
     @override
     def abort(self, error: Exception) -> None:
-        """End the connection without waiting for the broker; if called twice, `down` receives the first error."""
+        """End the connection without waiting for the broker. After two calls, `down` receives the error of the first call."""
         if self._connection is not None:
             self._connection.abort(error)
 
     @override
     def close(self, within: float) -> None:
-        """Send DISCONNECT when the broker has answered every request, and close; abort after `within` seconds."""
+        """Send DISCONNECT when the broker has answered every request, and close. Abort after `within` seconds."""
         closing = Silent("closed by us", id="")
         if self._connection is None or not self._connection.is_open or within <= 0:
             # A connection that is being opened is closed as soon as it is open.
@@ -172,7 +172,7 @@ class StompLink(BrokerLink):
     # ---------------------------------------------------------------------------------------------------------------
 
     def _ended(self, connection: StompConnection, cause: Exception) -> None:
-        """Report the end of the present connection; `_connected` itself sees the end of one that it was not yet given."""
+        """Report the end of the present connection. `_connected` itself checks for the end of a connection that it has not yet received."""
         if connection is self._connection:
             self._report_end(unavailable(cause, self.place))
 
@@ -202,9 +202,9 @@ _PATIENCE = 10.0
 
 _VISIT = 60
 """
-The heartbeat to which a visit agrees, in seconds.
+The heartbeat of a visit, in seconds.
 
-It is long, because a visit sends no heartbeats; each of its requests has a time limit of its own.
+It is long, because a visit sends no heartbeats. Each request of a visit has its own time limit.
 """
 
 
@@ -221,7 +221,7 @@ class Visit:
         url: The URL, with the heartbeat of a visit.
         clock: The clock.
         within: Seconds in which the broker must accept the connection, and reply to each request.
-        whole: The seconds are for the whole visit, with each of its requests.
+        whole: The seconds are for the whole visit, and not for each request.
 
     Attributes:
         within: Seconds in which the broker must reply to a request.
@@ -238,7 +238,7 @@ class Visit:
         self._open()
 
     def reopen(self) -> None:
-        """Open another connection in place of this one, which a refusal has ended; raises as `visit` does."""
+        """Open another connection in place of this one, which a refusal has ended; raises the errors of `visit`."""
         self.close()
         self._open()
 
@@ -278,14 +278,18 @@ class Visit:
             raise Silent(f"no reply to a request within {self.within:g} s") from None
 
     def message(self, what: str) -> Received:
-        """Return the next message, which `what` names; raises Silent if none arrives in time, or the cause if the connection has ended."""
+        """
+        Return the next message.
+
+        Raises Silent, with the message's name `what`, if no message arrives in time. Raises the cause if the connection has ended.
+        """
         found = self.next(self.within)
         if found is None:
             raise Silent(f"no {what} within {self.within:g} s")
         return found
 
     def next(self, within: float) -> Received | None:
-        """Return the next message, or None if none arrives within these seconds; raises the cause if the connection has ended."""
+        """Return the next message; None if no message arrives within these seconds; raises the cause if the connection has ended."""
         try:
             match self._arrived.get(timeout=min(within, self._left)):
                 case (StompConnection() as connection, Exception() as cause):
@@ -304,7 +308,7 @@ Message = Received | tuple[StompConnection, Exception]
 
 @contextmanager
 def ask(url: StompUrl, clock: Clock) -> Iterator[Visit]:
-    """Open a visit for one question of a check or a count, which must be answered in time; its errors are translated."""
+    """Open a visit for one question of a check or a count, with a limit of time, and translate the errors of the visit."""
     with visit(brief(url), clock, owed.QUESTION_WITHIN, whole=True) as visited, translated(visited.place):
         yield visited
 
@@ -314,7 +318,7 @@ def visit(url: StompUrl, clock: Clock, within: float = owed.ANSWER_WITHIN, *, wh
     """
     Open a blocking connection for a short visit, to the first host that accepts it.
 
-    A visit sends no heart-beats, so its URL has a long heartbeat (`brief`, `patient`).
+    A visit sends no heart-beats, so the visit's URL has a long heartbeat (`brief`, `patient`).
     The caller must translate errors that are raised inside the context.
 
     Raises:

@@ -1,5 +1,5 @@
 """
-The consuming connection, which has one epoch after another until the adapter stops; it never publishes.
+The consuming connection. It has one epoch after another until the adapter stops, and never publishes.
 
 ::
 
@@ -31,7 +31,7 @@ from steadyworker_stomp.stomp_internals import StompConnection
 from steadyworker_stomp.url import StompUrl
 
 _PATIENCE = 1.0
-"""Seconds in which the socket must accept a frame: frames of a consumer are short, and the I/O thread waits."""
+"""Seconds in which the socket must accept a frame. A consumer's frames are short, and the I/O thread waits."""
 
 
 class StompConsumer(Consumer[StompLink, StompEpoch]):
@@ -87,7 +87,7 @@ class StompConsumer(Consumer[StompLink, StompEpoch]):
         if self._allowed:
             self._start_epoch(connection)
             return
-        # A lacking right to consume shows before the epoch begins; a message that comes now comes again.
+        # If the user lacks the right to consume, this shows before the epoch begins. A message that comes now comes again.
         answered = self._owed.expect("a subscription")
 
         def ended(answer: Future[None]) -> None:
@@ -117,7 +117,7 @@ class StompConsumer(Consumer[StompLink, StompEpoch]):
             self._epoch.received(headers, body)
 
     def _down(self, error: BrokerUnavailable) -> None:
-        """Handle a connection that failed or was lost, and report the loss of its epoch if it had one."""
+        """Handle a connection that failed or was lost, and report the loss of its epoch if an epoch had begun."""
         epoch, self._epoch = self._epoch, None
         self._owed.forgive()
         if epoch is None:

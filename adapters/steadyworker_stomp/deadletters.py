@@ -1,26 +1,26 @@
 """
-A reader of the dead-letter queues, on its own connections, for one thread.
+A reader of the dead-letter queues, on its own connections, for one thread. Below, "letter" means dead letter.
 
-There are two queues: the Worker's own, and the one to which the broker itself moves dead letters of all queues.
-STOMP has no way to read a message without consuming it, so a reader holds each letter with a subscription of its own.
+There are two queues. One is the Worker's own; to the other, the broker itself moves dead letters of all queues.
+STOMP has no way to read a message without consuming it, so the reader holds each letter with a separate subscription.
 
-**The end.** A queue does not report to a client how many messages it has, and a slow broker must not look like an empty queue.
-Classic is asked to browse, with a selector that no message matches: the mark of the end follows the last letter.
-Artemis is asked for the messages that wait; without the right to ask, a second without a letter is the end.
+**The end.** A queue does not report to a client how many messages it has. A reader must not confuse a slow broker with an empty queue.
+On Classic, the reader browses with a selector that no message matches. Classic sends the mark of the end behind the last letter.
+On Artemis, the reader asks for the messages that wait. Without the right to ask, a second without a letter is the end.
 
-**The beginning.** Letters that arrive during the reading are left to the next reader, so that a reading ends.
-On Classic, a selector compares the time of arrival with the beginning, both by the broker's clock.
-On Artemis, the numbers of messages grow; without the right to ask for the newest, the reading has no limit.
+**The beginning.** A reader leaves letters that arrive during the reading to the next reader, so that each reading ends.
+On Classic, a selector compares the letter's time of arrival with the time of the beginning, both by the broker's clock.
+On Artemis, each message has a larger number than the message before. Without the right to ask for the newest number, the reading has no limit.
 
-**Order.** The end of a subscription gives its letter back to its old place, and is not counted as a failed delivery.
-The subscription that waits for a letter ends first; otherwise it would receive what is given back.
+**Order.** At the end of a subscription, the broker puts the letter back into its old place, and counts no failed delivery.
+The reader first ends the subscription that waits for a letter, because that subscription would receive the letters that go back.
 
-**Memory.** Classic keeps the letters that are held in its memory, and sends no more at 70 % of its memory limit.
-So of dead letters larger than that, a reader gets the oldest ones only; the others follow when those are replayed or dropped.
+**Memory.** Classic keeps the letters that a reader holds in its memory. At 70 % of its memory limit, Classic sends no more letters.
+If the letters are larger, a reader receives only the oldest. The others follow when the oldest letters are replayed or dropped.
 
 **Count.** If a reader is killed, Artemis counts a failed delivery of each letter that the reader held.
 At `max-delivery-attempts`, Artemis moves or deletes the letter, even in a dead-letter queue.
-So the next reader at once replaces such a letter by a copy, which has no failed deliveries, and is the youngest letter.
+So the next reader at once replaces such a letter by a copy. The copy has no failed deliveries, and is the youngest letter.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ The heartbeat is long, because the reading thread sends none while it works on a
 """
 
 _SOON = 0.05
-"""Seconds in which the next letter usually arrives; then the broker is asked whether there is one."""
+"""Seconds in which the next letter usually arrives. After them, the reader asks the broker whether there is a letter."""
 
 _QUIET = 1.0
 """If Artemis does not report how many letters wait: the seconds without a letter after which the queue counts as empty."""
@@ -60,7 +60,7 @@ _NEXT_WITHIN = 5.0
 """If Artemis reports that a letter waits: the seconds in which the letter must arrive."""
 
 _ORIGIN = "_AMQ_ORIG_"
-"""The headers in which Artemis records where a dead letter comes from; a copy in the same queue keeps them."""
+"""The prefix of the headers in which Artemis records the origin of a dead letter. A copy in the same queue keeps these headers."""
 
 _CLOCK = "/temp-queue/steadyworker"
 
@@ -75,11 +75,11 @@ def patient(url: StompUrl) -> StompUrl:
 
 class StompDeadLetters:
     """
-    The dead letters of one queue, for use by one thread; at the end of the context, all letters go back.
+    The dead letters of one queue, for use by one thread. At the end of the context, all letters go back to the broker.
 
     Args:
         hold: Opens a connection that can be idle for minutes.
-        ask: Opens a connection for one question; a user without the right to ask loses it.
+        ask: Opens a connection for one question. The broker ends the connection if the user has no right to ask.
         spec: The queue, and its dead-letter queue.
         dlq: The queue to which the broker moves dead letters; None to ask the broker.
         publish: The adapter's `publish`.
@@ -122,11 +122,11 @@ class StompDeadLetters:
                 yield from self._letters(queue)
 
     def publish(self, message: OutgoingMessage) -> None:
-        """Publish as the adapter does."""
+        """Publish a message with the adapter's `publish`."""
         self._publish(message)
 
     def drop(self, delivery: Delivery) -> None:
-        """Remove this dead letter; return when the broker has sent a receipt for the acknowledgement."""
+        """Remove this dead letter, and return when the broker has sent a receipt for the acknowledgement."""
         if delivery.unshown is not None:
             raise Unsettled(f"Expected a dead letter whose content arrived, got one without: {delivery.unshown}.")
         reader = self._readers[delivery.queue]
@@ -153,7 +153,7 @@ class StompDeadLetters:
             if letter is None:
                 return
             if letter.origin == self._spec.dead_letter_queue:
-                letter = replace(letter, origin=None)  # its own header names the work queue
+                letter = replace(letter, origin=None)  # The letter's own header names the work queue.
             yield letter
 
     def _moved_to(self) -> str | None:
@@ -165,12 +165,16 @@ class StompDeadLetters:
             return default if asked.dialect is CLASSIC else dead_letter_address(asked, self._spec.queue, default)
 
     def _moved(self, queue: str) -> frozenset[str]:
-        """Return the queues whose letters this reader reads from `queue`; none to read every letter."""
+        """Return the work queues whose letters this reader reads from `queue`; empty to read every letter."""
         mine = self._spec.dead_letter_queue
         return frozenset() if queue == mine else frozenset({self._spec.queue, mine})
 
     def _renew(self, letter: Delivery) -> bool:
-        """Replace a letter by a copy if a consumer's end counts as its failed delivery, and its content arrived; return whether it was."""
+        """
+        Replace a letter by a copy, and return whether this was done.
+
+        It is done if the broker counts a consumer's end as a failed delivery, and the letter's content arrived.
+        """
         reader = self._readers[letter.queue]
         if reader.dialect is not ARTEMIS or letter.redelivered is not Redelivered.YES or letter.unshown is not None:
             return False
@@ -180,13 +184,13 @@ class StompDeadLetters:
 
 class _LetterReader:
     """
-    One dead-letter queue, and the letters of it that are held.
+    One dead-letter queue, and the letters that the reader holds from it.
 
     Args:
         visited: The connection that holds the letters.
         ask: Opens a connection for one question.
         queue: The queue.
-        origins: The queues from which the broker moved the letters to read; empty for all letters.
+        origins: The queues from which the broker moved the letters; letters from other queues are not read. Empty for all letters.
         clock: The clock.
     """
 
@@ -211,9 +215,10 @@ class _LetterReader:
 
     def begin(self) -> None:
         """
-        Begin a reading: letters that arrive from now on are not read.
+        Begin a reading, which leaves out the letters that arrive from now on.
 
-        The reader counts the subscriptions, subscribes, and counts again: of two readers that begin at the same time, one sees the other.
+        The reader counts the subscriptions, subscribes, and counts again.
+        So if two readers begin at the same time, at least one of them notices the other.
 
         Raises:
             LettersHeld: The queue has another consumer.
@@ -231,10 +236,10 @@ class _LetterReader:
 
     def next(self) -> Delivery | None:
         """
-        Return the next letter, and hold it; None if this reader has all of them.
+        Return the next letter, and hold it; None if this reader has all letters.
 
         Raises:
-            LettersHeld: Another consumer has some of the letters, or consumed some.
+            LettersHeld: Another consumer holds some of the letters, or has consumed some.
         """
         while True:
             found = self._arrival(self._soon) or self._late() or self._given_back()
@@ -242,7 +247,7 @@ class _LetterReader:
                 if not self._end():
                     self._release(self._young)
                     return None
-                self._soon = min(4 * self._soon, _NEXT_WITHIN)  # it was on its way, and comes again
+                self._soon = min(4 * self._soon, _NEXT_WITHIN)  # The letter was on its way, and comes again.
             elif self._is_young(found):  # a letter of higher priority overtakes older ones
                 self._young.append(found[0]["ack"])
                 if not self._old_ones():
@@ -255,7 +260,7 @@ class _LetterReader:
                     return letter
 
     def drop(self, id_: str) -> None:
-        """Acknowledge a letter, and end its subscription, which would receive another one."""
+        """Acknowledge a letter, and end the subscription, which would otherwise receive another letter."""
         if (number := self._held.pop(id_, None)) is not None:
             acknowledged = self._connection.ack(id_)
             self._connection.unsubscribe(number)  # before it receives another letter
@@ -263,9 +268,10 @@ class _LetterReader:
 
     def renew(self, letter: Delivery) -> bool:
         """
-        Replace a letter by a copy; return False, and hold the letter, if the user may not send to the broker's own queue.
+        Replace a letter by a copy, and return True.
 
-        A kill in between leaves both, which are one job if the letter has a key.
+        If the user may not send to the broker's own queue, hold the letter, and return False.
+        If the process is killed in between, letter and copy both stay. They are one job if the letter has a key.
         """
         origin = {name: text for name, text in letter.headers.items() if name.startswith(_ORIGIN)}
         content, body = frame_of(OutgoingMessage(Target.DEAD, letter.body, letter.headers), self.dialect)
@@ -275,7 +281,7 @@ class _LetterReader:
         else:
             try:
                 self._asked(lambda asked: asked.wait(asked.connection.send(self._destination, body, headers)))
-            except BrokerError:  # on a connection of its own, because the refusal ends it
+            except BrokerError:  # This needs a new connection, because a refusal ends the connection.
                 return False
         self.drop(letter.id)
         return True
@@ -289,7 +295,11 @@ class _LetterReader:
     # --- Subscriptions -----------------------------------------------------------------------------------------------
 
     def _end(self) -> bool:
-        """End the subscription that waits for a letter; return whether a letter had arrived, which is now given back."""
+        """
+        End the subscription that waits for a letter, and return whether a letter had arrived.
+
+        Such a letter goes back to the broker.
+        """
         if (number := self._free) is None:
             return False
         self._free = None
@@ -300,14 +310,18 @@ class _LetterReader:
         return False
 
     def _release(self, ids: list[str]) -> None:
-        """Give these letters back, in this order, and forget them."""
+        """Give these letters back to the broker, in this order, and forget them."""
         numbers = [self._held.pop(id_) for id_ in ids]
         ids.clear()
         for request in [self._connection.unsubscribe(number) for number in numbers]:
             self._visited.wait(request)
 
     def _arrival(self, within: float, browser: str = "") -> Received | None:
-        """Return the next letter, and hold it; None after these seconds without a byte (a large one takes long), or at the browser's end."""
+        """
+        Return the next letter, and hold it; None at the browser's end, or after `within` seconds without a byte.
+
+        The limit is for bytes and not for letters, because a large letter takes long.
+        """
         if self._free is None:
             self._free = next(self._numbers)
             self._connection.listen(self._destination, self._free, self._subscribed, ack="client-individual")
@@ -334,7 +348,7 @@ class _LetterReader:
     # --- The end of the queue ----------------------------------------------------------------------------------------
 
     def _late(self) -> Received | None:
-        """Return a letter that was not sent soon, and hold it; None if the broker has no other one."""
+        """Return a letter that the broker was slow to send, and hold it; None if the broker has no other letter."""
         if self.dialect is CLASSIC:
             number = next(self._numbers)
             nothing = {"browser": "true", "activemq.prefetchSize": "1", "selector": "FALSE"}
@@ -354,7 +368,7 @@ class _LetterReader:
         return found
 
     def _given_back(self) -> Received | None:
-        """Return a letter that another reader held and gave back, and hold it; raise LettersHeld while it holds some."""
+        """Return a letter that another reader held and gave back, and hold it; raise LettersHeld while another reader holds some."""
         return self._late() if self._alone() else None
 
     def _alone(self) -> bool:
@@ -369,7 +383,7 @@ class _LetterReader:
         return found is not None
 
     def _old_ones(self) -> bool | None:
-        """Return whether Artemis has letters for this reading that no consumer has; None if the user has no right to ask."""
+        """Return whether Artemis has letters for this reading that no consumer holds; None if the user has no right to ask."""
         found = self._asked(lambda asked: waiting(asked, self._queue, self._selector))
         return None if found is None else any(map(self._is_old, found))
 
@@ -377,7 +391,7 @@ class _LetterReader:
         return self._newest is None or number <= self._newest
 
     def _is_young(self, found: Received) -> bool:
-        """Return whether the letter arrived after the beginning; on Classic, the selector has left it out."""
+        """Return whether the letter arrived after the beginning. On Classic, the selector leaves out such letters."""
         return self.dialect is ARTEMIS and not self._is_old(int(found[0]["message-id"].partition(",")[2]))
 
     def _now(self) -> int:
@@ -397,5 +411,5 @@ class _LetterReader:
 
 
 def _quoted(text: str) -> str:
-    """Return the text as a string of a selector."""
+    """Return the text as a quoted string for a selector."""
     return "'" + text.replace("'", "''") + "'"

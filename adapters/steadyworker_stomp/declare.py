@@ -1,4 +1,4 @@
-"""Prepares a broker for one queue: recognises it, and checks once that it delays messages."""
+"""The preparation of a broker for one queue: recognise the broker, and check once that it delays messages."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _finding = FindingTexts("steadyworker_stomp")
 
 def prepare_at(url: Callable[[], StompUrl], mode: str, clock: Clock) -> Dialect:
     """
-    Return the broker's dialect, after a check that it delays messages, unless the topology mode is "trust".
+    Return the broker's dialect, after a check that the broker delays messages. The topology mode "trust" skips the check.
 
     Raises:
-        ConfigError: The broker is unknown, or Classic without its scheduler.
+        ConfigError: The broker is unknown, or the broker is Classic without its scheduler.
         BrokerUnavailable: The broker cannot be reached; `Refused` if a later try cannot succeed.
     """
     current = brief(url())
@@ -41,9 +41,9 @@ def scheduler_finding(visited: Visit) -> Finding | None:
 
 def delays(visited: Visit) -> bool:
     """
-    Return whether a delayed message to a temporary queue comes back from the scheduler of Classic, which marks it.
+    Return whether a delayed message to a temporary queue has the mark of Classic's scheduler when it arrives.
 
-    Classic's scheduler takes up to 0.8 s; raises Silent if the message does not come at all.
+    Classic's scheduler takes up to 0.8 s. Raises Silent if the message does not arrive.
     """
     visited.wait(visited.connection.subscribe(_PROBE, "probe", {}))
     visited.wait(visited.connection.send(_PROBE, b"", {"AMQ_SCHEDULED_DELAY": "1"}))

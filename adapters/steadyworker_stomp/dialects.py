@@ -1,4 +1,4 @@
-"""The two brokers behind STOMP, ActiveMQ Classic and Artemis, as far as they differ in frames."""
+"""The differences in frames between the two brokers, ActiveMQ Classic and Artemis."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ DialectName = Literal["classic", "artemis"]
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """
-    The differences of one broker: what it expects and sends.
+    The frames that one broker expects and sends, as far as the brokers differ.
 
     Attributes:
         name: The value of the URL's option `dialect`.
-        broker: The broker's name for people.
-        prefix: Stands before the name of a queue in a destination.
+        broker: The broker's name in texts for people.
+        prefix: The text before the name of a queue in a destination.
         sent: Headers of each message to a queue.
-        subscribed: Headers of each subscription of a queue.
+        subscribed: Headers of each subscription to a queue.
         dead_letters: The queue to which the broker moves dead letters by default.
-        message_id: Returns the id that stays the same in each redelivery.
+        message_id: Returns the message's id, which stays the same in each redelivery.
         redelivered: Returns whether the broker delivered the message before.
         origin: The header with the queue from which the broker moved a dead letter.
-        unshown: Returns why the content of a message did not arrive, although the broker has it; None if it arrived.
-        moves_refused: The broker moves a message that it gets a NACK for to its dead letters.
-            If Classic cannot move it (the queue for dead letters refuses it, or there is none), it confirms the NACK all the same,
-            and the message is lost; so NACK is only for a message without its content (`adapter.capabilities`).
+        unshown: Returns why a message's content did not arrive, although the broker has the content; None if the content arrived.
+        moves_refused: After a NACK, the broker moves the message to its dead letters.
+            Classic cannot move a message if there is no queue for dead letters, or if this queue refuses the message.
+            Classic then confirms the NACK all the same, and the message is lost.
+            So NACK is only for a message without its content (`adapter.capabilities`).
     """
 
     name: str
@@ -54,7 +55,7 @@ class Dialect:
         return self.prefix + queue
 
     def origin_of(self, headers: Mapping[str, str]) -> str | None:
-        """Return the queue from which the broker moved this message; None if it did not."""
+        """Return the queue from which the broker moved this message; None if the broker did not move the message."""
         return headers.get(self.origin, "").removeprefix("queue://").removeprefix("/queue/") or None
 
 
@@ -67,12 +68,16 @@ def _classic_redelivered(headers: Mapping[str, str]) -> Redelivered:
 
 
 def _artemis_id(headers: Mapping[str, str]) -> str | None:
-    """Return the part behind the comma; the part before it names the consumer. A dead letter has the number of its original."""
+    """
+    Return the part of the header behind the comma, which is the message's number.
+
+    The part before the comma names the consumer. A dead letter has the number of the original message.
+    """
     return headers.get("_AMQ_ORIG_MESSAGE_ID") or headers.get("message-id", "").partition(",")[2] or None
 
 
 def _artemis_redelivered(headers: Mapping[str, str]) -> Redelivered:
-    """Return UNKNOWN for `false`, because Artemis also sends it with a message that a consumer gave back."""
+    """Return UNKNOWN for `false`, because Artemis also sends `false` with a message that a consumer gave back."""
     return Redelivered.YES if headers.get("redelivered") == "true" else Redelivered.UNKNOWN
 
 
@@ -82,10 +87,10 @@ _SENDER = "let the sender send text or bytes"
 
 def _classic_unshown(headers: Mapping[str, str], body: bytes) -> str | None:
     """
-    Return the reason for a message without a body and without a length.
+    Return the reason why the content is missing, for a message without a body and without a length.
 
-    Classic 5.17 to 6.3 sends one for each JMS message that is neither text nor bytes, and for an empty text.
-    Nothing else in the frame distinguishes them.
+    Classic 5.17 to 6.3 sends such a frame for each JMS message that is neither text nor bytes, and for an empty text.
+    Nothing else in the frame distinguishes the two.
     """
     if body or _LENGTH in headers:
         return None
@@ -96,12 +101,12 @@ def _classic_unshown(headers: Mapping[str, str], body: bytes) -> str | None:
 
 def _artemis_unshown(headers: Mapping[str, str], body: bytes) -> str | None:
     """
-    Return the reason for a message that Artemis sends as a text although it is none.
+    Return the reason why the content is missing, for a message that Artemis sends as a text although it is no text.
 
-    Artemis 2.55 writes the length of a bytes message before the message-id, and that of a text behind it.
-    It writes no length of an empty message, unless a STOMP client has sent it with one.
-    The content of a map reads as nothing, or as a text that begins with NUL; that of an object reads as nothing.
-    Large messages arrive whole, and those that a client has compressed arrive uncompressed.
+    Artemis 2.55 writes the length of a bytes message before the message-id, and the length of a text message behind the message-id.
+    Artemis writes no length for an empty message, unless a STOMP client has sent the message with a length.
+    A map arrives as an empty body, or as a text that begins with NUL. An object arrives as an empty body.
+    Large messages arrive whole, and messages that a client has compressed arrive uncompressed.
     """
     names = [*headers, _LENGTH, "message-id"]
     has_length, is_bytes = _LENGTH in headers, names.index(_LENGTH) < names.index("message-id")
@@ -128,7 +133,7 @@ CLASSIC = Dialect(
     moves_refused=True,
 )
 
-# Without ANYCAST, an acceptor without prefixes gives each worker a copy, or loses what is sent before the first worker comes.
+# Without ANYCAST, an acceptor without prefixes sends each worker a copy, or loses a message that is sent before the first worker comes.
 ARTEMIS = Dialect(
     name="artemis",
     broker="Artemis",
@@ -149,7 +154,7 @@ _BY_SERVER = {"ActiveMQ": CLASSIC, "ActiveMQ-Artemis": ARTEMIS}
 
 def dialect_of(server: str, forced: DialectName | None) -> Dialect:
     """
-    Return the dialect of a broker that calls itself `server`, unless the URL forces one.
+    Return the dialect that the URL forces, otherwise the dialect of the broker that calls itself `server`.
 
     Raises:
         ConfigError: The broker is RabbitMQ, or unknown.
@@ -174,6 +179,6 @@ def dialect_of(server: str, forced: DialectName | None) -> Dialect:
 
 
 def version_of(server: str) -> Version:
-    """Return the version in a broker's name for itself; empty if there is none."""
+    """Return the version in a broker's name for itself; empty if the name has no version."""
     found = _SERVER.match(server)
     return tuple(map(int, found["version"].split("."))) if found else ()

@@ -1,24 +1,24 @@
 """
 One epoch: one consuming connection, and the deliveries that arrived on it.
 
-**The prefetch** is a number of subscriptions, each of which gets one message until its acknowledgement.
-So a larger prefetch adds subscriptions, and a smaller one ends those that hold no delivery.
-A subscription that holds a delivery stays until the delivery is settled, because its end would release the delivery.
-The broker can send one more message to a subscription that is ending; nothing acknowledges it, so it comes again.
+**The prefetch** is the number of subscriptions. The broker sends each subscription one message, and the next one after the acknowledgement.
+So a larger prefetch adds subscriptions, and a smaller prefetch ends subscriptions that hold no delivery.
+A subscription that holds a delivery stays until the delivery is settled, because the end of the subscription would release the delivery.
+The broker can send one more message to a subscription that is ending. The adapter does not acknowledge this message, so it comes again.
 
 **Release** is the end of the subscription that holds the delivery.
-The message then goes to another consumer at once, and the other subscriptions stay valid.
-A NACK would not do: Classic moves the message to its dead-letter queue, and Artemis removes it.
+The broker then sends the message to another consumer at once, and the other subscriptions stay valid.
+A NACK does not release a message: Classic moves the message to its dead-letter queue, and Artemis removes the message.
 
 **A message whose content did not arrive** is rejected, because an acknowledgement would destroy the only copy.
-On Classic, a NACK moves it unchanged.
-Artemis offers nothing like it to a consumer, so the subscription keeps the message, and another subscription takes its place.
-With `MOST_KEPT` such messages, the epoch accepts no more of any kind, and reports Unreachable.
-When the prefetch has been 0 for `KEEPS_FOR` seconds, the epoch gives them back, and reports Connected.
+On Classic, a NACK moves the message unchanged to the dead letters.
+Artemis has no such request. So the subscription keeps the message, and a new subscription receives messages in its place.
+If the epoch keeps `MOST_KEPT` such messages, it accepts no more messages of any kind, and reports Unreachable.
+When the prefetch has been 0 for `KEEPS_FOR` seconds, the epoch gives the kept messages back, and reports Connected.
 
 **An acknowledgement** is confirmed by the broker's receipt.
-It is sent once, on the connection of its delivery: Artemis closes a connection with any other acknowledgement.
-If a receipt is late, or the broker sends an ERROR, the connection ends, and with it the epoch.
+The adapter sends an acknowledgement once, on the delivery's own connection, because Artemis closes a connection after any other acknowledgement.
+If a receipt is late, or the broker sends an ERROR, the connection and the epoch end.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ Window = Callable[[], int]
 Then = Callable[[], None]
 
 MOST_KEPT = 16
-"""The most rejected messages that an epoch may keep and still accept others; each has a subscription of its own."""
+"""The number of kept messages at which an epoch accepts no others. Each kept message has its own subscription."""
 
 KEEPS_FOR = 5.0
 """
 Seconds at a prefetch of 0 after which an adapter is no longer a consumer.
 
-The runner often pauses for one turn; after a release, the broker would deliver the same messages again.
+The runner often pauses for one turn. If the epoch released the messages at once, the broker would deliver them again.
 """
 
 
 @dataclass(slots=True, eq=False)
 class _EpochSubscription:
-    """One subscription; `held` is the id of the delivery that it holds, and `kept` is true if this delivery was rejected."""
+    """One subscription; `held` is the id of the delivery that the subscription holds, and `kept` is true if this delivery was rejected."""
 
     number: str
     held: str | None = None
@@ -62,7 +62,7 @@ class _EpochSubscription:
 
 class StompEpoch:
     """
-    An epoch, from Connected to Lost; only the I/O thread may call its methods.
+    One epoch, from Connected to Lost. Only the I/O thread may call the methods.
 
     Args:
         number: The epoch's number.
@@ -104,11 +104,11 @@ class StompEpoch:
         self._full = False
 
     def useful(self, after: float) -> bool:
-        """Return whether the epoch has settled a delivery, or has lasted `after` seconds."""
+        """Return whether the epoch has settled a delivery, or has lasted for `after` seconds."""
         return self._settled_any or self._clock.monotonic() - self._began >= after
 
     def adjust(self) -> None:
-        """Add subscriptions, or end those that hold no delivery, as the prefetch and the number of kept messages require."""
+        """Add subscriptions, or end subscriptions that hold no delivery, as the prefetch and the number of kept messages require."""
         if self._over:
             return
         window = self._window()
@@ -126,13 +126,15 @@ class StompEpoch:
         self._report_full()
 
     def settle(self, settlement: Settlement) -> None:
-        """Send the acknowledgement, or end the subscription, if this was not done before."""
+        """Send the acknowledgement or end the subscription, unless this was done before."""
         id_ = settlement.delivery.id
         if self._over:
             settlement.on_settled(stale(settlement.delivery))
         elif id_ in self._settling:
             self._settling[id_].append(settlement)
-        elif (holder := self._holders.pop(id_, None)) is None:  # a delivery of this epoch that is not held was settled
+        elif (
+            holder := self._holders.pop(id_, None)
+        ) is None:  # A delivery of this epoch that is not held was settled before.
             settlement.on_settled(Settled.CONFIRMED)
         else:
             self._settling[id_] = [settlement]
@@ -140,7 +142,7 @@ class StompEpoch:
             self.adjust()
 
     def received(self, headers: Mapping[str, str], body: bytes) -> None:
-        """Handle a message of the broker; one for a subscription that has ended comes again elsewhere."""
+        """Handle a message from the broker. A message for a subscription that has ended comes again elsewhere."""
         subscription = self._subscriptions.get(headers.get("subscription", ""))
         if self._over or subscription is None:
             return
@@ -150,7 +152,11 @@ class StompEpoch:
         self._sink(Delivered(delivery))
 
     def leave(self) -> None:
-        """End every subscription, because the connection is about to close: on Artemis, its end alone counts as a failed delivery."""
+        """
+        End every subscription before the connection closes.
+
+        If only the connection ended, Artemis would count a failed delivery of each message.
+        """
         if not self._over:
             for subscription in [*self._subscriptions.values()]:
                 self._connection.unsubscribe(subscription.number)
@@ -172,11 +178,11 @@ class StompEpoch:
 
     @property
     def _kept(self) -> list[_EpochSubscription]:
-        """The subscriptions that keep a rejected message."""
+        """The subscriptions that each keep a rejected message."""
         return [each for each in self._subscriptions.values() if each.kept]
 
     def _give_back(self) -> None:
-        """Let other consumers have the kept messages, because this adapter accepts none for now."""
+        """Give the kept messages back for other consumers, because this adapter accepts no messages for now."""
         self._giving_back = None
         if not self._over:
             for subscription in self._kept:
@@ -184,7 +190,7 @@ class StompEpoch:
             self._report_full()
 
     def _report_full(self) -> None:
-        """Report once that the epoch keeps too many messages to accept others, and once that it no longer does."""
+        """Report once that the epoch keeps too many messages to accept others; report once when this ends."""
         full = len(self._kept) >= MOST_KEPT
         if full == self._full:
             return
@@ -230,7 +236,7 @@ class StompEpoch:
         self._expect("the end of a subscription", self._connection.unsubscribe(subscription.number), then)
 
     def _expect(self, what: str, request: Future[None], then: Then) -> None:
-        """Call `then` when the broker has done what was asked; without its answer in time, end the connection."""
+        """Call `then` when the broker has executed the request. If the broker does not answer in time, end the connection."""
         answered = self._owed.expect(what)
 
         def done(answer: Future[None]) -> None:

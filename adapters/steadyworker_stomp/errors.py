@@ -1,4 +1,8 @@
-"""Translates the ERROR frames of ActiveMQ Classic and Artemis into ours; `steadyworker.network.errors` does so for TLS, names and sockets."""
+"""
+The translation of ERROR frames of ActiveMQ Classic and Artemis into SteadyWorker's errors.
+
+`steadyworker.network.errors` translates errors of TLS, host names and sockets.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +26,17 @@ class BrokerError(Exception):
 
     @classmethod
     def of(cls, headers: Mapping[str, str], body: bytes) -> BrokerError:
-        """Return the error in such a frame: the broker's message, and the first line of its body."""
+        """Return the error of an ERROR frame: the broker's message, and the first line of the body."""
         line = body.decode("utf-8", "replace").strip().partition("\n")[0].strip()
         message = headers.get("message", "").strip()
         message, line = (_DUMP.sub("", text).strip() for text in (message, line))
-        # The body of Classic repeats the message behind the name of a Java exception.
+        # Classic's body has the name of a Java exception, and then repeats the message.
         text = message if not line or (message and message in line) else f"{message}: {line}" if message else line
         return cls(short(text) or "an error without a text", headers.get("receipt-id", ""))
 
 
 _DUMP = re.compile(r"(?:CoreMessage\[|(?<=Invalid STOMP frame)).*", re.DOTALL)
-"""The message or frame that Artemis repeats in its error: headers can contain secrets."""
+"""Matches the message or frame that Artemis repeats in its error, because headers can contain secrets."""
 
 _LOGIN = re.compile(
     r"User name .* or password is invalid|password is invalid|AMQ229031|AMQ339013|[Aa]uthentication failed|Security"
@@ -43,14 +47,14 @@ _ADVISORY = re.compile(r"not authorized .*topic://ActiveMQ\.Advisory\.")
 
 _FULL = re.compile(r"AMQ229102|AMQ229119|is full|Usage Manager .* Full")
 _TOO_LARGE = re.compile(r"The maximum (?:data length|frame size) was exceeded")
-"""What Classic 5.18 to 6.3 write of a frame above `wireFormat.maxFrameSize` or `maxDataLength`; it names no receipt."""
+"""Matches the error of Classic 5.18 to 6.3 for a frame above `wireFormat.maxFrameSize` or `maxDataLength`. This error names no receipt."""
 
 _RABBITMQ = re.compile(r"^Bad CONNECT")
 _CLIENT_ID_IN_USE = re.compile(r"already connected")
 
 
 def is_full(error: BaseException) -> bool:
-    """Return whether the broker refused a message because the queue or its disk is full."""
+    """Return whether the broker refused a message because the queue or the broker's disk is full."""
     return isinstance(error, BrokerError) and _FULL.search(str(error)) is not None
 
 
@@ -65,7 +69,7 @@ def is_right(error: BaseException) -> bool:
 
 
 def _by_broker(error: BrokerError, name: str) -> str:
-    """Return the id of the entry of the broker that wrote this text: only Artemis numbers its texts."""
+    """Return the id of the catalogue entry for this error, by the broker that wrote the text. Only Artemis numbers its texts."""
     return f"artemis.{name}" if "AMQ" in str(error) else f"activemq.{name}"
 
 

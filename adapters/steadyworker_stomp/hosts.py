@@ -1,8 +1,8 @@
 """
-Opens a connection to one of the URL's hosts, in a random order: the first one that accepts wins.
+The search for a host of the URL that accepts a connection. The hosts are tried in a random order, and the first that accepts wins.
 
-One host can be silent, such as a frozen machine, or a backup behind a firewall.
-So it only has a head start before the next host, and both are tried at the same time.
+A host can be silent, such as a frozen machine, or a backup behind a firewall.
+So each host has only a head start. Then the next host is tried, too, and both tries go on at the same time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _HEAD_START = 0.5
 """Seconds in which a host can accept or refuse before the next host is tried, too."""
 
 _SLACK = 0.5
-"""Seconds for which to wait longer than a try may last, because its own error names the host."""
+"""Seconds to wait in addition to the limit of a try, because the try's own error names the host."""
 
 
 def connect_any(
@@ -80,7 +80,7 @@ def _connect(
     on_message: OnMessage,
     on_end: OnEnd,
 ) -> StompConnection:
-    """Open a connection to one host, and log in; raises an error that `translated` translates."""
+    """Open a connection to one host, and log in; raises errors that `translated` translates."""
     began = clock.monotonic()
     tls = None if url.tls is None else url.tls.context()
     name = (url.tls and url.tls.server_name) or address.host
@@ -96,7 +96,7 @@ _Result = tuple[StompConnection, Address] | BrokerUnavailable | ConfigError
 
 class _Race:
     """
-    The tries of one `connect_any`; a connection that comes after the end is closed.
+    The tries of one `connect_any`. A connection that opens after the end is closed.
 
     Args:
         connect: Connects to one host.
@@ -113,18 +113,18 @@ class _Race:
         self._over = False
 
     def begin(self, address: Address, *, aside: bool) -> None:
-        """Try one host, on a thread of its own if it is one of several."""
+        """Try one host; if `aside`, on another thread, because there are several hosts."""
         self.running += 1
         if not aside:
             self._try(address)
             return
         try:
             threading.Thread(target=self._try, args=(address,), name=f"stomp opens {address}", daemon=True).start()
-        except RuntimeError as error:  # the limit of threads
+        except RuntimeError as error:  # the limit of threads is reached
             self._results.put(unavailable(error, str(address)))
 
     def result(self, within: float) -> _Result | None:
-        """Return the next result; None if none comes in time."""
+        """Return the next result; None if no result comes in time."""
         with suppress(Empty):
             found = self._results.get(timeout=within)
             self.running -= 1
@@ -132,7 +132,7 @@ class _Race:
         return None
 
     def end(self) -> None:
-        """Close every connection that did not win, now and later."""
+        """Close every connection that did not win, even if it opens later."""
         with self._lock:
             self._over = True
         with suppress(Empty):

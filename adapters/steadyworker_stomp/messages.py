@@ -1,16 +1,16 @@
 """
-Conversion between STOMP frames and our headers.
+Conversion between STOMP frames and SteadyWorker's headers.
 
-STOMP headers are text, like ours, but frames and brokers reserve some names for themselves, and STOMP cannot express some texts.
+STOMP headers are text, like SteadyWorker's. But STOMP and the brokers reserve some names, and STOMP cannot express some texts.
 
-- A header with such a name or text travels in the header `sw-stomp`, as JSON: `{"headers": {name: text}}`.
-  So it arrives as it was sent, and no header of a message can become a part of the frame.
+- A header with a reserved name, or with such a text, travels in the header `sw-stomp`, as JSON: `{"headers": {name: text}}`.
+  So the header arrives as it was sent, and no header of a message can become a part of the frame.
 - A foreign sender's own properties (`_PROPERTIES`: correlation id, reply address and similar) appear as headers.
-  A Delivery has them in its `sw-stomp` too, so that a retry or dead letter gets them as properties again.
-- Headers that the broker adds (`_AMQ_…`, `original-destination`) appear, but are not published again.
-- `priority` appears only if it is not 4, because brokers add 4 to each message without one.
-- `expires` is not published again, because it would drop a waiting copy.
-- Classic closes the connection on a header line of more than 10 KiB; the longest headers of a copy then travel behind its body.
+  A Delivery also has them in `sw-stomp`, so that a retry or dead letter has them as properties again.
+- Headers that the broker adds (`_AMQ_…`, `original-destination`) appear in a Delivery, but are not published again.
+- `priority` appears only if it is not 4, because brokers add the priority 4 to each message without a priority.
+- `expires` is not published again, because the broker would drop a copy that waits.
+- Classic closes the connection after a header line of more than 10 KiB. So the longest headers of such a copy travel behind the copy's body.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from steadyworker_stomp.dialects import Dialect
 
 EXACT = "sw-stomp"
 LINE_BYTES = 10_000
-"""The largest header line in bytes: Classic's limit is 10 KiB (`maxHeaderLength`); the rest is for escapes of the broker."""
+"""The largest header line in bytes. Classic's limit is 10 KiB (`maxHeaderLength`), and the difference is for the broker's escapes."""
 
 _MOST_HEADERS = 900
 """The largest number of headers: Classic's limit is 1000, and a broker adds some."""
@@ -49,13 +49,13 @@ _BROKERS_OWN = frozenset(
 )
 _HIDDEN = _FRAME | {EXACT}
 _PLAIN_NAME = re.compile(r"[!-9;-\[\]-~]+")  # visible ASCII without colon and backslash
-_UNSENDABLE = re.compile("[\0\ud800-\udfff]")  # what ends a frame, and what UTF-8 cannot express
+_UNSENDABLE = re.compile("[\0\ud800-\udfff]")  # characters that end a frame, or that UTF-8 cannot express
 _DELAY = "AMQ_SCHEDULED_DELAY"
 _DEFAULT_PRIORITY = ("priority", "4")
 
 
 def delivery_of(epoch: int, queue: str, dialect: Dialect, headers: Mapping[str, str], body: bytes) -> Delivery:
-    """Convert a MESSAGE frame to a Delivery; never raises, because the broker would deliver the message again without end."""
+    """Convert a MESSAGE frame to a Delivery. Never raise, because the broker would deliver the message again without end."""
     every, body = restored(headers, body)
     theirs = {name: text for name, text in every.items() if name not in _HIDDEN and (name, text) != _DEFAULT_PRIORITY}
     packed = _table(every.get(EXACT), "headers")
@@ -86,14 +86,14 @@ def frame_headers(message: OutgoingMessage, dialect: Dialect) -> dict[str, str]:
 
 
 def frame_of(message: OutgoingMessage, dialect: Dialect) -> tuple[dict[str, str], bytes]:
-    """Return the headers and the body of a SEND frame that the brokers accept; what fits no header is behind the body."""
+    """Return the headers and the body of a SEND frame that the brokers accept. Headers that are too long are behind the body."""
     orders = _orders(message, dialect)
     headers, body = carried(_content(message.headers), message.body, lambda some: fits({**some, **orders}))
     return {**headers, **orders}, body
 
 
 def _content(headers: Headers) -> dict[str, str]:
-    """Return the headers of a message as a frame can have them."""
+    """Return the headers of a message in a form that a frame can have."""
     properties = _table(headers.get(EXACT), "properties")
     own = {name for name in _table(headers.get(EXACT), "brokers") if _is_brokers(name)}
     theirs = {name: text for name, text in headers.items() if name != EXACT and name not in own}
@@ -109,7 +109,7 @@ def _content(headers: Headers) -> dict[str, str]:
 
 
 def _orders(message: OutgoingMessage, dialect: Dialect) -> Mapping[str, str]:
-    """Return the headers by which the broker delays, keeps and routes a message."""
+    """Return the headers that make the broker delay, keep and route a message."""
     if message.to is Target.LATER and message.delay > 0:
         return {_DELAY: str(max(1, round(message.delay * 1000))), **dialect.sent}
     return dialect.sent
@@ -131,7 +131,7 @@ def _line(name: str, text: str) -> int:
 
 
 def _travels(name: str, text: str) -> bool:
-    """Return whether a frame can have this header as it is."""
+    """Return whether a frame can have this header unchanged."""
     reserved = name in _FRAME or name in _PROPERTIES or _is_brokers(name)
     return not reserved and _PLAIN_NAME.fullmatch(name) is not None and _UNSENDABLE.search(text) is None
 
@@ -151,7 +151,7 @@ def _sent_at(headers: Mapping[str, str]) -> float | None:
 
 
 def _table(text: str | None, name: str) -> dict[str, str]:
-    """Return a table of `sw-stomp`; empty if this module did not write the text."""
+    """Return the table `name` of `sw-stomp`; empty if this module did not write the text."""
     try:
         found: Any = json.loads(text or "{}")
     except (ValueError, RecursionError):

@@ -1,8 +1,9 @@
 """
-The publishing connection, which opens at its first use and never consumes.
+The publishing connection. It opens at its first use, and never consumes.
 
-The broker's flow control stops the reading of a whole connection that publishes, acknowledgements and heart-beats included.
-A message is written by the thread that publishes it.
+If the broker's flow control stops a publisher, the broker reads nothing more from this connection: no acknowledgement and no heart-beat.
+So consuming and publishing use two connections.
+The thread that publishes a message also writes it to the socket.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _PATIENCE = 30.0
 
 @dataclass(slots=True, eq=False)
 class _Flight:
-    """A message under way; `alone` is True if no other message was under way at the same time."""
+    """A message that the broker has not confirmed yet; `alone` is True if there was no other such message at the same time."""
 
     alone: bool
 
@@ -48,12 +49,12 @@ class StompPublisher:
     """
     The publisher of one queue's messages.
 
-    Any thread may call `publish`; everything else is for the I/O thread.
+    Any thread may call `publish`. Only the I/O thread may call the other methods.
 
     Args:
         io: The I/O thread.
         url: Returns the current URL.
-        preparation: Checks the broker; needed only before a delayed message.
+        preparation: Checks the broker; necessary only before a delayed message.
         spec: The queue.
         settings: The operator's settings.
     """
@@ -104,7 +105,7 @@ class StompPublisher:
                 self._flights.remove(flight)
 
     def _begin_flight(self) -> _Flight:
-        """Note that a message is under way, and that it shares the connection with all others that are."""
+        """Record a message that is under way, and that it shares the connection with all others under way."""
         with self._lock:
             for other in self._flights:
                 other.alone = False
@@ -127,7 +128,7 @@ class StompPublisher:
             raise self._failed(queue, error, flight) from error
 
     def _connected(self, message: OutgoingMessage) -> StompConnection:
-        """Return an open connection; raise NotPublished if there is none in time."""
+        """Return an open connection; raise NotPublished if none opens in time."""
         try:
             if message.to is Target.LATER:
                 self._preparation.prepared()
@@ -141,7 +142,7 @@ class StompPublisher:
             raise NotPublished(str(error)) from error
 
     def _failed(self, queue: str, error: Exception, flight: _Flight) -> PublishFailed:
-        if is_too_large(error) and flight.alone:  # the broker does not name the frame
+        if is_too_large(error) and flight.alone:  # the broker does not name the frame that it refuses
             return MessageRefused(
                 f"Expected the queue {queue!r} to accept a message, got: {error}: raise wireFormat.maxFrameSize and "
                 "wireFormat.maxDataLength on the broker's connector, or send a reference to the data.",
@@ -191,7 +192,9 @@ class StompPublisher:
 
     def _down(self, error: BrokerUnavailable) -> None:
         was_up, self._was_up = self._was_up, False
-        if was_up and self._waiting:  # for the next connection, as the lost one was already unfit when they came
+        if (
+            was_up and self._waiting
+        ):  # For the next connection, because the lost connection was already unfit when these messages came.
             self._link.open()
             return
         waiting, self._waiting = self._waiting, []

@@ -1,4 +1,4 @@
-"""A connected socket, with TLS or without, before a deadline."""
+"""The opening of a socket before a deadline, with or without TLS."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from steadyworker.network.url import TCP_OPTIONS
 
 def confirm_at_once(sock: socket.socket) -> None:
     """
-    Have the kernel confirm what it received without its usual delay; call this after each read.
+    Make the kernel confirm received bytes without its usual delay; call this after each read.
 
-    Classic sends a receipt and then the next message, and its socket keeps the second until the first is confirmed.
-    Linux delays such a confirmation by 40 ms, which would be the time of each short job.
-    Linux clears the option by itself (tcp(7)); therefore one call does not last.
+    Classic sends a receipt and then the next message. Its socket keeps the message until our kernel has confirmed the receipt.
+    Linux delays this confirmation by 40 ms, so each short job would take 40 ms.
+    Linux clears the option by itself (tcp(7)), so one call does not last.
     """
     if hasattr(socket, "TCP_QUICKACK"):
-        with suppress(OSError):  # the connection has ended, which the next read reports
+        with suppress(OSError):  # The connection has ended. The next read reports this.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
 
@@ -38,7 +38,7 @@ def open_socket(
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in TCP_OPTIONS.items():
-            if hasattr(socket, name):  # those of Linux
+            if hasattr(socket, name):  # the options of Linux
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         if tls is None:
             return sock

@@ -1,15 +1,15 @@
 """
-One STOMP connection over stomp.py, and every use of stomp.py's inner parts, each with its reason.
+One STOMP connection over stomp.py, and every use of stomp.py's inner parts, each with the reason.
 
-stomp.py builds and parses frames, and reads them in a thread of its own; the rest is done here, because stomp.py 9
+stomp.py builds and parses frames, and reads them in its own thread. This module does the rest, because stomp.py 9
 
 - hides why a connection failed, takes no `SSLContext`, and waits without limit for the broker's CONNECTED;
 - on TLS, spins when the peer is dead, and returns from `ack` although nothing was sent;
-- sends heart-beats at the end of the agreed interval, so a broker without tolerance drops the connection after some hours.
+- sends each heart-beat at the end of the agreed interval, so a broker without tolerance drops the connection after some hours.
 
 The socket never blocks.
 The reading thread waits for bytes, and each writing thread waits for space, with a limit.
-OpenSSL allows one call at a time for each connection, so a lock guards each call, but no wait.
+OpenSSL allows only one call at a time for each connection. So a thread holds a lock during each call, but not while it waits.
 """
 
 from __future__ import annotations
@@ -60,18 +60,18 @@ OnEnd = Callable[["StompConnection", Exception], None]
 
 class StompConnection:
     """
-    One connection to one host, from its CONNECT to its end; thread-safe.
+    One connection to one host, from the CONNECT frame to the end; thread-safe.
 
-    A request returns a future, which ends with the broker's RECEIPT, or with the cause of the connection's end.
-    After an ERROR frame, the connection ends, because some brokers close it, and none reports what it still keeps.
+    A request returns a future. The future ends with the broker's RECEIPT, or with the cause of the connection's end.
+    The connection ends after an ERROR frame. Some brokers close it, and no broker reports what it still keeps of the connection.
 
     Args:
         sock: A connected socket.
-        host: The host's name, for the broker.
+        host: The host's name, which the broker receives.
         clock: The clock.
         patience: Seconds in which the socket must accept a frame.
         on_message: Called with the headers and the body of each MESSAGE, in the reading thread.
-        on_end: Called once with this connection and the cause, in the reading thread, when it has ended after its CONNECTED.
+        on_end: Called once, in the reading thread, when a connection that was CONNECTED has ended; with this connection and the cause.
 
     Attributes:
         server: The broker's name for itself; empty if it sent none.
@@ -113,14 +113,14 @@ class StompConnection:
 
     @property
     def end(self) -> Exception | None:
-        """The cause of the end, once `on_end` was called or is about to be; None before."""
+        """The cause of the end; None until `on_end` was called or is about to be called."""
         return self._cause if self._over else None
 
     def connect(
         self, user: str | None, password: str, heartbeat: float, within: float, forced: DialectName | None
     ) -> None:
         """
-        Log in, and wait for the broker's answer; `forced` is the dialect that the URL forces.
+        Log in, and wait for the broker's answer. `forced` is the dialect that the URL forces.
 
         Raises BrokerError, Foreign, Silent or OSError, and ConfigError if the dialect is unknown.
         """
@@ -148,7 +148,11 @@ class StompConnection:
         self.silent_after = 3 * max(heartbeat, theirs) if theirs else 0.0
 
     def send(self, destination: str, body: bytes, headers: Mapping[str, str], *, is_text: bool = False) -> Future[None]:
-        """Send a message, which the calling thread writes; a text has no NUL, and the brokers recognise it by its missing length."""
+        """
+        Send a message; the calling thread writes the frame.
+
+        A text has no NUL. The frame of a text has no length, by which the brokers recognise the text.
+        """
         length = {} if is_text else {"content-length": str(len(body))}
         return self._request(
             lambda receipt: self._protocol.send_frame(
@@ -157,7 +161,7 @@ class StompConnection:
         )
 
     def listen(self, destination: str, number: str, headers: Mapping[str, str], *, ack: str = "auto") -> None:
-        """Subscribe without a receipt; a refusal ends the connection."""
+        """Subscribe without asking for a receipt. A refusal ends the connection."""
         self._try_write(lambda: self._protocol.subscribe(destination, number, ack=ack, headers=dict(headers)))
 
     def subscribe(
@@ -179,7 +183,7 @@ class StompConnection:
         return self._request(lambda receipt: self._protocol.ack(ack, receipt=receipt))
 
     def nack(self, ack: str) -> Future[None]:
-        """Refuse one message; Classic moves it to its dead letters, and Artemis would remove it."""
+        """Refuse one message. Classic moves the message to its dead letters; Artemis would remove the message."""
         return self._request(lambda receipt: self._protocol.nack(ack, receipt=receipt))
 
     def transact(self, command: str, transaction: str) -> Future[None]:
@@ -199,11 +203,11 @@ class StompConnection:
             return list(self._receipts.values())
 
     def beat(self) -> None:
-        """Send a heart-beat, unless a frame is being written or the socket accepts no byte now; never blocks."""
+        """Send a heart-beat, unless a frame is being written, or the socket accepts no byte now. Never block."""
         self._transport.beat()
 
     def abort(self, error: Exception) -> None:
-        """End the connection without waiting for the broker; after two calls, the first error is the cause."""
+        """End the connection without waiting for the broker. After two calls, the first error is the cause."""
         if self._cause is None:
             self._cause = error
         self._transport.end()
@@ -229,13 +233,13 @@ class StompConnection:
     # --- for the reading thread ------------------------------------------------------------------------------------
 
     def received(self, frame: Any) -> None:
-        """Handle a frame of the broker."""
+        """Handle a frame from the broker."""
         match frame.cmd:
             case "CONNECTED":
                 if not self._connected.done():
                     self._connected.set_result(frame.headers)
             case "MESSAGE":
-                if self._cause is None:  # behind an ERROR, one read can bring more frames
+                if self._cause is None:  # One read can bring more frames behind an ERROR frame.
                     self._on_message(frame.headers, frame.body)
             case "RECEIPT":
                 with self._lock:
@@ -248,7 +252,7 @@ class StompConnection:
                 self.abort(Foreign())
 
     def _refused(self, error: BrokerError) -> None:
-        """End the connection; only the refused request knows that the broker did not do it."""
+        """End the connection. Only the refused request ends with the proof that the broker did not execute it."""
         with self._lock:
             answer = self._receipts.pop(error.receipt, None)
         if answer is not None:
@@ -256,7 +260,7 @@ class StompConnection:
         self.abort(error)
 
     def ended(self) -> None:
-        """Fail every pending request, because no more bytes come; stomp.py can call this twice."""
+        """Fail every pending request, because no more bytes come. stomp.py can call this method twice."""
         if self._over:
             return
         cause = self._cause or self._transport.cause
@@ -272,7 +276,7 @@ class StompConnection:
 
 
 class _Listener(ConnectionListener):  # type: ignore[misc]  # stomp.py has no type hints
-    """Hands frames to the connection."""
+    """The listener that passes stomp.py's frames to the connection."""
 
     def __init__(self, connection: StompConnection) -> None:
         self._connection = connection
@@ -315,7 +319,7 @@ class _Transport(BaseTransport):  # type: ignore[misc]
 
     @property
     def cause(self) -> Exception:
-        """Why no more bytes come."""
+        """The reason why no more bytes come."""
         return self.error or ConnectionResetError(0, "the broker closed the connection")
 
     def _thread(self, run: Callable[[], None]) -> threading.Thread:
@@ -324,16 +328,16 @@ class _Transport(BaseTransport):  # type: ignore[misc]
         return thread
 
     def process_frame(self, f: Any, frame_str: bytes) -> None:  # noqa: ARG002 - stomp.py's signature
-        """Hand a frame to the connection, even an unknown one; stomp.py would write its body to the log."""
+        """Pass a frame to the connection, even an unknown frame. stomp.py's own method would write the body to the log."""
         if f.cmd != "heartbeat":
             self.notify("message", f)
 
     def transmit(self, frame: Any) -> None:
-        """Write a frame; stomp.py would write it to the log, the password included."""
+        """Write a frame. stomp.py's own method would write the frame to the log, the password included."""
         self.send(b"".join(convert_frame(frame)))
 
     def receive(self) -> bytes:  # pyright: ignore[reportIncompatibleMethodOverride] - stomp.py's own has no result
-        """Return the next bytes; none at the end."""
+        """Return the next bytes; empty at the end of the connection."""
         while True:
             try:
                 with self._call:
@@ -356,7 +360,7 @@ class _Transport(BaseTransport):  # type: ignore[misc]
                 return data
 
     def send(self, encoded_frame: bytes) -> None:
-        """Write a frame, after those of other threads; raises Silent if the socket does not accept it in time."""
+        """Write a frame after the frames of other threads; raises Silent if the socket does not accept the frame in time."""
         deadline = self._clock.monotonic() + self._patience
         if not self._frame.acquire(timeout=self._patience):
             raise self._stuck()
@@ -386,8 +390,8 @@ class _Transport(BaseTransport):  # type: ignore[misc]
         """
         Write a line end, if this is possible at once.
 
-        OpenSSL keeps a write that the socket does not accept, and the next write must begin with the same bytes:
-        the first byte of another write would be lost.
+        If the socket does not accept a write, OpenSSL keeps it, and the next write must begin with the same bytes.
+        Otherwise the first byte of the next write would be lost.
         """
         if self._frame.acquire(blocking=False):
             try:
@@ -410,7 +414,7 @@ class _Transport(BaseTransport):  # type: ignore[misc]
         poll = select.poll()
         try:
             poll.register(self._sock, event)
-        except ValueError:  # it was closed meanwhile, which the next read or write shows
+        except ValueError:  # The socket was closed meanwhile. The next read or write shows this.
             return True
         rest = None if deadline is None else max(0.0, deadline - self._clock.monotonic()) * 1000
         return bool(poll.poll(rest))
@@ -418,21 +422,22 @@ class _Transport(BaseTransport):  # type: ignore[misc]
     def end(self) -> None:
         """Wake the reading thread, which closes the socket."""
         with suppress(OSError):
-            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)  # not the method of TLS, which would wait for the peer
+            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)  # The method of TLS would wait for the peer.
 
     def is_connected(self) -> bool:
-        """Return True, because stomp.py must not judge: the writes show whether it is."""
+        """Return True, so that stomp.py does not check. The writes show whether the socket is connected."""
         return True
 
     def disconnect_socket(self) -> None:
-        """End the connection, as stomp.py does after its own DISCONNECT."""
+        """End the connection. stomp.py calls this method after its own DISCONNECT."""
         self.end()
 
     def cleanup(self) -> None:
         """
-        Close the socket; the reading thread calls it at its end.
+        Close the socket. The reading thread calls this method at its end.
 
-        A writing thread that waits for space is woken first: it would wait for another socket that gets the same number.
+        First wake a writing thread that waits for space.
+        Otherwise that thread would wait on the socket's number, which the system can give to another socket.
         """
         self.running = False
         self._closed = True
@@ -442,7 +447,7 @@ class _Transport(BaseTransport):  # type: ignore[misc]
 
 
 def _beats(text: str) -> tuple[float, float]:
-    """Return, in seconds, how often the broker sends heart-beats, and how often it wants them; raises Foreign."""
+    """Return, in seconds, the interval of the broker's heart-beats, and the interval that the broker wants from us; raises Foreign."""
     try:
         sends, wants = text.split(",")
         return int(sends) / 1000, int(wants) / 1000
@@ -451,5 +456,5 @@ def _beats(text: str) -> tuple[float, float]:
 
 
 def login_problem(text: str) -> bool:
-    """Return whether a login text would break its frame: STOMP cannot escape anything in a CONNECT."""
+    """Return whether a login text would break the frame. STOMP cannot escape a character in a CONNECT frame."""
     return any(character in _CONTROL for character in text)

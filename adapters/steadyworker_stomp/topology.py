@@ -1,4 +1,4 @@
-"""The rules for names of queues, and the destination of each message; both brokers create a queue at its first use."""
+"""The rules for names of queues, and the queue for each message. Both brokers create a queue at its first use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from steadyworker.errors import ConfigError
 from steadyworker.names import QUEUE_NAME
 
 # Both brokers accept more than this rule.
-# But they read `,` as several queues, `*`, `>` and `#` as wildcards, `?` as options, `::` as an address, and remove outer blanks.
+# But they read `,` as a list of queues, `*`, `>` and `#` as wildcards, `?` as options and `::` as an address. They remove outer blanks.
 QUEUE = replace(
     QUEUE_NAME,
     kind="queue name for STOMP (without /queue/, blanks and , * > # ? & : ::)",
@@ -20,7 +20,7 @@ QUEUE = replace(
 
 
 def check_names(spec: QueueSpec) -> None:
-    """Raise ConfigError if a name of the Worker's queues is invalid, or both are equal."""
+    """Raise ConfigError if one of the two names of the Worker's queues is invalid, or if both names are equal."""
     for name in (spec.queue, spec.dead_letter_queue):
         if (problem := QUEUE.problem(name)) is not None:
             raise ConfigError(problem, id="config.queue-name")
@@ -32,5 +32,5 @@ def check_names(spec: QueueSpec) -> None:
 
 
 def queue_of(spec: QueueSpec, message: OutgoingMessage) -> str:
-    """Return the queue for a message; a delayed message waits in the broker's scheduler, and then goes to the work queue."""
+    """Return the queue for a message. A delayed message waits in the broker's scheduler, which then sends it to the work queue."""
     return spec.dead_letter_queue if message.to is Target.DEAD else spec.queue

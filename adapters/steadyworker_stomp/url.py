@@ -1,7 +1,7 @@
 """
 The broker's URL: its addresses, login and options.
 
-The README of this adapter has the form of the URL, and a table of the options.
+The README of this adapter explains the form of the URL, and has a table of the options.
 The adapter always verifies the broker's certificate.
 """
 
@@ -32,7 +32,7 @@ FORM = Form(
 
 @dataclass(frozen=True, slots=True)
 class StompUrl:
-    """The parsed URL, with hosts in any order; its text and repr never show the password."""
+    """The parsed URL, with the hosts in any order. The text and repr of this object never show the password."""
 
     addresses: tuple[Address, ...]
     user: str | None = None
@@ -43,7 +43,7 @@ class StompUrl:
     dlq: str | None = None
 
     def moved_to(self, queue: str) -> str | None:
-        """Return the queue to which the broker moves dead letters of this queue; None to ask the broker."""
+        """Return the queue to which the broker moves dead letters of this queue; None if the broker must be asked."""
         return self.dlq and self.dlq.replace("{queue}", queue)
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ def parse_url(url: str) -> StompUrl:
     Parse a broker's URL.
 
     Raises:
-        ConfigError: The URL is invalid; the message never repeats a password.
+        ConfigError: The URL is invalid. The error text never repeats a password.
     """
     found = FORM.parse(url)
     dialect = found.options.get("dialect")

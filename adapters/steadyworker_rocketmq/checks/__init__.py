@@ -1,5 +1,5 @@
 """
-The checks of brokers, proxies, topics and groups: each finding has its remedy.
+The checks of brokers, proxies, topics and groups. Each finding has a remedy.
 
 | module | subject |
 |---|---|
@@ -8,7 +8,7 @@ The checks of brokers, proxies, topics and groups: each finding has its remedy.
 | `topics` | topics and consumer groups |
 | `members` | the proxies' remoting ports |
 | `commands` | the commands of `mqadmin` in the remedies |
-| `versions` | the supported versions, and the weaknesses of old ones |
+| `versions` | the supported versions, and the weaknesses of old versions |
 
 `steadyworker_rocketmq.grpc.checks` asks the proxies, because only that package may use the client library.
 """

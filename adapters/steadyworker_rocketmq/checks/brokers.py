@@ -1,4 +1,4 @@
-"""The checks of one broker: version, settings, and transactions without a decision."""
+"""The checks of one broker: its version, its settings, and transactions without a decision."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ SHORT_RETENTION = 24
 """Hours of retention below which a weekend's dead letters, or a backlog of long jobs, can vanish."""
 
 HALF, UNDECIDED = "RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
-"""The system topics of transactions: those that wait for a decision, and those that the broker has given up."""
+"""The system topics of transactions. The first is for transactions that wait for a decision, the second for transactions that the broker has given up."""
 
 _DECIDER = "CID_RMQ_SYS_TRANS"
-"""The group whose place in the half topic the broker moves behind decided transactions."""
+"""The broker's own group in the topic `HALF`. The broker moves the group's place behind decided transactions."""
 
 SAME_TIME = 30.0
-"""Seconds by which two clocks may differ; a broker reports its own in whole seconds, and may need some to reply."""
+"""Seconds by which two clocks may differ. A broker reports its clock in whole seconds, and may need some seconds to reply."""
 
 MANY_UNDECIDED = 1000
-"""Undecided transactions above which a producer, or its checker, does not decide; a busy producer has some at any time."""
+"""The number of undecided transactions above which a producer seems not to decide. A busy producer has some at any time."""
 
 
 def broker_findings(
     remoting: Remoting, broker: RocketmqBroker, url: RocketmqUrl, settings: Settings
 ) -> Iterator[Finding]:
-    """Yield the findings of one broker; raises what `Remoting` raises."""
+    """Yield the findings of one broker; raises the errors of `Remoting`."""
     version, found = remoting.version(broker), remoting.settings(broker)
     yield from version_findings(version, url.driver, broker.name)
     yield from setting_findings(found, broker.name, url, settings)
@@ -67,12 +67,12 @@ def setting_findings(found: Mapping[str, str], broker: str, url: RocketmqUrl, se
 
 
 def _waits_for_another(found: Mapping[str, str]) -> bool:
-    """Return whether a broker with these settings confirms a message only when another broker has it, too."""
+    """Return whether a broker with these settings confirms a message only when another broker has the message, too."""
     return found.get("brokerRole") == "SYNC_MASTER" or found.get("enableDLegerCommitLog") == "true"
 
 
 def revival_findings(version: Version, found: Mapping[str, str], broker: str) -> Iterator[Finding]:
-    """Yield a note if the broker's revival of messages can lose one; `found` are the broker's settings."""
+    """Yield a note if the broker can lose a message when it delivers the message again; `found` are the broker's settings."""
     if version >= LOSES_BY_REVIVAL and found.get("popConsumerKVServiceEnable") != "true":
         text = ".".join(map(str, version))
         yield _finding("rocketmq.loses-by-revival", loses="jobs", broker=broker, version=text)
@@ -80,9 +80,10 @@ def revival_findings(version: Version, found: Mapping[str, str], broker: str) ->
 
 def clock_findings(runtime: Mapping[str, object], broker: str, now: float) -> Iterator[Finding]:
     """
-    Yield a warning if the broker's clock differs from ours: a message to a proxy has the time at which it is due, and no delay.
+    Yield a warning if the broker's clock differs from this host's clock.
 
-    A broker reports its clock as the time of its start, `bootTimestamp`, and the time since, `runtime` (5.4.0).
+    The clocks must agree, because a message to a proxy has the time at which it is due, and no delay.
+    A broker reports the time of its start, `bootTimestamp`, and the time since its start, `runtime` (5.4.0). The sum is its clock.
     """
     booted = str(runtime.get("bootTimestamp"))
     since = re.fullmatch(r"\[ (\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds \]", str(runtime.get("runtime")))
@@ -100,7 +101,7 @@ def clock_findings(runtime: Mapping[str, object], broker: str, now: float) -> It
 
 
 def _transactions(remoting: Remoting, broker: RocketmqBroker) -> Iterator[Finding]:
-    """Yield a warning for transactions that wait for a decision, or got none."""
+    """Yield a warning for transactions that wait for a decision, or that ended without a decision."""
     undecided = given_up = 0
     for queue in (queue for queue in remoting.route(HALF) or [] if queue.broker == broker):
         undecided += waiting_in(remoting, queue, HALF, _DECIDER)

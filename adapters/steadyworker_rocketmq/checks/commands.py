@@ -1,8 +1,8 @@
 """
-The commands of `mqadmin` in the remedies, whole, so that an operator can copy them.
+The commands of `mqadmin` in the remedies. Each command is complete, so that an operator can copy it.
 
-`updateTopic` and `updateSubGroup` set everything that they do not name to its default: 8 queues, and 16 deliveries.
-A topic that loses queues loses their messages, so each command names all that matters.
+`updateTopic` and `updateSubGroup` reset every setting that a command does not name to its default: 8 queues, and 16 deliveries.
+If a topic loses queues, it loses their messages. So each command names every setting that matters.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from steadyworker_rocketmq.remoting import RocketmqBroker
 
 class Commands:
     """
-    The commands for one cluster, or for several.
+    The commands for one or more clusters.
 
     Args:
         servers: The name servers.
-        brokers: The brokers that the commands are for.
+        brokers: The brokers that the commands change.
     """
 
     def __init__(self, servers: Sequence[Address], brokers: Iterable[RocketmqBroker]) -> None:

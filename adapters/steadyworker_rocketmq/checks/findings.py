@@ -1,8 +1,8 @@
 """
-Findings: the problems of these brokers, topics and groups, each with its remedy.
+The findings: problems of brokers, topics and groups, each with a remedy.
 
 These checks ask the name servers and the brokers, and change nothing.
-Without `?namesrv=`, only the proxies are asked, and a note lists what was not checked.
+Without `?namesrv=`, the checks ask only the proxies, and a note lists what was not checked.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _finding = FindingTexts("steadyworker_rocketmq")
 def find(
     remoting: Remoting, url: RocketmqUrl, names: QueueNames, spec: QueueSpec, settings: Settings
 ) -> Iterator[Finding]:
-    """Yield all findings of name servers and brokers; raises what `Remoting` raises if no name server replies."""
+    """Yield all findings of name servers and brokers; raises the errors of `Remoting` if no name server replies."""
     brokers = remoting.brokers()
     if not brokers:
         yield _finding("rocketmq.no-broker")
@@ -63,20 +63,20 @@ def unseen() -> Finding:
 
 
 def refused(error: Refused) -> Finding:
-    """Return an error for a refusal that no later try can mend."""
+    """Return an error for a refusal that will also refuse every later try."""
     return of_error(_finding("rocketmq.refused", error=error), error)
 
 
 def of_error(finding: Finding, error: BrokerUnavailable) -> Finding:
-    """Return the finding with the id of its cause, if the cause has one."""
+    """Return the finding with the id of its cause, if the cause has an id."""
     return replace(finding, id=error.id or finding.id)
 
 
 def _asked(subject: str, place: str, findings: Iterable[Finding]) -> tuple[list[Finding], bool]:
     """
-    Return findings, and whether the broker replies; a broker that does not, or refuses a question, is a finding, too.
+    Return findings, and whether the broker replies.
 
-    Raises Refused for a login that is refused.
+    If the broker does not reply, or refuses a question, this is a finding, too. Raises Refused if the broker refuses the login.
     """
     found: list[Finding] = []
     try:
@@ -85,7 +85,7 @@ def _asked(subject: str, place: str, findings: Iterable[Finding]) -> tuple[list[
     except Refused as error:
         if not is_lacking_right(error.__cause__):
             raise
-        # Its texts are here, because the catalogue explains the id by what brokers write.
+        # The finding's texts are here, because the catalogue explains this id by the texts of brokers.
         what = f"{subject} could not be checked as a whole: {error}"
         remedy = "grant it; until then jobs wait, or their retries and dead letters fail."
         return [*found, Finding("error", what, remedy, id=error.id or "rocketmq.not-authorized")], True

@@ -1,4 +1,4 @@
-"""The checks of the proxies' remoting ports, by which the members of a consumer group are counted."""
+"""The checks of the proxies' remoting ports. The adapter counts the members of a consumer group at these ports."""
 
 from __future__ import annotations
 

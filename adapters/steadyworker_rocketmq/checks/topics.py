@@ -19,7 +19,7 @@ from steadyworker_rocketmq.url import RocketmqUrl
 _finding = FindingTexts("steadyworker_rocketmq")
 
 ENOUGH_ATTEMPTS = 1000
-"""The smallest limit of deliveries that is enough: each expired invisibility counts as a delivery."""
+"""The smallest limit of deliveries that is enough. It is large, because each expired invisibility counts as a delivery."""
 
 _STATISTICS = 208
 """The request for a group's places in its topics (`GET_CONSUME_STATS`)."""
@@ -30,9 +30,10 @@ _SHOWN = 5
 
 def waiting_in(remoting: Remoting, queue: TopicQueue, topic: str, group: str) -> int:
     """
-    Return how many messages a broker still has in this queue that the group has not consumed.
+    Return the number of messages in this queue of a broker that the group has not consumed.
 
-    The group's place can be before the first of them, as messages end with the retention, and after the last one: it outlives the topic.
+    The group's place can be before the queue's first message, because the broker deletes messages after its retention time.
+    The place can also be after the last message, because the place outlives the topic.
     """
     place, first = remoting.consumed(queue, topic, group), remoting.first(queue, topic)
     return max(0, remoting.end(queue, topic) - max(first, place or 0))
@@ -46,7 +47,7 @@ def topic_findings(
     spec: QueueSpec,
     settings: Settings,
 ) -> Iterator[Finding]:
-    """Yield the findings of all topics; raises what `Remoting` raises."""
+    """Yield the findings of all topics; raises the errors of `Remoting`."""
     commands = Commands(url.namesrv or (), brokers)
     for topic, kind in kinds_of(url, names).items():
         wanted = 1 if topic == names.dead else url.queues
@@ -71,7 +72,7 @@ def topic_findings(
 def group_findings(
     remoting: Remoting, brokers: Sequence[RocketmqBroker], url: RocketmqUrl, names: QueueNames, settings: Settings
 ) -> Iterator[Finding]:
-    """Yield the findings of all consumer groups; raises what `Remoting` raises."""
+    """Yield the findings of all consumer groups; raises the errors of `Remoting`."""
     commands = Commands(url.namesrv or (), brokers)
     for group, topic in groups_of(url, names).items():
         found = {broker: remoting.group(broker, group) for broker in brokers}
@@ -131,8 +132,8 @@ def _skipped(remoting: Remoting, topic: str, group: str) -> Iterator[Finding]:
     """
     Yield a warning if the first start of a group could skip messages.
 
-    A proxy lets a new group begin behind a queue's messages if the broker no longer has its very first one in memory.
-    The driver for brokers itself begins at the first message.
+    If a broker no longer has a queue's very first message in memory, a new group at a proxy begins behind the queue's messages.
+    The driver for brokers always begins at the first message.
     """
     waiting = 0
     for queue in remoting.route(topic) or []:
@@ -143,7 +144,11 @@ def _skipped(remoting: Remoting, topic: str, group: str) -> Iterator[Finding]:
 
 
 def _unread(remoting: Remoting, names: QueueNames) -> Iterator[Finding]:
-    """Yield a warning for messages that consumers of another kind gave back, or held at a proxy: this driver does not read them."""
+    """
+    Yield a warning for messages that this driver does not read.
+
+    Consumers of another kind gave these messages back, or held them at a proxy.
+    """
     for topic in (f"%RETRY%{names.group}", *(f"%RETRY%{names.group}{mark}{names.work}" for mark in "_+")):
         waiting = 0
         with suppress(RemotingError):  # a worker needs no right to this topic
@@ -153,7 +158,7 @@ def _unread(remoting: Remoting, names: QueueNames) -> Iterator[Finding]:
 
 
 def _shared(remoting: Remoting, brokers: Sequence[RocketmqBroker], names: QueueNames) -> Iterator[Finding]:
-    """Yield a warning if the group has read other topics, because a broker counts the members of all topics together."""
+    """Yield a warning if the group has read other topics, because a broker counts the group's members for all topics together."""
     found: set[str] = set()
     for broker in brokers:
         with suppress(RemotingError):  # the broker does not know the group yet
@@ -166,5 +171,9 @@ def _shared(remoting: Remoting, brokers: Sequence[RocketmqBroker], names: QueueN
 
 
 def _most(queues: Sequence[TopicQueue]) -> int:
-    """Return the largest number of queues that one broker has; the finding's command asks for as many, so that it takes no queue away."""
+    """
+    Return the largest number of queues that one broker has.
+
+    The finding's command sets this number at each broker, so that no broker loses a queue.
+    """
     return max(Counter(queue.broker for queue in set(queues)).values(), default=0)

@@ -1,4 +1,4 @@
-"""The supported versions, and the weaknesses of old ones; pure functions."""
+"""The supported versions, and the weaknesses of old versions; pure functions."""
 
 from __future__ import annotations
 
@@ -20,23 +20,25 @@ _WEAKNESSES = (
     ("CVE-2023-37582", "run programs on the name server's host", {4: (4, 9, 7), 5: (5, 1, 2)}),
     ("CVE-2024-23321", "read user names and secrets, if it has any valid login", {4: (4, 9, 8), 5: (5, 3, 0)}),
 )
-"""Each with the first version of a line that is mended."""
+"""Each weakness, with the first version of each line that does not have it."""
 
 LOSES_LAST_SEND_BACK: tuple[tuple[Version, Version], ...] = (((5, 4), (5, 4, 1)),)
 """
-The versions that lose a message when a consumer sends it back for the last time, each from the first to the one after the last.
+The versions that lose a message when a consumer sends it back for the last time.
+
+Each pair has the first version with this defect, and the first version without it.
 
 Tried with rocketmq-client-python on 5.4.0 (NullPointerException in `TopicValidator.isSystemTopic`); 4.9.7 keeps the message.
 """
 
 LOSES_BY_REVIVAL: Version = (5, 1)
 """
-The first version whose revival can lose a message for which a proxy's client had an invisibility.
+The first version that can lose a message when the broker revives it: delivers it again after its invisibility at a proxy.
 
 Such a message comes again through `PopReviveService`, which keeps a pair of a time and a result for each revival under way.
-If one takes more than 30 s, `rePutCK` writes its checkpoint again, with that time in place of the offset.
+If a revival takes more than 30 s, `rePutCK` writes the revival's checkpoint again, with that time in place of the offset.
 The next revival looks for a message at that offset, and finds none (seen on 5.4.0 as `startOffset: 1795695018112`).
-By their source code, 5.1.0 to 5.3.3 have this defect, and 5.5.0 by its bytecode; 5.0 does not have the pair.
+5.1.0 to 5.3.3 have this defect by their source code, and 5.5.0 has it by its bytecode. 5.0 does not have the pair.
 Up to 5.2.0, the revival also drops a message that another broker stored by a clock that is ahead (apache/rocketmq#7914).
 From 5.3.2 on, `popConsumerKVServiceEnable=true` lets a broker use another service.
 It was tried on 5.4.0 with the conformance tests, and with kills of worker, proxy and broker.
@@ -44,7 +46,7 @@ It was tried on 5.4.0 with the conformance tests, and with kills of worker, prox
 
 
 def version_of(text: str) -> Version:
-    """Return the numbers of a version's text; empty if they cannot be read."""
+    """Return the numbers in a version's text; empty if the text is no version."""
     parts = text.partition("-")[0].split(".")
     return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else ()
 

@@ -1,1 +1,1 @@
-"""The driver that asks RocketMQ's brokers themselves (remoting), without a client library: the scheme `rocketmq`."""
+"""The driver for RocketMQ's brokers, by the remoting protocol and without a client library; its scheme is `rocketmq`."""

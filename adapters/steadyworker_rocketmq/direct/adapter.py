@@ -1,14 +1,15 @@
 """
-The adapter for RocketMQ's brokers (remoting): it implements `steadyworker.adapter.Adapter` with one I/O thread.
+The adapter for RocketMQ's brokers. It implements `steadyworker.adapter.Adapter` with one I/O thread.
 
-It speaks RocketMQ's protocol itself, because the client library for brokers is no good for long jobs.
-What was tried with rocketmq-client-python 0.5.0rc2 on 4.9.7:
+The adapter implements RocketMQ's remoting protocol itself, because the client library for brokers does not work for long jobs.
+This was tried with rocketmq-client-python 0.5.0rc2 on 4.9.7:
 
-- In orderly mode, it asks for the next message of a queue while one runs; the broker replies after 15 s that there is none.
-  The library then moves the queue's place behind the running message, and a killed or stopped consumer loses it (rocketmq-client-cpp#322).
+- In orderly mode, the library asks for the queue's next message while a message runs. The broker replies after 15 s that there is none.
+  The library then moves the queue's place behind the running message.
+  If the consumer is killed or stopped, the running message is lost (rocketmq-client-cpp#322).
 - In concurrent mode, which is the default, the place stays at the running message.
-- In both modes, a member that joins starts a running message again after about 11 s, if its queue moved.
-- Its import name is that of the library for proxies, and it has a native library for x86-64 only.
+- In both modes, a new member starts a running message again after about 11 s, if the message's queue moved to this member.
+- The library has the same import name as the library for proxies. Its native library is for x86-64 only.
 """
 
 from __future__ import annotations
@@ -30,18 +31,19 @@ from steadyworker_rocketmq.topology import PreparedTopics, delay_levels, prepare
 
 class DirectAdapter(RocketmqAdapter[DirectConsumer, DirectPublisher]):
     """
-    The adapter for one queue at some brokers and one worker process; it connects at its first use.
+    The adapter for one queue at some brokers and one worker process. The adapter connects at its first use.
 
-    It promises what the other adapters do, with these differences:
+    It keeps the same promises as the other adapters, with these differences:
 
-    - The broker has `?queues=` queues for a topic, and a message is delivered only after all earlier ones of its queue.
-      So one long job delays the messages behind it in its queue, and a topic's jobs run at most one for each queue.
-    - A message of a killed worker comes again after up to 60 s, when its queue's lock ends.
+    - The broker has `?queues=` queues for a topic. It delivers a message only after all earlier messages of the same queue.
+      So a long job delays the messages behind it in its queue, and at most one job of each queue runs at a time.
+    - A message of a killed worker comes again after up to 60 s, when the lock of its queue ends.
     - A delivery outlives a cut connection: the next connection renews the lock, and acknowledges.
-      While no broker runs, no other worker can receive its message; if another one locks the queue first afterwards, the delivery is `Lost`.
+      While no broker runs, no other worker can receive the message.
+      If another worker locks the queue first when a broker runs again, the delivery is `Lost`.
     - A delay is rounded up to one of the broker's levels.
     - A broker writes places to its disk every 5 s.
-      So after its crash, messages that were acknowledged shortly before come again; the ledger answers them from its record.
+      So after a broker's crash, messages that were acknowledged shortly before come again. The ledger answers them from its record.
     """
 
     def __init__(self, url: str, spec: QueueSpec, settings: Settings) -> None:
@@ -55,7 +57,7 @@ class DirectAdapter(RocketmqAdapter[DirectConsumer, DirectPublisher]):
     @property
     @override
     def capabilities(self) -> Capabilities:
-        """The abilities of a broker: delays by levels, which are the brokers' own once it was asked, and a count of members."""
+        """The abilities of a broker: a count of members, and delays by levels. After the first question, the levels are the broker's own."""
         return Capabilities(
             delays=Delays.LEVELS,
             levels=tuple(sorted(self._levels)),
@@ -82,7 +84,7 @@ class DirectAdapter(RocketmqAdapter[DirectConsumer, DirectPublisher]):
             return len(remoting.members(self._names.group))
 
     def _prepare(self) -> PreparedTopics:
-        """Make topics and group, and read the brokers' delay levels; raises BrokerUnavailable or ConfigError."""
+        """Make topics and the group, and read the brokers' delay levels; raises BrokerUnavailable or ConfigError."""
         url = self._url()
         prepared = prepare_at(url, self._names, self._settings.topology, self._settings.clock)
         with translated(str(url)), remoting_of(url, self._settings.clock) as remoting:

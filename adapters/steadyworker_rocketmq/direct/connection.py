@@ -1,4 +1,4 @@
-"""The connection of a consumer to the brokers: its blocking calls run in the background, one after the other."""
+"""The connection of a consumer to the brokers. Blocking calls run in the background, one after the other."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Answer = TypeVar("Answer")
 
 class DirectLink:
     """
-    The connection of one member; only for the I/O thread.
+    The connection of one member of a consumer group; only for the I/O thread.
 
     Args:
         io: The I/O thread.
-        connect: Returns an open member, blocking.
+        connect: Returns an open member; blocks.
         place: Returns the brokers' name in errors.
         up: Called when the member is open.
         down: Called once for each `open`, with the cause.
-        ended: Called once after `close`, when no call is under way, or the time is over.
+        ended: Called once after `close`, when no call is under way, or when the time of `close` is over.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class DirectLink:
         return self._member is None and not self._opening and not self._busy
 
     def open(self) -> None:
-        """Open a member; a second call does nothing."""
+        """Open a member; do nothing in a second call."""
         if self._member is None and not self._opening and not self._closing:
             self._opening = True
             self._io.in_background(self._connect, self._opened)
@@ -70,7 +70,7 @@ class DirectLink:
         """
         Run a blocking call after all earlier ones, and then call `then` with its result.
 
-        An error ends the connection before `then` is called; a call that was not begun then has this error, too.
+        If the call fails, the connection ends before `then` is called. A call that has not begun by then fails with the same error.
         """
         self._calls.append((work, then))
         self._next()
@@ -81,7 +81,7 @@ class DirectLink:
         if member is None:
             return
         calls, self._calls = self._calls, deque()
-        if not self._busy:  # otherwise the call under way ends first
+        if not self._busy:  # Otherwise the call under way ends first.
             self._io.in_background(member.close, ignore)
         for _, then in calls:
             answer: Future[Any] = Future()
@@ -92,7 +92,7 @@ class DirectLink:
         self._ended()
 
     def close(self, within: float) -> None:
-        """Close once every blocking call has ended, at the latest after `within` seconds."""
+        """Close when every blocking call has ended, at the latest after `within` seconds."""
         self._closing = True
         self._deadline = self._io.after(within, self._give_up)
         self._ended()
@@ -125,7 +125,9 @@ class DirectLink:
             self._busy = False
             if member is not self._member:  # aborted now, or meanwhile
                 self._io.in_background(member.close, ignore)
-                if error is None:  # what it received or settled is received or settled again: the calls allow that
+                if (
+                    error is None
+                ):  # The next connection receives and settles again what this call received or settled. The calls allow that.
                     answer = Future()
                     answer.set_exception(ConnectionError("the connection was given up"))
             self._io.guard(lambda: then(answer))

@@ -1,5 +1,5 @@
 """
-The consuming side of one queue at the brokers. A delivery outlives its connection, so there is one epoch for the adapter's whole life.
+The consumer of one queue at the brokers. A delivery outlives its connection, so the adapter has one epoch for its whole life.
 
 ::
 
@@ -8,10 +8,10 @@ The consuming side of one queue at the brokers. A delivery outlives its connecti
        └────── wait ───────┴────────────────────────────────────────────────┘   Connected has the epoch of before
 
 **A member** of the consumer group exists while the prefetch is above 0 or a delivery is held.
-**A beat** every few seconds shows that the brokers reply, and renews the locks of what is held.
-**A search** receives as many messages as the prefetch allows; if it finds none, the next one comes after a pause of up to 1 s.
+**A beat** every few seconds shows that the brokers reply, and renews the locks of the held deliveries.
+**A search** receives as many messages as the prefetch allows. If a search finds no message, the next search begins after a pause of up to 1 s.
 
-`direct.connection.py` has the connection, `direct.member.py` the calls, and `direct.held.py` the deliveries that are held.
+`direct.connection.py` has the connection, `direct.member.py` has the calls, and `direct.held.py` has the held deliveries.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _HURRY = (1.0, 4.0)
 
 class DirectEpoch:
     """
-    The one epoch of an adapter: membership, searches and deliveries; only the I/O thread may call its methods.
+    The one epoch of an adapter: membership, searches and deliveries. Only the I/O thread may call the methods.
 
     Args:
         link: The connection.
@@ -78,7 +78,7 @@ class DirectEpoch:
         self.since = clock.monotonic()
 
     def begin(self, *, again: bool) -> None:
-        """Record that a connection has begun; `again` if an earlier one was lost."""
+        """Record that a connection has begun; `again` is true if an earlier connection was lost."""
         self.since = self._clock.monotonic()
         self._not_before = self.since + HOLDERS_FIRST if again else self.since
         self._joined = False
@@ -132,7 +132,7 @@ class DirectEpoch:
             self._next_beat.cancel()
         self._next_beat = self._io.after(_BEAT_EVERY, self._beat)
         self._held.renew()
-        if not self._beating:  # servers that do not reply make a beat long, and many beats would delay the renewals
+        if not self._beating:  # If servers do not reply, a beat takes long, and many beats would delay the renewals.
             self._beating = True
             joined = self._joined
             self._link.run(lambda member: member.beat(joined=joined), lambda _: self._beaten(joined=joined))
@@ -215,7 +215,7 @@ class DirectConsumer(consumer.Consumer[DirectLink, DirectEpoch]):
         self._only = DirectEpoch(self.link, io, self._held, self._clock, lambda: self._window)
 
     def _connect(self) -> GroupMember:
-        """Return an open member; blocking."""
+        """Return an open member; blocks."""
         self._preparation.prepared()
         remoting = remoting_of(self._url(), self._clock)
         member = GroupMember(remoting, self._names, self._id, self._clock, self._queues, self._places)
@@ -235,7 +235,7 @@ class DirectConsumer(consumer.Consumer[DirectLink, DirectEpoch]):
         self._held.abandon()
 
     def _go(self) -> None:
-        """Do the next step towards Connected."""
+        """Take the next step towards Connected."""
         if not self._io.stopping and not self.link.is_open:
             self.link.open()
 
@@ -247,6 +247,6 @@ class DirectConsumer(consumer.Consumer[DirectLink, DirectEpoch]):
         self._only.pause()
         self._gone(error)
         if self._held:
-            self._again(random.uniform(*_HURRY))  # noqa: S311 - so that not all come at once
+            self._again(random.uniform(*_HURRY))  # noqa: S311 - so that not all workers ask at once
         elif self._epoch is not None and self._clock.monotonic() - self._only.since >= USEFUL_AFTER:
             self._again(self._backoff.cut(useful=True))

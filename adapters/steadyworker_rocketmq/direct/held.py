@@ -1,15 +1,15 @@
 """
 The deliveries that a member holds, each with the lock of its queue.
 
-The brokers let a lock end if it is not renewed for a minute.
-So each beat renews the locks of all deliveries; a lock that another member has got meanwhile is a delivery `Lost`.
-A delivery outlives its connection: while no broker can be reached, no other member can lock its queue either.
+A broker ends a lock that is not renewed for a minute.
+So each beat renews the locks of all deliveries. If another member has the lock meanwhile, the delivery is `Lost`.
+A delivery outlives its connection: while no broker can be reached, no other member can lock the delivery's queue either.
 
-**An acknowledgement** that fails is sent again once a connection is there.
-If the lock may have ended by then, the member first asks whether it still has the queue.
-While other brokers reply, it waits only until the lock has ended, because a delivery that waits has the place of another one.
+**An acknowledgement** that fails is sent again when there is a connection.
+If the lock may have ended by then, the member first asks the broker whether it still has the queue.
+If other brokers reply, the acknowledgement waits only until the lock has ended, because a waiting delivery uses a slot of the prefetch.
 While jobs are short, an acknowledgement also receives the next message of the same queue.
-**Release** is the end of the lock: the message stays the first one of its queue, and comes at once, to any member.
+**Release** is the end of the lock. The message stays the first message of its queue, and comes at once, to any member.
 """
 
 from __future__ import annotations
@@ -32,15 +32,19 @@ _MARGIN = 15.0
 
 _SHORT, _LONGEST_RUN = 1.0, 32
 """
-For this many seconds after a queue was locked, and for at most this many messages in a row, an acknowledgement also receives the next message.
+Limits within which an acknowledgement also receives the next message: seconds since the queue was locked, and messages in a row.
 
-This doubles the throughput of short jobs; after that, other queues have their turn.
+This doubles the throughput of short jobs. Beyond the limits, other queues have their turn.
 """
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _LockedDelivery(HeldDelivery):
-    """One delivery by the lock of its queue; `tried` if an acknowledgement was, and `in_doubt` if the lock may have ended."""
+    """
+    One delivery that is held by the lock of its queue.
+
+    `tried` is true if a settlement was tried, and `in_doubt` is true if the lock may have ended.
+    """
 
     locked: LockedMessage
     tried: bool = False
@@ -48,7 +52,7 @@ class _LockedDelivery(HeldDelivery):
 
 
 class DirectHeld(HeldDeliveries[_LockedDelivery]):
-    """The deliveries of one adapter; `link` runs blocking calls, and `window` returns the current prefetch."""
+    """The held deliveries of one adapter; `link` runs blocking calls, and `window` returns the current prefetch."""
 
     def __init__(
         self,
@@ -77,12 +81,12 @@ class DirectHeld(HeldDeliveries[_LockedDelivery]):
         self._hold(_LockedDelivery(delivery, locked.at + LOCKED_FOR, locked=locked))
 
     def doubt(self) -> None:
-        """Note that locks may have ended, because a broker may have been restarted."""
+        """Record that locks may have ended, because a broker may have been restarted."""
         for item in self._items.values():
             item.in_doubt = True
 
     def renew(self) -> None:
-        """Renew all locks; then settle what waits for a connection."""
+        """Renew all locks; then settle the deliveries that wait for a connection."""
         items = [item for item in self._items.values() if not item.busy]
         asked_at = self._clock.monotonic()
         held = [item.locked for item in items]
@@ -97,13 +101,12 @@ class DirectHeld(HeldDeliveries[_LockedDelivery]):
                 if item.busy or item.delivery.id not in self._items:
                     continue
                 if state is None:
-                    item.in_doubt = True  # its broker did not reply, and may have been restarted
+                    item.in_doubt = True  # The broker did not reply, and may have been restarted.
                     if item.settlements and self._clock.monotonic() > item.until:
                         cause = "its broker did not reply before the lock of its queue ended"
                         self._lose(item, cause, "rocketmq.lock-ended")
-                elif state is LockState.OURS or (
-                    state is LockState.CONSUMED and item.tried
-                ):  # by a try whose reply was lost
+                # A try whose reply was lost can have consumed the message.
+                elif state is LockState.OURS or (state is LockState.CONSUMED and item.tried):
                     item.until = asked_at + LOCKED_FOR
                     item.in_doubt = False
                     self._turn(item)
@@ -114,7 +117,7 @@ class DirectHeld(HeldDeliveries[_LockedDelivery]):
         self._link.run(lambda member: member.keep(held), renewed)
 
     def release_all(self) -> None:
-        """Release everything that is not being settled, because the adapter stops."""
+        """Release every delivery that is not being settled, because the adapter stops."""
         self._over = True
         for item in self._to_release():
             if self._link.is_open:
@@ -125,13 +128,13 @@ class DirectHeld(HeldDeliveries[_LockedDelivery]):
     # ---------------------------------------------------------------------------------------------------------------
 
     def _has_room(self, more: int) -> bool:
-        """Return whether the prefetch allows one more delivery when `more` others have come."""
+        """Return whether the prefetch allows one more delivery after `more` others."""
         return not self._over and len(self._items) + more < self._window()
 
     @override
     def _turn(self, item: _LockedDelivery) -> None:
         if item.busy or not item.settlements or not self._link.is_open:
-            return  # the next connection's first beat comes here again
+            return  # The first beat of the next connection calls this again.
         item.busy = True
         item.tried = True
         how = item.settlements[0].how

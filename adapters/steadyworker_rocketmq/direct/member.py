@@ -1,21 +1,21 @@
 """
-One member of a consumer group, which receives messages from queues that it has locked; blocking, for one thread at a time.
+One member of a consumer group. It receives messages from queues that it has locked. The calls block, and are for one thread at a time.
 
-A broker keeps one number for each queue and group: the place up to which the group has consumed.
-So a member receives only the first message behind that place, and only under the queue's lock.
+A broker keeps one number for each queue and group: the place up to which the group has consumed the queue.
+So a member receives only the first message behind the place, and only while it has the queue's lock.
 
 | step | request | by |
 |---|---|---|
 | join the group | heartbeat | `beat` |
 | find queues in which messages wait | statistics of the group | `receive` |
-| lock one of them, so that no other member receives from it | lock | `receive`, `keep` |
-| get its first message | pull | `receive` |
+| lock a queue, so that no other member receives from it | lock | `receive`, `keep` |
+| receive the queue's first message | pull | `receive` |
 | acknowledge | the new place, and then the end of the lock | `finish` |
 | release | the end of the lock | `free` |
 
-**A lock** ends after `LOCKED_FOR` seconds, unless its holder renews it (`keep`).
-So the messages of a killed worker come again after that time, and those of a stopped one at once.
-Brokers keep locks in memory, so a restart ends them all; a member that holds deliveries renews its locks first.
+**A lock** ends after `LOCKED_FOR` seconds, unless the member renews it (`keep`).
+So the messages of a killed worker come again after that time. The messages of a stopped worker come again at once.
+Brokers keep locks in memory, so a restart ends all locks. After a restart, members that hold deliveries have the first chance to lock.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ LOCKED_FOR = 60.0
 """Seconds after which a broker lets another member lock a queue whose lock was not renewed (`REBALANCE_LOCK_MAX_LIVE_TIME`)."""
 
 _MOMENT = 1.0
-"""A broker's restart takes longer than this many seconds, so after a shorter gap the broker still has its locks."""
+"""Seconds in which no broker can restart. So after a shorter gap the broker still has its locks."""
 
 _ROUTE_EVERY = 30.0
 """Seconds between two questions to a name server for the topic's queues."""
 
 _SILENT_FOR = 15.0
-"""Seconds for which a broker that did not reply is not asked again, if there are others: a frozen one costs 10 s for each question."""
+"""Seconds for which a broker that did not reply is not asked again, if there are others. Each question to a frozen broker takes 10 s."""
 
 HOLDERS_FIRST = 6.0
 """
-For this many seconds after a broker is there again, a member receives no message from it.
+Seconds after a broker is there again, in which a member receives no message from the broker.
 
-A restarted broker has lost all locks; the pause lets members that hold messages lock their queues again first.
+A restarted broker has lost all locks. In the pause, members that hold messages can first lock their queues again.
 """
 
 _MOST_GAPS = 20
@@ -79,7 +79,7 @@ class LockedMessage:
         queue: The queue.
         message: The message.
         at: The time (monotonic clock) at which the queue was locked.
-        run: The number of messages that were received from the queue under the same lock before.
+        run: The number of messages that the member received before from the queue under the same lock.
     """
 
     queue: TopicQueue
@@ -89,7 +89,7 @@ class LockedMessage:
 
 
 class LockState(Enum):
-    """The state of a message that a member holds: as it was, or consumed, or another member has its queue."""
+    """The state of a message that a member holds: unchanged, or consumed, or another member has the queue."""
 
     OURS = "ours"
     CONSUMED = "consumed"
@@ -102,8 +102,8 @@ class Finished:
     The result of an acknowledgement.
 
     Attributes:
-        done: False if another member has the queue, and has not consumed the message.
-        following: The queue's next message, if it was received at once.
+        done: False if another member has the queue, and the message is not consumed.
+        following: The queue's next message, if the acknowledgement also received it.
     """
 
     done: bool
@@ -114,16 +114,16 @@ class GroupMember:
     """
     One member of a consumer group.
 
-    Its methods raise OSError, Foreign, Silent and RemotingError.
-    Brokers that fail are left out; a method raises only if all brokers have failed, or if one refuses the login or a right.
+    The methods raise OSError, Foreign, Silent and RemotingError.
+    A method leaves out brokers that fail. It raises only if all brokers have failed, or if a broker refuses the login or a right.
 
     Args:
-        remoting: The brokers; open, and used by nothing else.
+        remoting: The client of the brokers, which is open, and which no other object uses.
         names: The names of topics and groups.
-        id_: The member's id, which no other member has.
+        id_: The member's id. No other member has the same id.
         clock: The clock.
-        queues: The topic's queues, as an earlier member knew them; for the time in which no name server replies.
-        places: The places, as an earlier member knew them.
+        queues: The topic's queues from an earlier member; used while no name server replies.
+        places: The places from an earlier member.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class GroupMember:
         self._back_at: dict[RocketmqBroker, float] = {}
 
     def open(self) -> None:
-        """Ask a name server for the queues, and each broker whether it replies; raises NoTopicError if there is no topic."""
+        """Ask a name server for the queues, and check that brokers reply; raises NoTopicError if there is no topic."""
         try:
             self._route()
         except NoTopicError:
@@ -165,9 +165,9 @@ class GroupMember:
         return list(dict.fromkeys(queue.broker for queue in self.queues))
 
     def beat(self, *, joined: bool) -> None:
-        """Send a heartbeat to each broker, which then counts this client as a member of the group if it has joined."""
+        """Send a heartbeat to each broker. If `joined`, the broker then counts this client as a member of the group."""
         if self._clock.monotonic() - self._routed_at > _ROUTE_EVERY:
-            with suppress(*_FAILURES):  # the brokers serve without a name server
+            with suppress(*_FAILURES):  # The brokers work without a name server.
                 self._route()
         groups = [_membership(self._group, self._topic)] if joined else []
         body = {"clientID": self._id, "consumerDataSet": groups, "producerDataSet": []}
@@ -179,13 +179,17 @@ class GroupMember:
         self._at_each(self.brokers, lambda broker: self._ask(broker, _LEAVE, fields))
 
     def receive(self, most: int, but: Collection[TopicQueue]) -> list[LockedMessage]:
-        """Lock queues, and return at most this many messages, each the first of another queue, from none of the queues in `but`."""
+        """
+        Lock queues, and return at most `most` messages.
+
+        Each message is the first one of its queue. Queues in `but` are left out.
+        """
         found, made_again = self._waiting()
         waiting = [queue for queue in found if queue not in but]
-        random.shuffle(waiting)  # so that two members rarely try the same queue
+        random.shuffle(waiting)  # The order is random, so that two members rarely try the same queue.
         received: list[LockedMessage] = []
         spare: list[TopicQueue] = []
-        # Most tries succeed at once; where other members were faster, a second try for all other queues finds what is left.
+        # Most tries succeed at once. If other members were faster, a second try asks all other queues.
         for part in (waiting[:most], waiting[most:]):
             if len(received) == most or not part:
                 break
@@ -204,7 +208,7 @@ class GroupMember:
         return received
 
     def keep(self, held: Iterable[LockedMessage]) -> dict[LockedMessage, LockState]:
-        """Renew the locks of these messages, and return the state of each; without those whose broker did not reply."""
+        """Renew the locks of these messages, and return each message's state. Leave out messages whose broker did not reply."""
         found: dict[LockedMessage, LockState] = {}
         by_broker: dict[RocketmqBroker, list[LockedMessage]] = {}
         for each in held:
@@ -223,12 +227,14 @@ class GroupMember:
 
     def finish(self, locked: LockedMessage, *, in_doubt: bool, go_on: bool) -> Finished | None:
         """
-        Acknowledge a message; the broker knows the new place when this returns, unless it returns None.
+        Acknowledge a message.
+
+        Return None if the broker failed, or is not asked for now. Otherwise the broker has the new place when the method returns.
 
         Args:
             locked: The message.
             in_doubt: The lock may have ended.
-            go_on: Receive the next message of the queue, if there is one; otherwise the queue is unlocked.
+            go_on: Receive the next message of the queue. If this is false, or if there is no message, the queue is unlocked.
         """
         if locked.queue.broker not in self._silent():
             with self._failures_of(locked.queue.broker):
@@ -236,7 +242,7 @@ class GroupMember:
         return None
 
     def free(self, queues: Iterable[TopicQueue]) -> None:
-        """Unlock queues, so that their first messages are delivered again."""
+        """Unlock queues, so that the brokers deliver their first messages again."""
         by_broker = _by_broker(map(self._now, queues))
         self._at_each(by_broker, lambda broker: self._ask(broker, _UNLOCK, body=self._batch(by_broker[broker])))
 
@@ -248,11 +254,12 @@ class GroupMember:
 
     def _finish(self, locked: LockedMessage, *, in_doubt: bool, go_on: bool) -> Finished:
         queue, following = self._now(locked.queue), locked.message.offset + 1
-        # No broker ends, starts again and lets another member consume in a moment, and no topic is made again.
+        # In a moment, no broker can end, start again and let another member consume. Nor can a topic be made again.
         sure = not in_doubt and self._clock.monotonic() - locked.at < _MOMENT
         if not sure and not self._lock_at(queue.broker, [queue]):
             return Finished(done=self._place(queue) >= following)
-        # Under the lock: otherwise an earlier try succeeded, or another member consumed it, or its offset is another message's.
+        # This member has the lock. If this is false, an earlier try succeeded, or another member has consumed the message,
+        # or another message has the offset.
         if sure or (self._place(queue) < following and not self._is_gone(queue, locked.message)):
             self._remoting.set_consumed(queue, self._topic, self._group, following)
             if go_on and (found := self._remoting.pull(queue, self._topic, self._group, following, 1)[0]):
@@ -267,7 +274,7 @@ class GroupMember:
             if queues is None:
                 raise NoTopicError(f"no topic {self._topic!r}", _NO_TOPIC)
             masters = {broker.name: broker for broker in self._remoting.brokers()}
-        finally:  # also after a failure: a silent name server costs 10 s, in which no lock is renewed
+        finally:  # Also after a failure: a silent name server costs 10 s, in which no lock is renewed.
             self._routed_at = self._clock.monotonic()
         self._masters |= masters
         found = [
@@ -278,11 +285,15 @@ class GroupMember:
         self.queues = found
 
     def _now(self, queue: TopicQueue) -> TopicQueue:
-        """Return the queue at its broker's newest address: what was received before a broker moved is settled after it."""
+        """Return the queue at its broker's newest address, because a broker can move between receiving and settling."""
         return TopicQueue(self._masters.get(queue.broker.name, queue.broker), queue.number)
 
     def _waiting(self) -> tuple[list[TopicQueue], set[TopicQueue]]:
-        """Return the queues whose end is not the group's place, and which of them were made again since the last question."""
+        """
+        Return the queues in which messages wait, and the queues that were made again since the last question.
+
+        Messages wait in a queue if the queue's end is not the group's place.
+        """
         recently = self._clock.monotonic() - HOLDERS_FIRST
         away = self._failed | {broker for broker, at in self._back_at.items() if at > recently}
         by_broker = _by_broker(queue for queue in self.queues if queue.broker not in away)
@@ -303,7 +314,7 @@ class GroupMember:
         return waiting, made_again
 
     def _locked(self, queues: Iterable[TopicQueue]) -> list[TopicQueue]:
-        """Lock queues; return those that are locked."""
+        """Lock queues, and return the queues that are now locked."""
         by_broker = _by_broker(queues)
         locked: list[TopicQueue] = []
         self._at_each(by_broker, lambda broker: locked.extend(self._lock_at(broker, by_broker[broker])))
@@ -340,7 +351,7 @@ class GroupMember:
                 return message
             if following == place:
                 break
-            # What was here is deleted, and the broker knows what follows; or the log is shorter than the one that was consumed.
+            # Either the broker has deleted the message, and returns the offset that follows; or the log is shorter than the consumed log.
             following = min(following, self._remoting.end(queue, self._topic))
             if following < place:
                 place = self._begin_again(queue)
@@ -351,23 +362,28 @@ class GroupMember:
 
     def _begin_again(self, queue: TopicQueue) -> int:
         """
-        Set the group's place to the first message, because the place was that of another log, or of messages that the broker has lost.
+        Set the group's place to the first message, and return the place.
 
-        The brokers do not know which of the messages were consumed; the ledger does, and answers those.
+        The old place was a place in another log, or of messages that the broker has lost.
+        The brokers do not know which messages were consumed. The ledger knows them, and answers them from its record.
         """
         first = self._remoting.first(queue, self._topic)
         self._remoting.set_consumed(queue, self._topic, self._group, first)
         return first
 
     def _is_gone(self, queue: TopicQueue, message: Stored) -> bool:
-        """Return whether another message has the offset of this one, or none has it yet: the topic was deleted, or the broker has lost it."""
+        """
+        Return whether the broker no longer has this message, because the topic was deleted, or the broker has lost the message.
+
+        Then another message has the same offset, or no message has this offset yet.
+        """
         try:
             found, following = self._remoting.pull(queue, self._topic, self._group, message.offset, 1)
-        except RemotingError as error:  # by an operator who has stopped the group, for example
+        except RemotingError as error:  # An operator can have stopped the group, for example.
             return error.code == _NO_TOPIC
         if found and found[0].offset == message.offset:
             return (found[0].id, found[0].stored_at) != (message.id, message.stored_at)
-        return following <= message.offset  # otherwise the broker has deleted it with its retention
+        return following <= message.offset  # Otherwise the broker has deleted the message after its retention time.
 
     def _ask(
         self,
@@ -379,7 +395,7 @@ class GroupMember:
         return self._remoting.ask(broker.address, code, fields, json.dumps(body).encode() if body else b"")
 
     def _at_each(self, brokers: Iterable[RocketmqBroker], work: Callable[[RocketmqBroker], object]) -> None:
-        """Do something at each broker; leave out those that fail, and for a while those that did not reply."""
+        """Call `work` for each broker. Leave out brokers that fail, and, for a while, brokers that did not reply."""
         silent = self._silent()
         for broker in brokers:
             if broker in silent:
@@ -391,7 +407,7 @@ class GroupMember:
                     self._back_at[broker] = self._clock.monotonic()
 
     def _silent(self) -> set[RocketmqBroker]:
-        """Return the brokers that are not asked for now; none if that would be all of them."""
+        """Return the brokers that are not asked for now; empty if no broker would be left to ask."""
         now = self._clock.monotonic()
         silent = {broker for broker, until in self._silent_until.items() if now < until}
         return set() if silent.issuperset(self.brokers) else silent
@@ -399,9 +415,9 @@ class GroupMember:
     @contextmanager
     def _failures_of(self, broker: RocketmqBroker) -> Iterator[None]:
         """
-        Suppress the failure of a broker, as long as there is another broker that has not failed.
+        Suppress the failure of a broker, as long as another broker has not failed.
 
-        A refused login or right is never suppressed: the messages of this broker would wait unseen.
+        A refused login or right is never suppressed, because the messages of this broker would wait, and no error would show this.
         """
         began = self._clock.monotonic()
         try:

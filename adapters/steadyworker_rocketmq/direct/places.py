@@ -3,8 +3,8 @@ The places of a group in the queues of a topic, as a broker's statistics report 
 
 A place is an offset, and **an offset does not identify a message**.
 If a topic is deleted and made again, its offsets begin at 0 again, and a broker of 4.9.7 keeps the group's places.
-A broker that has lost its newest messages, or that has destroyed an expired queue (`mqadmin cleanExpiredCQ`), uses offsets again, too.
-So the statistics' other number is remembered: the time at which the message before the place was stored.
+A broker also uses offsets again if it has lost its newest messages, or has destroyed an expired queue (`mqadmin cleanExpiredCQ`).
+So the adapter also remembers the other number in the statistics: the time at which the message before the place was stored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from steadyworker_rocketmq.frames import RemotingReply
 from steadyworker_rocketmq.remoting import TopicQueue
 
 _QUEUES = re.compile(r"\{([^{}]*)\}\s*:\s*\{([^{}]*)\}")
-"""A queue and its statistics: fastjson writes a table as the key of a table."""
+"""Matches a queue and its statistics. The queue is a table that fastjson writes as the key of another table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Place:
     Attributes:
         consumed: The offset of the first message that the group has not consumed.
         end: The offset that the next message will have.
-        stored_at: When the message before the place was stored, in milliseconds since 1970; 0 if the broker does not have it.
+        stored_at: The time at which the message before the place was stored, in milliseconds since 1970; 0 if the broker does not have the message.
     """
 
     consumed: int
@@ -44,7 +44,11 @@ class Places:
         self._known: dict[TopicQueue, Place] = {}
 
     def is_of_another_log(self, queue: TopicQueue, place: Place) -> bool:
-        """Return whether the message before the place is another one than before, so that the queue was made again; remember it otherwise."""
+        """
+        Return whether the queue was made again: then another message is before the place.
+
+        If not, remember the place.
+        """
         known = self._known.get(queue)
         if known is None or known.consumed != place.consumed or not known.stored_at:
             self._known[queue] = place
@@ -53,7 +57,7 @@ class Places:
 
 
 def places_of(reply: RemotingReply) -> dict[int, Place]:
-    """Return the places by the number of the queue; raises Foreign for an unknown form."""
+    """Return the places by the number of the queue; raises Foreign if the reply has an unknown form."""
     found = {}
     for queue, statistics in _QUEUES.findall(reply.body.decode("utf-8", "replace")):
         try:

@@ -1,8 +1,8 @@
 """
-Producers that send to the brokers themselves.
+Producers that send to the brokers without a proxy.
 
-Each thread that sends has a connection of its own meanwhile, so a broker that is slow for one sender delays no other.
-A broker has stored a message when it replies `SEND_OK`; any other result means that the message can be lost, or comes twice.
+Each thread uses its own connection while it sends, so a broker that is slow for one sender delays no other sender.
+A broker has stored a message when it replies `SEND_OK`. After any other result, the message can be lost, or come twice.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NOT_SAFE = {
     11: "the broker has no replica (SLAVE_NOT_AVAILABLE)",
     12: "the broker's replica did not confirm it in time (FLUSH_SLAVE_TIMEOUT)",
 }
-"""The results of messages that a broker has stored, and can lose."""
+"""The results after which a broker has stored a message, but can lose it."""
 
 
 class Producer:
@@ -46,7 +46,7 @@ class Producer:
     A producer with connections of its own; for one thread at a time.
 
     Args:
-        remoting: The brokers; used by nothing else.
+        remoting: The client of the brokers, which no other object uses.
         clock: The clock.
     """
 
@@ -57,14 +57,14 @@ class Producer:
 
     def send(self, topic: str, put: Callable[[Remoting, TopicQueue], Result], turn: int) -> Result:
         """
-        Return the result of `put`, which sends a message to one queue, when a broker has stored it.
+        Send a message with `put`, and return the result of `put` when a broker has stored the message.
 
-        If a broker cannot have the message, another broker gets it.
+        If a broker certainly does not have the message, send it to another broker.
 
         Args:
             topic: The topic.
-            put: Sends the message.
-            turn: The number of this message, by which queues take turns.
+            put: Sends the message to one queue.
+            turn: The number of this message. It determines the queue, so that all queues take turns.
 
         Raises:
             NoTopicError: There is no such topic.
@@ -83,8 +83,9 @@ class Producer:
             except Exception as error:
                 if not is_certainly_unsent(error):
                     raise
+                # Another broker may accept the message. If none does, an error that can end is the one to raise.
                 if last is None or refused_message(last) is not None:
-                    last = error  # another broker may accept it; an error that can end stands for all
+                    last = error
                 tried.add(queue.broker)
         assert last is not None
         raise last
@@ -100,7 +101,7 @@ class Producer:
             read, written = self.remoting.route(topic), self.remoting.route(topic, writable=True)
             if read is None or written is None:
                 raise NoTopicError(f"no topic {topic!r}", _NO_TOPIC)
-            # An operator forbids to write to a broker that is to be removed, and a message in a queue that is not read would wait for ever.
+            # An operator forbids to write to a broker that is to be removed. In a queue that is not read, a message would wait without end.
             queues = [queue for queue in written if queue in read] or written
             if not queues:
                 raise RemotingError(f"no queue of {topic!r} may be written to now", 0)
@@ -124,17 +125,19 @@ class Producers:
         self._clock = clock
         self._lock = threading.Lock()
         self._idle: list[Producer] = []
-        self._turns = itertools.count(secrets.randbelow(1 << 16))  # else the first queue gets the most
+        self._turns = itertools.count(
+            secrets.randbelow(1 << 16)
+        )  # Otherwise the first queue would get the most messages.
         self._stopped = False
 
     def send(self, topic: str, put: Callable[[Remoting, TopicQueue], Result]) -> Result:
-        """Send a message as `Producer.send` does; raises BrokerUnavailable after `close`."""
+        """Send a message with `Producer.send`; raises BrokerUnavailable after `close`."""
         with self.lend() as producer:
             return producer.send(topic, put, next(self._turns))
 
     @contextmanager
     def lend(self) -> Iterator[Producer]:
-        """Lend a producer to the calling thread; one whose call failed is not used again."""
+        """Lend a producer to the calling thread. A producer whose call failed is not used again."""
         with self._lock:
             if self._stopped:
                 raise BrokerUnavailable("Expected an open adapter, got one that was stopped: open another.")
@@ -153,7 +156,7 @@ class Producers:
         producer.close()
 
     def close(self) -> None:
-        """Close the connections; later calls fail."""
+        """Close the connections. Later calls fail."""
         with self._lock:
             self._stopped = True
             idle, self._idle = self._idle, []
@@ -162,14 +165,14 @@ class Producers:
 
 
 def is_certainly_unsent(error: BaseException) -> bool:
-    """Return whether the broker cannot have the message."""
+    """Return whether the broker certainly does not have the message."""
     if isinstance(error, RemotingError):
         return error.code != _SYSTEM_ERROR and error.code not in NOT_SAFE
     return isinstance(error, ConnectionRefusedError | socket.gaierror)
 
 
 def properties_of(wire: WireMessage, clock: Clock) -> dict[str, str]:
-    """Return a new message's properties, with its id, tag and keys, as RocketMQ's own clients write them."""
+    """Return the properties of a new message, with id, tag and keys, in the form of RocketMQ's own clients."""
     properties = {name: text for name, text in wire.properties.items() if not is_system_property(name)}
     properties |= {"UNIQ_KEY": _new_id(clock), "WAIT": "true"}
     if wire.tag:
@@ -185,7 +188,7 @@ _MONTH = 31 * 86_400
 
 
 def _new_id(clock: Clock) -> str:
-    """Return an id for a message in the form of RocketMQ's own clients, whose tools read the time in it."""
+    """Return an id for a message in the form of RocketMQ's own clients. RocketMQ's tools read the message's time from the id."""
     milliseconds = int(clock.wall() % _MONTH * 1000)
     process = os.getpid() & 0xFFFF
     raw = _HOST + process.to_bytes(2) + _LOADER + milliseconds.to_bytes(4) + (next(_COUNT) & 0xFFFF).to_bytes(2)

@@ -1,7 +1,7 @@
 """
-The publisher of one queue's messages, straight to the brokers.
+The publisher of one queue's messages, which sends to the brokers without a proxy.
 
-A delayed message lies at the broker until its level ends, and then appears in the work topic.
+A delayed message stays at the broker until the time of its delay level is over. Then it appears in the work topic.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class DirectPublisher(RocketmqPublisher):
 
     @override
     def send(self, topic: str, wire: WireMessage, delay: float = 0.0) -> None:
-        """Send a message to this topic, at the first delay level that is not below `delay`; raises as the base does."""
+        """Send a message to this topic, at the first delay level that is not below `delay`; raises the errors of the base."""
         try:
             level = level_of(delay, self._preparation.prepared().levels)
             properties = properties_of(wire, self._settings.clock) | ({"DELAY": str(level)} if level else {})
@@ -80,7 +80,11 @@ class DirectPublisher(RocketmqPublisher):
 
 
 def level_of(delay: float, levels: Sequence[float]) -> int:
-    """Return the number, from 1, of the shortest level that is not below `delay`, else of the longest; 0 without a delay."""
+    """
+    Return the number, from 1, of the shortest level that is not below `delay`.
+
+    If there is no such level, return the number of the longest level. Without a delay, return 0.
+    """
     if delay <= 0:
         return 0
     enough = [seconds for seconds in levels if seconds >= delay]

@@ -1,5 +1,5 @@
 """
-Transaction messages straight to the brokers.
+Transaction messages to the brokers, without a proxy.
 
 | step | request | from |
 |---|---|---|
@@ -8,7 +8,7 @@ Transaction messages straight to the brokers.
 | be a producer of the group | heartbeat | the checks' connection to each broker |
 | ask for a decision | check of a transaction | the broker, on that connection |
 
-QueueNames and codes are those of `SendMessageRequestHeader`, `EndTransactionRequestHeader` and `MessageSysFlag` in 4.9.7 and 5.4.0.
+Names and codes come from `SendMessageRequestHeader`, `EndTransactionRequestHeader` and `MessageSysFlag` in 4.9.7 and 5.4.0.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ _PREPARED = 0x4
 _DECISIONS = {Decision.COMMIT: 0x8, Decision.ROLLBACK: 0xC}
 
 _BEAT_EVERY = 30.0
-"""Seconds between two heartbeats, as RocketMQ's own clients send them; a broker forgets a producer after 120 s."""
+"""Seconds between two heartbeats, the same as in RocketMQ's own clients. A broker forgets a producer after 120 s."""
 
 _ASKED_EVERY = 5.0
 """Seconds between two questions for the brokers."""
 
 _PLACE_DIGITS = 16
-"""The digits at the end of a broker's message id that are the message's place in its commit log."""
+"""The number of digits at the end of a broker's message id. These digits are the message's place in the commit log."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Half:
-    """A half message: its broker, its id and its transaction's, and its places in the queue and in the commit log."""
+    """A half message: the broker, the message's id, the transaction's id, and the places in the queue and in the commit log."""
 
     broker: Address
     topic: str
@@ -70,7 +70,7 @@ class _Half:
 def connect(
     url: RocketmqUrl, group: str, _topics: Sequence[str], check: Check, report: Callable[[str], None]
 ) -> TransactionTransport:
-    """Return a producer of transaction messages, which connects in the background."""
+    """Return a producer of transaction messages. The producer connects in the background."""
     return DirectTransport(url, group, check, report, Settings().clock)
 
 
@@ -82,7 +82,7 @@ class DirectTransport:
         url: The brokers.
         group: The producer group.
         check: Answers the brokers' questions.
-        report: Gets a sentence about each connection for checks that is lost.
+        report: Receives a sentence when a connection for checks is lost.
         clock: The clock.
     """
 
@@ -170,13 +170,13 @@ class DirectTransport:
 
 class Checks:
     """
-    The connections on which brokers ask for decisions, one for each broker.
+    The connections on which brokers ask for decisions. Each broker has its own connection.
 
     Args:
         url: The brokers.
         group: The producer group.
         answer: Answers one question of a broker.
-        report: Gets a sentence about each connection that is lost.
+        report: Receives a sentence when a connection is lost.
         clock: The clock.
     """
 
@@ -238,7 +238,7 @@ class Checks:
                 self._stopped.wait(_ASKED_EVERY)
 
     def _listen(self, named: RocketmqBroker) -> None:
-        """Be a producer of the group at this broker, until an error or the end."""
+        """Act as a producer of the group at this broker, until an error or the end."""
         broker = named.address
         try:
             with Remoting([], login_of(self._url), self._clock, on_request=partial(self._asked_by, broker)) as remoting:
@@ -249,12 +249,12 @@ class Checks:
                         beaten_at = self._clock.monotonic()
                         self._failing.discard(broker)
                     remoting.serve(broker, 1.0)
-        except Exception as error:  # noqa: BLE001 - the next turn begins again
+        except Exception as error:  # noqa: BLE001 - the next turn connects again
             at_hop(error, of_broker(named.name, broker, str(self._url)))
             self._failed(broker, error)
 
     def _asked_by(self, broker: Address, request: RemotingReply) -> None:
-        """Answer a question in the background, unless the same one waits for its answer."""
+        """Answer a question in the background, unless the same question already waits for its answer."""
         question = request.fields.get("msgId", "") or request.fields.get("commitLogOffset", "")
         with self._lock:
             if request.code != _CHECK or question in self._asked or self._stopped.is_set():
@@ -272,7 +272,7 @@ class Checks:
                 self._asked.discard(question)
 
     def _failed(self, broker: Address, error: Exception) -> None:
-        """Report the first failure of a broker since it replied."""
+        """Report the first failure of a broker after its last reply."""
         if broker not in self._failing and not self._stopped.is_set():
             self._failing.add(broker)
             self._report(f"{unavailable(error, str(broker))} Until then, this broker cannot ask `check`.")

@@ -1,4 +1,4 @@
-"""The adapter for RocketMQ's proxies (gRPC): it implements `steadyworker.adapter.Adapter` with one I/O thread."""
+"""The adapter for RocketMQ's proxies (gRPC). It implements `steadyworker.adapter.Adapter` with one I/O thread."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _finding = FindingTexts("steadyworker_rocketmq")
 
 class GrpcAdapter(RocketmqAdapter[GrpcConsumer, GrpcPublisher]):
     """
-    The adapter for one queue at some proxies and one worker process; it connects at its first use.
+    The adapter for one queue at some proxies and one worker process. The adapter connects at its first use.
 
-    It promises what the other adapters do, with these differences:
+    It keeps the same promises as the other adapters, with these differences:
 
-    - A message of a killed worker comes again when its invisibility ends, after up to `?invisible=` seconds.
-    - A delivery outlives a cut connection: the next connection renews and acknowledges it.
+    - A message of a killed worker comes again after up to `?invisible=` seconds, when the broker no longer hides it from other consumers.
+    - A delivery outlives a cut connection: the next connection renews and acknowledges the delivery.
     - After a crash of the broker, a message whose acknowledgement was confirmed can come again, as a first delivery.
-      The ledger answers it from its record.
+      The ledger answers this message from its record.
     """
 
     def __init__(self, url: str, spec: QueueSpec, settings: Settings) -> None:
@@ -44,7 +44,7 @@ class GrpcAdapter(RocketmqAdapter[GrpcConsumer, GrpcPublisher]):
     @property
     @override
     def capabilities(self) -> Capabilities:
-        """The abilities of a broker behind proxies; a name server is needed for dead letters."""
+        """The abilities of a broker behind proxies. Dead letters need a name server."""
         return Capabilities(
             delays=Delays.EXACT,
             counts_consumers=bool(self._first.members),
@@ -78,7 +78,7 @@ class GrpcAdapter(RocketmqAdapter[GrpcConsumer, GrpcPublisher]):
         return found
 
     def _is_made(self) -> bool:
-        """Return whether a name server knows the work topic; False if none is named or replies."""
+        """Return whether a name server knows the work topic; False if the URL names no name server, or if none replies."""
         try:
             return bool(self._first.namesrv) and self._at_name_server()
         except BrokerUnavailable:
@@ -86,7 +86,11 @@ class GrpcAdapter(RocketmqAdapter[GrpcConsumer, GrpcPublisher]):
 
     @override
     def exists(self) -> bool:
-        """Return whether the work topic exists; with `?namesrv=`, a name server is asked, because a proxy would remember a missing topic."""
+        """
+        Return whether the work topic exists.
+
+        With `?namesrv=`, the adapter asks a name server, because a proxy would remember that the topic is missing.
+        """
         if self._first.namesrv:
             return self._at_name_server()
         try:
@@ -102,7 +106,8 @@ class GrpcAdapter(RocketmqAdapter[GrpcConsumer, GrpcPublisher]):
         """
         Return the number of members of the consumer group.
 
-        Uncounted with `?members=off`, or if the proxies reply, but not at their remoting ports: a lasting fault must not hide other consumers.
+        Return Uncounted with `?members=off`, or if the proxies reply, but not at their remoting ports.
+        The latter can be a lasting fault, which must not hide other consumers.
         """
         try:
             return self._members()

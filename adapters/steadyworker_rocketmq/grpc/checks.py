@@ -1,4 +1,4 @@
-"""The checks that need the client library: the library itself, and what a proxy reports."""
+"""The checks that need the client library: of the library itself, and of the proxies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NO_TOPIC = "steadyworker-asks-whether-a-proxy-replies"
 
 
 def library_findings() -> Iterator[Finding]:
-    """Yield a warning if the other client library is installed too: both are imported as `rocketmq`."""
+    """Yield a warning if the other client library is also installed, because both have the import name `rocketmq`."""
     try:
         found = version(_OTHER)
     except PackageNotFoundError:
@@ -37,7 +37,7 @@ def proxy_findings(url: RocketmqUrl, names: QueueNames, settings: Settings, *, m
     Yield the findings about each proxy; raises BrokerUnavailable, or `Refused`, if no proxy replies.
 
     `made` is true if the work topic exists at the name server.
-    Without a name server it is not known, and not used.
+    Without a name server, `made` is unknown and not used.
     """
     failed: list[BrokerUnavailable] = []
     for number, address in enumerate(url.addresses, 1):
@@ -53,7 +53,7 @@ def proxy_findings(url: RocketmqUrl, names: QueueNames, settings: Settings, *, m
 
 
 def _proxy(url: RocketmqUrl, names: QueueNames, settings: Settings, *, first: bool, made: bool) -> Iterator[Finding]:
-    """Ask one proxy; only the first one that replies is asked for all topics, and only if no name server can be."""
+    """Ask one proxy. Ask for all topics only at the first proxy that replies, and only if there is no name server to ask."""
     try:
         sender = Sender(url)
         try:
@@ -85,7 +85,7 @@ def _any_reply(sender: Sender) -> None:
     Ask for a topic that does not exist; raises ProxyError if the proxy does not reply, or refuses the login.
 
     A proxy remembers for some 20 s that a topic is missing.
-    If it were asked for the work topic before a worker makes it, that worker's first message would wait for those 20 s.
+    So a question about the work topic, before a worker makes the topic, would delay the worker's first message by up to 20 s.
     """
     try:
         _kinds(sender, _NO_TOPIC)
@@ -95,7 +95,7 @@ def _any_reply(sender: Sender) -> None:
 
 
 def _kinds(sender: Sender, topic: str) -> frozenset[str] | None:
-    """Return the types of message that a topic accepts; None if there is no such topic."""
+    """Return the types of messages that a topic accepts; None if there is no such topic."""
     try:
         return sender.route(topic)
     except ProxyError as error:

@@ -1,18 +1,19 @@
 """
-The part of rocketmq-python-client that the adapter uses; no other module imports the library.
+The part of rocketmq-python-client that the adapter uses. No other module imports the library.
 
-Its `SimpleConsumer` receives, and its `Producer` sends; both are thread-safe, and block.
-What is tried with version 5.1.2:
+The library's `SimpleConsumer` receives, and its `Producer` sends. Both are thread-safe, and block.
+This was tried with version 5.1.2:
 
-- A consumer never recovers from the restart of its proxy, so a `GrpcSession` whose call failed is closed, and another one is opened.
-  The handles of the old session are valid in the new one.
-- A failed renewal wipes the message's handle, so a `Received` keeps the last good one.
-- The library reports a failed query of a route only to its log, so `Sender.route` asks by the library's own `rpc_client`.
-- A body that the library cannot decompress fails the whole receive, again and again, and a small one can fill the memory.
-  So this module decompresses in its place.
+- A consumer never recovers from the restart of its proxy. So a `GrpcSession` whose call failed is closed, and a new session is opened.
+  The handles of the old session are valid in the new session.
+- A failed renewal deletes the message's handle in the library, so a `Received` keeps the last good handle.
+- The library reports a failed query of a route only to its log. So `Sender.route` asks by the library's own `rpc_client`.
+- A body that the library cannot decompress fails the whole receive, again and again. A small compressed body can fill the memory.
+  So this module decompresses in place of the library.
 - At its import, the library opens a log file below `$HOME/logs`. This module closes the file, and gives the lines to Python's logging.
-- While a proxy is away, callbacks of the library raise what it has logged, and Python prints that; at the end of the process,
-  asyncio prints of tasks that wait. A sender is a user's program, so this module drops both.
+- While a proxy is away, callbacks of the library log errors and raise them again, and Python prints these errors.
+  At the end of the process, asyncio prints warnings of tasks that wait.
+  A sender is a user's program, so this module drops both.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _DEBUG = 10
 """Python's log level `DEBUG`."""
 
 EARLY_FOR, EARLY_EVERY = 30.0, 0.5
-"""Seconds for which a proxy may not know a new session, and between two calls meanwhile."""
+"""Seconds for which a proxy may not know a new session, and seconds between two calls in this time."""
 
 _REQUEST_WITHIN = 10
 """The limit of a request in seconds."""
@@ -85,14 +86,14 @@ def _quiet(log: Any) -> None:
 
 
 def _is_not_of_the_library(record: Any) -> bool:
-    """Return False for the line with which Python prints the error of a callback of the library."""
+    """Return False for the log line by which Python prints the error of a callback of the library."""
     raised = record.exc_info[2] if record.exc_info else None
     called = raised.tb_next if raised else None
     return called is None or not called.tb_frame.f_globals.get("__name__", "").startswith("rocketmq.")
 
 
 def _started(client: Any) -> Any:
-    """Start a client of the library; what its event loop would print goes to its log, at level debug."""
+    """Start a client of the library. The texts that its event loop would print go to the library's log, at level debug."""
 
     def log(_: object, context: Mapping[str, Any]) -> None:
         _log.info(context.get("message", ""), exc_info=context.get("exception"))
@@ -103,13 +104,13 @@ def _started(client: Any) -> Any:
 
 
 class _Compressed(bytes):
-    """A body that cannot be decompressed, as it came."""
+    """A body that cannot be decompressed, in its received form."""
 
     __slots__ = ()
 
 
 def _decompressed(body: bytes) -> bytes:
-    """Return a body that the proxy calls compressed; as it came if this is not zlib or gzip, or is too large."""
+    """Decompress a body that the proxy calls compressed. Return the body unchanged if it is not zlib or gzip, or is too large."""
     stream = zlib.decompressobj(zlib.MAX_WBITS | 32)  # either of the two
     try:
         plain = stream.decompress(body, LARGEST_BODY)
@@ -130,15 +131,15 @@ _Checker = importlib.import_module("rocketmq.v5.util").MessagingResultChecker
 @contextmanager
 def _as_proxy_error(client: Any = None) -> Iterator[None]:
     """
-    Turn each error of the library into a ProxyError, whose text never has a secret.
+    Turn each error of the library into a ProxyError. The error text never has a secret.
 
-    If `client`, a client of the library, made the call at an address to which a proxy leads, the error names that address.
+    `client` is the library's client that made the call. If the proxy gave the address of the call, the error names this address.
     """
     try:
         yield
     except ProxyError:
         raise
-    except _IllegalArgument as error:  # of the library itself, which then asked nobody
+    except _IllegalArgument as error:  # an error of the library itself, which then sent no request
         raise ProxyError(str(error), BAD_REQUEST) from error
     except Exception as error:
         code = getattr(error, "code", 0)
@@ -152,7 +153,7 @@ def _as_proxy_error(client: Any = None) -> Iterator[None]:
 
 
 def _led_to(client: Any) -> Hop | None:
-    """Return the addresses to which a proxy leads this client; None if they are those of the URL, or are not known."""
+    """Return the addresses that a proxy gave this client; None if they are the URL's addresses, or are unknown."""
     if client is None:
         return None
     proxies = str(client.client_configuration.rpc_endpoints)  # addresses, with a comma between two
@@ -194,9 +195,9 @@ class Received:
 
     Attributes:
         wire: The message.
-        id: The message's id, the same in each redelivery.
+        id: The message's id, which is the same in each redelivery.
         attempt: The number of this delivery, from 1.
-        born_at: The time at which it was sent, in seconds since 1970; None if it is unknown.
+        born_at: The time at which the message was sent, in seconds since 1970; None if it is unknown.
         handle: The last handle that the proxy gave.
     """
 
@@ -209,7 +210,7 @@ class Received:
 
     @classmethod
     def of(cls, message: Any) -> Received:
-        """Return what the adapter needs of the library's message."""
+        """Return the parts of the library's message that the adapter needs."""
         born = message.born_timestamp
         return cls(
             _wire(message), message.message_id, message.delivery_attempt or 1, born / 1000 if born else None,
@@ -219,7 +220,7 @@ class Received:
 
 class GrpcSession:
     """
-    One member of a consumer group, which receives from one topic.
+    One member of a consumer group. It receives from one topic.
 
     Args:
         url: The proxies.
@@ -241,12 +242,12 @@ class GrpcSession:
             )
 
     def receive(self, most: int, invisible: int) -> list[Received]:
-        """Return at most this many messages, or none after a while; raises ProxyError."""
+        """Return at most `most` messages, or none after a while; raises ProxyError."""
         with _as_proxy_error(self._consumer):
             return [Received.of(message) for message in self._consumer.receive(most, invisible)]
 
     def renew(self, received: Received, invisible: int) -> None:
-        """Keep the message from other members for this many seconds from now; raises ProxyError."""
+        """Hide the message from other members for `invisible` seconds from now; raises ProxyError."""
         received._message.receipt_handle = received.handle  # noqa: SLF001
         with _as_proxy_error(self._consumer):
             self._consumer.change_invisible_duration(received._message, invisible)  # noqa: SLF001
@@ -260,9 +261,9 @@ class GrpcSession:
 
     def forward(self, received: Received) -> None:
         """
-        Let the broker move the message to `%DLQ%` and the group, and acknowledge it; raises ProxyError.
+        Let the broker move the message to the topic `%DLQ%<group>`, and acknowledge the message; raises ProxyError.
 
-        The broker copies its own message whole: the limits of a proxy do not count, and the broker's own do (tried with 5.4.0).
+        The broker copies its stored message whole. The proxy's limits do not count here, but the broker's limits do (tried with 5.4.0).
         """
         consumer, message = self._consumer, received._message  # noqa: SLF001
         request = _protocol.ForwardMessageToDeadLetterQueueRequest()
@@ -276,8 +277,8 @@ class GrpcSession:
             _Checker.check(reply.status)
 
     def close(self) -> None:
-        """Leave the group, and close; a poll under way ends with a ProxyError."""
-        with suppress(Exception):  # it is not used again, and the proxy notices the end of its connection
+        """Leave the group, and close. A poll under way ends with a ProxyError."""
+        with suppress(Exception):  # The session is not used again, and the proxy notices the end of the connection.
             self._consumer.shutdown()
 
 
@@ -286,7 +287,8 @@ class Sender:
     The producer of one process at some proxies; thread-safe.
 
     Attributes:
-        failure: Why it was closed; None while it is open. Its other calls under way end with a `CancelledError`, which names no cause.
+        failure: The error because of which the sender was closed; None while it is open.
+          The sender's other calls under way end with a `CancelledError`, which names no cause.
     """
 
     failure: ProxyError | None = None
@@ -296,7 +298,7 @@ class Sender:
             self._producer = _started(_rocketmq.Producer(_configuration(url), tls_enable=url.tls))
 
     def route(self, topic: str) -> frozenset[str]:
-        """Return the types of message that a topic accepts; raises ProxyError if no proxy replies, or there is no such topic."""
+        """Return the types of messages that a topic accepts; raises ProxyError if no proxy replies, or if there is no such topic."""
         configuration = self._producer.client_configuration
         request = _protocol.QueryRouteRequest()
         request.topic.name = topic
@@ -311,16 +313,16 @@ class Sender:
 
     def send(self, topic: str, wire: WireMessage, due: float = 0.0) -> None:
         """
-        Send a message; return once the broker has stored it.
+        Send a message, and return when the broker has stored it.
 
         Args:
-            topic: The topic, whose type must be DELAY if `due` is given, else NORMAL.
+            topic: The topic. Its type must be DELAY if `due` is given, otherwise NORMAL.
             wire: The message.
-            due: The time at which the broker delivers it, in seconds since 1970.
+            due: The time at which the broker delivers the message, in seconds since 1970.
 
         Raises:
-            ProxyError: The proxy refused the message, or did not name where to send it (`unsent`), or it is unknown whether
-                the broker has it.
+            ProxyError: The proxy refused the message, or did not name a broker for it (`unsent`). Otherwise it is unknown whether
+                the broker has the message.
         """
         with _as_proxy_error(self._producer):
             message = _message(topic, wire)
@@ -335,7 +337,7 @@ class Sender:
                 self._producer.send(message)
 
     def _known(self, topic: str) -> None:
-        """Raise the cause for which the library could not fetch a topic's route, which it has only logged; nothing is sent."""
+        """Raise the error because of which the library could not fetch a topic's route. The library only logs it. Nothing was sent."""
         try:
             self.route(topic)
         except ProxyError as error:
@@ -350,7 +352,7 @@ class Sender:
 
 class HalfMessage:
     """
-    A half message: the broker has it, and no consumer gets it.
+    A half message: the broker has stored it, but delivers it to no consumer before the decision.
 
     Attributes:
         id: The message's id.
@@ -373,7 +375,7 @@ class TransactionSender(Sender):
     Args:
         url: The proxies.
         topics: The topics for which the proxy asks this producer.
-        check: Called in a thread of the library with a message's topic and id; returns True to commit, False to roll back.
+        check: Called in a thread of the library with a message's topic and id. Returns True to commit, and False to roll back.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The connection of a consumer to the proxies: its blocking calls run in the background, at the same time."""
+"""The connection of a consumer to the proxies. Blocking calls run in the background, at the same time."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _PROBE_EVERY = 5.0
 
 class GrpcLink:
     """
-    The connection to the proxies, as far as it is known to work; only for the I/O thread.
+    The connection to the proxies, which counts as open while calls succeed; only for the I/O thread.
 
     Args:
         io: The I/O thread.
-        probe: Asks a proxy, blocking; raises an error if none replies.
+        probe: Asks a proxy, and blocks; raises an error if no proxy replies.
         up: Called when a proxy has replied after `open`.
         down: Called once for each `open`, with the cause.
         given_up: Called if a blocking call is still under way when the time of `close` is over.
@@ -49,7 +49,7 @@ class GrpcLink:
         self._next_probe: Timer | None = None
         self.is_open = False
         self.needs_probe = True
-        """True if the proxy must be asked whether it replies; False while a poll shows it."""
+        """True if the proxy must be asked whether it replies; False while a poll shows that it replies."""
 
     @property
     def is_closed(self) -> bool:
@@ -57,14 +57,14 @@ class GrpcLink:
         return not self.is_open and not self._opening and not self._tasks
 
     def open(self) -> None:
-        """Ask a proxy; a second call does nothing."""
+        """Ask a proxy; do nothing in a second call."""
         if self.is_open or self._opening:
             return
         self._opening = True
         self._io.in_background(self._probe, self._opened)
 
     def run(self, work: Callable[[], Answer], then: Callable[[Future[Answer]], None]) -> None:
-        """Run a blocking call in the background; the adapter stops only when it has ended."""
+        """Run a blocking call in the background. The adapter stops only when the call has ended."""
         self._tasks += 1
 
         def done(answer: Future[Answer]) -> None:
@@ -83,7 +83,7 @@ class GrpcLink:
         self._ended()
 
     def close(self, within: float) -> None:
-        """Close once every blocking call has ended, at the latest after `within` seconds."""
+        """Close when every blocking call has ended, at the latest after `within` seconds."""
         self._closing = True
         self.is_open = False
         self._stop_probing()

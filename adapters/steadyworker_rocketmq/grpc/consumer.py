@@ -1,5 +1,5 @@
 """
-The consuming side of one queue at a proxy. A delivery outlives its connection, so there is one epoch for the adapter's whole life.
+The consumer of one queue at a proxy. A delivery outlives its connection, so the adapter has one epoch for its whole life.
 
 ::
 
@@ -7,13 +7,13 @@ The consuming side of one queue at a proxy. A delivery outlives its connection, 
        ↑                  │                                                │
        └───── wait ───────┴────────────────────────────────────────────────┘   Connected has the epoch of before
 
-**A session** is a member of the consumer group. There is one while the prefetch is above 0 or a delivery is held.
-**A poll** receives as many messages as the prefetch allows; the proxy replies at once if there is a message, otherwise after 5 s.
+**A session** is a member of the consumer group. A session is open while the prefetch is above 0 or a delivery is held.
+**A poll** receives as many messages as the prefetch allows. The proxy replies at once if there is a message, otherwise after 5 s.
 The session stays open until its poll has ended.
-Messages that arrive after the stop began are released; otherwise they would stay invisible for a minute.
-While no poll is under way, a question every few seconds shows whether the proxy is there.
+The adapter releases messages that arrive after the stop began. Otherwise they would stay invisible for a minute.
+While no poll is under way, the adapter asks the proxy every few seconds whether it is there.
 
-`held.py` has the deliveries that are held, and `later.py` what happens to delayed messages.
+`held.py` has the held deliveries, and `later.py` has the delayed messages.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _HURRY = (1.0, 4.0)
 
 class GrpcEpoch:
     """
-    The one epoch of an adapter: session, polls, and deliveries; only the I/O thread may call its methods.
+    The one epoch of an adapter: session, polls and deliveries. Only the I/O thread may call the methods.
 
     Args:
         link: The connection.
@@ -116,7 +116,7 @@ class GrpcEpoch:
         self._drop()
 
     def lose_connection(self) -> None:
-        """Close the session; its deliveries stay, and the next session renews them."""
+        """Close the session. The deliveries stay, and the next session renews them."""
         self._drop()
 
     # ---------------------------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class GrpcEpoch:
         self._link.run(self._new_session, self._opened)
 
     def _new_session(self) -> GrpcSession:
-        """Open a session; blocking. The URL is read here, because its file can be unreadable for a moment."""
+        """Open a session; blocks. The URL is read here, because its file can be unreadable for a moment."""
         session = GrpcSession(self._url(), self._names.group, self._names.work)
         if self._io.stopping:  # the I/O thread may have ended
             session.close()
@@ -231,7 +231,7 @@ class GrpcConsumer(consumer.Consumer[GrpcLink, GrpcEpoch]):
         self._mover = Mover(url, names, publisher, clock, self._mover_reported, self._mover_refused)
 
     def fail(self, error: Exception) -> None:
-        """End the connection because of an unexpected error; without one, try again."""
+        """End the connection because of an unexpected error. Without a connection, try again."""
         if self.link.is_open:
             self.link.abort(error)
         else:
@@ -246,12 +246,16 @@ class GrpcConsumer(consumer.Consumer[GrpcLink, GrpcEpoch]):
         self._mover.wanted(wanted=self.link.is_open and self._window > 0)
 
     def _mover_reported(self, error: Exception | None) -> None:
-        """Pass on that delayed messages are not moved, or are moved again (None); called in the mover's thread."""
+        """
+        Report that delayed messages are not moved because of this error, or that they are moved again (None).
+
+        Called in the mover's thread.
+        """
         with suppress(BrokerUnavailable):  # the adapter was stopped
             self._io.call(lambda: self._moved(error))
 
     def _mover_refused(self, key: str, error: MessageRefused, fate: str) -> None:
-        """Pass on that a delayed message can never be moved; called in the mover's thread."""
+        """Report that a delayed message can never be moved; called in the mover's thread."""
         with suppress(BrokerUnavailable):  # the adapter was stopped
             self._io.call(lambda: self.signal(Undelivered(key, error, fate)))
 
@@ -268,7 +272,7 @@ class GrpcConsumer(consumer.Consumer[GrpcLink, GrpcEpoch]):
             self.signal(Unreachable(cause, explain=explain) if cause else Connected(self._only.number))
 
     def _go(self) -> None:
-        """Do the next step towards Connected."""
+        """Take the next step towards Connected."""
         if not self._io.stopping and not self.link.is_open:
             self.link.open()
 
@@ -284,7 +288,7 @@ class GrpcConsumer(consumer.Consumer[GrpcLink, GrpcEpoch]):
         self._move_delayed()
         self._gone(error)
         if self._held:
-            self._again(random.uniform(*_HURRY))  # noqa: S311 - so that not all come at once
+            self._again(random.uniform(*_HURRY))  # noqa: S311 - so that not all workers ask at once
         elif self._clock.monotonic() - since >= USEFUL_AFTER:
             self._again(self._backoff.cut(useful=True))
 

@@ -1,15 +1,17 @@
 """
 The deliveries that an adapter holds at a proxy.
 
-The broker keeps a message from others for `?invisible=` seconds (60), and each renewal starts that time again.
-So a delivery is renewed every third of that time; if no renewal succeeds in time, or the broker refuses one, it is `Lost`.
+The broker hides a message from other consumers for `?invisible=` seconds (60). This is the invisibility; each renewal starts it again.
+The adapter renews a delivery after each third of the invisibility.
+If no renewal succeeds in time, or the broker refuses a renewal, the delivery is `Lost`.
 
-**An acknowledgement** that fails is tried again until that time ends, because a handle stays valid across connections.
-It is `SENT` at best: a broker that crashes can forget what it confirmed, and then delivers the message again (tried with 5.4.0).
-**Release** is a copy to the work topic, confirmed, and then an acknowledgement: the copy comes at once, to any member.
-The end of the invisibility takes at least 10 s, and counts as a delivery.
-So it is the release only of a message that cannot be copied whole: one that a proxy refuses, or another application's with longer headers.
-**A stop** tries each settlement once; if it fails, its caller gets the error, and the message comes again.
+**An acknowledgement** that fails is tried again until the invisibility ends, because a handle stays valid across connections.
+The result is `SENT` at best. A broker that crashes can forget an acknowledgement, and then delivers the message again (tried with 5.4.0).
+**Release** is a confirmed copy to the work topic, and then an acknowledgement. The copy comes at once, to any member.
+The other way of release is to let the invisibility end. This takes at least 10 s, and counts as a delivery.
+So the adapter uses this way only for a message that cannot be copied whole.
+A proxy can refuse the copy, or another application's message can have longer headers.
+**A stop** tries each settlement once. If the settlement fails, its caller receives the error, and the message comes again.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ _AGAIN = 1.0
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _ReceivedDelivery(HeldDelivery):
-    """One delivery by its invisibility; `released` if a copy was sent, and only the acknowledgement is left."""
+    """One delivery with its invisibility; `released` is true if a copy was sent, and only the acknowledgement is left."""
 
     received: Received
     renew_at: float
@@ -49,10 +51,10 @@ class _ReceivedDelivery(HeldDelivery):
 
 class GrpcHeld(HeldDeliveries[_ReceivedDelivery]):
     """
-    The deliveries of one adapter.
+    The held deliveries of one adapter.
 
-    Args, beside those of the base:
-        link: Runs blocking calls, and ends when one of them shows that the connection is lost.
+    Args, in addition to the arguments of the base:
+        link: Runs blocking calls, and ends when a call shows that the connection is lost.
         publisher: Sends the copies of released messages.
         invisible: The seconds for which the broker keeps a message from others.
     """
@@ -80,12 +82,12 @@ class GrpcHeld(HeldDeliveries[_ReceivedDelivery]):
         self._when_empty: Callable[[], None] | None = None
 
     def attach(self, session: GrpcSession | None) -> None:
-        """Use this session from now on; None if there is none."""
+        """Use this session from now on; None if there is no session."""
         self._session = session
         self._began = self._clock.monotonic()
 
     def is_early(self, error: BaseException) -> bool:
-        """Return whether the proxy only does not know the session yet."""
+        """Return whether the only cause is that the proxy does not know the session yet."""
         return is_early(error) and self._clock.monotonic() - self._began < EARLY_FOR
 
     def add(self, received: Received, until: float) -> None:
@@ -114,13 +116,13 @@ class GrpcHeld(HeldDeliveries[_ReceivedDelivery]):
         self._link.run(work, done)
 
     def give_back(self, received: Received) -> None:
-        """Release a message that was not delivered; if this fails, it comes again when its invisibility ends."""
+        """Release a message that was not delivered. If this fails, the message comes again when its invisibility ends."""
         session, item = self._session, self._item(received, 0.0)
         if session is not None:
             self.call(lambda: self._release(session, item), lambda _: None)
 
     def release_all(self, then: Callable[[], None]) -> None:
-        """Release everything that is not being settled, and call `then` when nothing is held, and no call is under way."""
+        """Release every delivery that is not being settled. Call `then` when nothing is held, and no call is under way."""
         self._when_empty = then
         for item in self._to_release():
             self._turn(item)
@@ -129,7 +131,7 @@ class GrpcHeld(HeldDeliveries[_ReceivedDelivery]):
     # ---------------------------------------------------------------------------------------------------------------
 
     def _item(self, received: Received, until: float) -> _ReceivedDelivery:
-        redelivered = Redelivered.YES if received.attempt > 1 else Redelivered.UNKNOWN  # 1 after a broker's crash, too
+        redelivered = Redelivered.YES if received.attempt > 1 else Redelivered.UNKNOWN  # also 1 after a broker's crash
         delivery = self._delivery(received.wire, received.id, redelivered, received.born_at)
         renew_at = self._clock.monotonic() + self._invisible / 3
         return _ReceivedDelivery(delivery, until, received=received, renew_at=renew_at)
@@ -194,14 +196,14 @@ class GrpcHeld(HeldDeliveries[_ReceivedDelivery]):
         self._link.run(work, settled)
 
     def _release(self, session: GrpcSession, item: _ReceivedDelivery) -> None:
-        """Send a copy to the work topic, and acknowledge the original; else end its invisibility soon; blocking."""
+        """Send a copy to the work topic, and acknowledge the original; blocks. If there can be no copy, end the invisibility soon."""
         received = item.received
         try:
             self._publisher.send(self._spec.queue, received.wire.copied(received.id, received.born_at))
         except PublishFailed:
             session.renew(received, SHORTEST_INVISIBLE)
             return
-        item.released = True  # a second try must not send a second copy
+        item.released = True  # So a second try sends no second copy.
         session.ack(received)
 
     def _failed(self, item: _ReceivedDelivery, session: GrpcSession, error: BaseException) -> None:

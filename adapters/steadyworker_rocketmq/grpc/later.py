@@ -1,18 +1,21 @@
 """
-Moves delayed messages that are due from the topic `<queue>-later` to the work topic: a copy first, then an acknowledgement.
+The mover of delayed messages. When a message is due, the mover sends a copy from the topic `<queue>-later` to the work topic.
+Then it acknowledges the original.
 
-Each worker process that receives jobs does this, in a consumer group of its own, so that a moved message is in one place at any time.
-If a worker ends between copy and acknowledgement, the message is moved twice; both copies have the same id, and are one job.
+Each worker process that receives jobs has a mover. All movers are in one separate consumer group.
+So only one mover at a time has a message.
+If a worker ends between copy and acknowledgement, the message is moved twice. Both copies have the same id, and are one job.
 
-The broker may deliver a message before its time, because its clock may be ahead of the worker's.
-Such a message stays where it is, invisible until its time: sent again, it would come again at once.
-A message that must wait for longer than a broker can delay one is sent again.
+The broker may deliver a message before it is due, because the broker's clock may be ahead of the worker's clock.
+The mover leaves such a message in its place, invisible until it is due. If the mover sent it again, it would come again at once.
+If a message must wait for longer than a broker's longest delay, the mover sends it again.
 
 If no copy of a message is ever accepted, the broker moves the message itself to the dead letters of the group, `%DLQ%<group>-later`.
-If it refuses that, too, because the message is above a limit of its own, the message stays in its place.
-It comes again after ten minutes, and then after longer and longer, up to an hour.
-A broker whose limit is too low for that tries it by itself, at least every two hours (`ckRewriteIntervalsInSeconds` of 5.4's PopReviveService).
-In both cases, other messages are moved meanwhile.
+If the message is also above the broker's own limit, the broker refuses this, and the message stays in its place.
+The message comes again after ten minutes, and then after longer and longer times, up to an hour.
+A broker whose limit is too low then tries to move the message by itself.
+It does so at least every two hours (`ckRewriteIntervalsInSeconds` of 5.4's PopReviveService).
+In both cases, the mover moves other messages meanwhile.
 """
 
 from __future__ import annotations
@@ -36,16 +39,16 @@ _MOST = 16
 """The largest number of messages that one poll receives."""
 
 _INVISIBLE = 60
-"""The seconds for which the messages of a poll are invisible; one that is not moved by then is delivered again, to any worker process."""
+"""Seconds for which the messages of a poll are invisible. A message that is not moved by then is delivered again, to any worker process."""
 
 _EXACT = 1.0
-"""A message is due if its time is at most this many seconds from now; a proxy delivers some 0.3 s early (tried with 5.4.0)."""
+"""A message is due if its time is at most this many seconds from now. A proxy delivers some 0.3 s early (tried with 5.4.0)."""
 
 _PARKED_FOR, _PARKED_MOST = 600, 3600
-"""Seconds for which a message that cannot be moved is invisible after its first delivery, and at most; the n-th delivery has n times the first."""
+"""Seconds for which a message that cannot be moved is invisible: after its first delivery, and at most. After the n-th delivery, it is n times the first."""
 
 _REMEMBERED = 1000
-"""The number of messages that cannot be moved, and are remembered, so that each is reported once."""
+"""The number of messages that cannot be moved and that the mover remembers, so that it reports each of them once."""
 
 
 class Mover:
@@ -57,8 +60,8 @@ class Mover:
         names: The names of topics and groups.
         publisher: Sends the copies.
         clock: The clock.
-        report: Called in the thread with the error of each failed try after the first; with None once messages are moved again.
-        refused: Called in the thread, once for each message that can never be moved: its key or id, the cause, and its fate.
+        report: Called in the thread with the error of each failed try after the first; called with None when messages are moved again.
+        refused: Called in the thread once for each message that can never be moved, with its key or id, the cause, and its fate.
     """
 
     def __init__(
@@ -97,14 +100,16 @@ class Mover:
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """End the moving for good; returns at once."""
+        """End the moving for good, and return at once."""
         with self._changed:
             self._stopped = True
             self._wanted = False
             self._changed.notify_all()
             session = self._session
         if session is not None:
-            with suppress(RuntimeError):  # without another thread, the mover's own closes it after its poll
+            with suppress(
+                RuntimeError
+            ):  # If no other thread can be started, the mover's own thread closes the session after its poll.
                 threading.Thread(target=session.close, name="rocketmq, close", daemon=True).start()
 
     # --- in the thread -----------------------------------------------------------------------------------------------
@@ -116,22 +121,22 @@ class Mover:
             try:
                 self._move_all()
                 continue
-            except Exception as error:  # noqa: BLE001 - whatever it was, the next try may succeed
+            except Exception as error:  # noqa: BLE001 - whatever the error is, the next try may succeed
                 self._failed += 1
-                if self._failed > 1 and self._wanted:  # a cut connection alone is no news
+                if self._failed > 1 and self._wanted:  # A single cut connection is not reported.
                     self._report(error)
             finally:
                 self._close()
             self._pause(backoff.cut(useful=self._clock.monotonic() - began > _INVISIBLE))
 
     def _waited(self) -> bool:
-        """Wait until messages are to be moved; return False once that is over."""
+        """Wait until messages are to be moved; return False when the mover was stopped."""
         with self._changed:
             self._changed.wait_for(lambda: self._wanted or self._stopped)
             return not self._stopped
 
     def _move_all(self) -> None:
-        """Move messages until that is no longer wanted; raise the error of a call that failed."""
+        """Move messages while this is wanted; raise the error of a call that failed."""
         self._publisher.reach(self._names.later)
         session = GrpcSession(self._url(), self._names.later_group, self._names.later)
         began = self._clock.monotonic()
@@ -156,7 +161,7 @@ class Mover:
                 self._report(None)
 
     def _move(self, session: GrpcSession, received: Received) -> PublishFailed | None:
-        """Move a message; return the error if no copy could be sent: the message comes again, and others are moved."""
+        """Move a message. If no copy could be sent, return the error. The message then comes again, and other messages are moved."""
         copy, due = received.wire.copied(received.id, received.born_at), received.wire.due
         wait = due - self._clock.wall()
         try:
@@ -176,7 +181,11 @@ class Mover:
         return None
 
     def _give_up(self, session: GrpcSession, received: Received, cause: MessageRefused) -> None:
-        """Let the broker move a message whose copies it never accepts; if it refuses that, keep the message for a while; raises ProxyError."""
+        """
+        Let the broker move a message whose copies are never accepted; raises ProxyError.
+
+        If the broker refuses to move the message, keep the message invisible for a while.
+        """
         dead = f"%DLQ%{self._names.later_group}"
         fate = f"the broker has moved it to the dead letters of its delayed messages, the topic {dead!r}"
         try:

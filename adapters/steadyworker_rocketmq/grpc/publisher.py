@@ -1,7 +1,7 @@
 """
 The publisher of one queue's messages, through a proxy.
 
-A delayed message waits in the topic `<queue>-later`, because a proxy refuses a delay in a topic for other messages.
+A delayed message waits in the topic `<queue>-later`, because a proxy refuses delayed messages in a topic of another type.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from steadyworker_rocketmq.url import RocketmqUrl
 
 LONGEST_DELAY = 86_400.0 - 3600
 """
-The longest delay in seconds; a longer one is several in turn.
+The longest delay in seconds. A longer delay consists of several delays, one after the other.
 
-It is an hour below the limit of a proxy (`maxDelayTimeMills`), because the proxy's clock may be behind ours.
+The value is an hour below the limit of a proxy (`maxDelayTimeMills`), because the proxy's clock may be behind this host's clock.
 """
 
 _KNOWN_WITHIN, _KNOWN_EVERY = 30.0, 0.5
 """
-The seconds for which a proxy can report an existing topic as missing, and those between two tries.
+Seconds for which a proxy can report an existing topic as missing, and seconds between two tries.
 
 A proxy remembers for 20 s that a topic was missing (tried with 5.4.0).
 """
@@ -62,13 +62,13 @@ class GrpcPublisher(RocketmqPublisher):
         self.send_later(wire, self._settings.clock.wall() + delay)
 
     def send_later(self, wire: WireMessage, due: float) -> None:
-        """Send a message that becomes work at this time (seconds since 1970); raises as `send` does."""
+        """Send a message that becomes work at the time `due` (seconds since 1970); raises the errors of `send`."""
         first = min(due, self._settings.clock.wall() + LONGEST_DELAY)
         self.send(self._names.later, wire.delayed(due), first)
 
     @override
     def send(self, topic: str, wire: WireMessage, due: float = 0.0) -> None:
-        """Send a message to this topic, to be delivered at this time (seconds since 1970); raises as the base does."""
+        """Send a message to this topic, to be delivered at the time `due` (seconds since 1970); raises the errors of the base."""
         try:
             self._preparation.prepared()
             sender = self._senders.opened()
@@ -94,7 +94,7 @@ class GrpcPublisher(RocketmqPublisher):
             raise
 
     def reach(self, topic: str) -> None:
-        """Make topics and groups if need be, and ask a proxy for this topic; raises an error if none replies."""
+        """Make topics and groups if necessary, and ask a proxy for this topic; raises an error if no proxy replies."""
         self._preparation.prepared()
         try:
             self.route(topic)
@@ -123,7 +123,7 @@ class GrpcPublisher(RocketmqPublisher):
             )
         if not is_lacking_right(error):
             self._senders.replace(sender, error)
-        cancelled = isinstance(error.__cause__, CancelledError)  # by another call, which closed the sender
+        cancelled = isinstance(error.__cause__, CancelledError)  # Another call failed, and closed the sender.
         cause = unavailable((cancelled and sender.failure) or error, self._place)
         if error.unsent or is_lacking_right(error):
             return NotPublished(str(cause))

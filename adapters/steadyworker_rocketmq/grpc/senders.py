@@ -1,7 +1,7 @@
 """
-The producer of a process at the proxies, replaced after each failure.
+The producer of a process at the proxies. It is replaced after each failure.
 
-The client library's producer never reconnects soon after an outage.
+The client library's own producer does not reconnect soon after an outage.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ AnySender = TypeVar("AnySender", bound=Sender)
 
 class Senders(Generic[AnySender]):
     """
-    At most one open sender at a time; every method may be called from any thread.
+    The holder of at most one open sender; every method may be called from any thread.
 
     Args:
         open_one: Opens a sender; raises ProxyError.
@@ -44,7 +44,7 @@ class Senders(Generic[AnySender]):
             return self._sender
 
     def replace(self, sender: AnySender, failure: ProxyError) -> None:
-        """Close a sender whose call failed; the next call opens another one."""
+        """Close a sender whose call failed. The next call opens another sender."""
         with self._lock:
             if self._sender is not sender:
                 return
@@ -53,7 +53,7 @@ class Senders(Generic[AnySender]):
         _close(sender, 0.0)
 
     def close(self, within: float | None = None) -> None:
-        """Close the sender, and wait for at most `within` seconds; later calls fail."""
+        """Close the sender, and wait for at most `within` seconds. Later calls fail."""
         with self._lock:
             self._stopped = True
             sender, self._sender = self._sender, None
@@ -62,11 +62,11 @@ class Senders(Generic[AnySender]):
 
 
 def _close(sender: Sender, within: float | None) -> None:
-    """Close a sender on a thread of its own, because the goodbye waits for a proxy that may be gone."""
+    """Close a sender on another thread, because the close waits for a proxy that may be gone."""
     thread = threading.Thread(target=sender.close, name="rocketmq, close", daemon=True)
     try:
         thread.start()
-    except RuntimeError:  # no thread can be started
+    except RuntimeError:  # no other thread can be started
         sender.close()
     else:
         thread.join(within)

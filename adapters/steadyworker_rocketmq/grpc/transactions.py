@@ -1,7 +1,7 @@
 """
 Transaction messages through a proxy, over rocketmq-python-client's producer.
 
-A proxy asks the producers that have named the message's topic; it knows no producer groups.
+A proxy asks for a decision the producers that have named the message's topic. A proxy knows no producer groups.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from steadyworker_rocketmq.transactions import Check, Decision, TransactionTrans
 from steadyworker_rocketmq.url import RocketmqUrl
 
 _ASKED_EVERY = 10.0
-"""Seconds between two questions whether the proxy still replies; the library's producer does not notice that itself."""
+"""Seconds between two questions whether the proxy still replies. The library's producer does not notice an outage itself."""
 
 
 def connect(
     url: RocketmqUrl, _group: str, topics: Sequence[str], check: Check, report: Callable[[str], None]
 ) -> TransactionTransport:
-    """Return a producer of transaction messages, which connects in the background."""
+    """Return a producer of transaction messages. The producer connects in the background."""
     return GrpcTransport(url, topics, check, report)
 
 
@@ -36,7 +36,7 @@ class GrpcTransport:
         url: The proxies.
         topics: The topics for which the proxies ask this producer.
         check: Answers the proxies' questions.
-        report: Gets a sentence each time that the connection is lost.
+        report: Receives a sentence each time the connection is lost.
     """
 
     def __init__(self, url: RocketmqUrl, topics: Sequence[str], check: Check, report: Callable[[str], None]) -> None:
@@ -81,7 +81,7 @@ class GrpcTransport:
         self._senders.close()
 
     def _keep_connected(self) -> None:
-        """Keep a connection that the proxy can ask on, until the end."""
+        """Keep a connection on which the proxy can ask, until the end."""
         failing = False
         while not self._stopped.is_set():
             try:

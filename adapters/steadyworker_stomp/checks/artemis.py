@@ -1,13 +1,14 @@
 """
-Questions to Artemis, sent to its management address; for that, the user needs the rights `send` and `manage`.
+Questions to Artemis's management address; to ask, the user needs the rights `send` and `manage`.
 
-Artemis closes the connection on which it refuses a management request, so a connection that sends one must hold no message.
-Replies go to one address, which Artemis creates at the first question and keeps only if its settings require it.
-On that address, a visit has a temporary queue with a filter, so it receives only its own replies.
+If Artemis refuses a management request, it closes the connection. So a connection that sends such a request must hold no message.
+Artemis sends all replies to one address. It creates this address at the first question, and keeps it only if its settings require that.
+A visit is a short connection (`connection.Visit`). Each visit has a temporary queue on the address of the replies.
+The queue has a filter, so the visit receives only its own replies.
 
-STOMP cannot express the routing type of a temporary queue, so Artemis 2.55 gives it `default-queue-routing-type`.
-Where that is ANYCAST, the second such queue is refused.
-The visits then share a queue that they create as a multicast queue, by management; it is not durable, and keeps 1,000 replies.
+STOMP cannot express the routing type of a temporary queue, so Artemis 2.55 uses `default-queue-routing-type`.
+If this default is ANYCAST, Artemis refuses the second temporary queue.
+The visits then share a multicast queue, which they create by management. It is not durable, and keeps 1,000 replies.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ class MissingError(Exception):
 
 
 class FailedError(BrokerError):
-    """An operation that the user may call, and that failed; the connection lives on."""
+    """A failure of an operation that the user may call. The connection stays open."""
 
 
 class NoRepliesError(BrokerError):
-    """A refusal of a queue for the replies of the broker, so that no question could be asked."""
+    """A refusal of the queue for the broker's replies. Without this queue, the visit cannot ask a question."""
 
 
 class ArtemisManagement:
@@ -44,10 +45,10 @@ class ArtemisManagement:
     The management of one Artemis, for one thread.
 
     Args:
-        visited: A connection that holds nothing; a refusal of the queue for the replies replaces it.
+        visited: A connection that holds no message. It is replaced if the broker refuses the queue for the replies.
 
     Attributes:
-        newest: The number of the last reply; each later message on this broker has a larger number.
+        newest: The number of the last reply. Each later message on this broker has a larger number.
 
     Raises:
         NoRepliesError: The broker refuses a queue for the replies.
@@ -66,12 +67,12 @@ class ArtemisManagement:
 
     def ask(self, resource: str, operation: str, *arguments: object) -> Any:
         """
-        Return the result of an operation of a resource: `broker`, or `queue.` and a name.
+        Return the result of an operation of a resource. A resource is `broker`, or `queue.` and a name.
 
         Raises:
             MissingError: The broker has no such resource.
             FailedError: The operation failed, or the broker has no such operation.
-            BrokerError: The user may not ask; in most cases, the visit's connection has then ended.
+            BrokerError: The user may not ask. In most cases, the visit's connection has then ended.
             Silent: No reply came in time.
         """
         self._send(resource, operation, arguments, {"reply-to": _REPLIES, "correlation-id": self._mark})
@@ -88,7 +89,7 @@ class ArtemisManagement:
     def _send(
         self, resource: str, operation: str, arguments: Sequence[object], headers: Mapping[str, str] = {}
     ) -> None:
-        """Send a question, and return when the broker has done what it asks."""
+        """Send a question, and return when the broker has executed the operation."""
         asked = {"_AMQ_ResourceName": resource, "_AMQ_OperationName": operation, **headers}
         text = json.dumps(arguments).encode()
         self._visited.wait(self._visited.connection.send(_MANAGEMENT, text, asked, is_text=True))
@@ -98,7 +99,7 @@ class ArtemisManagement:
         self._visited.wait(self._visited.connection.subscribe(destination, "replies", headers, ack="auto"))
 
     def _listen_shared(self) -> None:
-        """Subscribe to the queue that visits share, which is created unless it exists."""
+        """Subscribe to the queue that visits share; create the queue if it is missing."""
         self._send("broker", "createQueue", (json.dumps(_SHARED_QUEUE), True))
         try:
             self._listen(f"{_REPLIES}::{_SHARED}")
@@ -106,15 +107,16 @@ class ArtemisManagement:
             raise NoRepliesError(str(error)) from error
 
     def ask_json(self, resource: str, operation: str, *arguments: object) -> Any:
-        """Return the result of an operation whose result is JSON in a text; raises as `ask` does."""
+        """Return the result of an operation that returns JSON in a text; raises the errors of `ask`."""
         return json.loads(self.ask(resource, operation, *arguments))
 
 
 def dead_letter_address(visited: Visit, queue: str, default: str) -> str | None:
     """
-    Return the address to which an Artemis moves dead letters of the queue `queue`, which need not exist; None if it deletes them.
+    Return the address to which Artemis moves dead letters of the queue `queue`; None if Artemis deletes them.
 
-    Return `default` if the user has no right to ask; the visit's connection has then ended, so make a visit for this question only.
+    The queue need not exist.
+    If the user has no right to ask, return `default`. The visit's connection has then ended, so open a visit for this question only.
     Raises Silent or OSError if the connection fails.
     """
     try:
@@ -125,7 +127,7 @@ def dead_letter_address(visited: Visit, queue: str, default: str) -> str | None:
 
 
 def newest(visited: Visit) -> int | None:
-    """Return a number that every message so far has at most, and every later message exceeds; None without the right to ask."""
+    """Return the number of the newest message; None without the right to ask. Every later message has a larger number."""
     try:
         management = ArtemisManagement(visited)
         management.ask("broker", "getVersion")
@@ -135,7 +137,7 @@ def newest(visited: Visit) -> int | None:
 
 
 def waiting(visited: Visit, queue: str, selector: str) -> list[int] | None:
-    """Return the numbers of the first messages of a queue that no consumer has; None without the right to ask."""
+    """Return the numbers of the queue's first messages that no consumer holds; None without the right to ask."""
     try:
         found = ArtemisManagement(visited).ask_json(f"queue.{queue}", "listMessagesAsJSON", selector)
     except BrokerError:

@@ -1,16 +1,16 @@
 """
-The count of a queue's consumers, and the search for a queue; neither creates the queue.
+The count of a queue's consumers, and the check whether a queue exists. Neither creates the queue.
 
-Classic has advisory topics: a new subscriber is sent every consumer of a queue, or every queue.
-The broker sends these in the thread that reads the subscription, and before it reads the next frame.
-So a message to a temporary queue, sent after the subscription, arrives behind the last of them.
-The subscription asks for no receipt, because Classic sends nothing of this to a subscriber that does.
-A Classic with `advisorySupport="false"` sends nothing, as if no queue had a consumer.
-So an empty list counts only if the broker lists the temporary queue of this connection.
+Classic has advisory topics. It sends a new subscriber one message for each consumer of a queue, or for each queue.
+Classic sends all these messages before it reads the subscriber's next frame.
+So a message that is sent to a temporary queue after the subscription arrives behind the last advisory message.
+The subscription asks for no receipt, because Classic sends no list to a subscriber that asks for a receipt.
+A Classic with `advisorySupport="false"` sends no advisory messages, as if no queue had a consumer.
+So an empty list is valid only if the broker lists the temporary queue of this connection.
 
-Artemis has management (`artemis.py`).
+Artemis answers the same questions by management (`artemis.py`).
 
-A refusal ends the visit's connection, so each question needs a visit of its own.
+A refusal ends the visit's connection, so each question needs a new visit.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TEMPORARY = "/topic/ActiveMQ.Advisory.TempQueue"
 _MARK = "/temp-queue/steadyworker"
 
 _TRIES, _PAUSE = 20, 0.05
-"""How often to ask for a list that fails, and the seconds between two questions."""
+"""The number of tries to get a list, and the seconds between two tries."""
 
 
 _ARTEMIS_RIGHTS = (
@@ -58,7 +58,7 @@ class NoAdvisoriesError(Exception):
 
 def census(visited: Visit, queue: str) -> int | Uncounted:
     """
-    Return the number of connections that consume the queue; Uncounted if the broker does not report it to this user.
+    Return the number of connections that consume the queue; Uncounted if the broker does not report the number to this user.
 
     Raises Silent or OSError if the connection fails, and BrokerError if the broker does.
     """
@@ -84,12 +84,14 @@ def census(visited: Visit, queue: str) -> int | Uncounted:
 
 def subscriptions(visited: Visit, queue: str) -> int | None:
     """
-    Return the number of the queue's subscriptions, at the same cost for any number; None if the broker does not report it to this user.
+    Return the number of the queue's subscriptions; None if the broker does not report the number to this user.
+
+    The call costs the same for any number.
 
     Raises Silent or OSError if the connection fails, and BrokerError if the broker does.
     """
     try:
-        if visited.dialect is CLASSIC:  # each message of the list has the number, so the first one is enough
+        if visited.dialect is CLASSIC:  # Each message of the list has the number, so the first message is enough.
             return next((int(headers["consumerCount"]) for headers, _ in _advised(visited, _CONSUMERS + queue)), 0)
         return int(ArtemisManagement(visited).ask(f"queue.{queue}", "getConsumerCount"))
     except MissingError:
@@ -102,13 +104,13 @@ def subscriptions(visited: Visit, queue: str) -> int | None:
 
 
 def has_queue(visited: Visit, queue: str) -> bool:
-    """Return whether the broker has the queue; True if the broker does not report it to this user; raises as `seen` does."""
+    """Return whether the broker has the queue; True if the broker does not report queues to this user; raises the errors of `seen`."""
     return seen(visited, queue) is not False
 
 
 def seen(visited: Visit, queue: str) -> bool | None:
     """
-    Return whether the broker has the queue; None if the broker does not report it to this user.
+    Return whether the broker has the queue; None if the broker does not report queues to this user.
 
     Raises Silent or OSError if the connection fails, and BrokerError if the broker does.
     """
@@ -129,13 +131,13 @@ def seen(visited: Visit, queue: str) -> bool | None:
 
 
 def _check(visited: Visit, error: BrokerError) -> None:
-    """Raise the error unless it is a refusal; for one in an ERROR frame, Artemis gives no reason."""
+    """Raise the error unless it is a refusal. Artemis gives no reason for a refusal in an ERROR frame."""
     if isinstance(error, FailedError) or (visited.dialect is CLASSIC and not is_right(error)):
         raise error
 
 
 def _listed(management: ArtemisManagement, queue: str) -> list[dict[str, Any]]:
-    """Return the consumers of a queue of Artemis; while one of them begins or ends, Artemis 2.55 fails to list them."""
+    """Return the consumers of a queue of Artemis. Artemis 2.55 fails to list them while a consumer begins or ends."""
     for _ in range(_TRIES - 1):
         with suppress(FailedError):
             return _consumers(management, queue)
@@ -149,7 +151,7 @@ def _consumers(management: ArtemisManagement, queue: str) -> list[dict[str, Any]
 
 
 def _advised(visited: Visit, topic: str) -> Iterator[Received]:
-    """Yield the messages that an advisory topic of Classic sends to a new subscriber; raises NoAdvisoriesError."""
+    """Yield the messages that Classic sends to a new subscriber of an advisory topic; raises NoAdvisoriesError."""
     found = False
     for each in _sent_at_once(visited, topic):
         found = True

@@ -1,9 +1,9 @@
 """
-Findings: the problems of this broker and a Worker's queues, each with its remedy.
+The findings: problems of this broker and a Worker's queues, each with a remedy.
 
 These checks change nothing.
 Artemis reports settings and queues to a user with the right `manage`.
-Classic reports neither over STOMP: probes show a part, and a note names the rest.
+Classic reports neither over STOMP. Probes find some of the problems, and a note names what was not checked.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _IN_A_ROW = 2
 """Questions in a row without an answer after which the broker is asked no more, because a person waits."""
 
 _WITHHELD = "withheld"
-"""In the place of whether a queue exists: this user has no right to learn it."""
+"""The mark for an unknown answer: this user has no right to ask whether a queue exists."""
 
 _finding = FindingTexts("steadyworker_stomp")
 
@@ -46,12 +46,12 @@ Answer = TypeVar("Answer")
 
 def find(url: StompUrl, spec: QueueSpec, settings: Settings, *, consuming: bool) -> list[Finding]:
     """
-    Return all findings, each with its remedy.
+    Return all findings, each with a remedy.
 
-    The call blocks, uses its own connections, and creates and changes nothing.
-    If the adapter is already `consuming`, it waits by itself for rights and missing queues.
-    In this case the call returns only findings about existing queues, and publishes nothing.
-    With the topology mode "trust", the call returns only findings about version, heart-beats and the count of consumers.
+    The function blocks, uses its own connections, and creates and changes nothing.
+    If the adapter is already `consuming`, the adapter itself waits for rights and missing queues.
+    In this case the function returns only findings about existing queues, and publishes nothing.
+    With the topology mode "trust", the function returns only findings about version, heart-beats and the count of consumers.
 
     Raises:
         BrokerUnavailable: The broker cannot be reached; `Refused` if a later try cannot succeed.
@@ -64,8 +64,8 @@ class _BrokerCheck:
     """
     One check of one broker.
 
-    Each question has a connection of its own, which a refusal ends, and a limit in seconds.
-    A question without an answer is a finding, and the next one is asked, until `_IN_A_ROW` in a row got none.
+    Each question has a limit in seconds, and its own connection, because a refusal ends the connection.
+    A question without an answer is a finding. After `_IN_A_ROW` such questions in a row, the check asks no more.
     """
 
     def __init__(self, url: StompUrl, spec: QueueSpec, settings: Settings) -> None:
@@ -98,7 +98,7 @@ class _BrokerCheck:
             yield _finding("stomp.unanswered", "not asked", questions="; ".join(self._unasked))
 
     def _of_queues(self, dialect: Dialect, *, reports: bool, consuming: bool) -> Iterator[Finding]:
-        """Yield the findings about the queues; `reports` is False if the broker does not report to this user whether they exist."""
+        """Yield the findings about the queues; `reports` is False if the broker does not report to this user whether a queue exists."""
         existing = {
             queue: self._ask(f"whether {queue!r} exists", _asking(queue)) if reports else _WITHHELD
             for queue in self._queues
@@ -123,7 +123,7 @@ class _BrokerCheck:
         return self._spec.queue, self._spec.dead_letter_queue
 
     def _ask(self, what: str, question: Callable[[Visit], Answer]) -> Answer | None:
-        """Return the answer to a question, which `what` names; None if there is none, and note that."""
+        """Return the answer to a question; without an answer, return None, and record the question's name `what`."""
         if self._silent >= _IN_A_ROW:
             self._unasked.append(what)
             return None
@@ -139,19 +139,19 @@ class _BrokerCheck:
         return answer
 
     def _visit(self, question: Callable[[Visit], Answer]) -> Answer:
-        """Return the answer to a question on a connection of its own."""
+        """Open a connection for one question, and return the answer."""
         with ask(self._url, self._settings.clock) as visited:
             return question(visited)
 
     def _common(self, visited: Visit, *, consuming: bool) -> tuple[Dialect, list[Finding]]:
-        """Return the broker's dialect, and the findings that the login shows."""
+        """Return the broker's dialect, and the findings from the broker's answer to the login."""
         found = [*version_findings(visited.dialect, version_of(visited.connection.server))]
         if not consuming:
             found += self._heart_beats(visited)
         return visited.dialect, found
 
     def _heart_beats(self, visited: Visit) -> Iterator[Finding]:
-        """Yield a warning for a direction without heart-beats, and for an interval that is too short or too long."""
+        """Yield a warning if one side sends no heart-beats, or if an interval is too short or too long."""
         if not visited.connection.beat_every:
             yield _finding("stomp.no-heart-beats", "from us")
         if not visited.connection.silent_after:
@@ -166,7 +166,7 @@ class _BrokerCheck:
         """
         Yield an error if the broker refuses the largest body.
 
-        The probe sends as many bytes once, to a temporary queue, because an operator can set any limit.
+        The probe sends one message of that size to a temporary queue, because an operator can set any limit.
         Artemis has no such limit.
         """
         size = self._settings.max_body
@@ -203,7 +203,7 @@ class _BrokerCheck:
         return _finding("stomp.missing-queue", "classic" if dialect is CLASSIC else "artemis", role=role, queue=queue)
 
     def _reported(self, visited: Visit, queue: str) -> list[Finding]:
-        """Return the risks in what Artemis reports about one queue."""
+        """Return the risks of one queue, from Artemis's reports about it."""
         management = ArtemisManagement(visited)
         settings = management.ask_json("broker", "getAddressSettingsAsJSON", queue)
         own = _attributes(management, queue)
@@ -222,19 +222,19 @@ def _asking(queue: str) -> Callable[[Visit], bool | str]:
 
 
 def _prefetch_finding(visited: Visit) -> Finding | None:
-    """Return an error if Classic, or a proxy before it, sends more messages than we ask for; Artemis has no queue for a probe."""
+    """Return an error if Classic, or a proxy before it, sends more messages than we ask for. Artemis has no queue for this probe."""
     return None if probes.honours_prefetch(visited) else _finding("activemq.prefetch-ignored")
 
 
 def _attributes(management: ArtemisManagement, name: str, by: str = "name") -> dict[str, str] | None:
-    """Return the attributes of the queue that has this name, or whose address has it; None if there is none."""
+    """Return the attributes of the queue with this name, or with this address; None if there is no such queue."""
     wanted = json.dumps({"field": by, "operation": "EQUALS", "value": name})
     queues = management.ask_json("broker", "listQueues", wanted, 1, 1)["data"]
     return queues[0] if queues else None
 
 
 def _routing(management: ArtemisManagement, address: str) -> tuple[Sequence[str], int]:
-    """Return the routing types of an address, and the number of its messages that no queue took; none if there is no address."""
+    """Return the routing types of an address, and the number of messages that no queue took; no types if there is no such address."""
     try:
         types = management.ask(f"address.{address}", "getRoutingTypes")
         return types, management.ask(f"address.{address}", "getUnRoutedMessageCount")

@@ -1,14 +1,14 @@
 """
-Facts that a broker shows over STOMP, although STOMP has no question for them.
+Probes: requests whose effect shows a fact for which STOMP has no question.
 
 A broker checks rights first, so a request without consequences shows whether the user has the right:
 
-- A subscription that gets no message: of prefetch 0 on Classic, with a selector that no message fulfils on Artemis.
-- A message in a transaction that is aborted; no consumer sees it, and nothing of it stays.
+- A subscription that receives no message. On Classic its prefetch is 0; on Artemis its selector matches no message.
+- A message in a transaction that is aborted. No consumer sees the message, and the broker keeps nothing.
 
-Both would create a missing queue, so they are for existing queues only.
-A refusal ends the connection, so each of these probes uses a connection of its own.
-The other probes use a temporary queue, which ends with its connection; only Classic has such queues over STOMP.
+Both requests would create a missing queue, so these two probes are for existing queues only.
+A refusal ends the connection, so each of these probes uses a new connection.
+The other probes use a temporary queue, which ends with its connection. Only Classic has such queues over STOMP.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def refusal(visited: Visit, request: Callable[[Visit], None]) -> BrokerError | N
 
 
 def consume(visited: Visit, queue: str) -> None:
-    """Subscribe to the queue without getting a message, and end the subscription; raises BrokerError."""
+    """Subscribe to the queue without receiving a message, and end the subscription; raises BrokerError."""
     nothing = {"activemq.prefetchSize": "0"} if visited.dialect is CLASSIC else {"selector": "swNone IS NOT NULL"}
     headers = {**visited.dialect.subscribed, **nothing}
     visited.wait(visited.connection.subscribe(visited.dialect.destination(queue), "right", headers))
@@ -43,7 +43,7 @@ def consume(visited: Visit, queue: str) -> None:
 
 
 def send(visited: Visit, queue: str) -> None:
-    """Send an empty message to the queue in a transaction that is aborted, so that no consumer sees it; raises BrokerError."""
+    """Send an empty message to the queue in a transaction, and abort, so that no consumer sees the message; raises BrokerError."""
     transaction = "right"
     visited.wait(visited.connection.transact("BEGIN", transaction))
     headers = {**visited.dialect.sent, "transaction": transaction}
@@ -53,10 +53,10 @@ def send(visited: Visit, queue: str) -> None:
 
 def honours_prefetch(visited: Visit) -> bool:
     """
-    Return whether a subscription gets only one message until its acknowledgement; raises Silent if no message comes.
+    Return whether a subscription receives no second message before it acknowledges the first; raises Silent if no message comes.
 
     Two messages wait when the first subscription begins.
-    If it gets only one, the second message goes to the second subscription.
+    If the first subscription receives only one message, the broker sends the other to the second subscription.
     """
     connection = visited.connection
     for _ in range(2):
@@ -75,7 +75,7 @@ def accepts(visited: Visit, size: int) -> bool:
     """
     Return whether the broker accepts a message with a body of this size.
 
-    Classic closes the connection at once when it has read the frame's headers, so the error can be lost on the way.
+    Classic closes the connection as soon as it has read the frame's headers, so its ERROR frame can be lost.
     """
     try:
         visited.wait(visited.connection.send(_TEMPORARY, b" " * (size + _HEADERS), {}))

@@ -1,9 +1,9 @@
 """
-The risks of Artemis's address settings and queues for jobs: messages that are dropped, expire or are given up.
+Settings of addresses and queues with which Artemis drops messages, lets them expire or gives them up.
 
-Each finding has its remedy.
-The functions are pure: they get what Artemis's management reports about one queue.
-Artemis reports only the settings that broker.xml has; for the others, its defaults are in force.
+Each finding has a remedy.
+The functions are pure: their argument is what Artemis's management reports about one queue.
+Artemis reports only the settings in broker.xml. For every other setting, Artemis's default is in force.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ATTEMPTS = 10
 """The default of max-delivery-attempts."""
 
 SPARE_DELIVERIES = 5
-"""Deliveries to allow for one job, because connections and worker processes can be lost while it runs."""
+"""The number of deliveries to allow for one job, because connections and worker processes can be lost while the job runs."""
 
 _finding = FindingTexts("steadyworker_stomp")
 
@@ -33,11 +33,11 @@ class ArtemisQueue:
 
     Attributes:
         name: The queue.
-        work: True for the work queue, False for the dead-letter queue.
+        work: True for the work queue; False for the dead-letter queue.
         settings: The address settings in force.
-        queue: The queue's own attributes; None if it does not exist.
-        routing: The routing types of the address; none if it does not exist.
-        dropped: The messages to the address that the broker has dropped since its start, because no queue took them.
+        queue: The queue's own attributes; None if the queue does not exist.
+        routing: The routing types of the address; empty if the address does not exist.
+        dropped: The number of messages to the address that the broker has dropped since its start, because no queue took them.
     """
 
     name: str
@@ -49,17 +49,17 @@ class ArtemisQueue:
 
     @property
     def messages(self) -> str:
-        """The kind of the queue's messages, for people."""
+        """The name for the queue's messages in a finding."""
         return "Jobs" if self.work else "Dead letters"
 
     @property
     def level(self) -> Level:
-        """The level of a loss: an operator can want a limit on dead letters."""
+        """The level of a finding about a loss. It is lower for dead letters, because an operator can want a limit on them."""
         return "error" if self.work else "warning"
 
     @property
     def loss(self) -> Loss:
-        """What is lost with the queue's messages."""
+        """The name for what is lost with the queue's messages."""
         return "jobs" if self.work else "letters"
 
     def number(self, name: str, default: int = -1) -> int:
@@ -72,14 +72,14 @@ class ArtemisQueue:
         return self.settings.get(name, default) is True
 
     def own(self, name: str, setting: str, default: str) -> str:
-        """Return an attribute of the queue; the setting for new queues if the queue does not exist."""
+        """Return an attribute of the queue; if the queue does not exist, return the setting for new queues."""
         if self.queue is not None:
             return str(self.queue.get(name, default))
         found = self.settings.get(setting, default)
         return str(found).lower() if isinstance(found, bool) else str(found)
 
     def removal(self, element: str) -> str:
-        """Return the remedy that removes an attribute from the queue; its default is this element of broker.xml."""
+        """Return the remedy that removes an attribute from the queue; `element` sets the attribute's default in broker.xml."""
         if self.queue is None:
             return f"remove {element} from the address-setting in broker.xml that matches {self.name!r}"
         return f"delete queue {self.name!r} when it is empty, and create it again without this attribute"
@@ -92,7 +92,7 @@ def risks(state: ArtemisQueue, *, dlq: str | None, letters_kept: bool | None) ->
     Args:
         state: What Artemis reports.
         dlq: The queue that the URL's option `dlq` names.
-        letters_kept: Whether the dead-letter address has a queue; None if there is no such address, or if it is unknown.
+        letters_kept: Whether the dead-letter address has a queue; None if there is no such address, or if this is unknown.
     """
     yield from _attempts(state, letters_kept=letters_kept)
     yield from _other_letters(state, dlq)
@@ -106,7 +106,7 @@ def risks(state: ArtemisQueue, *, dlq: str | None, letters_kept: bool | None) ->
 
 
 def _attempts(state: ArtemisQueue, *, letters_kept: bool | None) -> Iterator[Finding]:
-    """Yield a finding if the broker gives a message up after a number of lost connections."""
+    """Yield a finding if the broker gives up a message after a number of lost connections."""
     attempts = state.number("maxDeliveryAttempts", _ATTEMPTS)
     if attempts < 0:
         return
@@ -123,7 +123,7 @@ def _attempts(state: ArtemisQueue, *, letters_kept: bool | None) -> Iterator[Fin
             cause=cause,
         )
     elif not state.work:
-        return  # they stay dead letters, in another queue that `dead` reads
+        return  # The messages stay dead letters, in another queue that `dead` reads.
     elif attempts < SPARE_DELIVERIES:
         yield _finding("artemis.low-delivery-limit", queue=state.name, spare=SPARE_DELIVERIES, attempts=attempts)
     else:
@@ -137,7 +137,7 @@ def _other_letters(state: ArtemisQueue, dlq: str | None) -> Iterator[Finding]:
 
 
 def _expiry(state: ArtemisQueue) -> Iterator[Finding]:
-    """Yield a finding for every setting that gives a message without an expiry time such a time."""
+    """Yield a finding for every setting that adds an expiry time to a message without one."""
     if state.is_on("noExpiry"):
         return
     times = {"expiry-delay": state.number("expiryDelay"), "max-expiry-delay": state.number("maxExpiryDelay")}
@@ -159,7 +159,7 @@ def _expiry(state: ArtemisQueue) -> Iterator[Finding]:
 
 
 def _full(state: ArtemisQueue) -> Iterator[Finding]:
-    """Yield a finding if the broker confirms messages that it drops."""
+    """Yield a finding if the broker confirms messages, and drops them when the address is full."""
     for setting, element in (
         ("addressFullMessagePolicy", "address-full-policy"),
         ("pageFullMessagePolicy", "page-full-policy"),
@@ -182,7 +182,11 @@ def _slow_consumers(state: ArtemisQueue) -> Iterator[Finding]:
 
 
 def _unrouted(state: ArtemisQueue) -> Iterator[Finding]:
-    """Yield a warning if the broker drops messages that it confirms, because their senders name no routing type and no queue exists."""
+    """
+    Yield a warning if the broker confirms messages, and drops them because no queue exists.
+
+    This happens to messages whose senders name no routing type.
+    """
     if state.dropped:
         count = "1 message" if state.dropped == 1 else f"{state.dropped} messages"
         yield _finding("artemis.unrouted-messages", queue=state.name, count=count)
@@ -191,7 +195,7 @@ def _unrouted(state: ArtemisQueue) -> Iterator[Finding]:
 
 
 def _kind(state: ArtemisQueue) -> Iterator[Finding]:
-    """Yield a finding for a queue of a kind that cannot keep jobs."""
+    """Yield a finding for a queue whose kind cannot keep jobs."""
     if state.own("routingType", "", "ANYCAST") != "ANYCAST":
         yield _finding("artemis.multicast-queue", queue=state.name)
     if state.own("durable", "", "true") != "true":

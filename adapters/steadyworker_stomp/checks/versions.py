@@ -1,4 +1,4 @@
-"""Versions of the brokers: which are too old, and which have a known weakness."""
+"""The versions of the brokers that are too old, or have a known weakness."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ _finding = FindingTexts("steadyworker_stomp")
 
 class Weakness(NamedTuple):
     """
-    A weakness of Classic that any host can use that reaches its OpenWire port; no login is necessary.
+    A weakness of Classic. Any host that reaches Classic's OpenWire port can use the weakness without a login.
 
-    `fixed` has, for each line of versions, the first version without it; lines before the first one have it.
+    `fixed` has the first version without the weakness, for each line of versions such as 5.18.
+    Every line before the first line in `fixed` has the weakness, too.
     """
 
     cve: str
@@ -48,7 +49,7 @@ WEAKNESSES = (
 
 
 def version_findings(dialect: Dialect, version: Version) -> Iterator[Finding]:
-    """Yield a warning for an old version, and for a weakness; nothing if the broker does not report its version."""
+    """Yield a warning for an old version, and for a weakness; yield nothing if the broker does not report its version."""
     if len(version) < 2:  # noqa: PLR2004 - a line has two parts
         return
     got = ".".join(map(str, version))
