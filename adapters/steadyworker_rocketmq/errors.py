@@ -20,7 +20,7 @@ class ProxyError(Exception):
     Attributes:
         code: The proxy's code (`apache.rocketmq.v2.Code`), or 0 if the call itself failed.
         status: The name of gRPC's status code if the call itself failed, otherwise empty.
-        unsent: True if the failed call was a question before a message was sent.
+        unsent: True if the call that failed was only a query, so that no message was sent.
     """
 
     unsent = False

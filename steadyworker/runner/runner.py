@@ -363,7 +363,7 @@ class Runner:
         """
         True when a stop has begun, and every run, plan and held delivery has ended.
 
-        A plan that cannot publish counts as ended if the next delivery of the plan's message can finish the settlement.
+        If a plan cannot publish its message, and the next delivery can finish the settlement, the plan is treated as ended.
         """
         state = self.state
         if state.stage < Stage.DRAINING or state.held:

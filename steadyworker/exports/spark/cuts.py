@@ -144,7 +144,7 @@ def cut(keys: Any, pieces: int) -> SortCells | None:
     Return cells for these keys (an Arrow array of float64, with nulls), or None if one cell would get too many keys.
 
     Also return None if there are too few pieces, or if all keys are equal.
-    The cells span all keys but the lowest and the highest half of a piece.
+    The cells leave out keys at both ends: the lowest and the highest keys, each as many as half a piece has.
     So a few outliers, such as dates in 9999, do not make all cells wide.
     The keys outside this span belong to the first or the last cell.
     """

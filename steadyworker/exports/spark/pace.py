@@ -191,7 +191,7 @@ class Stillness:
             self._since = now
 
     def rest(self, now: float) -> None:
-        """Restart the time without progress, because the job cannot make progress now."""
+        """Count the time without progress from zero again, because the job cannot make progress now."""
         self._since = self._moved = now
 
     def seconds(self, now: float) -> float:
