@@ -138,7 +138,7 @@ class Deliveries:
 
         def decide_again() -> None:
             del self._state.parked[plan]
-            self._state.passing.remove(plan)
+            self._state.plans_without_run.remove(plan)
             self._state.reconsider(plan.delivery)
 
         self._timers.after(self._deps.times.defer_delay, decide_again)

@@ -206,7 +206,7 @@ class Runs:
 
     def carry_out(self, plan: SettlementPlan) -> None:
         """Carry out a plan that belongs to no run."""
-        self._state.passing.append(plan)
+        self._state.plans_without_run.append(plan)
         self._settler.carry_out(plan, None)
 
     def plan_returned(self, result: PlanResult) -> None:
@@ -284,7 +284,7 @@ class Runs:
         if run is None:
             if plan.delivery is None:
                 self._forget_failure(plan)
-                self._state.passing.remove(plan)
+                self._state.plans_without_run.remove(plan)
             else:
                 self._settler.carry_out(plan, None)
             return
@@ -311,7 +311,7 @@ class Runs:
 
     def _over(self, plan: SettlementPlan, run: Run | None) -> None:
         if run is None:
-            self._state.passing.remove(plan)
+            self._state.plans_without_run.remove(plan)
             return
         self._state.by_fence.pop(run.token.fence, None)
         if isinstance(plan.record, RecordInterrupted) and not run.saved:

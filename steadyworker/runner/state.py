@@ -171,7 +171,7 @@ class RunnerState:
     Attributes:
         stage: The stage of the worker process.
         by_fence: The runs, by their fencing token.
-        passing: Settlement plans that belong to no run.
+        plans_without_run: Settlement plans that belong to no run.
         valid: The records of the deliveries that can still be settled, by the epoch and id of the delivery.
         ready_slots: The numbers of the slots that can begin runs.
         causes: The reasons why the runner accepts no message, as events have reported them, by part.
@@ -185,7 +185,7 @@ class RunnerState:
     def __init__(self, deps: Deps) -> None:
         self.stage = Stage.RUNNING
         self.by_fence: dict[int, Run] = {}
-        self.passing: list[SettlementPlan] = []
+        self.plans_without_run: list[SettlementPlan] = []
         self.valid: dict[tuple[int, str], Incoming] = {}
         self.ready_slots: set[int] = set()
         self.causes: dict[str, Cause] = {BROKER: Cause("connecting")}
@@ -229,7 +229,7 @@ class RunnerState:
     def under_way(self, *, besides: Container[SettlementPlan | None]) -> bool:
         """Return whether the runner has any run or plan besides these plans and their runs; any thread may call this."""
         runs = any(run.plan not in besides for run in tuple(self.by_fence.values()))
-        return runs or any(plan not in besides for plan in tuple(self.passing))
+        return runs or any(plan not in besides for plan in tuple(self.plans_without_run))
 
     # --- the deliveries --------------------------------------------------------------------------------------------
 

@@ -150,7 +150,7 @@ class UnkeyedMessages:
         for plan, original in self.plans.items():
             if plan.delivery is None and original.fingerprint == digest:
                 self._state.bind(plan.incoming, delivery)
-                if plan not in self._state.passing:
+                if plan not in self._state.plans_without_run:
                     self._runs.carry_out(plan)
                 return True
         return False
@@ -158,7 +158,7 @@ class UnkeyedMessages:
     def _forget_old(self) -> None:
         now = self._deps.clock.monotonic()
         for plan in [plan for plan, original in self.plans.items() if original.until < now]:
-            if plan.delivery is None and plan not in self._state.passing:
+            if plan.delivery is None and plan not in self._state.plans_without_run:
                 del self.plans[plan]
 
     def _may_begin_soon(self) -> bool:

@@ -324,7 +324,7 @@ def test_nothing_is_left_of_a_run_that_is_done() -> None:
         bench.deliver(f"job-{number}")
         bench.ended(0, Done())
     runner = bench.runner
-    assert (runner.state.by_fence, runner.state.passing, runner.state.valid, runner.state.held) == (
+    assert (runner.state.by_fence, runner.state.plans_without_run, runner.state.valid, runner.state.held) == (
         {},
         [],
         {},
