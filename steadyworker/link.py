@@ -82,11 +82,11 @@ class SaveExportState(_RequestBase):
 
 
 class MayCommit(_RequestBase):
-    """The request for permission to publish an export; a refusal is `fenced` or `cancelled`."""
+    """The request for permission to publish an export; the reason of a refusal is `fenced` or `cancelled`."""
 
 
 class FindEnded(_RequestBase):
-    """The request to find out which of these jobs are done or dead; the reply is the list of their uids."""
+    """The request to find out which of these jobs are done or dead; the reply lists the uids of the done and dead jobs."""
 
     uids: list[str]
 

@@ -109,7 +109,7 @@ class JobState(StrEnum):
     | `running` | a worker process runs the job |
     | `interrupted` | the worker process ended the run, or the job was cancelled before its first delivery; the job waits for its next delivery |
     | `retrying` | a run failed or crashed; the job comes again after a delay |
-    | `scheduled` | the handler raised `Snooze`; the job comes again after that delay |
+    | `scheduled` | the handler raised `Snooze`; the job comes again after the delay in `Snooze` |
     | `done` | the handler returned |
     | `cancelled` | `Client.cancel` ended the job; its message is in the dead-letter queue |
     | `dead` | the job failed for good; its message is in the dead-letter queue |

@@ -1,10 +1,10 @@
 """
 The consumer audit finds out whether all consumers of a queue share our ledger.
 
-A consumer that does not is *foreign*: it could run our jobs again.
+A consumer with another ledger, or without a ledger, is *foreign*: such a consumer could run our jobs again.
 
 Worker processes register in the ledger, and a network broker counts the consumers of a queue.
-If there are more consumers than living owners, a foreign consumer receives messages and uses another ledger, or none.
+If there are more consumers than living owners, a foreign consumer receives messages.
 
 ::
 
@@ -28,7 +28,7 @@ If all hosts share the ledger, the audit waits for a number, as it waits for a b
 If a worker process has just died or frozen, the broker counts its consumer until the consumer has missed its heartbeats.
 So the audit ignores a surplus until the surplus has lasted for that time and one minute more.
 
-A worker process that becomes not ready stops consuming the queue, and the ledger records this.
+When a worker process becomes not ready, the process stops consuming the queue, and the ledger records this.
 All worker processes see the same surplus at about the same time, so all of them stop consuming.
 If the audit still counted these worker processes, the foreign consumer would pass for one of them, and all would consume again.
 For the same reason, a worker process registers as quiet if it is quiet, drains, or has no slot whose `setup` succeeded.
@@ -68,7 +68,7 @@ If the audit counted an owner that no longer consumes, a foreign consumer could 
 
 def registered(ledger: Ledger, name: str, *, but: str = "", dead_for: float | None = None) -> int:
     """
-    Return the largest number of consumers of a queue that the living owners can have, without the owner `but`.
+    Return the largest number of consumers that the living owners of a queue can have; the owner with the id `but` is left out.
 
     With `dead_for`, owners that died in the last `dead_for` seconds count, too, because the broker can still count their consumers.
     Raises LedgerUnavailable.
@@ -84,7 +84,7 @@ class AuditResult:
     The result for one queue.
 
     Attributes:
-        cause: The reason why a consumer may not share our ledger, or None.
+        cause: The reason to suspect that a consumer does not share our ledger, or None.
         lasting: True if a later count did not end the cause, so that the worker process must stop.
         after_jobs: True if the worker process stops only when it holds no job, because nothing shows a foreign consumer.
     """
@@ -161,7 +161,7 @@ class ConsumerAudit:
         if self._result.after_jobs:
             self._conclude(AuditResult())  # the broker counts again; a surplus is tolerated as after the start
         elif self._result.cause is not None:
-            # This process does not consume now, so it is neither a consumer nor a counted owner, unless this process holds a delivery.
+            # This process does not consume now, so it counts as a consumer and as an owner only if it holds a delivery.
             # If this process has just settled its last delivery, the broker may or may not count this process: the next check decides.
             if len(held) == 1:
                 known = peers + most * sum(held)

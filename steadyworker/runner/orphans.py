@@ -2,7 +2,7 @@
 The jobs whose message is lost: the runner finds these jobs in the ledger, and runs each job with the message that the ledger keeps.
 
 An *orphan* is an unfinished job of which no message has come, although a message was due (`Ledger.orphans`).
-The decision table treats an orphan like a message, so an orphan starts no job that its message would not start.
+The decision table treats an orphan like a message, so an orphan starts its job only if its message would start the job.
 If the message comes after all, the runner treats this message like each second message of a job.
 
 What makes "no message has come" true
@@ -18,7 +18,7 @@ So a runner acts on an orphan only if all of these conditions hold:
 In a queue that is never empty, the second condition never holds.
 After an hour, such an orphan therefore gets the next free slot: the runner lowers the prefetch by one, and waits for the slot.
 The runner does so only if another message has come since the orphan's message was due.
-Otherwise the orphan's own message can be the next in the queue, for example if each job in the only slot needs hours.
+Otherwise the orphan's own message can be the next message in the queue, for example if each job in the only slot needs hours.
 After each search, one orphan gets a slot in this way, so that many orphans do not starve the queue.
 If the queue is empty, the next orphan follows as soon as a slot is free, and no message has come for a while.
 """
@@ -169,7 +169,7 @@ class Orphans:
         """
         Act on the orphans for which the conditions hold; note whether more orphans wait only for a slot (`more`).
 
-        An orphan that only settles needs no slot, so no slot is reserved for it.
+        If only the settlement of an orphan is left, the orphan needs no slot, so the runner reserves no slot.
         """
         reserved, self.reserved = self.reserved, 0
         found = self._orphans(after, _MOST, stranded=False)

@@ -77,7 +77,7 @@ def error(outcome: Outcome) -> tuple[str, str]:
 
 
 def settled(run: Run, plan: SettlementPlan, clock: Clock) -> JobSettled:
-    """Return the event for the settlement of a run's message; the run can be a dead owner's, whose settlement this process finished."""
+    """Return the event for the settlement of a run's message; this process may have finished the settlement for a dead owner."""
     outcome = run.outcome or Interrupted()
     counters, record = run.row.counters, plan.record
     target, because = run.row.target, reason(outcome)

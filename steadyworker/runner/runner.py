@@ -260,7 +260,7 @@ class Runner:
 
     @property
     def quiet(self) -> bool:
-        """True if the runner has consumed no messages for a while, or never; any thread may read this property."""
+        """True if the runner has consumed no messages for a while, or has never consumed; any thread may read this property."""
         since = self._idle_since
         return since is not None and self.deps.clock.monotonic() - since >= QUIET_AFTER
 
@@ -372,7 +372,7 @@ class Runner:
 
     @property
     def idle(self) -> bool:
-        """True when there is no run, no plan and no valid delivery, besides parked ones."""
+        """True when every run, plan and valid delivery has ended, except parked plans and their deliveries."""
         state = self.state
         return not state.under_way(besides=state.parked) and len(state.valid) == state.parked_deliveries
 

@@ -95,7 +95,7 @@ class Deps:
     stop_on_ledger_loss: bool = False
 
     def to_keep(self, envelope: Envelope) -> KeptMessage | None:
-        """Return the message for the ledger to keep; None if the Worker keeps none, or the message is too large, or already in the ledger."""
+        """Return the message for the ledger to keep; None if the Worker keeps no messages, or this message is too large or already in the ledger."""
         delivery, keeps = envelope.delivery, self.spec.keep_message and not envelope.from_ledger
         return kept(delivery) if keeps and delivery.size <= self.max_body else None
 
@@ -218,7 +218,7 @@ class RunnerState:
         Return the plans that cannot publish, if a later delivery of their messages can finish them.
 
         If the broker is `blocked` by an alarm, it confirms no message, so also return each run's plan that publishes now.
-        Any thread may call this: this copies each table in one step, because the runner's thread changes the tables.
+        Any thread may call this: this method copies each table in one step, because the runner's thread changes the tables.
         """
         failing, runs = tuple(self.failing.items()), tuple(self.by_fence.values())
         sure = {plan for plan, error in failing if plan.token is not None or isinstance(error, NotPublished)}

@@ -83,7 +83,9 @@ class HealthServer:
     def start(self) -> None:
         """Start to serve probes."""
         self._loop = loop = asyncio.new_event_loop()
-        loop.set_exception_handler(lambda _loop, _context: None)  # of clients, or of a process without descriptors
+        loop.set_exception_handler(
+            lambda _loop, _context: None
+        )  # ignore errors of clients, and of a process without descriptors
         loop.run_until_complete(loop.create_server(lambda: _ProbeConnection(self, loop), sock=self._socket))
         self._thread = threading.Thread(target=self._run, args=(loop,), name="health", daemon=True)
         self._thread.start()

@@ -49,7 +49,7 @@ _STARTS_WITHIN = 5.0
 
 _LASTS = 10.0
 """
-Seconds that a new cause of a logged reason must last before it is logged.
+Seconds that a new cause of a logged reason must last before the new cause is logged.
 
 While a broker starts again, one reason has several causes, for some seconds each.
 """
