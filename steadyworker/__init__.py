@@ -31,7 +31,7 @@ The glossary:
 | round | The number of a job under its key. The first job has round 0. Each replay of a dead letter, and each `send(again=True)`, begins the next round. |
 | adopt | To bind a redelivery to its job's run, which is already under way in this worker process. The run goes on, and settles this delivery. |
 | detached | A run is detached while its delivery is lost, and no redelivery has replaced the delivery. |
-| trusted | A run is trusted for 50 s after its claim, or its last granted renewal, has begun. Only a trusted run may commit. |
+| trusted | A run is trusted for 50 s from the start of its claim, or of its last granted renewal. Only a trusted run may commit. |
 | keeper | The thread that renews the leases, and reads the cancel marks of running jobs. |
 | parked | A settlement plan is parked if the broker never accepts its message. The worker process keeps the delivery, and tries again later. |
 | turn | One pass of a thread's loop. The watchdog reports a thread that makes no turn. |

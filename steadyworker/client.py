@@ -48,7 +48,7 @@ class JobStatus:
 
     Attributes:
         attempts, crashes, losses, interruptions: The job's four counters.
-        done, total, note: The last progress that the job's last run reported; None, None and "" without a report.
+        done, total, note: The last progress that the job's last run reported; without a report, they are None, None and "".
         reason: The reason for this state: the last failure, or the dead letter's reason.
         conflicts: The number of messages with this key and another payload; each became a dead letter with the reason `key-conflict`.
         started_at, ended_at, last_progress: Seconds since 1970 in UTC.
@@ -77,7 +77,7 @@ class Client:
     Args:
         broker: The broker's URL; by default the setting in the environment or in `steadyworker.toml`.
             In a handler, the command-line arguments of the worker process outrank the environment and the file.
-        ledger: The ledger's URL, with the same default; only `status`, `cancel` and `send(again=True)` use it.
+        ledger: The ledger's URL, by default the setting in the same places; only `status`, `cancel` and `send(again=True)` use it.
 
     Raises:
         ConfigError: A setting is not valid.

@@ -73,7 +73,7 @@ class DeadLetterQueue:
         max_body: The size in bytes of the largest body that the ledger copies.
         keep_message: The Worker's attribute, or None if the Worker is not known.
             With None, the ledger keeps the message of a replay if the ledger has kept the job's message before.
-        patience: The seconds to wait until another reader ends.
+        patience: The longest time, in seconds, to wait for the end of another reader.
         clock: The clock that measures this wait, and dates the message of a replay.
 
     A queue has one reader at a time: each call waits up to `patience` seconds for another reader to end.
@@ -166,7 +166,7 @@ class DeadLetterQueue:
         each: Callable[[Replayed], None] = lambda _: None,
     ) -> list[Replayed]:
         """
-        Put dead letters (all, or only these keys) back into the work queue, in the next round, with counters at zero.
+        Put dead letters (all, or only the letters of these keys) back into the work queue, in the next round, with counters at zero.
 
         If the letter of a key is gone, the ledger's copy goes to the work queue.
         Without keys, `replay` does so only if `gone` is true.
@@ -223,7 +223,9 @@ class DeadLetterQueue:
         each: Callable[[DeadLetter], None] = lambda _: None,
     ) -> list[DeadLetter]:
         """
-        Remove dead letters (all, or only these keys) for good, and delete the ledger's records and copies of their jobs.
+        Remove dead letters (all, or only the letters of these keys) for good.
+
+        `drop` also deletes the ledger's records of their jobs, and the ledger's copies of the messages.
 
         `drop` includes jobs whose letter is gone, if `gone` is true, or if `keys` name these jobs.
         `drop` calls `each` with every letter, without its body, after the removal of the letter; the key is then free again.

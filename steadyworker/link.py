@@ -34,7 +34,7 @@ class Task(Struct, frozen=True, kw_only=True):
     `redelivered` is the broker's mark on the delivery with which the run begins; None if the broker does not report it.
     `time_limit` and `stall_limit` are seconds, or None; the slot enforces both.
     At the time limit, the slot kills the run.
-    The job's calls raise Interrupt from 10 s before the limit, but not before 80 % of the limit.
+    The job's calls raise Interrupt from 10 s before the limit, but not before 80 % of the limit has passed.
     """
 
     key: str

@@ -18,7 +18,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A failure of the job itself (an exception, the time limit, a stall), which counts as an attempt."""
+    """A failure of the job itself (an exception, the time limit, a stall); such a failure counts as an attempt."""
 
     reason: str
     error_class: str = ""
@@ -44,7 +44,7 @@ class Snoozed:
 @dataclass(frozen=True, slots=True)
 class Interrupted:
     """
-    A run that the worker process ended (a deploy, a shutdown, a ledger outage), which does not count as an attempt.
+    A run that the worker process ended (a deploy, a shutdown, a ledger outage); such a run does not count as an attempt.
 
     `unfit` is the reason why this host cannot run the Worker's jobs at all; empty for every other interruption.
     """

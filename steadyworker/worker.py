@@ -39,7 +39,7 @@ class Worker(Generic[P, C]):
         queue: The queue whose messages are this Worker's jobs.
         time_limit: The longest time of one run: seconds, a timedelta, or a text such as "3h".
             This attribute is required; None means no limit.
-            From 10 s before the limit, but not before 80 % of the limit, `Job` calls raise `Interrupt`.
+            From 10 s before the limit, but not before 80 % of the limit has passed, `Job` calls raise `Interrupt`.
             At the limit, the slot kills the run.
         concurrency: The number of slots, which is the number of jobs that one worker process runs at a time.
         retry: The policy for retries.

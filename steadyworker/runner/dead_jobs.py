@@ -47,7 +47,7 @@ class DeadJobs:
         return self._ledger.read(self.id(letter))
 
     def dead(self, keys: Sequence[str] | None) -> list[JobId]:
-        """Return the jobs (all, or only these keys) that are dead in their last round, if the ledger has kept their messages."""
+        """Return the jobs that are dead in their last round, and whose messages the ledger has kept; with `keys`, only jobs of these keys."""
         if keys is None:
             with suppress(LedgerUnavailable):  # a list of the letters is useful without these jobs, too
                 listed = self._ledger.jobs(JobFilter(self._namespace, self._queue, (State.DEAD,), kept=True))
@@ -118,7 +118,7 @@ class DeadJobs:
         return True
 
     def end_round(self, letter: DeadLetter) -> None:
-        """Delete the row of a replayed dead letter, unless the broker could deliver the message of its round again."""
+        """Delete the row of a replayed dead letter, unless the broker could deliver the message of the letter's round again."""
         row = self.row(letter)
         if row is not None and row.settled == "confirmed":
             self._ledger.forget(row.id)

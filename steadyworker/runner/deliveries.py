@@ -63,7 +63,7 @@ from steadyworker.telemetry.logs import get_logger
 from steadyworker.text.plain_text import as_unicode
 
 _TRIES = 20
-"""The number of decisions without a pause on a delivery whose claim the ledger refuses; then the runner holds the delivery for a while."""
+"""The largest number of consecutive decisions on a delivery whose claim the ledger refuses; the runner then holds the delivery."""
 
 
 class Deliveries:

@@ -7,7 +7,7 @@ If the message comes after all, the runner treats this message like each second 
 
 What makes "no message has come" true
 -------------------------------------
-A message can be late without being lost: no worker process consumed, the queue is long, or the ledger or the broker did not respond.
+A late message is not always lost: perhaps no worker process consumed, the queue is long, or the ledger or the broker did not respond.
 So a runner acts on an orphan only if all of these conditions hold:
 
 1. For `orphan_after` seconds, the runner could consume, the broker was reachable, and the ledger granted each renewal of the runner's leases.
@@ -169,7 +169,7 @@ class Orphans:
         """
         Act on the orphans for which the conditions hold; note whether more orphans wait only for a slot (`more`).
 
-        If only the settlement of an orphan is left, the orphan needs no slot, so the runner reserves no slot.
+        If only the settlement of an orphan is left, the orphan needs no slot, and the runner reserves no slot for it.
         """
         reserved, self.reserved = self.reserved, 0
         found = self._orphans(after, _MOST, stranded=False)

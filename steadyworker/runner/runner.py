@@ -266,7 +266,7 @@ class Runner:
 
     def holds(self) -> bool:
         """
-        Return whether this process holds a delivery for which the broker counts it as a consumer, even if the prefetch is 0.
+        Return whether this process holds a delivery for which the broker counts the process as a consumer, even if the prefetch is 0.
 
         The value dates from the runner's last turn; any thread may call this.
         """
@@ -320,7 +320,7 @@ class Runner:
                 if renewal.cancel_reason is not None:
                     self.runs.cancel(run, renewal.cancel_reason)
             elif run.phase in (Phase.RUNNING, Phase.ENDED) or run.stopped:
-                # Any other run has just been recorded.
+                # The outcome of any other run has just been recorded.
                 granted = False
                 self.runs.drop(run, "renew")
         self.orphans.renewed(event.began, granted=granted)
@@ -372,7 +372,7 @@ class Runner:
 
     @property
     def idle(self) -> bool:
-        """True when every run, plan and valid delivery has ended, except parked plans and their deliveries."""
+        """True when no run, plan or valid delivery is left, except parked plans and their deliveries."""
         state = self.state
         return not state.under_way(besides=state.parked) and len(state.valid) == state.parked_deliveries
 

@@ -384,7 +384,7 @@ class Runs:
         """
         Log that the ledger has gone back in time, and mark the ledger's rows as not reliable.
 
-        If several jobs show this at about the same time, do so once.
+        If several jobs show this at about the same time, the runner logs and marks this once.
         The rows are not reliable: a row can be from an earlier time, and another process can have done the row's job since then.
         """
         now = self._deps.clock.monotonic()

@@ -57,7 +57,7 @@ class _Original:
 
 class UnkeyedMessages:
     """
-    The plans of one Worker that replace a message without a key, from the first publish to the acknowledgement.
+    One Worker's plans that replace a message without a key, from the first publish to the acknowledgement.
 
     1. `replace` receives a delivery without a key.
     2. `refused` decides what happens if a full queue refused a copy.
