@@ -271,7 +271,7 @@ class DeadLetters(Protocol):
         """
         Yield each dead letter once, and hold the letter until the caller drops it, or the context ends.
 
-        Raises LettersHeld if another reader holds some of the letters, so that no reader mistakes a part for all.
+        Raises LettersHeld if another reader holds some of the letters, so that no reader mistakes a part of the letters for the whole queue.
         """
         ...
 

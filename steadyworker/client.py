@@ -126,7 +126,7 @@ class Client:
                 Send the job again with the same key.
             BadPayload: The payload is not of the Worker's payload type, or is too large.
             ConfigError: The Worker, the queue's name, or a setting is not valid.
-                With `again`, also: no worker process has created the ledger (NoLedger), or the queue's consumers use another ledger.
+                With `again`, this error can also mean: no worker process has created the ledger (NoLedger), or the queue's consumers use another ledger.
             LedgerUnavailable: `again` was given, and the ledger did not respond; nothing was sent.
             ValueError, TypeError: A key, a header or the delay is not valid.
         """

@@ -226,7 +226,6 @@ class DeadLetterQueue:
         Remove dead letters (all, or only the letters of these keys) for good.
 
         `drop` also deletes the ledger's records of their jobs, and the ledger's copies of the messages.
-
         `drop` includes jobs whose letter is gone, if `gone` is true, or if `keys` name these jobs.
         `drop` calls `each` with every letter, without its body, after the removal of the letter; the key is then free again.
 

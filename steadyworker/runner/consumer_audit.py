@@ -25,12 +25,12 @@ If the ledger serves one host only, the audit then cannot exclude a foreign cons
 But nothing shows that there is a foreign consumer, so no job ends early: the worker process first finishes the jobs that it holds.
 If all hosts share the ledger, the audit waits for a number, as it waits for a broker that does not respond.
 
-If a worker process has just died or frozen, the broker counts its consumer until the consumer has missed its heartbeats.
+If a worker process has just died or frozen, the broker counts the process's consumer until the consumer has missed its heartbeats.
 So the audit ignores a surplus until the surplus has lasted for that time and one minute more.
 
 When a worker process becomes not ready, the process stops consuming the queue, and the ledger records this.
 All worker processes see the same surplus at about the same time, so all of them stop consuming.
-If the audit still counted these worker processes, the foreign consumer would pass for one of them, and all would consume again.
+If the audit still counted these worker processes, the surplus would be gone, and all worker processes would consume again.
 For the same reason, a worker process registers as quiet if it is quiet, drains, or has no slot whose `setup` succeeded.
 
 Some brokers count a worker process until the process has settled its last delivery (`Capabilities.counts_holders`).
@@ -105,7 +105,7 @@ class ConsumerAudit:
         ledger: Lists the living owners.
         clock: Measures the duration of a surplus.
         report_left: Receives the name, with True when this process stops consuming, and with False when this process consumes again.
-        holds: Returns whether this process holds a delivery for which the broker counts this process, even with prefetch 0.
+        holds: Returns whether this process holds a delivery, so that the broker counts this process even with prefetch 0.
         local_ledger: True if the ledger serves this host only, so that only the broker's count shows consumers elsewhere.
     """
 

@@ -125,7 +125,7 @@ class Deliveries:
 
     def _kept(self, plan: SettlementPlan, error: MessageRefused) -> bool:
         """
-        Park a plan whose delayed copy the broker never accepts, and later decide again on its delivery.
+        Park a plan whose delayed copy the broker never accepts, and later decide again on the plan's delivery.
 
         Return False for a plan without a delayed copy.
 
@@ -457,4 +457,4 @@ class Deliveries:
 
 
 def _turn() -> None:
-    """Do nothing; the timer that calls this only causes a turn of the runner's loop, which sets the prefetch."""
+    """Do nothing; the timer that calls this causes a turn of the runner's loop, and the end of the turn sets the prefetch."""

@@ -106,7 +106,7 @@ class Unkeyed:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A delivery with invalid `sw-…` headers, with headers of invalid Unicode, or with a body that the adapter cannot read or did not get."""
+    """A delivery with invalid `sw-…` headers, with headers of invalid Unicode, or with a body that the adapter cannot read or did not receive."""
 
     delivery: Delivery
     reason: str
@@ -184,7 +184,8 @@ def kept(delivery: Delivery) -> KeptMessage:
     """
     Return what the ledger keeps of this delivery, so that the job does not depend on the broker's copy.
 
-    The ledger keeps the whole delivery without its epoch, its id, and the mark of a redelivery, which belong to one delivery only.
+    The ledger keeps the whole delivery, except its epoch, its id, and the mark of a redelivery.
+    These three belong to one delivery only.
     """
     facts = _KeptFacts(
         headers=dict(delivery.headers),

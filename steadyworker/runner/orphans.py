@@ -20,7 +20,7 @@ After an hour, such an orphan therefore gets the next free slot: the runner lowe
 The runner does so only if another message has come since the orphan's message was due.
 Otherwise the orphan's own message can be the next message in the queue, for example if each job in the only slot needs hours.
 After each search, one orphan gets a slot in this way, so that many orphans do not starve the queue.
-If the queue is empty, the next orphan follows as soon as a slot is free, and no message has come for a while.
+If the queue is empty, the next orphan gets a slot as soon as a slot is free, and no message has come for a while.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Orphans:
         self._delivered_at = self._deps.clock.monotonic()
 
     def turn(self, prefetch: int, *, able: bool) -> None:
-        """Note, at the end of a turn, whether the runner is `able` to accept messages, and whether it asks for a message."""
+        """Note, at the end of a turn, whether the runner is `able` to accept messages, and whether the runner asks for a message."""
         now = self._deps.clock.monotonic()
         if not able:
             self._steady_since = None

@@ -388,7 +388,7 @@ class Runner:
     # --- for people ------------------------------------------------------------------------------------------------
 
     def not_ready(self) -> Mapping[str, Cause]:
-        """Return the reasons why the runner accepts no message, by part, at the end of its last turn; any thread may call this."""
+        """Return, by part, the reasons why the runner accepted no message at the end of its last turn; any thread may call this."""
         return self._not_ready
 
     def reading(self) -> QueueReading:

@@ -364,7 +364,7 @@ class Runs:
         Find out why the ledger refused writes, and return what the ledger has lost.
 
         While the ledger does not respond, the refused writes wait for this explanation.
-        If the ledger refused a write because it has gone back in time, the runner logs an error, and reports no take-over.
+        If a ledger that has gone back in time refused a write, the runner logs an error, and reports no take-over.
         """
         lost = ""
         while self._refused and not self._state.ledger_away:

@@ -124,7 +124,7 @@ class Run:
 
     Attributes:
         incoming: The record of the message that the run will settle; while the run is detached, the record has no delivery.
-        renewed_at: The boot time at which the claim, or the last granted renewal of the lease, began.
+        renewed_at: The boot time of the start of the claim, or of the last granted renewal of the lease.
         dropped: True once the ledger has refused a write; the runner then only waits until the run's slot is free.
         stopped: True while the settlement waits for the ledger.
         saved: True once the run has saved a checkpoint.
