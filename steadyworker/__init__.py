@@ -31,12 +31,12 @@ The glossary:
 | round | The number of a job under its key. The first job has round 0. Each replay of a dead letter, and each `send(again=True)`, begins the next round. |
 | adopt | To bind a redelivery to its job's run, which is already under way in this worker process. The run goes on, and settles this delivery. |
 | detached | A run is detached while its delivery is lost, and no redelivery has replaced the delivery. |
-| trusted | A run is trusted for 50 s after its claim, or its last granted renewal, began. Only a trusted run may commit. |
+| trusted | A run is trusted for 50 s from the start of its claim, or of its last granted renewal. Only a trusted run may commit. |
 | keeper | The thread that renews the leases, and reads the cancel marks of running jobs. |
 | parked | A settlement plan is parked if the broker never accepts its message. The worker process keeps the delivery, and tries again later. |
-| turn | One pass of the loop of a thread, such as the runner's. The watchdog reports a thread that makes no turn. |
+| turn | One pass of a thread's loop. The watchdog reports a thread that makes no turn. |
 | slot | The place where one run at a time happens: a child process, or a thread. A slot is warm when it can begin a run. |
-| guard | A small process beside the worker process. When the worker process dies, the guard kills every process that its children have started. |
+| guard | A small process beside the worker process. When the worker process dies, the guard kills every process that the children of the worker process have started. |
 | checkpoint | A position that a job saves. The job's next run starts from this position. |
 | snooze | To put a job off for a while. No counter changes. |
 | quiet | The stage in which a worker process takes no new message, but keeps its connection and its runs. The process can return to the stage `running`. |

@@ -89,7 +89,7 @@ class Capabilities:
         optional_ids: A sender can leave the id out, so a message can arrive without any key.
         counts_consumers: The broker can count the consumers of a queue.
             If the broker refuses to count them for this client, `consumers()` still returns Uncounted.
-        counts_holders: The broker counts an adapter that holds a delivery as a consumer, even if the prefetch is 0.
+        counts_holders: While an adapter holds a delivery, the broker counts the adapter as a consumer, even if the prefetch is 0.
         most_consumers: The largest number of consumers that the broker counts for one adapter.
             Some brokers count a replaced consumer until all its deliveries are settled.
             For such a broker, the number is up to the queue's `concurrency`.
@@ -97,7 +97,7 @@ class Capabilities:
             (three heartbeats).
         redelivers_within: Seconds after which the broker delivers an un-acked message again, if the broker does so by time alone.
         answers_within: Seconds in which the broker delivers a message that waits in the queue, if the prefetch allows another delivery.
-            If no delivery comes in this time, the time of two polls, then no message waits.
+            This is the time of two polls; if no delivery comes in this time, no message waits.
         reads_dead_letters: `dead_letters()` works.
         holds_dead_letters: A reader holds the dead letters, so that no other reader gets them.
             If False, two readers can read the same letters, as in a log.
@@ -228,7 +228,7 @@ class Undelivered:
     """
     A message that the adapter cannot deliver, because the delivery needs a copy that the broker never accepts.
 
-    The adapter still delivers other messages, and sends this signal once for each message.
+    The adapter sends this signal once for each such message, and still delivers other messages.
     `key` is the job's key; if the message has no key, `key` is the message's id.
     `fate` is a text for people about what happens to the message.
     """
@@ -262,7 +262,8 @@ class DeadLetters(Protocol):
 
     Iteration yields each dead letter once, oldest first, including letters that the broker itself put into the queue.
     If the broker `holds_dead_letters`, the reader holds these letters: no other reader gets them.
-    The reader then gets all letters; otherwise the adapter raises LettersHeld, when the context opens or during the iteration.
+    A reader gets all letters or an error.
+    If another reader holds some letters, the adapter raises LettersHeld, when the context opens or during the iteration.
     When the context ends, letters that were not dropped are in the queue as before.
     """
 
@@ -270,7 +271,7 @@ class DeadLetters(Protocol):
         """
         Yield each dead letter once, and hold the letter until the caller drops it, or the context ends.
 
-        Raises LettersHeld if another reader holds some of the letters, so that no reader mistakes a part for all.
+        Raises LettersHeld if another reader holds some of the letters, so that no reader mistakes a part of the letters for the whole queue.
         """
         ...
 
@@ -331,7 +332,7 @@ class Adapter(Protocol):
         Raises TargetMissing if the queue does not exist, and TargetFull if the queue is full and refuses the message.
         Raises MessageRefused if the broker would refuse this message at each later try, too; the error's `id` names the cause.
         Raises ValueError for a new message (`OutgoingMessage.first`) over the limits.
-        The adapter itself never refuses a copy of a message that the broker accepted before, and cuts none of the copy's headers.
+        The adapter itself never refuses a copy of a message that the broker accepted before, and cuts no header of the copy.
         """
         ...
 
@@ -369,7 +370,7 @@ class Adapter(Protocol):
 
         If the broker does not count them for this client, return Uncounted, with the cause and the remedy.
         The broker counts an adapter as at most `most_consumers` consumers, even if the prefetch changes while the adapter holds deliveries.
-        With prefetch 0, an adapter is no consumer, unless the adapter holds a delivery and the broker `counts_holders`.
+        With prefetch 0, the adapter is a consumer only if the adapter holds a delivery and the broker `counts_holders`.
         Raises BrokerUnavailable if the broker does not respond.
         """
         ...
@@ -420,7 +421,7 @@ class Renamable(Protocol):
     """An adapter for brokers whose identity contains a name that an operator can change."""
 
     def may_have_been(self, identity: str) -> bool:
-        """Return whether this broker could have had that identity under an earlier name, without a request to the broker."""
+        """Return, without a request to the broker, whether the broker could have had that identity under an earlier name."""
         ...
 
 

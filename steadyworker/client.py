@@ -2,7 +2,7 @@
 The sender's API: send a job, read the job's state, and cancel the job.
 
 A key names one piece of work.
-A worker process acknowledges a second message with the same key without a run, so sending twice is harmless.
+If a second message has the same key, a worker process only acknowledges the message, so sending twice is harmless.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class JobStatus:
 
     Attributes:
         attempts, crashes, losses, interruptions: The job's four counters.
-        done, total, note: The last progress that the job's last run reported; None, None and "" without a report.
+        done, total, note: The last progress that the job's last run reported; without a report, they are None, None and "".
         reason: The reason for this state: the last failure, or the dead letter's reason.
-        conflicts: The number of messages with this key and another payload; each became a dead letter, `key-conflict`.
+        conflicts: The number of messages with this key and another payload; each became a dead letter with the reason `key-conflict`.
         started_at, ended_at, last_progress: Seconds since 1970 in UTC.
     """
 
@@ -76,8 +76,8 @@ class Client:
 
     Args:
         broker: The broker's URL; by default the setting in the environment or in `steadyworker.toml`.
-            In a handler, the command-line arguments of its worker process outrank both.
-        ledger: The ledger's URL, with the same default; only `status`, `cancel` and `send(again=True)` use it.
+            In a handler, the command-line arguments of the worker process outrank the environment and the file.
+        ledger: The ledger's URL, by default the setting in the same places; only `status`, `cancel` and `send(again=True)` use it.
 
     Raises:
         ConfigError: A setting is not valid.
@@ -126,7 +126,7 @@ class Client:
                 Send the job again with the same key.
             BadPayload: The payload is not of the Worker's payload type, or is too large.
             ConfigError: The Worker, the queue's name, or a setting is not valid.
-                With `again`, also: no worker process has created the ledger (NoLedger), or the queue's consumers use another ledger.
+                With `again`, this error can also mean: no worker process has created the ledger (NoLedger), or the queue's consumers use another ledger.
             LedgerUnavailable: `again` was given, and the ledger did not respond; nothing was sent.
             ValueError, TypeError: A key, a header or the delay is not valid.
         """

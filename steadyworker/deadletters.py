@@ -70,10 +70,10 @@ class DeadLetterQueue:
         namespace: The ledger's namespace for this broker.
         queue: The work queue's name.
         key_header: The header that holds a job's key, if the Worker names such a header.
-        max_body: The largest body in bytes of which the ledger keeps a copy.
+        max_body: The size in bytes of the largest body that the ledger copies.
         keep_message: The Worker's attribute, or None if the Worker is not known.
-            With None, the ledger keeps the message of a replay if it has kept the job's message before.
-        patience: The seconds to wait until another reader ends.
+            With None, the ledger keeps the message of a replay if the ledger has kept the job's message before.
+        patience: The longest time, in seconds, to wait for the end of another reader.
         clock: The clock that measures this wait, and dates the message of a replay.
 
     A queue has one reader at a time: each call waits up to `patience` seconds for another reader to end.
@@ -81,7 +81,7 @@ class DeadLetterQueue:
     All methods can raise LedgerUnavailable, except `letters` without keys.
 
     Attributes:
-        others: The number of letters of each other work queue that the last call found, and did not change.
+        others: For each other work queue, the number of its letters that the last call found, and did not change.
         unshown: The letters that the last `replay` or `drop` of all letters did not change, because their content did not arrive.
         gone: The dead jobs for which the last call found no letter; `kept` yields them.
     """
@@ -124,7 +124,7 @@ class DeadLetterQueue:
 
     def read(self, keys: Sequence[str] | None = None) -> Iterator[DeadLetter]:
         """
-        Yield what `letters` and `kept` return, with one body in memory at a time, after the queue is closed.
+        Yield the letters of `letters` and then of `kept`, after the queue is closed, with one body in memory at a time.
 
         Raises SteadyWorkerError for a key that has no dead letter.
         """
@@ -134,7 +134,7 @@ class DeadLetterQueue:
     def kept(self) -> Iterator[DeadLetter]:
         """Yield the dead jobs in `gone` whose message the ledger has kept, newest first."""
         for id in self.gone:
-            if (letter := self._jobs.kept(id)) is not None:  # it is still dead
+            if (letter := self._jobs.kept(id)) is not None:  # the job is still dead
                 yield letter
 
     def _whole(self, keys: Sequence[str] | None) -> Iterator[DeadLetter]:
@@ -166,14 +166,14 @@ class DeadLetterQueue:
         each: Callable[[Replayed], None] = lambda _: None,
     ) -> list[Replayed]:
         """
-        Put dead letters (all, or only these keys) back into the work queue, in the next round, with counters at zero.
+        Put dead letters (all, or only the letters of these keys) back into the work queue, in the next round, with counters at zero.
 
         If the letter of a key is gone, the ledger's copy goes to the work queue.
-        Without keys, this needs `gone`.
+        Without keys, `replay` does so only if `gone` is true.
         The new round starts from the old round's checkpoint; `from_start` deletes this checkpoint first.
         `replay` calls `each` with every letter, without its body, after the letter is published, confirmed and removed.
-        A crash before the removal leaves the letter here.
-        Replay it again: the second message has the same key and round, so the job still runs once.
+        After a crash before the removal, the letter is still in the dead-letter queue.
+        Replay the letter again: the second message has the same key and round, so the job still runs once.
         Three kinds of letter are special:
 
         - A letter that the *broker* put here, if its job is unfinished, done or unknown in the ledger.
@@ -223,9 +223,10 @@ class DeadLetterQueue:
         each: Callable[[DeadLetter], None] = lambda _: None,
     ) -> list[DeadLetter]:
         """
-        Remove dead letters (all, or only these keys) for good, and delete the ledger's records and copies of their jobs.
+        Remove dead letters (all, or only the letters of these keys) for good.
 
-        With `gone`, or if `keys` name them, this includes jobs whose letter is gone.
+        `drop` also deletes the ledger's records of their jobs, and the ledger's copies of the messages.
+        `drop` includes jobs whose letter is gone, if `gone` is true, or if `keys` name these jobs.
         `drop` calls `each` with every letter, without its body, after the removal of the letter; the key is then free again.
 
         Raises:
@@ -292,14 +293,14 @@ class DeadLetterQueue:
         return [copies for copies in every if copies.letter.key in wanted]
 
     def _shown(self, chosen: list[Copies], keys: Sequence[str] | None) -> list[Copies]:
-        """Return the letters that are not unshown, and put the others into `unshown`; raise SteadyWorkerError if `keys` name an unshown letter."""
+        """Return the letters whose content arrived, and put the unshown letters into `unshown`; raise SteadyWorkerError if `keys` name an unshown letter."""
         self.unshown = [copies.letter for copies in chosen if copies.letter.unshown]
         if self.unshown and keys is not None:
             raise SteadyWorkerError(unshown_text(self.unshown))
         return [copies for copies in chosen if not copies.letter.unshown]
 
     def _own(self, held: Iterable[Delivery]) -> Iterator[Delivery]:
-        """Yield the letters that name this work queue or none; count the letters of other work queues."""
+        """Yield the letters that name this work queue, or no work queue; count the letters of other work queues."""
         for delivery in held:
             origin = delivery.origin or delivery.headers.get(QUEUE)
             if origin is None or origin == self._queue:

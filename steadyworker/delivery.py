@@ -88,7 +88,7 @@ class Settle(Enum):
     `REJECT` keeps the message unchanged.
     For an ordinary delivery, the broker moves the message to the Worker's dead-letter queue (`Capabilities.rejects`).
     For a delivery that is `unshown`, the broker moves the message to the broker's own dead letters.
-    If the broker cannot move the message, the adapter keeps the message from all consumers, while the prefetch is above 0 and the epoch lasts.
+    If the broker cannot move the message, no consumer receives the message while the epoch lasts and the prefetch is above 0.
     """
 
     ACK = "ack"

@@ -270,11 +270,11 @@ class MessageRefused(NotPublished):
 
 
 class TargetMissing(NotPublished):
-    """A message that was not published, because its queue is missing; the original stays un-acknowledged."""
+    """A message that was not published, because its queue is missing; the original message stays un-acknowledged."""
 
 
 class TargetFull(NotPublished):
-    """A message that was not published, because its queue is full; the original stays un-acknowledged."""
+    """A message that was not published, because its queue is full; the original message stays un-acknowledged."""
 
 
 class StaleDelivery(SteadyWorkerError):

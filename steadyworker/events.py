@@ -93,14 +93,14 @@ class Adopted(Event, frozen=True, kw_only=True):
 
 
 class DeliveryDeferred(Event, frozen=True, kw_only=True):
-    """A delivery whose message the runner published again with a delay, because another run has its job."""
+    """A delivery whose message the runner published again with a delay, because another run has the message's job."""
 
     delay: float
     redelivered_because: str = ""
 
 
 class DuplicateAcked(Event, frozen=True, kw_only=True):
-    """A delivery that the runner acknowledged without a run, because the ledger shows that its job needs none."""
+    """A delivery that the runner acknowledged without a run, because the ledger shows that the message's job needs no run."""
 
     state: str
     redelivered_because: str = ""
@@ -108,7 +108,7 @@ class DuplicateAcked(Event, frozen=True, kw_only=True):
 
 class DeliveryRejected(Event, frozen=True, kw_only=True):
     """
-    A delivery that the runner made a dead letter, without a run, and without a change of the job's state.
+    A delivery of which the runner made a dead letter, without a run, and without a change of the job's state.
 
     The reason is `no-key: …`, `bad-header: …`, `bad-payload: …`, or one of the following.
     With `key-conflict`, the key belongs to a job with another payload.
@@ -131,7 +131,7 @@ class TakenOver(Event, frozen=True, kw_only=True):
 
 class MessageLost(Event, frozen=True, kw_only=True):
     """
-    A job whose message does not come again; the ledger's copy replaces it.
+    A job whose message does not come again; the ledger's copy replaces the message.
 
     `unseen_for` are the seconds since the message was due, and `state` is the state in which the job waited for this message.
     `owner` is the worker process that had the job last, and `worker` is its host.

@@ -55,7 +55,7 @@ class Services(Protocol):
         ...
 
     def export_state(self) -> bytes | None:
-        """Return the bytes that this job stored last with `save_export_state`, in this run or an earlier run, or None."""
+        """Return the bytes of the job's last `save_export_state`, in this run or an earlier run; None if nothing is stored."""
         ...
 
     def save_export_state(self, value: bytes | None) -> None:
@@ -82,7 +82,7 @@ class Services(Protocol):
         ...
 
     def ended(self, uids: Sequence[str]) -> frozenset[str]:
-        """Return those of the given uids whose jobs are done or dead in the ledger."""
+        """Return the given uids whose jobs are done or dead in the ledger."""
         ...
 
     def call(self, service: str, request: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -58,7 +58,7 @@ class FindingText:
 @dataclass(frozen=True, slots=True)
 class FindingTexts:
     """
-    A maker of findings from the texts of one package; the first finding reads the package's `findings.toml`.
+    A maker of findings from the texts of one package; the first call reads the package's `findings.toml`.
 
     Args:
         package: The package whose folder has the `findings.toml`.

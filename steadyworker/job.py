@@ -91,7 +91,7 @@ class Job(Generic[P, C]):
 
     @property
     def attempt(self) -> int:
-        """The number of this attempt, from 1; a run that a deploy or a lost host ended is not an attempt."""
+        """The number of this attempt, from 1; if a deploy or a lost host ended a run, the run is not an attempt."""
         return self._task.attempt
 
     @property

@@ -34,7 +34,7 @@ class Task(Struct, frozen=True, kw_only=True):
     `redelivered` is the broker's mark on the delivery with which the run begins; None if the broker does not report it.
     `time_limit` and `stall_limit` are seconds, or None; the slot enforces both.
     At the time limit, the slot kills the run.
-    The job's calls raise Interrupt from 10 s before the limit, but not before 80 % of the limit.
+    The job's calls raise Interrupt from 10 s before the limit, but not before 80 % of the limit has passed.
     """
 
     key: str
@@ -82,11 +82,11 @@ class SaveExportState(_RequestBase):
 
 
 class MayCommit(_RequestBase):
-    """The request for permission to publish an export; a refusal is `fenced` or `cancelled`."""
+    """The request for permission to publish an export; the reason of a refusal is `fenced` or `cancelled`."""
 
 
 class FindEnded(_RequestBase):
-    """The request to find out which of these jobs are done or dead; the reply is the list of their uids."""
+    """The request to find out which of these jobs are done or dead; the reply lists the uids of the done and dead jobs."""
 
     uids: list[str]
 

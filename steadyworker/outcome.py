@@ -18,7 +18,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A failure of the job itself (an exception, the time limit, a stall), which counts as an attempt."""
+    """A failure of the job itself (an exception, the time limit, a stall); such a failure counts as an attempt."""
 
     reason: str
     error_class: str = ""
@@ -44,7 +44,7 @@ class Snoozed:
 @dataclass(frozen=True, slots=True)
 class Interrupted:
     """
-    A run that the worker process ended (a deploy, a shutdown, a ledger outage), which does not count as an attempt.
+    A run that the worker process ended (a deploy, a shutdown, a ledger outage); such a run does not count as an attempt.
 
     `unfit` is the reason why this host cannot run the Worker's jobs at all; empty for every other interruption.
     """
@@ -109,7 +109,7 @@ class JobState(StrEnum):
     | `running` | a worker process runs the job |
     | `interrupted` | the worker process ended the run, or the job was cancelled before its first delivery; the job waits for its next delivery |
     | `retrying` | a run failed or crashed; the job comes again after a delay |
-    | `scheduled` | the handler raised `Snooze`; the job comes again after that delay |
+    | `scheduled` | the handler raised `Snooze`; the job comes again after the delay in `Snooze` |
     | `done` | the handler returned |
     | `cancelled` | `Client.cancel` ended the job; its message is in the dead-letter queue |
     | `dead` | the job failed for good; its message is in the dead-letter queue |

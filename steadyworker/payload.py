@@ -281,7 +281,7 @@ def _model_reason(error: Any) -> str:
 
 def _unknown_model_field(body: bytes, model: Any) -> str | None:
     """
-    Return the path of the first member for which the pydantic model has no field or alias, or None.
+    Return the path of the first member for which the pydantic model has no field and no alias; None if all are known.
 
     For deeper members, the model's own `extra` policy decides.
     """

@@ -41,12 +41,12 @@ class RetryPolicy:
     The rule for retries: their number, and the wait before each retry.
 
     Args:
-        max_attempts: Failed attempts after which the job becomes a dead letter ("exhausted").
+        max_attempts: The number of failed attempts after which the job becomes a dead letter ("exhausted").
         wait: The time between attempts: seconds, a timedelta, a text such as "1m", a wait strategy of tenacity, or a callable.
             Your own callable runs in the worker process, and must return within one second; otherwise the default wait applies.
         dont_retry_on: An exception type, or several, that make the job a dead letter at once; the slot checks the exception's type.
-        max_crashes: Crashes after which the job becomes a dead letter ("crash-loop").
-        max_losses: Lost owners after which the job becomes a dead letter ("owner lost").
+        max_crashes: The number of crashes after which the job becomes a dead letter ("crash-loop").
+        max_losses: The number of lost owners after which the job becomes a dead letter ("owner lost").
             If the lost run had saved a checkpoint, the count starts at 1 again.
 
     Raises:

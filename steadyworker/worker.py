@@ -39,7 +39,7 @@ class Worker(Generic[P, C]):
         queue: The queue whose messages are this Worker's jobs.
         time_limit: The longest time of one run: seconds, a timedelta, or a text such as "3h".
             This attribute is required; None means no limit.
-            From 10 s before the limit, but not before 80 % of the limit, `Job` calls raise `Interrupt`.
+            From 10 s before the limit, but not before 80 % of the limit has passed, `Job` calls raise `Interrupt`.
             At the limit, the slot kills the run.
         concurrency: The number of slots, which is the number of jobs that one worker process runs at a time.
         retry: The policy for retries.
@@ -48,7 +48,7 @@ class Worker(Generic[P, C]):
             "auto" divides 80 % of the cgroup's limit among the slots.
         isolation: "process" (a child process per slot), or "thread" for light jobs: a thread cannot be killed.
         jobs_per_child: The number of jobs after which a slot replaces its child process.
-        key_header: The header that holds the job's key, if the sender puts the key into a header of its own.
+        key_header: The header that holds the job's key, if the sender does not use the header `sw-job-key` for the key.
         unkeyed: The action on a message without a key: "generate" gives the message a new key, "reject" makes the message a dead letter.
         keep_message: True if the ledger keeps the message of a claimed job, so that the job ends even if the broker loses the message.
         dead_letter_queue: The queue for dead letters, `<queue>.dead` by default.

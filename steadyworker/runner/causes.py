@@ -9,7 +9,7 @@ Readiness, the text about it, and the catalogue's entry all come from these reas
 | `broker alarm` | an alarm of the broker, which then accepts no message | the end of the alarm |
 | `ledger` | a call without a response | the next reply to a renewal |
 | `host` | a run's report that this host cannot run the jobs | the end of the process |
-| `consumers` | an audit that found a cause | an audit that found none |
+| `consumers` | an audit that found a cause | an audit that found no cause |
 | `setup` | the start, or the failure of a slot | the slot is ready |
 | `stage` | the stage `quiet`, or a stop | the stage `running` |
 | `work queue`, `later queue`, `dead queue` | a message that the broker does not accept for this target | no plan waits to publish there |

@@ -1,10 +1,10 @@
 """
 The consumer audit finds out whether all consumers of a queue share our ledger.
 
-A consumer that does not is *foreign*: it could run our jobs again.
+A consumer with another ledger, or without a ledger, is *foreign*: such a consumer could run our jobs again.
 
 Worker processes register in the ledger, and a network broker counts the consumers of a queue.
-If there are more consumers than living owners, a foreign consumer receives messages and uses another ledger, or none.
+If there are more consumers than living owners, a foreign consumer receives messages.
 
 ::
 
@@ -25,12 +25,12 @@ If the ledger serves one host only, the audit then cannot exclude a foreign cons
 But nothing shows that there is a foreign consumer, so no job ends early: the worker process first finishes the jobs that it holds.
 If all hosts share the ledger, the audit waits for a number, as it waits for a broker that does not respond.
 
-If a worker process has just died or frozen, the broker counts its consumer until the consumer has missed its heartbeats.
+If a worker process has just died or frozen, the broker counts the process's consumer until the consumer has missed its heartbeats.
 So the audit ignores a surplus until the surplus has lasted for that time and one minute more.
 
-A worker process that becomes not ready stops consuming the queue, and the ledger records this.
+When a worker process becomes not ready, the process stops consuming the queue, and the ledger records this.
 All worker processes see the same surplus at about the same time, so all of them stop consuming.
-If the audit still counted these worker processes, the foreign consumer would pass for one of them, and all would consume again.
+If the audit still counted these worker processes, the surplus would be gone, and all worker processes would consume again.
 For the same reason, a worker process registers as quiet if it is quiet, drains, or has no slot whose `setup` succeeded.
 
 Some brokers count a worker process until the process has settled its last delivery (`Capabilities.counts_holders`).
@@ -68,7 +68,7 @@ If the audit counted an owner that no longer consumes, a foreign consumer could 
 
 def registered(ledger: Ledger, name: str, *, but: str = "", dead_for: float | None = None) -> int:
     """
-    Return the largest number of consumers of a queue that the living owners can have, without the owner `but`.
+    Return the largest number of consumers that the living owners of a queue can have; the owner with the id `but` is left out.
 
     With `dead_for`, owners that died in the last `dead_for` seconds count, too, because the broker can still count their consumers.
     Raises LedgerUnavailable.
@@ -84,7 +84,7 @@ class AuditResult:
     The result for one queue.
 
     Attributes:
-        cause: The reason why a consumer may not share our ledger, or None.
+        cause: The reason to suspect that a consumer does not share our ledger, or None.
         lasting: True if a later count did not end the cause, so that the worker process must stop.
         after_jobs: True if the worker process stops only when it holds no job, because nothing shows a foreign consumer.
     """
@@ -105,7 +105,7 @@ class ConsumerAudit:
         ledger: Lists the living owners.
         clock: Measures the duration of a surplus.
         report_left: Receives the name, with True when this process stops consuming, and with False when this process consumes again.
-        holds: Returns whether this process holds a delivery for which the broker counts this process, even with prefetch 0.
+        holds: Returns whether this process holds a delivery, so that the broker counts this process even with prefetch 0.
         local_ledger: True if the ledger serves this host only, so that only the broker's count shows consumers elsewhere.
     """
 
@@ -161,7 +161,7 @@ class ConsumerAudit:
         if self._result.after_jobs:
             self._conclude(AuditResult())  # the broker counts again; a surplus is tolerated as after the start
         elif self._result.cause is not None:
-            # This process does not consume now, so it is neither a consumer nor a counted owner, unless this process holds a delivery.
+            # This process does not consume now, so it counts as a consumer and as an owner only if it holds a delivery.
             # If this process has just settled its last delivery, the broker may or may not count this process: the next check decides.
             if len(held) == 1:
                 known = peers + most * sum(held)

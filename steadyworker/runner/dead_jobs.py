@@ -25,7 +25,7 @@ class DeadJobs:
         ledger: The ledger.
         namespace: The ledger's namespace for the queue's broker.
         queue: The work queue's name.
-        max_body: The largest body in bytes of which the ledger keeps a copy.
+        max_body: The size in bytes of the largest body that the ledger copies.
         keep_message: Whether the Worker lets the ledger keep messages; None if that is not known.
     """
 
@@ -47,7 +47,7 @@ class DeadJobs:
         return self._ledger.read(self.id(letter))
 
     def dead(self, keys: Sequence[str] | None) -> list[JobId]:
-        """Return the jobs (all, or only these keys) that are dead in their last round, if the ledger has kept their messages."""
+        """Return the jobs that are dead in their last round, and whose messages the ledger has kept; with `keys`, only jobs of these keys."""
         if keys is None:
             with suppress(LedgerUnavailable):  # a list of the letters is useful without these jobs, too
                 listed = self._ledger.jobs(JobFilter(self._namespace, self._queue, (State.DEAD,), kept=True))
@@ -62,7 +62,7 @@ class DeadJobs:
         return [row for row, _ in moving if row.target is Moving.DEAD]
 
     def kept(self, id: JobId) -> DeadLetter | None:
-        """Return what the ledger has kept of a job that is dead in its last round; None for another job."""
+        """Return the kept message of a job that is dead in its last round, as a dead letter; otherwise return None."""
         row = self._ledger.read(id)
         if row is None or row.state is not State.DEAD or self._last(id.key) != id:
             return None
@@ -78,13 +78,13 @@ class DeadJobs:
         """
         Return whether the job of this row, which has this letter, is dead.
 
-        A worker process that was killed or disconnected while the broker moved its message could not record the move.
-        The letter then proves the move, so this call records the move, unless the process still has the lease and can record it.
+        If a worker process is killed or disconnected while the broker moves its message, the process cannot record the move.
+        The letter proves the move, so this call records the move, unless the process still has the lease.
         """
         if row.state is not State.MOVING or row.target is not Moving.DEAD:
             return row.state is State.DEAD
         if letter.body and hashlib.sha256(letter.body).digest() != row.body_sha256:
-            return False  # a message of another sender with the same key; this job's message is still in the work queue
+            return False  # the letter is another sender's message with the same key; this job's message is still in the work queue
         if row.lease_over and (owned := self._ledger.take_over(row, f"dead-letters-{uuid.uuid4().hex}")) is not None:
             self._ledger.moved(owned.token)
         return True
@@ -105,7 +105,8 @@ class DeadJobs:
         """
         Write the row of a dead job's next round with this message; return False if the round gets no row.
 
-        If a letter was made without a run, neither round has a row: the message has to pass the same checks again.
+        If a letter was made without a run, the old round has no row, and the next round gets no row.
+        The message then has to pass the same checks again.
         """
         if len(letter.body) > self._max_body or not ((letter.ours and letter.uid) or self.row(letter)):
             return False
@@ -117,7 +118,7 @@ class DeadJobs:
         return True
 
     def end_round(self, letter: DeadLetter) -> None:
-        """Delete the row of a replayed dead letter, unless the broker could deliver the message of its round again."""
+        """Delete the row of a replayed dead letter, unless the broker could deliver the message of the letter's round again."""
         row = self.row(letter)
         if row is not None and row.settled == "confirmed":
             self._ledger.forget(row.id)

@@ -63,7 +63,7 @@ from steadyworker.telemetry.logs import get_logger
 from steadyworker.text.plain_text import as_unicode
 
 _TRIES = 20
-"""The number of decisions in a row on a delivery whose claim the ledger refuses; after that, the runner holds the delivery for a while."""
+"""The largest number of consecutive decisions on a delivery whose claim the ledger refuses; the runner then holds the delivery."""
 
 
 class Deliveries:
@@ -125,7 +125,9 @@ class Deliveries:
 
     def _kept(self, plan: SettlementPlan, error: MessageRefused) -> bool:
         """
-        Park a plan whose delayed copy the broker never accepts, and decide again on the plan's delivery later; return False for other plans.
+        Park a plan whose delayed copy the broker never accepts, and later decide again on the plan's delivery.
+
+        Return False for a plan without a delayed copy.
 
         The job may run in another process, so its message must not become a dead letter.
         """
@@ -388,7 +390,7 @@ class Deliveries:
         return max((level for level in self._deps.adapter.capabilities.levels if level <= left), default=left)
 
     def _replay(self, envelope: Envelope) -> None:
-        """Treat a dead letter that an operator moved here as the first message of the next round, as `dead replay` does."""
+        """Begin the next round with a dead letter that an operator moved to the work queue, as `dead replay` does."""
         next_round = structs.replace(envelope.id, round=envelope.id.round + 1)
         self._log.info("dead_letter_replayed", key=next_round.key, queue=next_round.queue, round=next_round.round)
         delivery = replace(envelope.delivery, headers=in_round(envelope.delivery.headers, next_round))
@@ -405,7 +407,7 @@ class Deliveries:
 
     def _reject(self, delivery: Delivery, reason: str, row: Row | None = None, explain: str = "") -> None:
         """
-        Move a delivery without its own row to the dead-letter queue, and emit the event.
+        Make a dead letter of a delivery that has no row of its own, and emit the event.
 
         `row` is the row of another job with the same key.
         The event names the catalogue's entry of the reason, unless `explain` names another entry.
@@ -413,7 +415,7 @@ class Deliveries:
         """
         given = key_of(delivery, self._deps.spec.key_header)
         key = normal_key(as_unicode(given)) if given else ""
-        # A broker that cannot move an unshown message delivers it again after each pause.
+        # If a broker cannot move an unshown message, the broker delivers the message again after each pause.
         if delivery.unshown is None or self._once.is_first(delivery.message_id or delivery.id):
             self._deps.emit(
                 DeliveryRejected(
@@ -455,4 +457,4 @@ class Deliveries:
 
 
 def _turn() -> None:
-    """Do nothing; the timer that calls this only causes a turn of the runner's loop, which sets the prefetch."""
+    """Do nothing; the timer that calls this causes a turn of the runner's loop, and the end of the turn sets the prefetch."""

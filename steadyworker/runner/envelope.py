@@ -70,7 +70,8 @@ class Envelope(Struct, frozen=True):
     Attributes:
         uid: The uid of the job's row, if the message carries this uid.
         letter: True if the message is this job's own dead letter, which an operator moved here unchanged.
-        contradiction: The reason to doubt that the message is this job's, which only the right `uid` disproves; empty without a doubt.
+        contradiction: The reason to doubt that the message belongs to this job; empty without a doubt.
+            Only the right `uid` removes the doubt.
     """
 
     delivery: Delivery
@@ -83,7 +84,7 @@ class Envelope(Struct, frozen=True):
     contradiction: str = ""
 
     def conflict(self, uid: str | None) -> str:
-        """Return why the message cannot belong to the job whose row has this uid (None without a row); empty if it can."""
+        """Return why the message cannot belong to the job whose row has this uid (None without a row); empty if the message can."""
         if self.uid is not None and self.uid == uid:
             return ""
         if self.letter and uid is not None and not self.contradiction:
@@ -105,7 +106,7 @@ class Unkeyed:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A delivery with invalid `sw-…` headers, with headers of invalid Unicode, or with a body that the adapter cannot read or did not get."""
+    """A delivery with invalid `sw-…` headers, with headers of invalid Unicode, or with a body that the adapter cannot read or did not receive."""
 
     delivery: Delivery
     reason: str
@@ -166,7 +167,7 @@ def identify(delivery: Delivery, namespace: str, key_header: str | None) -> Enve
 
 def envelope_of(row: Row, message: KeptMessage) -> Envelope:
     """
-    Return the envelope of the message for which this unfinished job waits, made from the message that the ledger keeps.
+    Turn the message that the ledger keeps into the envelope of the message for which this unfinished job waits.
 
     A `moved` job waits for its retry, and any other job waits for the message of its last claim.
     """
@@ -183,7 +184,8 @@ def kept(delivery: Delivery) -> KeptMessage:
     """
     Return what the ledger keeps of this delivery, so that the job does not depend on the broker's copy.
 
-    The ledger keeps the whole delivery without its epoch, its id, and the mark of a redelivery, which belong to one delivery only.
+    The ledger keeps the whole delivery, except its epoch, its id, and the mark of a redelivery.
+    These three belong to one delivery only.
     """
     facts = _KeptFacts(
         headers=dict(delivery.headers),
@@ -222,7 +224,7 @@ def names_of(id: JobId, hop: int, uid: str) -> dict[str, str]:
 
 
 def facts_of(id: JobId, hop: int, uid: str, counters: Counters, reason: str) -> dict[str, str]:
-    """Return the headers of a retry or a dead letter that describe the job."""
+    """Return the headers that describe the job in a retry or a dead letter."""
     facts = {
         **names_of(id, hop, uid),
         ATTEMPTS: str(counters.attempts),
@@ -256,7 +258,8 @@ def not_obeyed(headers: Headers) -> list[str]:
     """
     Return the headers by which Celery would delay or drop this message, if Celery has sent it.
 
-    The names come from version 2 of Celery's message protocol, in which these headers are empty for a task without such a time.
+    The headers are `eta` and `expires` of Celery's message protocol, version 2.
+    If a task has no such time, Celery leaves the header empty.
     """
     return [name for name in ("eta", "expires") if headers.get(name)] if "task" in headers else []
 
@@ -283,7 +286,8 @@ def for_handler(headers: Headers) -> dict[str, str]:
     Return the headers for the handler: the sender's headers, and the headers in which SteadyWorker describes the job.
 
     Any other header that begins with `sw-` is the adapter's own data for the next copy of the message.
-    The uid is left out: it proves that a message is the job's, but a handler can send its headers on in another message.
+    The uid is left out, because the uid proves that a message belongs to the job.
+    A handler can send its headers on in another message, which does not belong to the job.
     """
     return {
         name: value
@@ -313,7 +317,7 @@ def named_key(delivery: Delivery, key_header: str | None) -> str | None:
 
 
 def number_of(headers: Headers, name: str, largest: int = LARGEST_NUMBER) -> int:
-    """Return a counter from a header, or 0 without this header; raise ValueError for anything but 0 to `largest`."""
+    """Return a counter from a header, or 0 without this header; raise ValueError for a value that is not from 0 to `largest`."""
     text = headers.get(name, "0")
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(largest)) and int(text) <= largest):
         raise ValueError(f"{name}: expected a whole number from 0 to {largest}, got {text[:40]!r}")

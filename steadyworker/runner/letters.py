@@ -152,7 +152,7 @@ def folded(
     unkeyed: Counter[str] = Counter()
     for delivery in held:
         letter = _letter(delivery, queue, key_header)
-        if not letter.keyed:  # equal bodies without a key are two jobs
+        if not letter.keyed:  # two letters without a key are two jobs, even if their bodies are equal
             unkeyed[letter.key] += 1
             letter = replace(letter, key=f"{letter.key}-{unkeyed[letter.key]}")
         identity = (letter.key, letter.round, mark(letter, key_header), letter.is_conflict)
@@ -185,7 +185,7 @@ def _letter(delivery: Delivery, queue: str, key_header: str | None) -> DeadLette
         sent_at=delivery.sent_at,
         worker=headers.get(WORKER, ""),
         uid=headers.get(UID, ""),
-        # If the broker moved a retry copy here, the copy has none of these headers.
+        # If the broker moved a retry copy here, the copy does not have these headers.
         ours=not headers.keys().isdisjoint(DEAD_HEADERS),
         keyed=bool(key),
         unshown=delivery.unshown or "",
@@ -193,7 +193,11 @@ def _letter(delivery: Delivery, queue: str, key_header: str | None) -> DeadLette
 
 
 def mark(letter: DeadLetter, key_header: str | None) -> str:
-    """Return a digest that distinguishes letters of one key: of the body, and of the sender's key if that is another key."""
+    """
+    Return a digest that distinguishes letters of one key.
+
+    The digest covers the body, and for a key conflict also the other key that the sender gave.
+    """
     theirs = letter.headers.get(key_header or "", "")
     other = theirs if letter.is_conflict and theirs and normal_key(theirs) != letter.key else ""
     return _digest(letter.body + other.encode())

@@ -2,12 +2,12 @@
 The jobs whose message is lost: the runner finds these jobs in the ledger, and runs each job with the message that the ledger keeps.
 
 An *orphan* is an unfinished job of which no message has come, although a message was due (`Ledger.orphans`).
-The decision table treats an orphan like a message, so an orphan starts no job that its message would not start.
+The decision table treats an orphan like a message, so an orphan starts its job only if its message would start the job.
 If the message comes after all, the runner treats this message like each second message of a job.
 
 What makes "no message has come" true
 -------------------------------------
-A message can be late without being lost: no worker process consumed, the queue is long, or the ledger or the broker did not respond.
+A late message is not always lost: perhaps no worker process consumed, the queue is long, or the ledger or the broker did not respond.
 So a runner acts on an orphan only if all of these conditions hold:
 
 1. For `orphan_after` seconds, the runner could consume, the broker was reachable, and the ledger granted each renewal of the runner's leases.
@@ -18,9 +18,9 @@ So a runner acts on an orphan only if all of these conditions hold:
 In a queue that is never empty, the second condition never holds.
 After an hour, such an orphan therefore gets the next free slot: the runner lowers the prefetch by one, and waits for the slot.
 The runner does so only if another message has come since the orphan's message was due.
-Otherwise the orphan's own message can be the next in the queue, for example if each job in the only slot needs hours.
+Otherwise the orphan's own message can be the next message in the queue, for example if each job in the only slot needs hours.
 After each search, one orphan gets a slot in this way, so that many orphans do not starve the queue.
-If the queue is empty, the next orphan follows as soon as a slot is free, and no message has come for a while.
+If the queue is empty, the next orphan gets a slot as soon as a slot is free, and no message has come for a while.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Orphans:
         self._delivered_at = self._deps.clock.monotonic()
 
     def turn(self, prefetch: int, *, able: bool) -> None:
-        """Note, at the end of a turn, whether the runner is `able` to accept messages, and whether it asks for a message."""
+        """Note, at the end of a turn, whether the runner is `able` to accept messages, and whether the runner asks for a message."""
         now = self._deps.clock.monotonic()
         if not able:
             self._steady_since = None
@@ -169,7 +169,7 @@ class Orphans:
         """
         Act on the orphans for which the conditions hold; note whether more orphans wait only for a slot (`more`).
 
-        An orphan that only settles needs no slot, so no slot is reserved for it.
+        If only the settlement of an orphan is left, the orphan needs no slot, and the runner reserves no slot for it.
         """
         reserved, self.reserved = self.reserved, 0
         found = self._orphans(after, _MOST, stranded=False)

@@ -39,7 +39,7 @@ from steadyworker.runner.waits import Waits
 from steadyworker.spec import WorkerSpec
 
 REFUSED = "the broker refuses its copies: "
-"""If the broker never accepts a copy of a job's message: the part of the dead letter's reason before the broker's own text."""
+"""The beginning of a dead letter's reason if the broker never accepts a copy of the job's message; the broker's own text follows."""
 
 _MARKED = {Redelivered.YES: True, Redelivered.NO: False, Redelivered.UNKNOWN: None}
 _AFTER_RECORD = (Step.PUBLISH, Step.CONFIRM, Step.SETTLE)
@@ -155,7 +155,7 @@ def settle_only(incoming: Incoming, how: Settle = Settle.ACK) -> SettlementPlan:
 
 
 def message_for(envelope: Envelope, hop: int, verdict: Verdict, uid: str, worker: str) -> OutgoingMessage:
-    """Return the message of a retry, with the next hop and a delay, or the dead letter, with the cause."""
+    """Return the message of a verdict: a retry with the next hop and a delay, or a dead letter with the cause."""
     if verdict.target is Moving.RETRY:
         headers = _headers(envelope, hop + 1, verdict, uid)
         return OutgoingMessage(Target.LATER, envelope.delivery.body, headers, verdict.delay)
@@ -183,7 +183,7 @@ def deferred(envelope: Envelope, uid: str, delay: float) -> OutgoingMessage:
 
 
 def again(row: Row, kept: KeptMessage) -> OutgoingMessage:
-    """Return the message for which this unfinished job waits, made from the message that the ledger keeps."""
+    """Turn the message that the ledger keeps into the message for which this unfinished job waits."""
     envelope = envelope_of(row, kept)
     verdict = Verdict(Moving.RETRY, row.reason, row.counters)
     return OutgoingMessage(Target.WORK, envelope.delivery.body, _headers(envelope, envelope.hop, verdict, row.uid))

@@ -37,7 +37,8 @@ class Redeliveries:
 
     Args:
         key_header: The header that has the key; None for the usual header.
-        margin: Seconds after the end of a lease in which only the proof of the owner's death allows a take-over (`Times.margin`).
+        margin: The seconds after the end of a lease (`Times.margin`).
+            In this time, only the proof of the owner's death allows a take-over.
     """
 
     def __init__(self, key_header: str | None, margin: float) -> None:

@@ -77,7 +77,7 @@ def error(outcome: Outcome) -> tuple[str, str]:
 
 
 def settled(run: Run, plan: SettlementPlan, clock: Clock) -> JobSettled:
-    """Return the event for the settlement of a run's message; the run can be a dead owner's, whose settlement this process finished."""
+    """Return the event for the settlement of a run's message; this process may have finished the settlement for a dead owner."""
     outcome = run.outcome or Interrupted()
     counters, record = run.row.counters, plan.record
     target, because = run.row.target, reason(outcome)
@@ -106,7 +106,7 @@ def settled(run: Run, plan: SettlementPlan, clock: Clock) -> JobSettled:
 
 def lost_history(run: Run, row: Row | None, write: str, *, held: bool) -> str:
     """
-    Return what the ledger has lost, as the job's row shows after the ledger refused a write; empty if it has lost nothing.
+    Return what the ledger has lost, as the job's row shows after a refused write; empty if the ledger has lost nothing.
 
     The ledger has lost nothing if a later run has or had the job.
 

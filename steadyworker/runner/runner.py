@@ -260,13 +260,13 @@ class Runner:
 
     @property
     def quiet(self) -> bool:
-        """True if the runner has consumed no messages for a while, or never; any thread may read this property."""
+        """True if the runner has consumed no messages for a while, or has never consumed; any thread may read this property."""
         since = self._idle_since
         return since is not None and self.deps.clock.monotonic() - since >= QUIET_AFTER
 
     def holds(self) -> bool:
         """
-        Return whether this process holds a delivery for which the broker counts it as a consumer, even if the prefetch is 0.
+        Return whether this process holds a delivery for which the broker counts the process as a consumer, even if the prefetch is 0.
 
         The value dates from the runner's last turn; any thread may call this.
         """
@@ -320,7 +320,7 @@ class Runner:
                 if renewal.cancel_reason is not None:
                     self.runs.cancel(run, renewal.cancel_reason)
             elif run.phase in (Phase.RUNNING, Phase.ENDED) or run.stopped:
-                # Any other run has just been recorded.
+                # The outcome of any other run has just been recorded.
                 granted = False
                 self.runs.drop(run, "renew")
         self.orphans.renewed(event.began, granted=granted)
@@ -372,7 +372,7 @@ class Runner:
 
     @property
     def idle(self) -> bool:
-        """True when there is no run, no plan and no valid delivery, besides parked ones."""
+        """True when no run, plan or valid delivery is left, except parked plans and their deliveries."""
         state = self.state
         return not state.under_way(besides=state.parked) and len(state.valid) == state.parked_deliveries
 
@@ -388,7 +388,7 @@ class Runner:
     # --- for people ------------------------------------------------------------------------------------------------
 
     def not_ready(self) -> Mapping[str, Cause]:
-        """Return the reasons why the runner accepts no message, by part, at the end of its last turn; any thread may call this."""
+        """Return, by part, the reasons why the runner accepted no message at the end of its last turn; any thread may call this."""
         return self._not_ready
 
     def reading(self) -> QueueReading:

@@ -61,7 +61,11 @@ No attempt is counted then.
 
 
 _SAME_LOSS = 60.0
-"""If no job has shown for this many seconds that the ledger has gone back in time, the next such job is a new error."""
+"""
+Seconds after which a sign of the same problem is a new error.
+
+A sign is a job that shows that the ledger has gone back in time; each sign starts the seconds again.
+"""
 
 
 class Runs:
@@ -270,7 +274,7 @@ class Runs:
             else:
                 message = message_for(run.envelope, run.row.hop, verdict, run.token.uid, self._deps.worker)
                 run.plan = moving(run.token, run.incoming, verdict, message)
-            run.stopped = True  # until the verdict is recorded, which needs a trusted run
+            run.stopped = True  # until the verdict is recorded: a record needs a trusted run
             self.retry(run.plan, run)
 
     def _let_go(self, run: Run, plan: SettlementPlan) -> None:
@@ -359,8 +363,8 @@ class Runs:
         """
         Find out why the ledger refused writes, and return what the ledger has lost.
 
-        While the ledger does not respond, the refused writes wait for this.
-        If the ledger refused a write because it has gone back in time, the runner logs an error, and reports no take-over.
+        While the ledger does not respond, the refused writes wait for this explanation.
+        If a ledger that has gone back in time refused a write, the runner logs an error, and reports no take-over.
         """
         lost = ""
         while self._refused and not self._state.ledger_away:
@@ -380,8 +384,8 @@ class Runs:
         """
         Log that the ledger has gone back in time, and mark the ledger's rows as not reliable.
 
-        If several jobs show this at about the same time, do so once.
-        The rows are not reliable, because another process can have done the job of an older row since then.
+        If several jobs show this at about the same time, the runner logs and marks this once.
+        The rows are not reliable: a row can be from an earlier time, and another process can have done the row's job since then.
         """
         now = self._deps.clock.monotonic()
         if now >= self._quiet_until:

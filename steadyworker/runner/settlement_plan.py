@@ -19,7 +19,7 @@ If the broker never accepts the dead letter, the broker itself moves the origina
     stays      original   dead
 
 The confirm comes last: after the confirm, the runner acknowledges each redelivery of the job's message.
-If the broker had not moved the original before, no message would be left.
+If the broker had not moved the original before the confirm, no message of the job would be left.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class SettlementPlan:
     Attributes:
         steps: The steps, in their order.
         incoming: The message to settle; the message's delivery can be lost or replaced at any moment.
-        token: The claim under which the plan writes to the ledger; None for a plan that writes nothing there.
+        token: The claim under which the plan writes to the ledger; None for a plan that does not write to the ledger.
         record: The ledger's first entry about the outcome.
         message: The message to publish: a retry, a dead letter, or a deferred copy.
         how: The way to settle the delivery: acknowledge, release or reject it.

@@ -133,7 +133,7 @@ class Settler:
         except SteadyWorkerError:
             raise
         except Exception as error:
-            # A message that an adapter cannot encode must not end this process, because it would end every later process, too.
+            # If an adapter cannot encode a message, this process must not end: the message would end every later process, too.
             # The same message has the same error at each later try.
             kind = MessageRefused if isinstance(error, ValueError | TypeError) else PublishFailed
             raise kind(f"Expected the adapter to publish a message, got {type(error).__name__}: {error}") from error

@@ -52,5 +52,5 @@ class SlotHealth:
 
     @property
     def setup_failures(self) -> int:
-        """The number of consecutive failures of `setup`, in the slot with the most of them."""
+        """The largest number of consecutive failures of `setup` in one slot."""
         return max(self._setup_failures.values(), default=0)

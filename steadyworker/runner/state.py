@@ -95,7 +95,7 @@ class Deps:
     stop_on_ledger_loss: bool = False
 
     def to_keep(self, envelope: Envelope) -> KeptMessage | None:
-        """Return the message for the ledger to keep; None if the Worker keeps none, or the message is too large, or already in the ledger."""
+        """Return the message for the ledger to keep; None if the Worker keeps no messages, or this message is too large or already in the ledger."""
         delivery, keeps = envelope.delivery, self.spec.keep_message and not envelope.from_ledger
         return kept(delivery) if keeps and delivery.size <= self.max_body else None
 
@@ -124,7 +124,7 @@ class Run:
 
     Attributes:
         incoming: The record of the message that the run will settle; while the run is detached, the record has no delivery.
-        renewed_at: The boot time at which the claim, or the last granted renewal of the lease, began.
+        renewed_at: The boot time of the start of the claim, or of the last granted renewal of the lease.
         dropped: True once the ledger has refused a write; the runner then only waits until the run's slot is free.
         stopped: True while the settlement waits for the ledger.
         saved: True once the run has saved a checkpoint.
@@ -218,7 +218,7 @@ class RunnerState:
         Return the plans that cannot publish, if a later delivery of their messages can finish them.
 
         If the broker is `blocked` by an alarm, it confirms no message, so also return each run's plan that publishes now.
-        Any thread may call this: this copies each table in one step, because the runner's thread changes the tables.
+        Any thread may call this: this method copies each table in one step, because the runner's thread changes the tables.
         """
         failing, runs = tuple(self.failing.items()), tuple(self.by_fence.values())
         sure = {plan for plan, error in failing if plan.token is not None or isinstance(error, NotPublished)}

@@ -16,7 +16,7 @@ So every message in a full queue can run, and the broker has a copy before the r
 When the delay is over, the decision table defers, adopts or acknowledges the copy, like any redelivery.
 If the job cannot begin now, the original stays in the full queue, because a retry queue has no length limit.
 
-**A lost delivery** comes back if it was certainly not acknowledged, although the broker has, or may have, the copy.
+**A lost delivery** comes back if it was certainly not acknowledged, although the broker may already have the copy.
 So the plan waits for the next redelivery of an equal message (same body, headers and time of sending), and settles this redelivery.
 Equal messages are exchangeable: whichever message is settled, the number of jobs equals the number of messages.
 If an acknowledgement was sent but not confirmed, the broker may have deleted the message.
@@ -57,7 +57,7 @@ class _Original:
 
 class UnkeyedMessages:
     """
-    The plans of one Worker that replace a message without a key, from the first publish to the acknowledgement.
+    One Worker's plans that replace a message without a key, from the first publish to the acknowledgement.
 
     1. `replace` receives a delivery without a key.
     2. `refused` decides what happens if a full queue refused a copy.

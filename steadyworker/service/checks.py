@@ -242,7 +242,7 @@ def _lost(spec: WorkerSpec, options: Options, adapter: Adapter, ledger: Ledger) 
     """
     Yield a warning if jobs of the queue wait for messages that do not come.
 
-    Only jobs that no worker process starts by itself count.
+    Count only the jobs that no worker process starts by itself.
     """
     with suppress(BrokerUnavailable, LedgerUnavailable, ConfigError):  # each of these errors has its own finding
         jobs = lost(ledger, options.namespace or adapter.identity(), spec.queue, stranded=True)

@@ -29,7 +29,7 @@ class Deadline:
 
     `begin` starts the budget of `within` seconds.
     `met` ends the thread, because the stop was in time.
-    Otherwise the thread calls `leave`, which ends the process.
+    If nothing calls `met` in time, the thread calls `leave`, which ends the process.
     """
 
     def __init__(self, within: float, clock: Clock, leave: Callable[[], object]) -> None:

@@ -8,7 +8,7 @@ Each 503 has its reasons in the body: as text, or as JSON if the request accepts
 `/metrics` returns the page of `steadyworker.telemetry.metrics`, or 404 if the caller passes no page.
 If the page or the snapshot fails, the response is 500 with the error's class.
 
-One thread serves all connections, and waits for none of them, so slow clients do not delay a probe.
+One thread serves all connections, and never waits for a client, so slow clients do not delay a probe.
 A client has 1 s to send the head of its request, and 5 s to read the response.
 The head may have at most 8 KiB.
 The server holds 64 connections.
@@ -83,7 +83,8 @@ class HealthServer:
     def start(self) -> None:
         """Start to serve probes."""
         self._loop = loop = asyncio.new_event_loop()
-        loop.set_exception_handler(lambda _loop, _context: None)  # of clients, or of a process without descriptors
+        # Ignore errors of clients, and of a process without descriptors.
+        loop.set_exception_handler(lambda _loop, _context: None)
         loop.run_until_complete(loop.create_server(lambda: _ProbeConnection(self, loop), sock=self._socket))
         self._thread = threading.Thread(target=self._run, args=(loop,), name="health", daemon=True)
         self._thread.start()

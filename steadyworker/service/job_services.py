@@ -48,7 +48,7 @@ class ServiceModule(Protocol):
         ...
 
     def open_service(self, settings: ServiceSettings) -> JobService:
-        """Return the service, without waiting for anything; raise ConfigError if it cannot be used."""
+        """Return the service, without waiting for anything; raise ConfigError if the service cannot be used."""
         ...
 
 

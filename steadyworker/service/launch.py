@@ -39,7 +39,7 @@ def run(
     **settings: object,
 ) -> None:
     """
-    Run these Workers in this process until a signal or an option such as `max_jobs` stops it.
+    Run these Workers in this process until a signal or an option such as `max_jobs` stops the Workers.
 
     Call `run` from the main thread, because only that thread can catch signals.
     `run` returns after a stop in which every job ended or was given back (exit code 0).

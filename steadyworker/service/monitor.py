@@ -49,7 +49,7 @@ _STARTS_WITHIN = 5.0
 
 _LASTS = 10.0
 """
-Seconds that a new cause of a logged reason must last before it is logged.
+Seconds that a new cause of a logged reason must last before the new cause is logged.
 
 While a broker starts again, one reason has several causes, for some seconds each.
 """
@@ -64,7 +64,7 @@ class Monitor:
     2. `wait` records the reason why the process is not ready; `begin` sets the parts to watch.
     3. `check` collects the evidence.
        It feeds systemd's watchdog only while every part turns.
-       It logs each reason why the process is not ready once, and also the end of that reason.
+       It logs once each reason why the process is not ready, and also the end of each reason.
        If another cause has replaced the logged cause for `_LASTS` seconds, `check` logs the reason again.
        A person may have to act on the new cause.
        It sends STOPPING=1 when the stop begins.
@@ -163,7 +163,7 @@ class Monitor:
 
     def _log_changes(self, now: float, before: Mapping[str, Cause], unready: Mapping[str, Cause]) -> None:
         """
-        Log each reason why the process is not ready, after two checks in a row have found it, and log its end.
+        Log each reason why the process is not ready, if two checks in a row find the reason; also log the end of the reason.
 
         A reason that only one check has found is not logged.
         A reason that has lasted since the start is logged only if it lasts longer than the start.

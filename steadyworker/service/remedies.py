@@ -24,7 +24,7 @@ class InstalledRemedies:
     """
     A function for `steadyworker.telemetry.logs.configure`, which returns the first remedy of an installed package for a line.
 
-    The packages are imported at the first line that has a cause, so a start without an error imports none of them.
+    The packages are imported at the first line that has a cause, so a start without an error imports no such package.
     """
 
     def __init__(self) -> None:

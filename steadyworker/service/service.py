@@ -247,7 +247,7 @@ class Service:
         return before
 
     def _over(self) -> bool:
-        """Return whether every runner has finished, or only the time for closing is left of the stop budget."""
+        """Return whether every runner has finished, or the stop budget has only the time for closing left."""
         if self._budget is None or self._assembly is None:
             return False
         spent = self._left() <= CLOSE_BEFORE_END

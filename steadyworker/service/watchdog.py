@@ -1,7 +1,7 @@
 """
 Finds the stuck parts of a worker process by the time of each part's last turn.
 
-The watchdog neither sleeps nor has a thread of its own.
+The watchdog does not sleep, and has no thread of its own.
 The main thread calls `check()` again and again, and `/livez`, `/readyz` and systemd's WATCHDOG=1 follow `stuck`.
 The thread that answers the probes checks how old that result is (`monitor.py`), because the main thread can be stuck, too.
 A busy worker process is not stuck, because its threads turn while a child computes.
