@@ -41,7 +41,7 @@ def adapters() -> dict[str, EntryPoint]:
 
 def open_adapter(url: str, spec: QueueSpec, settings: Settings) -> Adapter:
     """
-    Open the adapter that the URL's scheme names, for one queue, without a connect.
+    Open the adapter that the URL's scheme names, for one queue; do not connect.
 
     Raises:
         ConfigError: The URL has no scheme, no adapter has this scheme, the adapter is broken, or the adapter refuses the URL.

@@ -1,7 +1,7 @@
 """
-The jobs whose message is lost, for people, and for each job the command that helps.
+The list of jobs whose message is lost, with the command that helps each job; for people.
 
-Worker processes run most such jobs by themselves, much earlier than after `OVERDUE`.
+Worker processes run most such jobs by themselves, long before `OVERDUE` has passed.
 """
 
 from __future__ import annotations

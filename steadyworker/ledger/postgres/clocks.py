@@ -22,7 +22,7 @@ _finding = FindingTexts("steadyworker.ledger")
 
 _APART = 5.0
 """
-The difference between two clocks, in seconds, from which on `check` reports a finding.
+The smallest difference between two clocks, in seconds, that `check` reports.
 
 The clock of a server that follows NTP differs by milliseconds, and the margin of a lease is 30 s.
 """

@@ -20,7 +20,7 @@ def settlement_values(verdict: Verdict) -> Values:
 
 
 def message_values(message: KeptMessage | None) -> Values:
-    """Return the parameters of a message, or NULLs if there is none."""
+    """Return the parameters of a message, or NULLs without a message."""
     if message is None:
         return {"body": None, "facts": None}
     return {"body": b64encode(message.body).decode(), "facts": message.facts}

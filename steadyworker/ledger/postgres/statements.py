@@ -78,12 +78,12 @@ def _committing(level: LiteralString) -> LiteralString:
     return f"WITH committed AS MATERIALIZED (SELECT set_config('synchronous_commit', {level}, true))"
 
 
-# In the text of a statement, base64 makes a body a third longer; PostgreSQL's own form makes it twice as long.
+# In the text of a statement, base64 makes a body a third longer; PostgreSQL's own form makes the body twice as long.
 _BODY = "decode(%(body)s, 'base64')"
 
 
 def _keeping(claim: LiteralString) -> LiteralString:
-    """Return this claim, extended so that it also keeps the claim's message, if there is one and the row has none."""
+    """Return this statement of a claim, extended to keep the claim's message if the row has no message yet."""
     return f"""
         WITH claimed AS ({claim}), kept AS (
             INSERT INTO steadyworker_messages (number, body, facts)
@@ -132,7 +132,7 @@ REPLAY = f"""
     )
     INSERT INTO steadyworker_messages (number, body, facts) SELECT number, {_BODY}, %(facts)s FROM inserted
 """
-# This write does not wait for the disk: if it is lost, the job only counts as an orphan earlier.
+# This write does not wait for the disk: if the write is lost, the job only counts as an orphan earlier.
 DEFERRED = f"""
     {_committing("'off'")}
     UPDATE steadyworker_jobs SET wake_at = greatest(wake_at, {after("%(delay)s")})
