@@ -245,7 +245,7 @@ def _to_show(error: BaseException | None) -> BaseException | None:
 
 
 def _nothing() -> None:
-    """Do nothing, because signal handlers run only in a process's main thread."""
+    """Do nothing: a thread needs no `calm`, because signal handlers run only in a process's main thread."""
 
 
 def outcome_of_interrupt(reason: InterruptReason) -> Outcome:

@@ -35,7 +35,7 @@ def main() -> None:
             known.pop(pid, None)
     _end({pid: began for pid, began in known.items() if pid != parent})
     if parent in known:
-        while os.getppid() == parent:  # Python closes the stream while it shuts down; the parent keeps its exit code
+        while os.getppid() == parent:  # the parent closes the stream before its exit; a kill would change its exit code
             time.sleep(_POLL_EVERY)
         _end({parent: known[parent]})
     os._exit(0)

@@ -1,5 +1,5 @@
 """
-A slot that is a child process: the slot keeps the child warm, reuses, limits and replaces it, and kills it with its group.
+A slot that is a child process: the slot keeps the child warm, reuses, limits and replaces the child, and kills the child's whole group.
 
 ::
 

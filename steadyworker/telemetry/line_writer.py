@@ -69,7 +69,7 @@ class LineWriter:
 
     def write(self, line: bytes) -> None:
         """
-        Write the line at once, put it behind the lines that wait, or count it as lost.
+        Write the line at once, append it to the lines that wait, or count it as lost.
 
         This method never waits, and raises nothing.
         """

@@ -226,7 +226,7 @@ _MOVING = f"""
     export_state = iif(:keep_checkpoint, export_state, NULL)
 """
 
-# This computes the same as `rows.row_of`.
+# This expression has the same value as `late_by` in `rows.row_of`.
 _LATE_BY = """CASE
     WHEN owner IS NOT NULL THEN :boottime - iif(lease_boot = :boot, lease_until, 0.0) WHEN state = 'moved' THEN :now - not_before
 END"""
