@@ -113,7 +113,7 @@ def namespace_of(adapter: Adapter, options: Options, ledger: Ledger, queue_name:
     The ledger binds namespace and queue to the first broker that uses them.
     If worker processes under the broker's former name still live, this call binds the new name to the former name.
     So this call refuses the new name even after the end of these processes, because their records belong to the former name.
-    With `--namespace`, an operator can set the former name, to state that the broker is the same.
+    With `--namespace`, an operator can set the former name, to state that this is still the same broker.
     If the broker reports no name, a list of its addresses as `--namespace` also states this.
     Then any process with one of these addresses may be the first.
 

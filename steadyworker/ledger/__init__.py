@@ -32,7 +32,7 @@ A claim of a job whose owner is gone leaves the row `running`, with a new owner.
 `Client.cancel` sets a cancel mark in the job's row.
 If the job has no row, `Client.cancel` inserts an `interrupted` row, which fits a message with any body.
 Each worker process reads the marks of its running jobs every 2 s, in one query.
-If a job has a cancel mark, the ledger refuses every commit of its exports, so an accepted cancel stops every later commit.
+If a job has a cancel mark, the ledger refuses every commit of the job's exports, so an accepted cancel stops every later commit.
 If a job already has a mark at its claim, the job does not run, and becomes a dead letter.
 
 Decision table
@@ -109,7 +109,7 @@ A worker process runs an orphan only if this process would have received the job
 All of these conditions must hold:
 
 - the process has a prefetch above 0, because it is not quiet, draining, blocked or unfit, and has a free slot;
-- by the monotonic clock, the process has renewed its leases and consumed from the broker without a gap for `orphan_after`;
+- by the monotonic clock, the process has renewed its leases and consumed from the broker without a gap for `orphan_after` seconds;
 - the process has asked for a message, and has received no message for `answers_within` seconds, a time that the adapter names.
 
 So an outage of the ledger or the broker, a suspended host or a long queue makes no orphan.
@@ -123,7 +123,7 @@ If the lost message comes later, the decision table settles it like any second c
 The log line `message_lost` names the job's last worker process, and what becomes of the job.
 
 In two cases, no worker process runs such a job by itself.
-The commands `jobs` and `check` list the job, and a worker process reports it once, as soon as no message waits in the queue:
+The commands `jobs` and `check` list the job, and a worker process reports the job once, as soon as no message waits in the queue:
 
 - *Old record.* Since the last claim of the job, the ledger went back in time, or the queue had no registered owner for an hour.
   A restored backup, or a fail-over without the last commits, makes a ledger go back in time.
@@ -174,7 +174,7 @@ After this time, the run's checkpoints, export commits and outcome wait until th
 When the lease has been over for 30 s (the margin), other processes may take the job over.
 Only the ledger's clock judges the end of a lease: the server's wall clock in PostgreSQL, CLOCK_BOOTTIME with the boot's id in SQLite.
 PostgreSQL has no other clock.
-If its wall clock jumps forward, or a fail-over leads to a server whose clock is ahead, leases end too early.
+If the server's wall clock jumps forward, or a fail-over leads to a server whose clock is ahead, leases end too early.
 Another process can then take over a job that runs; the fence still refuses every write of the older run.
 After such a jump, no job is an orphan for the time of a lease, so that living owners renew first.
 If the clock jumps back, leases and waits for retries become longer by the time of the jump.
@@ -183,14 +183,14 @@ So let the clock of each server follow NTP, which corrects small differences wit
 When the ledger refuses a write or a renewal, the runner drops the run and kills its child.
 The run's delivery, if it is still valid, goes through the decision table again.
 While the ledger is away, a job goes on until its next request that writes: a checkpoint, an export's state or an export's commit.
-This request waits until the ledger is back, and the job waits in its call.
+This request waits until the ledger is back, and the job's call waits for the reply.
 A job without such a request goes on to its end, and its outcome waits.
 If the lease ends during a ledger outage, the option `on_ledger_loss` decides: the runner kills the run (`stop`), or does not stop the run (`finish`).
 The default is `finish` for a ledger of one host, and `stop` for all others.
 
 Proof of death
 --------------
-A worker process holds a lock on a file whose name is its owner id; its slot children and its guard share the lock.
+A worker process holds a lock on a file that has the owner id as its name; the process's slot children and guard share the lock.
 When the worker process dies, the guard first kills every process that the children have started, and then ends.
 The kernel frees the lock when all processes that share it are dead.
 So a process that gets the lock has proof that these processes are dead, and need not wait for the end of the lease.
@@ -211,7 +211,7 @@ If the broker does not accept the dead letter either, the broker itself moves th
 The order is then: record, reject, confirm.
 
 Each step can be repeated without harm.
-If the owner dies between two steps, the next delivery leads to `Finish` or `AckDuplicate`; after `interrupted`, it leads to `Claim`.
+If the owner dies between two steps, the next delivery leads to `Finish` or `AckDuplicate`; after `interrupted`, the next delivery leads to `Claim`.
 
 Retention of rows
 -----------------

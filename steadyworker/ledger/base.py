@@ -295,7 +295,7 @@ class Ledger(Protocol):
         ...
 
     def unregister(self, owner: str) -> None:
-        """Remove an owner that ended normally, and also its lock, if no row names the owner."""
+        """Remove an owner that ended normally; if no row names the owner, also remove the owner's lock."""
         ...
 
     def owners(self) -> Sequence[OwnerSeen]:

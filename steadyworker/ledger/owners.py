@@ -2,7 +2,7 @@
 Owners, and the proof of an owner's death.
 
 A worker process has an owner id (`host/boot-id/random`).
-While the worker process lives, it holds an exclusive `flock` on a file whose name is its owner id.
+While the worker process lives, it holds an exclusive `flock` on a file that has the owner id as its name.
 The worker process passes the open descriptor to every slot child and to the guard.
 The kernel frees the lock when all these processes are dead.
 So a process that gets the lock has *proof* that these processes are dead, and need not wait for the end of the lease.

@@ -178,7 +178,7 @@ class JobService(Protocol):
     A service in the worker process that jobs can call.
 
     The module `service/job_services.py` finds services by name.
-    The runner relays requests and events between the job and the service, and cancels a call when its run ends.
+    The runner relays requests and events between the job and the service, and cancels a call when the job's run ends.
     """
 
     def open(

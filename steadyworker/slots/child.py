@@ -6,7 +6,7 @@ The child uses neither the broker nor the ledger: it exchanges frames with its w
 The main thread calls the handler, so that signals interrupt the handler.
 The reader thread receives frames from the worker process.
 
-Whatever its handler does, a child ends in one of these ways:
+A child ends in one of these ways, whatever its handler does:
 
 | the worker process | the child |
 |---|---|
@@ -315,7 +315,7 @@ def main() -> None:
 
 
 def _die_with(parent: int) -> None:
-    """Ask Linux to kill this child when the thread that started it ends, and as the first process when memory runs out."""
+    """Ask Linux to kill this child when the thread that started it ends, and before other processes when memory runs out."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         with suppress(OSError):

@@ -43,7 +43,7 @@ _CLASS_NAME = 300
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """The outcome of a handler's run, and the exception that ended the run; None if no exception ended it."""
+    """The outcome of a handler's run, and the exception that ended the run, or None."""
 
     outcome: Outcome
     error: BaseException | None = None

@@ -15,7 +15,7 @@ LONGEST_DELAY = 100 * 365.25 * 86_400.0
 
 
 def settlement_values(verdict: Verdict) -> Values:
-    """Return the parameters of a settlement on which the runner decides now."""
+    """Return the parameters of a settlement; the delay of its retry begins now."""
     return verdict_values(verdict, storable) | {"due_in": min(verdict.delay, LONGEST_DELAY)}
 
 

@@ -73,7 +73,7 @@ def _committing(level: LiteralString) -> LiteralString:
     """
     Return the first part of a statement, which sets `synchronous_commit` for the statement's own commit.
 
-    The rest of the statement must contain `FROM committed`; without it PostgreSQL does not apply the setting.
+    The rest of the statement must contain `FROM committed`; otherwise PostgreSQL does not apply the setting.
     """
     return f"WITH committed AS MATERIALIZED (SELECT set_config('synchronous_commit', {level}, true))"
 
@@ -150,7 +150,7 @@ RENEW = f"""
         AND job.state IN ('running', 'moving')
     RETURNING mine.place, job.cancel_reason
 """
-# Only the level `off` does not wait for this server's disk, so this statement replaces `off` by `on`.
+# Every level except `off` waits for this server's disk, so this statement replaces only `off`, by `on`.
 MAY_COMMIT = f"""
     {_committing("coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on')")}
     UPDATE steadyworker_jobs SET {_LEASE} FROM committed WHERE {_MINE} AND state = 'running'

@@ -173,7 +173,7 @@ class PostgresTrust:
         return () if found and self._jumped(found[0][-1]) else [row[:-1] for row in found]
 
     def _jumped(self, moment: float) -> bool:
-        """Return whether the server's clock has jumped since the last registration, or less than a lease ago; its time is `moment`."""
+        """Return whether the server's clock has jumped (to `moment`) since the last registration, or less than a lease ago."""
         now = self._clock.boottime()
         if self._ahead is not None and moment - now > self._ahead + _JUMP:
             self._unsure_until = now + self._lease
