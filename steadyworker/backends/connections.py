@@ -134,7 +134,8 @@ class Connections:
         Check that the queue's consumers use this ledger.
 
         If the broker counts consumers, the ledger must know at least one of them.
-        An owner that is not proven dead counts, even if this owner has not registered for hours, because a frozen or cut-off owner does not register.
+        An owner that is not proven dead counts, even if this owner has not registered for hours.
+        The reason is that the owner can be frozen or cut off.
         If the broker notices deaths late, an owner that has just died counts, too.
         """
         name = registered_name(namespace, queue.name)

@@ -117,13 +117,13 @@ In a queue that is never empty, an orphan gets the next free slot if its message
 This requires that another message has come since the orphan's message was due.
 The runner makes a delivery of the kept message, and the decision table applies to this delivery.
 The delivery has the row's hop, or, if the row is `moved`, the row's hop plus 1.
-So the counters change as they do with the broker's message.
+So the counters change in the same way as with the broker's message.
 If several worker processes find the same orphan, the claim's compare-and-set decides.
 If the lost message comes later, the decision table settles it like any second copy.
 The log line `message_lost` names the job's last worker process, and what becomes of the job.
 
 In two cases, no worker process runs such a job by itself.
-The commands `jobs` and `check` list the job, and a worker process reports the job once, as soon as no message waits in the queue:
+The commands `jobs` and `check` list the job, and a worker process reports the job once, when no message waits in the queue:
 
 - *Old record.* Since the last claim of the job, the ledger went back in time, or the queue had no registered owner for an hour.
   A restored backup, or a fail-over without the last commits, makes a ledger go back in time.

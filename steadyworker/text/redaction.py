@@ -76,7 +76,7 @@ _CALL = re.compile(r"(\b(?:AMQP\w{0,30}Connection|PDO)(?:(?:->|::)\w{1,40})?\((?
 _PARAMETERS = re.compile(r'(amqp_params_\w{1,20},<<"[^"\n]{0,200}">>,(?:\{\w{1,20},)?<<")[^"\n]*')  # Erlang's client
 _ORACLE = re.compile(r"(jdbc:oracle:\w{1,10}:[^/\s@:]{1,100}/)\S{1,200}(?=@)", re.IGNORECASE)
 # GitHub, GitLab, Stripe, Slack, npm and SendGrid begin their tokens with these texts, so that a search can find the tokens.
-# Amazon's AKIA… is not in this list, because it is only the name of a secret key, and a search for a leak needs the name.
+# Amazon's AKIA… is not in this list, because AKIA… only names a secret key, and a search for a leak needs the name.
 _KNOWN_TOKEN = re.compile(
     r"""(?<![a-z0-9]) ( gh[oprsu]_ | github_pat_ | glpat- | [rs]k_(?:live|test)_ | xox[a-z]-
                         | npm_ (?=[a-z0-9]{30}) | (?-i:SG) \. (?=[\w-]{16,64}\.[\w-]{16}) )
