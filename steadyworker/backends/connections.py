@@ -62,7 +62,7 @@ def job_queue(to: type[Worker[Any, Any]] | str, options: Options) -> JobQueue:
         return JobQueue(to, to, None, Any)
     if not isinstance(to, type):
         raise TypeError(f"Expected a Worker class or the name of a queue, got {to!r}: pass one of them.")
-    # A sender starts no child process, and the isolation "thread" also accepts a class that a child process cannot import.
+    # With the isolation "thread", a class that no child process can import is valid, too; a sender starts no child process.
     spec = spec_of(to, {**options.workers.get(to.__name__, {}), "isolation": "thread"})
     return JobQueue(spec, spec.queue, spec.key_header, payload_type(to))
 
@@ -102,7 +102,7 @@ class Connections:
             return self._ledger
 
     def knows(self, queue: JobQueue) -> bool:
-        """Return whether the queue belongs to a Worker, or the broker or the ledger has the queue; change nothing."""
+        """Return True if the queue belongs to a Worker, or if the broker or the ledger has the queue; change nothing."""
         if not isinstance(queue.opened_as, str) or queue.name in self._namespaces:
             return True
         return self.adapter(queue).exists() or queue.name in self._seen_queues(queue)

@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def _end(known: Mapping[int, int | None]) -> None:
-    """Kill the sessions of these leaders; skip a leader if another process has its process id now."""
+    """Kill the sessions of these leaders; skip a leader if another process now has the leader's process id."""
     # If another process has reaped a leader, the leader's process id can belong to a new process, which began later.
     end_sessions([pid for pid, began in known.items() if started_at(pid) in (None, began)])
 

@@ -2,7 +2,7 @@
 Messages to systemd: the notify protocol of sd_notify(3), over a datagram socket.
 
 The methods neither raise nor wait, because a service manager that receives nothing must not stop a job.
-If the service manager's queue is full (net.unix.max_dgram_qlen, unix(7)), a later message sends READY=1 and STOPPING=1 again.
+If the service manager's queue is full (net.unix.max_dgram_qlen, unix(7)), the Notifier sends READY=1 and STOPPING=1 again before a later message.
 The caller passes the environment's variables, so that the worker process uses NOTIFY_SOCKET, and the slots' children do not.
 """
 

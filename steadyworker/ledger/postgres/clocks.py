@@ -1,5 +1,5 @@
 """
-The comparison of the clocks of all hosts that the ledger's URL lists, for `check`.
+The part of `check` that compares the clocks of all hosts in the ledger's URL.
 
 Leases end by the wall clock of the server, and a fail-over changes the server.
 If the clock of the new server is ahead, leases end too early, and other processes take over jobs that still run.

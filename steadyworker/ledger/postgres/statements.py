@@ -31,7 +31,7 @@ def after(seconds: LiteralString) -> LiteralString:
 
 
 _LEASE = f"lease_until = {after('%(lease)s')}"
-# This is the time from which a row is late, or NULL.
+# This is the time from which a row is late, or NULL if there is no such time.
 _DUE = "CASE WHEN owner IS NOT NULL THEN lease_until WHEN state = 'moved' THEN not_before END"
 LAST_OF_ITS_KEY = """NOT EXISTS (
     SELECT FROM steadyworker_jobs AS later

@@ -363,7 +363,7 @@ class SqliteLedger(Ledger):
         self._file.close()
 
     def _holding(self, owners: Sequence[str]) -> frozenset[str]:
-        """Return the given owners that rows still name."""
+        """Return which of these owners the rows still name."""
         return frozenset(owner for (owner,) in self._fetch(sql.HOLDING, {"owners": json.dumps(list(owners))}))
 
     def _fetch(self, statement: str, values: Values | None = None) -> list[Any]:
