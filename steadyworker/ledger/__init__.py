@@ -85,7 +85,7 @@ The runner claims the job only after the copy's confirm, so a row never waits fo
 
 A job whose message is lost
 ---------------------------
-The transaction of a claim also keeps the job's message: its body, its headers, and all other facts of the delivery that a handler can see.
+The transaction of a claim also stores the job's message: its body, its headers, and all other facts of the delivery that a handler can see.
 The transaction that records `done` deletes the message.
 In all other cases, the ledger deletes the message together with the row.
 A `dead` job keeps its message for a replay.
@@ -116,7 +116,7 @@ So an outage of the ledger or the broker, a suspended host or a long queue makes
 In a queue that is never empty, an orphan gets the next free slot if its message is an hour late.
 This requires that another message has come since the orphan's message was due.
 The runner makes a delivery of the kept message, and the decision table applies to this delivery.
-The delivery has the row's hop, or, if the row is `moved`, the row's hop plus 1.
+The delivery has the row's hop; if the row is `moved`, the delivery has the row's hop plus 1.
 So the counters change in the same way as with the broker's message.
 If several worker processes find the same orphan, the claim's compare-and-set decides.
 If the lost message comes later, the decision table settles it like any second copy.

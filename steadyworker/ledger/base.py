@@ -199,8 +199,8 @@ class JobFilter(Struct, frozen=True):
     Attributes:
         namespace, queue: Only rows of this namespace, or of this queue.
         states: Only rows whose state is one of these.
-        late_by: Only rows whose `late_by` is more than this many seconds, and that are the last round of their key.
-        kept: If True, only rows whose message the ledger has, and that are the last round of their key.
+        late_by: Only rows that are the last round of their key, and whose `late_by` is more than this many seconds.
+        kept: If True, only rows that are the last round of their key, and whose message the ledger has.
     """
 
     namespace: str | None = None

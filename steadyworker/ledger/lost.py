@@ -20,7 +20,7 @@ MOST = 100
 
 def lost(ledger: Ledger, namespace: str, queue: str, *, stranded: bool) -> Sequence[Orphan]:
     """
-    Return the overdue jobs of a queue whose message did not come, the latest first.
+    Return a queue's overdue jobs whose message did not come, the latest first.
 
     With `stranded`, return the jobs that no worker process runs by itself, otherwise the jobs that wait for a worker process.
     """

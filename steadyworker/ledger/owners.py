@@ -138,7 +138,7 @@ def sweep(directory: Path, holding: Callable[[Sequence[str]], Collection[str]]) 
 
 
 def remove_own(directory: Path, owner: str) -> None:
-    """Remove the lock of this process's owner, after a normal end, when no row names the owner."""
+    """Remove the lock of this process's owner; call this function after a normal end, when no row names the owner."""
     with suppress(OSError):  # a later sweep removes it
         lock_path(directory, owner).unlink(missing_ok=True)
 

@@ -39,7 +39,7 @@ class OutputLog:
         self._tail: deque[tuple[str, bytes]] = deque(maxlen=_LAST)
 
     def line(self, stream: str, line: bytes) -> None:
-        """Log one line, which comes without its line end; ignore a blank line, and at the limit only count the line."""
+        """Log one line, given without its line end; ignore a blank line; at the limit, only count the line."""
         if not line.strip():
             return
         if stream == "stderr":

@@ -1,7 +1,7 @@
 """
-Facts about the machine and its service manager for the checks; this code reads each fact once, and guesses none.
+Facts about the machine and its service manager for the checks; this code reads each fact once, and guesses no fact.
 
-A fact that this process cannot read (no cgroup v2, no systemd, a sandbox that hides them) is None or False.
+A fact that this process cannot read (no cgroup v2, no systemd, a sandbox that hides facts) is None or False.
 The checks report nothing about a fact that is None or False.
 """
 

@@ -3,7 +3,7 @@ The PostgreSQL ledger's tables, and their migration from earlier versions.
 
 The tables are in the first schema of the connection's search path; no other program's tables have such names.
 
-While a newer process migrates the tables, processes of an older version work on.
+While a newer process migrates the tables, processes of an older version continue to work.
 So a migration only adds tables, columns at the end, and triggers.
 Such a column is NULL or has a default; a trigger writes what the older version does not write.
 While a migration runs, the calls of all other processes wait.
