@@ -391,7 +391,7 @@ class SqliteLedger(Ledger):
 
     def _step(self) -> float:
         """
-        Return the step of the wall clock since the last renewal, in seconds; a step is the amount by which somebody set the clock.
+        Return the step of the wall clock since the last renewal, in seconds; a step comes from a setting of the clock.
 
         A renewal adds the step to the start times of its runs, so that the step does not change how long they have run.
         """
