@@ -1,5 +1,5 @@
 """
-The search for the brokers and ledgers that URLs name, and their opening.
+The code that finds and opens the brokers and ledgers that URLs name.
 
 | file | subject |
 |---|---|

@@ -40,7 +40,7 @@ class JobQueue:
 
 def job_queue(to: type[Worker[Any, Any]] | str, options: Options) -> JobQueue:
     """
-    Return the queue of a Worker or of a queue's name; the configuration file's settings for the Worker apply.
+    Return the queue of a Worker, or the queue with this name; the configuration file's settings for the Worker apply.
 
     Raises ConfigError for an invalid Worker class or name, and TypeError for another object, such as an instance.
     """
@@ -62,7 +62,7 @@ def job_queue(to: type[Worker[Any, Any]] | str, options: Options) -> JobQueue:
         return JobQueue(to, to, None, Any)
     if not isinstance(to, type):
         raise TypeError(f"Expected a Worker class or the name of a queue, got {to!r}: pass one of them.")
-    # The isolation "thread" also accepts a class that a child process cannot import, and a sender starts no child process.
+    # With the isolation "thread", a class that no child process can import is valid, too; a sender starts no child process.
     spec = spec_of(to, {**options.workers.get(to.__name__, {}), "isolation": "thread"})
     return JobQueue(spec, spec.queue, spec.key_header, payload_type(to))
 
@@ -102,7 +102,7 @@ class Connections:
             return self._ledger
 
     def knows(self, queue: JobQueue) -> bool:
-        """Return whether the queue belongs to a Worker, or the broker or the ledger has the queue; change nothing."""
+        """Return True if the queue belongs to a Worker, or if the broker or the ledger has the queue; change nothing."""
         if not isinstance(queue.opened_as, str) or queue.name in self._namespaces:
             return True
         return self.adapter(queue).exists() or queue.name in self._seen_queues(queue)
@@ -114,7 +114,7 @@ class Connections:
         Raises:
             UnknownQueue: `knows` returned False; the ledger has recorded nothing.
             NoLedger: No worker process has created the ledger.
-            ConfigError: The queue has consumers, and the ledger knows none of them; or `namespace_of` raised this error.
+            ConfigError: The queue has consumers, but the ledger does not know them; or `namespace_of` raised this error.
         """
         if (known := self._namespaces.get(queue.name)) is None:
             if not self.knows(queue):
@@ -134,7 +134,8 @@ class Connections:
         Check that the queue's consumers use this ledger.
 
         If the broker counts consumers, the ledger must know at least one of them.
-        An owner that is not proven dead counts, even if it has not registered for hours, because it can be frozen or cut off.
+        An owner that is not proven dead counts, even if this owner has not registered for hours.
+        The reason is that the owner can be frozen or cut off.
         If the broker notices deaths late, an owner that has just died counts, too.
         """
         name = registered_name(namespace, queue.name)
@@ -153,7 +154,7 @@ class Connections:
             )
 
     def last_round(self, queue: JobQueue, key: str) -> int | None:
-        """Return the last round of this key in the ledger, or None without a round; raise UnknownQueue for an unknown queue."""
+        """Return the last round of this key in the ledger, or None if there is no round; raise UnknownQueue for an unknown queue."""
         return self.ledger().last_round(self.namespace(queue), queue.name, key)
 
     def last_job(self, queue: JobQueue, key: str) -> JobId:

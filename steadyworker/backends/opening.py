@@ -1,5 +1,5 @@
 """
-Functions that open the ledger and the queue's adapter that the settings name, and find the namespace of the queue's jobs.
+Functions that open the ledger and the adapter of the settings, and find the namespace of a queue's jobs.
 
 A worker process, a Client and the command line all use these functions.
 Adapter and ledger connect only at their first use.
@@ -30,7 +30,7 @@ _LIST = re.compile(r",|:\d+$")
 """The pattern that shows that a namespace is a list of addresses: a comma, or a port at the end."""
 
 LIVES = 90.0
-"""The seconds after its last registration for which an owner counts as living: the sum of lease and margin."""
+"""The seconds for which an owner counts as living after its last registration: the sum of lease and margin."""
 
 
 def open_ledger(
@@ -41,7 +41,7 @@ def open_ledger(
 
     The URL is `sqlite:PATH`, `sqlite:PATH?synchronous=full` or `postgresql://…`.
     Only a worker process may `create` the ledger, because a ledger that another process creates knows no job.
-    Without `create`, the calls of a missing ledger raise NoLedger.
+    Without `create`, each call raises NoLedger if the ledger is missing.
 
     Raise ConfigError if the URL names no ledger, if its path is unfit for a ledger, or if an extra is not installed.
     """
@@ -113,7 +113,7 @@ def namespace_of(adapter: Adapter, options: Options, ledger: Ledger, queue_name:
     The ledger binds namespace and queue to the first broker that uses them.
     If worker processes under the broker's former name still live, this call binds the new name to the former name.
     So this call refuses the new name even after the end of these processes, because their records belong to the former name.
-    With `--namespace`, an operator can set the former name, to state that the broker is the same.
+    With `--namespace`, an operator can set the former name, to state that this is still the same broker.
     If the broker reports no name, a list of its addresses as `--namespace` also states this.
     Then any process with one of these addresses may be the first.
 
@@ -135,7 +135,7 @@ def namespace_of(adapter: Adapter, options: Options, ledger: Ledger, queue_name:
     expected = namespace if is_listed else identity
     bound = ledger.bind(namespace, queue_name, expected)
     is_same = bound == expected or (bound == namespace and _may_have_been(adapter, bound))
-    # Without --namespace, a former list with another port of the same host made this code refuse this list.
+    # Without --namespace, this code refused this list, because a former list had another port of the same host.
     # The refusal bound this list to the former list; with --namespace, the operator now states that the lists are two brokers.
     is_other = is_listed and not _addresses(bound) & _addresses(namespace)
     if not is_same and not is_other:
@@ -164,7 +164,7 @@ def name_findings(adapter: Adapter, options: Options, ledger: Ledger, queue_name
 
 def former_identity(adapter: Adapter, options: Options, ledger: Ledger, queue_name: str) -> str | None:
     """
-    Return another name under which worker processes now consume this queue, if this broker could have that name, or None.
+    Return another name that this broker could have, and under which worker processes now consume this queue, or None.
 
     An operator who renames a broker changes its identity, and therefore the namespace of its jobs.
     A worker process under the new name would not know the jobs of worker processes under the former name.

@@ -2,7 +2,7 @@
 The search for the adapter of a broker's URL, by the URL's scheme, in the entry-point group `steadyworker.adapters`.
 
 A `+` in the scheme becomes a `.` in the entry point's name: `stomp+ssl:` becomes `stomp.ssl`.
-If an adapter's client library is missing, opening the adapter raises an error that names the extra to install.
+If an adapter's client library is missing, `open_adapter` raises an error that names the extra to install.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def adapters() -> dict[str, EntryPoint]:
 
 def open_adapter(url: str, spec: QueueSpec, settings: Settings) -> Adapter:
     """
-    Open the adapter that the URL's scheme names, for one queue, without a connect.
+    Open the adapter that the URL's scheme names, for one queue; do not connect.
 
     Raises:
         ConfigError: The URL has no scheme, no adapter has this scheme, the adapter is broken, or the adapter refuses the URL.

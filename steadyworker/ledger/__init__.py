@@ -32,14 +32,14 @@ A claim of a job whose owner is gone leaves the row `running`, with a new owner.
 `Client.cancel` sets a cancel mark in the job's row.
 If the job has no row, `Client.cancel` inserts an `interrupted` row, which fits a message with any body.
 Each worker process reads the marks of its running jobs every 2 s, in one query.
-If a job has a cancel mark, the ledger refuses every commit of its exports, so an accepted cancel stops every later commit.
-If a claimed job already has a mark, the job does not run, and becomes a dead letter.
+If a job has a cancel mark, the ledger refuses every commit of the job's exports, so an accepted cancel stops every later commit.
+If a job already has a mark at its claim, the job does not run, and becomes a dead letter.
 
 Decision table
 --------------
 For each delivery the runner reads the row and calls `steadyworker.ledger.rules.action_for`.
 The first line of the table that fits decides.
-The hop counts the messages of a job: 0 for the first, one more for each retry.
+The hop is the number of a job's message: 0 for the first message, and one more for each retry.
 The column "held by" has the values of `HeldBy`, which the section "The holder of a row" explains.
 A *letter* is the job's own dead letter, which an operator has moved unchanged from the dead-letter queue to the work queue.
 
@@ -80,13 +80,14 @@ The table needs a key, so the runner replaces a message without a key by a copy 
 The broker confirms the copy before the runner acknowledges the original, so no message is lost.
 A kill between these two steps leads to a second job.
 If the full work queue refuses the copy, the copy gets a delay of 30 s, and the runner claims the job at once.
-This run begins without a delivery, like a DETACHED run; the decision table handles its copy when the copy arrives.
+This run begins without a delivery, like a DETACHED run; the decision table decides on the copy when the copy arrives.
 The runner claims the job only after the copy's confirm, so a row never waits for a message that does not exist.
 
 A job whose message is lost
 ---------------------------
-The transaction of a claim also keeps the job's message: its body, its headers, and all other facts of the delivery that a handler can see.
-The transaction that records `done` deletes the message; otherwise the message goes with the row.
+The transaction of a claim also stores the job's message: its body, its headers, and all other facts of the delivery that a handler can see.
+The transaction that records `done` deletes the message.
+In all other cases, the ledger deletes the message together with the row.
 A `dead` job keeps its message for a replay.
 So the job can run after any loss of the broker's copy: by a purge, an expiry, a delivery limit, a lost disk, or a defect of the broker.
 
@@ -105,24 +106,24 @@ and `forgets_consumers_within` and `redelivers_within` in the adapter's `Capabil
 
 Each worker process asks the ledger every 30 s for orphans of its own queues.
 A worker process runs an orphan only if this process would have received the job's message.
-This is so if all of these conditions hold:
+All of these conditions must hold:
 
 - the process has a prefetch above 0, because it is not quiet, draining, blocked or unfit, and has a free slot;
-- by the monotonic clock, the process has renewed its leases and consumed from the broker without a gap for `orphan_after`;
-- the process has asked for a message, and has received none for `answers_within`, another time that the adapter names.
+- by the monotonic clock, the process has renewed its leases and consumed from the broker without a gap for `orphan_after` seconds;
+- the process has asked for a message, and has received no message for `answers_within` seconds, a time that the adapter names.
 
 So an outage of the ledger or the broker, a suspended host or a long queue makes no orphan.
 In a queue that is never empty, an orphan gets the next free slot if its message is an hour late.
 This requires that another message has come since the orphan's message was due.
 The runner makes a delivery of the kept message, and the decision table applies to this delivery.
-The delivery has the row's hop, or, if the row is `moved`, the row's hop plus 1.
-So the counters change as they do with the broker's message.
+The delivery has the row's hop; if the row is `moved`, the delivery has the row's hop plus 1.
+So the counters change in the same way as with the broker's message.
 If several worker processes find the same orphan, the claim's compare-and-set decides.
 If the lost message comes later, the decision table settles it like any second copy.
 The log line `message_lost` names the job's last worker process, and what becomes of the job.
 
 In two cases, no worker process runs such a job by itself.
-The commands `jobs` and `check` list the job, and a worker process reports it once, as soon as no message waits in the queue:
+The commands `jobs` and `check` list the job, and a worker process reports the job once, when no message waits in the queue:
 
 - *Old record.* Since the last claim of the job, the ledger went back in time, or the queue had no registered owner for an hour.
   A restored backup, or a fail-over without the last commits, makes a ledger go back in time.
@@ -133,7 +134,7 @@ The commands `jobs` and `check` list the job, and a worker process reports it on
   Then only the sender has the content: send the job again with `--again`.
   If such a job moves to a dead letter, the job becomes `dead` without a letter, as soon as no message waits in the queue.
 
-A mark of `cancel` for a job that was never claimed is no orphan.
+A row that `cancel` inserted for a job that was never claimed is no orphan.
 
 | what | with a lost message |
 |---|---|
@@ -144,9 +145,9 @@ A mark of `cancel` for a job that was never claimed is no orphan.
 | `dead replay` | inserts the next round's row and message before the publish, so this round runs even if the broker loses the message |
 | a dead letter that is lost | `dead replay` uses the kept message; `dead drop` deletes the kept message with the row |
 | `send --again` | makes another round, which replaces the unfinished round; the unfinished round becomes `dead` without a run, unless its message comes first |
-| `--max-jobs` | counts a run of an orphan like any run; it does not count an orphan whose settlement is only finished |
+| `--max-jobs` | counts a run of an orphan like any run; it does not count an orphan whose settlement a process only completes |
 | quiet, draining | the process runs no orphan, because it receives no message |
-| two Workers on one ledger | each worker process asks for the orphans of its own queues; if two have the same queue, only one of them gets the job |
+| two Workers on one ledger | each worker process asks for the orphans of its own queues; if two processes have the same queue, only one process gets the job |
 | a changed namespace | the jobs under the old name have no owner, so no worker process runs them by itself |
 
 The holder of a row
@@ -160,7 +161,7 @@ The holder of a row
 - LOST: this process owns the row, but has no run or settlement under the row's fence.
 - ALIVE: another process owns the row, lease and margin are not over, and there is no proof that this other process is dead.
 - GONE: the row has no owner, or its owner is another process that has lost the row.
-  A process has lost the row when it is proven dead, or when lease and margin are over.
+  A process has lost the row when the process is proven dead, or when lease and margin are over.
 
 Clocks and leases
 -----------------
@@ -173,26 +174,26 @@ After this time, the run's checkpoints, export commits and outcome wait until th
 When the lease has been over for 30 s (the margin), other processes may take the job over.
 Only the ledger's clock judges the end of a lease: the server's wall clock in PostgreSQL, CLOCK_BOOTTIME with the boot's id in SQLite.
 PostgreSQL has no other clock.
-If its wall clock jumps forward, or a fail-over leads to a server whose clock is ahead, leases end too early.
+If the server's wall clock jumps forward, or a fail-over leads to a server whose clock is ahead, leases end too early.
 Another process can then take over a job that runs; the fence still refuses every write of the older run.
 After such a jump, no job is an orphan for the time of a lease, so that living owners renew first.
-If the clock jumps back, leases and waits for retries take that much longer.
+If the clock jumps back, leases and waits for retries become longer by the time of the jump.
 So let the clock of each server follow NTP, which corrects small differences without a jump.
 `check` compares the clocks of all hosts in the ledger's URL.
 When the ledger refuses a write or a renewal, the runner drops the run and kills its child.
 The run's delivery, if it is still valid, goes through the decision table again.
 While the ledger is away, a job goes on until its next request that writes: a checkpoint, an export's state or an export's commit.
-This request waits until the ledger is back, and the job waits in its call.
+This request waits until the ledger is back, and the job's call waits for the reply.
 A job without such a request goes on to its end, and its outcome waits.
 If the lease ends during a ledger outage, the option `on_ledger_loss` decides: the runner kills the run (`stop`), or does not stop the run (`finish`).
 The default is `finish` for a ledger of one host, and `stop` for all others.
 
 Proof of death
 --------------
-A worker process holds a lock on a file whose name is its owner id; its slot children and its guard share the lock.
+A worker process holds a lock on a file that has the owner id as its name; the process's slot children and guard share the lock.
 When the worker process dies, the guard first kills every process that the children have started, and then ends.
 The kernel frees the lock when all processes that share it are dead.
-So a process that gets the lock has proof of their death, and does not wait for the end of the lease.
+So a process that gets the lock has proof that these processes are dead, and need not wait for the end of the lease.
 The code is in `steadyworker.ledger.owners`.
 
 The order of a settlement
@@ -210,7 +211,7 @@ If the broker does not accept the dead letter either, the broker itself moves th
 The order is then: record, reject, confirm.
 
 Each step can be repeated without harm.
-If the owner dies between two steps, the next delivery leads to `Finish` or `AckDuplicate`; after `interrupted`, it leads to `Claim`.
+If the owner dies between two steps, the next delivery leads to `Finish` or `AckDuplicate`; after `interrupted`, the next delivery leads to `Claim`.
 
 Retention of rows
 -----------------
@@ -227,11 +228,11 @@ Guarantees
 ----------
 The guarantees hold if each message has a key, and a key names one piece of work.
 All consumers of a queue must share one ledger, and the ledger must keep its commits.
-Until the first claim of a job, the broker must keep its message; after the claim, the ledger has it, unless `keep_message` is False.
+Until the first claim of a job, the broker must keep the job's message; after the claim, the ledger keeps this message, unless `keep_message` is False.
 
-1. Whatever becomes of its message, every claimed job ends in `done`, or in `dead` with a reason, and never in both.
+1. Every claimed job ends in `done`, or in `dead` with a reason, and never in both, whatever happens to its message.
 2. At most one run of a job at a time can write a checkpoint, commit an export or record an outcome.
-   Two runs may compute at the same time only while the owner of one of them is frozen or cut off from the ledger.
+   Two runs may compute at the same time only while the owner of one run is frozen or cut off from the ledger.
 3. A lost connection, a broker's timeout or restart, or a redelivery never starts a job again.
    A job starts again after a retry, a snooze or an interruption, or when its process, host or ledger is lost.
    The new run starts from the last checkpoint, or from the beginning after `Retry(fresh=True)`.

@@ -2,7 +2,7 @@
 The ledger's Protocol and its values.
 
 Every write of an owner is one compare-and-set on uid, fence, owner and state, with the values of a `Token`.
-It returns True, or False if the ledger *refused* the write: the run no longer holds the job, and the runner drops it.
+The write returns True, or False if the ledger *refused* it: the run no longer holds the job, and the runner drops it.
 Every call can raise LedgerUnavailable; then it is unknown whether the ledger carried out the write.
 Implementations are thread-safe.
 Each promise has its test in `steadyworker.testing.conformance.LedgerSuite`.
@@ -65,7 +65,7 @@ class Row(Struct, frozen=True):
         due_in: Seconds until the retry is due, by the ledger's clock; 0 if it is due, or if there is no retry.
         late_by: Seconds since the lease ended (running, moving) or since the retry was due (moved), otherwise 0; for people.
         target: The settlement's target, for `moving`, `moved` and `dead`.
-        conflicts: The number of messages with this key and another body that became dead letters; for people.
+        conflicts: The number of messages that have this key and another body, and became dead letters; for people.
         created_at, started_at, ended_at: Wall clock, for people only.
     """
 
@@ -173,7 +173,7 @@ class Renewal(Struct, frozen=True):
     The ledger's reply to a renewal or to `may_commit`.
 
     Attributes:
-        granted: True if the ledger granted the call; False if it refused the call, or could not judge it.
+        granted: True if the ledger granted the call; False if the ledger refused the call, or could not judge the call.
         cancel_reason: The row's cancel mark, if it has one.
         locked: True if the ledger could not judge a renewal, because another session kept the row locked.
     """
@@ -194,13 +194,13 @@ class Progress(Struct, frozen=True):
 
 class JobFilter(Struct, frozen=True):
     """
-    The conditions of a listing; a listed row fits all conditions, and None is no condition.
+    The conditions of a listing; a listed row fits all conditions, and every row fits a condition of None.
 
     Attributes:
         namespace, queue: Only rows of this namespace, or of this queue.
         states: Only rows whose state is one of these.
-        late_by: Only rows whose `late_by` is more than this many seconds, and that are the last round of their key.
-        kept: If True, only rows whose message the ledger has, and that are the last round of their key.
+        late_by: Only rows that are the last round of their key, and whose `late_by` is more than this many seconds.
+        kept: If True, only rows that are the last round of their key, and whose message the ledger has.
     """
 
     namespace: str | None = None
@@ -221,7 +221,7 @@ class Hindrance(StrEnum):
     The reason for which no worker process runs an orphan by itself.
 
     NO_MESSAGE: The ledger has no copy of the job's message, so there is nothing to run.
-    OLD_RECORD: Since the row's last claim, the ledger went back in time, or its queue had no owner for `retention.ABSENCE`.
+    OLD_RECORD: Since the row's last claim, the ledger went back in time, or the row's queue had no owner for `retention.ABSENCE`.
         Another ledger may have done the job meanwhile.
     """
 
@@ -280,12 +280,12 @@ class Ledger(Protocol):
         ...
 
     def bindings(self) -> Sequence[tuple[str, str]]:
-        """Return every pair of a namespace and a queue that is bound."""
+        """Return every bound pair of a namespace and a queue."""
         ...
 
     def register(self, owner: str, host: str, queues: Sequence[str]) -> bool:
         """
-        Record that this owner lives and consumes these queues, in order and with repetitions.
+        Record that this owner lives and consumes these queues; the record keeps their order and repetitions.
 
         The keeper calls this method at each renewal.
         Return False if the ledger went back in time: the ledger has lost the last registration, or is a restored copy.
@@ -295,7 +295,7 @@ class Ledger(Protocol):
         ...
 
     def unregister(self, owner: str) -> None:
-        """Remove an owner that ended normally, and also its lock, if no row names the owner."""
+        """Remove an owner that ended normally; if no row names the owner, also remove the owner's lock."""
         ...
 
     def owners(self) -> Sequence[OwnerSeen]:
@@ -389,9 +389,9 @@ class Ledger(Protocol):
         """
         Renew the lease now, and grant the commit if the job is still `running` under this fence and not cancelled.
 
-        For a cancelled job, return the reason instead of a grant: after `cancel` has returned, no commit begins.
+        For a cancelled job, return the cancel reason instead of a grant, so that no commit begins after `cancel` has returned.
         The write is on disk (in SQLite: `synchronous=FULL`) when this call returns.
-        So the ledger knows, even after a power failure, under which fence an export was committed.
+        So even after a power failure, the ledger knows under which fence an export was committed.
         """
         ...
 
@@ -469,7 +469,7 @@ class Ledger(Protocol):
         ...
 
     def ended(self, uids: Sequence[str]) -> frozenset[str]:
-        """Return the `uids` of jobs that are `done` or `dead`; the caller may remove the staging folders of these jobs."""
+        """Return the ids in `uids` whose jobs are `done` or `dead`; the caller may remove the staging folders of these jobs."""
         ...
 
     def last_progress(self, id: JobId) -> Progress | None:

@@ -20,9 +20,9 @@ from steadyworker.ledger.base import Ledger, Renewal, Token
 
 _HURRY_WHEN_AWAY = 15
 """
-The number by which the usual time between two renewals is divided for the shortest time.
+The divisor that gives the shortest time between two renewals: the usual time divided by this number.
 
-While the ledger is unreachable, renewals are this much more frequent, because jobs wait for the ledger.
+While the ledger is unreachable, the keeper renews after the shortest time, because jobs wait for the ledger.
 Even after `hurry`, the time between two renewals is not shorter.
 """
 
@@ -32,12 +32,12 @@ QUIET = " (quiet)"
 
 
 def registered_name(namespace: str, queue: str) -> str:
-    """Return the name under which owners register a queue, with the namespace, because two brokers can have equal queue names."""
+    """Return the name under which owners register a queue, including the namespace, because queues of two brokers can have equal names."""
     return f"{namespace}/{queue}"
 
 
 def attended(names: Sequence[str]) -> list[str]:
-    """Return the queues that an owner registered under these names, each once and in order, with or without the suffix `QUIET`."""
+    """Return the queues that an owner registered under these names, with or without the suffix `QUIET`, each once, in order."""
     return sorted({name.removesuffix(QUIET) for name in names})
 
 
@@ -166,7 +166,7 @@ class Keeper:
             self._wake.clear()
             due = self._clock.monotonic() + self._times.renew
             self.turn()
-            # Wait the full time: otherwise `hurry`, which failed writes call, would make this a busy loop.
+            # Wait the full time; otherwise this would be a busy loop, because each failed write calls `hurry`.
             self._over.wait(soon)
 
     def hurry(self) -> None:

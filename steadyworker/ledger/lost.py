@@ -1,7 +1,7 @@
 """
-The jobs whose message is lost, for people, and for each job the command that helps.
+The list of jobs whose message is lost, with the command that helps each job; for people.
 
-Worker processes run most such jobs by themselves, much earlier than after `OVERDUE`.
+Worker processes run most such jobs by themselves, long before `OVERDUE` has passed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST = 100
 
 def lost(ledger: Ledger, namespace: str, queue: str, *, stranded: bool) -> Sequence[Orphan]:
     """
-    Return the overdue jobs of a queue whose message did not come, the latest first.
+    Return a queue's overdue jobs whose message did not come, the latest first.
 
     With `stranded`, return the jobs that no worker process runs by itself, otherwise the jobs that wait for a worker process.
     """

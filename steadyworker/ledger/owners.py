@@ -2,10 +2,10 @@
 Owners, and the proof of an owner's death.
 
 A worker process has an owner id (`host/boot-id/random`).
-While the worker process lives, it holds an exclusive `flock` on a file whose name is its owner id.
+While the worker process lives, it holds an exclusive `flock` on a file that has the owner id as its name.
 The worker process passes the open descriptor to every slot child and to the guard.
 The kernel frees the lock when all these processes are dead.
-So a process that gets the lock has *proof* of their death, and does not wait for the end of the lease.
+So a process that gets the lock has *proof* that these processes are dead, and need not wait for the end of the lease.
 
 A missing file is not a proof, because living owners would count as dead if someone emptied the directory.
 The file of a dead owner stays until no row names this owner (`sweep`), because a missing file proves nothing.
@@ -42,7 +42,7 @@ def boot_id() -> str:
 
 
 def new_owner_id() -> str:
-    """Return a new owner id, `host/boot-id/random`; one for each worker process."""
+    """Return a new owner id, `host/boot-id/random`; each worker process has its own id."""
     return f"{socket.gethostname()}/{boot_id()}/{secrets.token_hex(8)}"
 
 
@@ -50,7 +50,7 @@ class OwnerLock:
     """
     The lock that shows that an owner lives.
 
-    This process holds the lock from construction until `release`; the children that have `fd` hold it until they are dead.
+    This process holds the lock from construction until `release`; the children that have `fd` hold the lock until they are dead.
 
     Args:
         directory: The directory of the owner locks of one ledger; created if it is missing.
@@ -83,7 +83,7 @@ class OwnerLock:
         return self._fd
 
     def release(self) -> None:
-        """Close this process's descriptor of the lock, which children keep; a second call does nothing."""
+        """Close this process's descriptor, but leave the lock to its children; a second call does nothing."""
         if self._fd >= 0:
             os.close(self._fd)  # LOCK_UN would also free the children's lock
             self._fd = -1
@@ -117,7 +117,7 @@ def sweep(directory: Path, holding: Callable[[Sequence[str]], Collection[str]]) 
     Remove the locks of dead owners, except locks that are still needed as proof, or that this process is not allowed to remove.
 
     `holding` receives at most 200 owners at a time, and returns the owners that rows still name.
-    The result stays true, because a dead owner claims no more rows.
+    The result of `holding` stays true, because a dead owner claims no more rows.
     """
     try:
         locks = [file for file in directory.iterdir() if not file.name.startswith(".")]  # a file of `sqlite.trust`
@@ -138,7 +138,7 @@ def sweep(directory: Path, holding: Callable[[Sequence[str]], Collection[str]]) 
 
 
 def remove_own(directory: Path, owner: str) -> None:
-    """Remove the lock of this process's owner, after a normal end, when no row names the owner."""
+    """Remove the lock of this process's owner; call this function after a normal end, when no row names the owner."""
     with suppress(OSError):  # a later sweep removes it
         lock_path(directory, owner).unlink(missing_ok=True)
 
@@ -172,7 +172,7 @@ def _is_free(path: Path) -> bool:
     """Return whether no process holds the lock; raise OSError if the file is missing or cannot be read."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        # A shared lock, so that two processes that check at the same time do not mistake each other for the owner.
+        # This lock is shared, so that two processes that check at the same time do not mistake each other for the owner.
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return False

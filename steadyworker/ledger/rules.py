@@ -15,7 +15,7 @@ from steadyworker.ledger.base import Moving, Row, State
 from steadyworker.outcome import Counters
 
 EARLY = 1.0
-"""The number of seconds by which a retry may arrive too early; the runner defers an earlier retry."""
+"""The most seconds by which an accepted retry may be early; the runner defers a retry that is earlier."""
 
 
 class HeldBy(Enum):
@@ -78,7 +78,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class LostTooOften:
-    """The action to record a dead letter, because the job lost its owners too often, and to complete its settlement."""
+    """The action to record a dead letter and complete its settlement, because the job lost its owners too often."""
 
     counters: Counters
     reason: str
@@ -86,7 +86,7 @@ class LostTooOften:
 
 @dataclass(frozen=True, slots=True)
 class KeyConflict:
-    """The action to make this delivery a dead letter, because its key belongs to a job with another body; the row counts it."""
+    """The action to make this delivery a dead letter, because a job with another body has its key; the row counts the conflict."""
 
 
 @dataclass(frozen=True, slots=True)

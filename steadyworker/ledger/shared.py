@@ -107,7 +107,7 @@ def permit(found: Sequence[Sequence[Any]]) -> Renewal:
     """
     Return the reply to `may_commit`.
 
-    `found` has one row, whose only column is the job's cancel mark; it has no row if the ledger refused the call.
+    `found` is empty if the ledger refused the call; otherwise `found` has one row, whose only column is the job's cancel mark.
     """
     reason = found[0][0] if found else None
     return Renewal(bool(found) and reason is None, reason)

@@ -11,7 +11,7 @@ The command line of the jobs, its placeholders, and its way from `steadyworker e
 
 No shell reads the command line.
 So a payload stays one argument, or a part of an argument, whatever characters the payload has.
-No payload becomes an option: if an argument begins with a placeholder, its value must not begin with `-`, except after `--`.
+No payload becomes an option: if an argument begins with a placeholder, the placeholder's value must not begin with `-`, except after `--`.
 Between this `--` and the argument, only placeholders may stand.
 The reason is that another word can be a program, as in `env -- pg_dump {payload}`.
 The operator can allow options (`--allow-options`).
@@ -148,7 +148,7 @@ class _Values:
 
 
 def check_command(arguments: Sequence[str]) -> None:
-    """Raise ConfigError for a command line that cannot start with any payload."""
+    """Raise ConfigError for a command line that cannot start, whatever the payload is."""
     if not arguments or not arguments[0]:
         raise ConfigError(
             "Expected a program after `--`, got none: write `steadyworker exec --queue Q … -- PROGRAM …`.",

@@ -16,7 +16,7 @@ from steadyworker.clock import Clock
 from steadyworker.text.plain_text import plain_text
 
 BURST, RATE = 256 << 10, 4 << 10
-"""The bytes of output that a run can log at once, and the bytes that the run can log more in each second."""
+"""The bytes of output that a run can log at once, and the further bytes that the run can log in each second."""
 
 LONGEST_LINE = 4 << 10
 """The longest line in bytes; a longer line is logged in pieces."""
@@ -39,7 +39,7 @@ class OutputLog:
         self._tail: deque[tuple[str, bytes]] = deque(maxlen=_LAST)
 
     def line(self, stream: str, line: bytes) -> None:
-        """Log one line, which comes without its line end; ignore a blank line, and at the limit only count the line."""
+        """Log one line, given without its line end; ignore a blank line; at the limit, only count the line."""
         if not line.strip():
             return
         if stream == "stderr":
@@ -57,7 +57,7 @@ class OutputLog:
         self._write(stream, line)
 
     def close(self) -> None:
-        """Log the last lines that the log left out, and the number of all earlier lines that it left out."""
+        """Log the last omitted lines, and the number of omitted lines before them."""
         self._out -= len(self._tail)
         tail = list(self._tail)
         self._tail.clear()

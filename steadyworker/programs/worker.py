@@ -91,7 +91,7 @@ class Program(Worker[bytes, Any]):
         self._judge(job, process.code, plain_text(pipes.output.last, _LONGEST_REASON))
 
     def _judge(self, job: Job[bytes, Any], code: int | None, last_line: str) -> None:
-        """Return if the job is done, otherwise raise what the exit code means; after an Interrupt, the slot ignores both."""
+        """Return if the job is done, otherwise raise the exit code's exception; after an Interrupt, the slot ignores the result."""
         assert code is not None, "the program has ended"
         if code < 0:
             _die_by(-code)
@@ -192,4 +192,4 @@ def _die_by(number: int) -> NoReturn:
         signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
     os.kill(os.getpid(), number)
-    os._exit(1)  # not reached: a signal that ends no process cannot have ended the program
+    os._exit(1)  # not reached, because a signal that has ended the program ends this process, too

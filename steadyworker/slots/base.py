@@ -139,7 +139,7 @@ class Slot(Protocol):
 
     @property
     def last_turn(self) -> float | None:
-        """The monotonic time of the last turn of the slot's own thread; None while the thread has no duty to turn."""
+        """The monotonic time of the last turn of the slot's own thread; None while the thread need not make turns."""
         ...
 
     @property
@@ -178,7 +178,7 @@ class JobService(Protocol):
     A service in the worker process that jobs can call.
 
     The module `service/job_services.py` finds services by name.
-    The runner relays requests and events between the job and the service, and cancels a call when its run ends.
+    The runner relays requests and events between the job and the service, and cancels a call when the job's run ends.
     """
 
     def open(
@@ -193,9 +193,9 @@ class JobService(Protocol):
 
     def purge(self, ended: EndedJobs) -> None:
         """
-        Remove what ended jobs and dead worker processes have left on this host.
+        Remove the remains of ended jobs and dead worker processes from this host.
 
-        The purge thread of the worker process calls this about once an hour; the call can take long.
+        The purge thread of the worker process calls this method about once an hour; the call can take long.
 
         Args:
             ended: Receives uids, and returns the uids of jobs that are done or dead (`Ledger.ended`).

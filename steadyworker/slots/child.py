@@ -6,7 +6,7 @@ The child uses neither the broker nor the ledger: it exchanges frames with its w
 The main thread calls the handler, so that signals interrupt the handler.
 The reader thread receives frames from the worker process.
 
-Whatever its handler does, a child ends in one of these ways:
+A child ends in one of these ways, whatever its handler does:
 
 | the worker process | the child |
 |---|---|
@@ -184,7 +184,7 @@ class Child:
         return self._orphaned()
 
     def _read(self, silence: float) -> None:
-        """Receive frames; if this fails, end this process, which can get no more orders. The body of the reader thread."""
+        """Receive frames, as the body of the reader thread; if this fails, end this process, which can get no more orders."""
         try:
             self._receive(silence)
         except BaseException:  # noqa: BLE001 - this process ends
@@ -315,7 +315,7 @@ def main() -> None:
 
 
 def _die_with(parent: int) -> None:
-    """Ask Linux to kill this child at the end of the thread that started the child, and first of all when memory runs out."""
+    """Ask Linux to kill this child when the thread that started it ends, and before other processes when memory runs out."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         with suppress(OSError):
@@ -366,7 +366,7 @@ def _keep(held: Sequence[int]) -> None:
 
 
 def _ignore(_signal: int, _frame: FrameType | None) -> None:
-    """Take no action at a pause signal, because only the worker process acts on it."""
+    """Take no action at a pause signal, because only the worker process acts on pause signals."""
 
 
 def _uncut(frame: FrameType | None) -> bool:

@@ -25,7 +25,7 @@ PARTING = 5.0
 """The seconds that a child gets to exit by itself."""
 
 STEADY = 10.0
-"""The seconds after `setup` in which a child's death before its first run makes the slot Unready."""
+"""If a child dies before its first run, within this many seconds after `setup`, the slot becomes Unready."""
 
 _TICK = 0.5  # seconds between two checks of a run's memory
 _STACKS_TIME = 0.5  # seconds that a stalled child gets to write its stacks
@@ -196,7 +196,7 @@ class ChildState:
 
     def unready(self, code: int) -> str | None:
         """
-        Return the reason to wait before the slot replaces this dead child, or None to replace the child at once.
+        Return the reason for which the slot must wait before it replaces this dead child, or None if it need not wait.
 
         `code` is the child's return code.
         """

@@ -43,7 +43,7 @@ _CLASS_NAME = 300
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """The outcome of a handler's run, and the exception that ended the run; None if no exception ended it."""
+    """The outcome of a handler's run, and the exception that ended the run, or None."""
 
     outcome: Outcome
     error: BaseException | None = None
@@ -245,7 +245,7 @@ def _to_show(error: BaseException | None) -> BaseException | None:
 
 
 def _nothing() -> None:
-    """Do nothing, because signal handlers run only in a process's main thread."""
+    """Do nothing: a thread needs no `calm`, because signal handlers run only in a process's main thread."""
 
 
 def outcome_of_interrupt(reason: InterruptReason) -> Outcome:

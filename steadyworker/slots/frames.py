@@ -82,7 +82,7 @@ class Stop(Frame):
     The order to end the run.
 
     After a soft stop, `check()` raises Interrupt.
-    After a hard stop, every Job call raises Interrupt, and a signal raises it in the handler's own code.
+    After a hard stop, every Job call raises Interrupt, and a signal raises Interrupt in the handler's own code.
     """
 
     fence: int

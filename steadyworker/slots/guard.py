@@ -8,7 +8,7 @@ The guard: a small process that kills the sessions of all children after the wor
                                └── end of stream ──→ the guard kills the sessions of all children,
                                                      then ends, which releases the owner's lock
 
-The guard receives a child's session before the child's first task, and forgets the session when all its processes are dead.
+The guard receives a child's session before the child's first task, and forgets the session when all processes of the session are dead.
 Handlers in threads start their processes in the worker process's own session.
 If the worker process leads this session, the guard ends the session, too.
 A process that calls setsid leaves the session; only a cgroup (systemd, Kubernetes) can end such a process.
@@ -78,7 +78,7 @@ class Guard:
             self.watch(os.getpid())
 
     def forget(self, leader: int) -> None:
-        """Remove the session of this leader, when all its processes are dead; call this method before the leader is reaped."""
+        """Remove this leader's session, when all processes of the session are dead; call this method before the leader is reaped."""
         with self._lock:
             self._sessions.discard(leader)
             if not self._send(f"-{leader}\n"):
@@ -94,7 +94,7 @@ class Guard:
         """
         End the guard process, which first kills the remaining sessions; a second call does nothing.
 
-        This process's own session is not killed.
+        The guard process does not kill this process's own session.
         """
         with self._lock:
             self._closed = True

@@ -35,14 +35,14 @@ def main() -> None:
             known.pop(pid, None)
     _end({pid: began for pid, began in known.items() if pid != parent})
     if parent in known:
-        while os.getppid() == parent:  # Python closes the stream while it shuts down; the parent keeps its exit code
+        while os.getppid() == parent:  # the parent closes the stream before its exit; a kill would change its exit code
             time.sleep(_POLL_EVERY)
         _end({parent: known[parent]})
     os._exit(0)
 
 
 def _end(known: Mapping[int, int | None]) -> None:
-    """Kill the sessions of these leaders; skip a leader if another process has its process id now."""
+    """Kill the sessions of these leaders; skip a leader if another process now has the leader's process id."""
     # If another process has reaped a leader, the leader's process id can belong to a new process, which began later.
     end_sessions([pid for pid, began in known.items() if started_at(pid) in (None, began)])
 

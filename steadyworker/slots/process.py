@@ -1,5 +1,5 @@
 """
-A slot that is a child process: the slot keeps the child warm, reuses, limits and replaces it, and kills it with its group.
+A slot that is a child process: the slot keeps the child warm, reuses, limits and replaces the child, and kills the child's whole group.
 
 ::
 
@@ -14,7 +14,7 @@ A slot that is a child process: the slot keeps the child warm, reuses, limits an
 
 Each slot has one thread, which starts the child and lives longer than the child.
 This thread waits for frames, for the child's death and for the next limit.
-Another thread that calls the slot writes to the child directly.
+If another thread calls the slot, that thread writes to the child directly.
 Such a call wakes the slot's thread only if this thread would sleep past a limit.
 So a run costs one wake-up in each of the two processes.
 

@@ -226,7 +226,7 @@ class ChildProcess:
         return code
 
     def _flush(self) -> bool:
-        """Send the bytes that the socket accepts; return whether no bytes are left."""
+        """Send the bytes that the socket accepts; return True if no bytes are left."""
         while self._unsent:
             try:
                 sent = self._wire.send(self._unsent)

@@ -5,7 +5,7 @@ A thread slot protects the worker process less than a child process does:
 
 - A handler that holds the GIL, crashes or leaks memory harms the whole worker process.
 - The slot does not limit memory.
-- If the worker process is killed, the processes that the handler has started run on.
+- If the worker process is killed, the handler's subprocesses continue to run.
   But if the worker process leads its session, the guard (`guard.py`) ends this session.
   A systemd service and the first process of a container lead their session.
 - The slot cannot end a synchronous handler that makes no Job call.

@@ -1,7 +1,7 @@
 """
-Facts about the machine and its service manager for the checks; this code reads each fact once, and guesses none.
+Facts about the machine and its service manager for the checks; this code reads each fact once, and guesses no fact.
 
-A fact that this process cannot read (no cgroup v2, no systemd, a sandbox that hides them) is None or False.
+A fact that this process cannot read (no cgroup v2, no systemd, a sandbox that hides facts) is None or False.
 The checks report nothing about a fact that is None or False.
 """
 
@@ -85,7 +85,7 @@ def kills_group(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/
 
 
 def unit_from(name: str, shown: str, pid: int) -> Unit | None:
-    """Return the unit from the output of `systemctl show`, or None if this process is not its main process."""
+    """Return the unit from the output of `systemctl show`, or None if this process is not the unit's main process."""
     properties = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
     if properties.get("MainPID") != str(pid):
         return None

@@ -1,4 +1,4 @@
-"""The command that starts a further Python process of SteadyWorker, and imports nothing from the working directory at its start."""
+"""The command that starts a Python process of SteadyWorker; the process starts without imports from the working directory."""
 
 from __future__ import annotations
 

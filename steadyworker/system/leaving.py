@@ -1,4 +1,4 @@
-"""The exit of a process while threads of a user's code still run, for which Python would wait without a message."""
+"""The exit of a process in which a user's threads still run; Python would silently wait for these threads."""
 
 from __future__ import annotations
 

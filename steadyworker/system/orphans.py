@@ -23,7 +23,7 @@ class OrphanReaper:
     """
     A reaper of dead orphans, which otherwise use up the number of processes that a container may have.
 
-    If a dead child is in another session, but does not lead this session, the child is an orphan.
+    If a dead child is in another session, but does not lead that session, the child is an orphan.
     The reason is that this process starts no such child itself.
     A dead child that leads its session can be an orphan, or a child that this process started with a new session.
     So the reaper waits until `CHECKS` checks in a row have found this child dead.

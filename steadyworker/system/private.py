@@ -47,7 +47,8 @@ def access_findings(what: str, path: Path) -> list[Finding]:
     """
     Return warnings about access by other users.
 
-    There is a warning if other users can access the file or write to its folder, or if another user owns the file or the folder.
+    There is a warning if other users can access the file or write to its folder.
+    There is also a warning if another user owns the file or the folder.
     `what` is the file's description in the text, such as "the ledger".
     This function changes no permissions, because an operator can have given a group these permissions on purpose.
     """

@@ -55,7 +55,7 @@ def tree_rss(pid: int) -> int:
     """
     Return the resident bytes of this process and all its descendants; a page that two processes share counts twice.
 
-    This function reads a few files for each process of the tree, and none for the other processes of the machine.
+    This function reads a few files for each process of the tree, and no file for any other process of the machine.
     """
     return sum(map(rss, _tree(pid)))
 

@@ -8,7 +8,7 @@ _IN_MEMORY = 8 << 20  # bytes
 
 
 class Spool:
-    """A store of byte strings by their places: in memory up to a sum of 8 MiB, and above this sum in a file without a name."""
+    """A store of byte strings, each with a place; the store uses memory for the first 8 MiB, and then a file without a name."""
 
     def __init__(self) -> None:
         self._file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - `close` closes it

@@ -2,8 +2,8 @@
 Messages to systemd: the notify protocol of sd_notify(3), over a datagram socket.
 
 The methods neither raise nor wait, because a service manager that receives nothing must not stop a job.
-If the service manager's queue is full (net.unix.max_dgram_qlen, unix(7)), a later message sends READY=1 and STOPPING=1 again.
-The caller passes the environment's variables, so that only the worker process uses NOTIFY_SOCKET, and no slot's child.
+If the service manager's queue is full (net.unix.max_dgram_qlen, unix(7)), the Notifier sends READY=1 and STOPPING=1 again before a later message.
+The caller passes the environment's variables, so that the worker process uses NOTIFY_SOCKET, and the slots' children do not.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Notifier:
         """
         Report that the process runs.
 
-        Call this method before any contact with the broker, so that a unit starts without a broker.
+        Call this method before any contact with the broker, so that a unit starts even while the broker is away.
         """
         self._unsent.append("READY=1")
         self._flush()
@@ -62,7 +62,7 @@ class Notifier:
         self._flush()
 
     def extend_timeout(self, seconds: float) -> None:
-        """Ask systemd to allow this many more seconds for the start or stop; call this method again before their end."""
+        """Ask systemd to allow this many more seconds for the start or stop; call this method again before these seconds are over."""
         self._send(f"EXTEND_TIMEOUT_USEC={max(1, round(seconds * _MICROSECONDS))}")
 
     def _send(self, message: str) -> None:
@@ -70,7 +70,7 @@ class Notifier:
         self._sent(message)
 
     def _flush(self) -> None:
-        """Send the changes of state that are left; no other message needs this, because the caller repeats all others."""
+        """Send the changes of state that are still unsent; the caller itself repeats all other messages."""
         while self._unsent and self._sent(self._unsent[0]):
             del self._unsent[0]
 

@@ -94,7 +94,7 @@ def _optional(kind: type[Event]) -> tuple[str, ...]:
 
 
 def fan_out(listeners: Sequence[Listener]) -> Listener:
-    """Return one listener that calls all these listeners; if one raises, log this once and never call that listener again."""
+    """Return one listener that calls all these listeners; if a listener raises, log this once and never call that listener again."""
     active = list(listeners)
     log = get_logger("steadyworker.events")
 

@@ -30,7 +30,7 @@ class QueueReading:
         blocked: True while the broker accepts no publishes, because of an alarm.
         ledger_up: True if the ledger responded to the last call.
         oldest: Seconds since the start of the oldest run; 0 without a run.
-        time_limit: The Worker's `time_limit`, in seconds; None if it has none.
+        time_limit: The Worker's `time_limit`, in seconds; None without a limit.
         losses: The number of lost connections, by reason.
     """
 

@@ -69,7 +69,7 @@ class LineWriter:
 
     def write(self, line: bytes) -> None:
         """
-        Write the line at once, put it behind the lines that wait, or count it as lost.
+        Write the line at once, append it to the lines that wait, or count it as lost.
 
         This method never waits, and raises nothing.
         """
@@ -90,7 +90,7 @@ class LineWriter:
             self._wake()
 
     def drain(self, within: float) -> None:
-        """Wait until no line is left to write, at most this many seconds."""
+        """Wait at most this many seconds until no line is left to write."""
         if self._pid == os.getpid():
             with self._changed:
                 self._changed.wait_for(lambda: not self._waits(), within)

@@ -9,7 +9,7 @@ A line whose cause is known has `explain`, the id of an entry of the catalogue (
 
 The logging handler formats and writes the lines; the handler never raises to its caller, and never waits for the lines' reader.
 The handler replaces a line that it cannot format by a line `log_line_lost`.
-If the reader is late, `line_writer.py` keeps the lines; a line `log_lines_lost` reports the lines that it could not keep.
+If the reader is late, `line_writer.py` keeps the lines; a line `log_lines_lost` reports the lines that `line_writer.py` could not keep.
 The formatter leaves out the middle of a text of more than 65,536 characters.
 In a program that does not call `configure`, a logger from `get_logger` works like a plain stdlib logger.
 """
@@ -45,7 +45,7 @@ _CLIENT_LIBRARIES = {"pika": logging.NOTSET, "rocketmq-python-client": logging.I
 """
 Client libraries whose lines appear only at log level debug, because the adapters report the same facts, with a remedy.
 
-At log level debug, the value is the lowest level of a library's lines that appear.
+For each library, the value is the lowest level of the lines that appear at log level debug.
 The debug lines of stomp.py contain each whole frame: the body of each message, and the passcode.
 The library stomp.py logs to the logger `stomp.py`, which is a child of `stomp`.
 The debug lines of rocketmq-python-client contain whole messages.

@@ -2,8 +2,9 @@
 Log lines in place of Python's own messages on standard error.
 
 These messages are exceptions that end a thread, exceptions that Python ignores in a destructor, and warnings.
-Python prints them with a plain write, which waits for the reader of standard error, and removes no secrets.
-A runner's thread that waits in this write is alive, so the worker process would not detect that the thread's work has ended.
+Python prints them with a plain write, which waits for the reader of standard error.
+Python also removes no secrets from them.
+A runner's thread that waits in this write is alive, so the worker process would not detect that the thread's work has stopped.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _SEARCHED = 64 << 10
 """
 The number of characters that `plain_text` searches for secrets.
 
-It searches far more characters than it keeps, so that no cut leaves half a secret.
+`plain_text` searches far more characters than it keeps, so that no cut leaves half a secret.
 """
 
 _UNPRINTABLE = "(cannot be printed)"

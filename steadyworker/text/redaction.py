@@ -30,9 +30,9 @@ _NAMES = (
     r"(?:passw(?:or)?d|passphrase|passcode|(?<![a-z])pwd|secret(?:[._-]?key)?|(?:access|account|api|private)[ ._-]?key"
     rf"|(?<![a-z0-9])(?!(?:{_PLAIN_KEYS})[_-])[a-z0-9]{{1,30}}[_-]key|credentials?|token|session[_-]?id)"
 )
-# After one of these names, a value is a secret only behind `=`, or if the name is in quotes: `auth: ok` has no secret.
+# A value with one of these names is a secret only after `=`, or if the name is in quotes; so `auth: ok` has no secret.
 _SHORT_NAMES = r"(?<![a-z0-9])(?:pass|pw|sig(?:nature)?|auth)"
-# The value ends at the closing quote; without a closing quote, as in a cut text, it ends with the line.
+# The value ends at the closing quote; in a cut text without a closing quote, the value ends with the line.
 _QUOTED = rf"""(?P<quote> \\{{0,9}}["'])
     (?P<value> (?: (?!(?P=quote)) (?:\\.|.) ){{0,{LONGEST_VALUE}}} ) (?P=quote)?"""
 _UNQUOTED = r"""(?: (?!\\[nr]) [^\s,;&"')\]}] )+"""
@@ -76,7 +76,7 @@ _CALL = re.compile(r"(\b(?:AMQP\w{0,30}Connection|PDO)(?:(?:->|::)\w{1,40})?\((?
 _PARAMETERS = re.compile(r'(amqp_params_\w{1,20},<<"[^"\n]{0,200}">>,(?:\{\w{1,20},)?<<")[^"\n]*')  # Erlang's client
 _ORACLE = re.compile(r"(jdbc:oracle:\w{1,10}:[^/\s@:]{1,100}/)\S{1,200}(?=@)", re.IGNORECASE)
 # GitHub, GitLab, Stripe, Slack, npm and SendGrid begin their tokens with these texts, so that a search can find the tokens.
-# Amazon's AKIA… is not in this list, because it is only the name of a secret key, and a search for a leak needs the name.
+# Amazon's AKIA… is not in this list, because AKIA… only names a secret key, and a search for a leak needs the name.
 _KNOWN_TOKEN = re.compile(
     r"""(?<![a-z0-9]) ( gh[oprsu]_ | github_pat_ | glpat- | [rs]k_(?:live|test)_ | xox[a-z]-
                         | npm_ (?=[a-z0-9]{30}) | (?-i:SG) \. (?=[\w-]{16,64}\.[\w-]{16}) )
@@ -87,7 +87,7 @@ _KNOWN_TOKEN = re.compile(
 # These are `curl -u user:password`, `mysql -ppassword`, `redis-cli -a password` and similar commands, in one text or as a list.
 # MySQL reads the word in `-p word` as a database, but a user can mean a password.
 _NEXT = r"""(?: ["'] \s{0,3} ,? \s{0,3} (?=["']) | \s{1,3} )"""
-_ATTACHED = r"""(?! \\{0,9} ["'] [\s,:;)\]}] )"""  # no quote follows that ends the option, and begins no value
+_ATTACHED = r"""(?! \\{0,9} ["'] [\s,:;)\]}] )"""  # the next character is no closing quote
 _COMMAND = re.compile(
     rf"""( \b(?: (?P<curl>curl) | (?P<redis>redis-cli) | (?:mysql|mariadb|mongo|rabbitmqadmin|sshpass)\w{{0,10}} )\b
           [^\n]{{0,200}}? (?: \s | (?P<around>["']) )
@@ -113,12 +113,12 @@ _LOGIN = re.compile(
 )
 _BEARER = re.compile(r"\b(bearer\s{1,9})[\w.~+/-]{8,}=*", re.IGNORECASE)
 _BASIC = re.compile(r"\b(basic\s{1,9})([a-z0-9+/]{4,}={0,2})", re.IGNORECASE)
-# This is the path of a field in an error message without a secret, such as `$.password: expected str, got int`.
+# This is a field's path in an error message, as in `$.password: expected str, got int`; such a message has no secret.
 _PLACE = re.compile(r"\$(?:\.[\w-]{1,60}|\[\d{1,9}\]){0,9}\.\w{0,60}$")
 _LONGEST_PLACE = 700
 _WORDS_ABOUT_FIELDS = frozenset({"duplicate", "expected", "field", "input", "missing", "unknown"})
 _WORDS = re.compile(r" [a-z]{2,}")
-_PUNCTUATION = 3  # characters; a text this short without a letter or digit is not a secret
+_PUNCTUATION = 3  # characters; a text of at most this length is no secret if it has no letter or digit
 _PREFIX = 2  # characters: b, rb
 _PORT_DIGITS = 5
 _MARKS = frozenset(":@")
@@ -196,7 +196,7 @@ def _is_port_and_query(text: str) -> bool:
 
 
 def _redacted_basic(match: re.Match[str]) -> str:
-    """Return the scheme without its credentials (`user:password` in base64); keep a word that is no such credentials."""
+    """Return the scheme without its credentials (`user:password` in base64); keep a word that encodes no credentials."""
     given = match[2].rstrip("=")
     decoded = base64.b64decode(given[: len(given) // 4 * 4])
     return f"{match[1]}{REDACTED}" if b":" in decoded else match[0]

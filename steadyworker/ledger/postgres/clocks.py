@@ -1,5 +1,5 @@
 """
-The comparison of the clocks of all hosts that the ledger's URL lists, for `check`.
+The part of `check` that compares the clocks of all hosts in the ledger's URL.
 
 Leases end by the wall clock of the server, and a fail-over changes the server.
 If the clock of the new server is ahead, leases end too early, and other processes take over jobs that still run.
@@ -22,7 +22,7 @@ _finding = FindingTexts("steadyworker.ledger")
 
 _APART = 5.0
 """
-The difference between two clocks, in seconds, from which on `check` reports a finding.
+The smallest difference between two clocks, in seconds, that `check` reports.
 
 The clock of a server that follows NTP differs by milliseconds, and the margin of a lease is 30 s.
 """

@@ -2,12 +2,13 @@
 The ledger in a PostgreSQL database, shared by a fleet.
 
 The server's clock judges leases and delays, in the statement that reads them.
-A worker process opens two connections: the first only for renewals, which then wait for no other call, and the second for all other calls.
+A worker process opens two connections.
+The first serves only renewals, so that a renewal waits for no other call; the second serves all other calls.
 The worker process connects to the server or to a pooler.
 The pooler can be in transaction mode, because no session has state.
 
 The ledger loses nothing if the server keeps every commit.
-This requires `synchronous_commit`, and a fail-over only to a synchronous replica.
+This requires `synchronous_commit`, and that each fail-over leads to a synchronous replica.
 After a fail-over to a server without this ledger, every call fails until an operator starts the worker process again.
 The tests run on PostgreSQL 15.
 """
@@ -91,7 +92,7 @@ class PostgresLedger(Ledger):
     A ledger in one database, connected at the first call.
 
     Args:
-        url: Returns the `postgresql://` URL; each connect calls it, and so uses a changed password.
+        url: A function that returns the `postgresql://` URL; each connect calls this function, and so uses a changed password.
         owners_dir: The directory in which the owners of this host hold their locks.
         clock: Limits the waits of this process; this clock judges no lease.
         times: The lease, the margin, and the limit for one call.
@@ -308,7 +309,7 @@ class PostgresLedger(Ledger):
     @override
     def cancel_marks(self, uids: Sequence[str]) -> Mapping[str, str]:
         with self._renewals.connection() as db:  # the keeper reads the marks between its renewals
-            # This call has no limits, because a read waits for no row, and no call of a fleet is more frequent.
+            # This call sets no limits, because a read waits for no row; this is the most frequent call of a fleet.
             return dict(db.execute(sql.CANCEL_MARKS, {"uids": list(uids)}).fetchall())
 
     @override
@@ -356,7 +357,7 @@ class PostgresLedger(Ledger):
         self._renewals.close()
 
     def _holding(self, owners: Sequence[str]) -> frozenset[str]:
-        """Return the given owners that rows still name."""
+        """Return which of these owners the rows still name."""
         return frozenset(owner for (owner,) in self._fetch(sql.HOLDING, {"owners": list(owners)}))
 
     def _fetch(self, statement: LiteralString, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:

@@ -15,12 +15,12 @@ LONGEST_DELAY = 100 * 365.25 * 86_400.0
 
 
 def settlement_values(verdict: Verdict) -> Values:
-    """Return the parameters of a settlement on which the runner decides now."""
+    """Return the parameters of a settlement; the delay of its retry begins now."""
     return verdict_values(verdict, storable) | {"due_in": min(verdict.delay, LONGEST_DELAY)}
 
 
 def message_values(message: KeptMessage | None) -> Values:
-    """Return the parameters of a message, or NULLs if there is none."""
+    """Return the parameters of a message, or NULLs without a message."""
     if message is None:
         return {"body": None, "facts": None}
     return {"body": b64encode(message.body).decode(), "facts": message.facts}

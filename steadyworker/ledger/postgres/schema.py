@@ -3,11 +3,11 @@ The PostgreSQL ledger's tables, and their migration from earlier versions.
 
 The tables are in the first schema of the connection's search path; no other program's tables have such names.
 
-While a newer process migrates the tables, processes of an older version work on.
+While a newer process migrates the tables, processes of an older version continue to work.
 So a migration only adds tables, columns at the end, and triggers.
 Such a column is NULL or has a default; a trigger writes what the older version does not write.
 While a migration runs, the calls of all other processes wait.
-After the migration, the ledger refuses the connect of a process of an older version.
+After the migration, a process of an older version can no longer connect to the ledger.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LIMITED = """
 """
 The first part of every message to the server.
 
-The isolation is READ COMMITTED, because the second of two compare-and-sets must change no row.
+The isolation is READ COMMITTED, because the second of two concurrent compare-and-sets must change no row.
 At a stricter isolation, the server would raise an error instead.
 """
 
@@ -160,7 +160,7 @@ MIGRATIONS: Mapping[int, tuple[LiteralString, ...]] = {
         *_SINCE_6,
         "UPDATE steadyworker_jobs SET wake_at = not_before WHERE state = 'moved'",
         "UPDATE steadyworker_jobs SET wake_at = clock_timestamp() WHERE state = 'interrupted' AND fence > 0",
-        # When a process of schema 5 gives up a row, this process does not write `wake_at`; this trigger does.
+        # A process of schema 5 that gives up a row does not write `wake_at`, so this trigger writes `wake_at`.
         """
         CREATE FUNCTION steadyworker_wakes() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
             NEW.wake_at := CASE NEW.state WHEN 'moved' THEN NEW.not_before WHEN 'interrupted' THEN greatest(NEW.wake_at, clock_timestamp()) END;

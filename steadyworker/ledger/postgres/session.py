@@ -2,7 +2,8 @@
 One connection to a PostgreSQL ledger, which checks that the server has the same ledger as before, and limits every wait.
 
 A pooler in transaction mode lends a session of the server for only one transaction.
-So this code prepares no statement and sets nothing in a session: one message to the server has a statement and its limits.
+So this code prepares no statement and sets nothing in a session.
+Instead, each message to the server has one statement and the statement's limits.
 The server begins when it has the whole message, and runs the message as one transaction.
 So a network failure in the middle leaves no transaction open, and no row locked.
 The statement's text contains the values, so a server that logs failed statements also logs checkpoints and messages.
@@ -62,7 +63,8 @@ _MIGRATION_LOCK = 0.1
 """
 How long a migration waits for a locked table, as a share of the call timeout.
 
-This wait is short, because the calls of all other processes wait behind the migration; the process tries the migration again.
+This wait is short, because the calls of all other processes wait for the migration.
+After a wait without success, the process tries the migration again.
 """
 # Only the text of libpq's error shows why a connect failed. These texts mean faults that only a person can mend.
 _REFUSED = re.compile(
@@ -165,7 +167,7 @@ class PostgresSession:
     One connection, which opens at the first use, and again after a failure; one thread at a time uses the connection.
 
     Args:
-        address: Returns the ledger's address; each connect calls it, and so uses a changed password.
+        address: A function that returns the ledger's address; each connect calls this function, and so uses a changed password.
         identity: The id that the ledger must have; the session that opens first sets this id.
         call: The limit in seconds for one call, for connecting, and for the wait for another thread's call.
         clock: Measures the waits.
@@ -307,7 +309,7 @@ class PostgresSession:
         return ledger_id, schema, made_by
 
     def _migrate(self, connection: LedgerConnection, found: int) -> None:
-        """Migrate the tables to this version; raise ConfigError if no process can do this, or if this process must not."""
+        """Migrate the tables to this version; raise ConfigError if no process can migrate them, or if this process must not."""
         statements = sql.migration(found)
         if statements is None:
             raise self._unfit(

@@ -31,7 +31,7 @@ def after(seconds: LiteralString) -> LiteralString:
 
 
 _LEASE = f"lease_until = {after('%(lease)s')}"
-# This is the time from which a row is late, or NULL.
+# This is the time from which a row is late, or NULL if there is no such time.
 _DUE = "CASE WHEN owner IS NOT NULL THEN lease_until WHEN state = 'moved' THEN not_before END"
 LAST_OF_ITS_KEY = """NOT EXISTS (
     SELECT FROM steadyworker_jobs AS later
@@ -73,17 +73,17 @@ def _committing(level: LiteralString) -> LiteralString:
     """
     Return the first part of a statement, which sets `synchronous_commit` for the statement's own commit.
 
-    The rest of the statement must contain `FROM committed`; without it PostgreSQL does not apply the setting.
+    The rest of the statement must contain `FROM committed`; otherwise PostgreSQL does not apply the setting.
     """
     return f"WITH committed AS MATERIALIZED (SELECT set_config('synchronous_commit', {level}, true))"
 
 
-# In the text of a statement, base64 makes a body a third longer; PostgreSQL's own form makes it twice as long.
+# In the text of a statement, base64 makes a body a third longer; PostgreSQL's own form makes the body twice as long.
 _BODY = "decode(%(body)s, 'base64')"
 
 
 def _keeping(claim: LiteralString) -> LiteralString:
-    """Return this claim, extended so that it also keeps the claim's message, if there is one and the row has none."""
+    """Return this statement of a claim, extended to keep the claim's message if the row has no message yet."""
     return f"""
         WITH claimed AS ({claim}), kept AS (
             INSERT INTO steadyworker_messages (number, body, facts)
@@ -132,7 +132,7 @@ REPLAY = f"""
     )
     INSERT INTO steadyworker_messages (number, body, facts) SELECT number, {_BODY}, %(facts)s FROM inserted
 """
-# This write does not wait for the disk: if it is lost, the job only counts as an orphan earlier.
+# This write does not wait for the disk: if the write is lost, the job only counts as an orphan earlier.
 DEFERRED = f"""
     {_committing("'off'")}
     UPDATE steadyworker_jobs SET wake_at = greatest(wake_at, {after("%(delay)s")})
@@ -150,7 +150,7 @@ RENEW = f"""
         AND job.state IN ('running', 'moving')
     RETURNING mine.place, job.cancel_reason
 """
-# Only the level `off` does not wait for this server's disk, so this statement replaces `off` by `on`.
+# Every level except `off` waits for this server's disk, so this statement replaces only `off`, by `on`.
 MAY_COMMIT = f"""
     {_committing("coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on')")}
     UPDATE steadyworker_jobs SET {_LEASE} FROM committed WHERE {_MINE} AND state = 'running'

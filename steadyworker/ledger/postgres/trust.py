@@ -97,7 +97,7 @@ def _late(which: LiteralString, since: LiteralString) -> LiteralString:
 # `asked` reads the clock once; a condition that reads the clock for each row could not use an index.
 # All jobs of a queue are old if no owner has registered the queue in this incarnation.
 # Without `jit = off`, the server would expect to read a third of the rows, and would compile the query first.
-# This would take a hundred times as long as the query.
+# The compilation would take a hundred times as long as the query.
 ORPHANS = f"""
     SET LOCAL jit = off;
     WITH asked AS MATERIALIZED (
@@ -118,9 +118,10 @@ ORPHANS = f"""
 
 _JUMP = 30.0
 """
-The seconds by which the server's clock may seem to gain on this machine's clock, without a jump.
+The most seconds by which the server's clock may gain on this machine's clock without counting as a jump.
 
-A call can take 10 s, and an orphan appears only after a longer jump.
+A call can take 10 s, so a smaller gain can be the time of a call.
+An orphan appears only after a longer jump.
 """
 
 
@@ -172,7 +173,7 @@ class PostgresTrust:
         return () if found and self._jumped(found[0][-1]) else [row[:-1] for row in found]
 
     def _jumped(self, moment: float) -> bool:
-        """Return whether the server's clock, which shows `moment`, has jumped since the last registration, or less than a lease ago."""
+        """Return whether the server's clock has jumped (to `moment`) since the last registration, or less than a lease ago."""
         now = self._clock.boottime()
         if self._ahead is not None and moment - now > self._ahead + _JUMP:
             self._unsure_until = now + self._lease

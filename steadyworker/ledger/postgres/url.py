@@ -140,7 +140,7 @@ def _environment() -> dict[str, str]:
 
 def _limits(call: float, hosts: int) -> dict[str, str]:
     """
-    Return the options of a connection: time limits for libpq and the kernel, and the requirement of a primary server.
+    Return the options of a connection: time limits for libpq and the kernel, and the condition that the server is a primary.
 
     Connecting may take `call` / 2 seconds, divided equally among all hosts.
     """

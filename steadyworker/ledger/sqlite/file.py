@@ -340,7 +340,7 @@ class LedgerFile:
         connection.execute("COMMIT")
 
     def _into_wal(self, connection: sqlite3.Connection) -> None:
-        """Switch to a write-ahead log; wait for other processes that do the same, because SQLite does not wait for these."""
+        """Switch to a write-ahead log; wait while other processes switch, because SQLite itself does not wait for them."""
         if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
             return  # a ledger already, or another program's database: leave it as it is
         deadline = self._clock.monotonic() + self._call

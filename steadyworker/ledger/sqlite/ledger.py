@@ -363,7 +363,7 @@ class SqliteLedger(Ledger):
         self._file.close()
 
     def _holding(self, owners: Sequence[str]) -> frozenset[str]:
-        """Return the given owners that rows still name."""
+        """Return which of these owners the rows still name."""
         return frozenset(owner for (owner,) in self._fetch(sql.HOLDING, {"owners": json.dumps(list(owners))}))
 
     def _fetch(self, statement: str, values: Values | None = None) -> list[Any]:
@@ -391,7 +391,7 @@ class SqliteLedger(Ledger):
 
     def _step(self) -> float:
         """
-        Return the step of the wall clock since the last renewal, in seconds; a step is a change by which the clock was set.
+        Return the step of the wall clock since the last renewal, in seconds; a step comes from a setting of the clock.
 
         A renewal adds the step to the start times of its runs, so that the step does not change how long they have run.
         """

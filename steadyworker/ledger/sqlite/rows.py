@@ -12,7 +12,7 @@ from steadyworker.outcome import Counters
 
 
 def settlement_values(verdict: Verdict, clock: Clock, boot: str) -> Values:
-    """Return the parameters of a settlement on which the runner decides now."""
+    """Return the parameters of a settlement; the delay of its retry begins now."""
     due = {"boot": boot, "due": clock.boottime() + verdict.delay, "not_before": clock.wall() + verdict.delay}
     return verdict_values(verdict, storable) | due
 
@@ -71,7 +71,7 @@ def row_of(found: Sequence[Any], clock: Clock, times: Times, boot: str, is_dead:
 
 
 def new_row(claim: Claimed, uid: str, fence: int, checkpoint: bytes | None, now: float, worker: str) -> Row:
-    """Return the row that a claim has inserted; all its values are known, so this needs no read."""
+    """Return the row that a claim has inserted; all its values are known, so this function needs no read."""
     return Row(
         id=claim.id,
         uid=uid,

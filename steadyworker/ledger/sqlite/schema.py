@@ -5,7 +5,7 @@ The tables have two kinds of times.
 Times that decide when a job may run (`lease_until`, `due`) are readings of CLOCK_BOOTTIME, stored with the boot's id.
 Times that people read, or that decide when a row is removed (`…_at`, `not_before`, `keep_until`) are readings of the wall clock.
 The start of a run is such a wall time; the owner's renewals add each step of the clock to this time.
-`wake_at` is also a wall time, because it only finds the jobs whose message may be lost; `due` decides whether a retry may run.
+`wake_at`, which only serves to find jobs whose message may be lost, is also a wall time; `due` decides whether a retry may run.
 
 While a newer process migrates the file, processes of the previous version go on until they open the file again.
 So a migration only adds tables, columns with a default, and triggers that write values which the older version does not know.
@@ -21,7 +21,7 @@ SCHEMA_VERSION = 7
 """The version of the tables, raised with every change; a worker process migrates an older ledger to this version."""
 
 APPLICATION_ID = 0x53574C47
-"""`SWLG` in the file's header: distinguishes a ledger from any other SQLite database."""
+"""The number in the file's header (`SWLG`) that distinguishes a ledger from any other SQLite database."""
 
 
 def _one_of(column: str, *values: str) -> str:
@@ -46,7 +46,7 @@ _CAN_BE_LATE = "iif(owner IS NOT NULL OR state = 'moved', 1, NULL)"
 """
 1 for a row that can be late, otherwise NULL.
 
-An index on this expression leaves out NULL, and finds the rows that can be late in the order of their numbers.
+With an index on this expression, which leaves out NULL, SQLite finds these rows in the order of their numbers.
 """
 _MESSAGES = (
     # The number is the number of the job's row.
@@ -79,7 +79,7 @@ MIGRATIONS: Mapping[int, tuple[str, ...]] = {
         "ALTER TABLE jobs ADD COLUMN wake_at REAL",
         "UPDATE jobs SET wake_at = not_before WHERE state = 'moved'",
         "UPDATE jobs SET wake_at = :now WHERE state = 'interrupted' AND fence > 0",
-        # When a process of schema 6 gives up a row, this process does not write `wake_at`; this trigger does.
+        # A process of schema 6 that gives up a row does not write `wake_at`, so this trigger writes `wake_at`.
         """
         CREATE TRIGGER schema_6_gives_up_a_row AFTER UPDATE OF owner ON jobs
         WHEN new.owner IS NULL AND old.owner IS NOT NULL AND new.wake_at IS old.wake_at
@@ -210,7 +210,7 @@ _CHECKPOINT_OF_ROUND_BEFORE = """(
     WHERE earlier.namespace = :namespace AND earlier.queue = :queue AND earlier.key = :key
         AND earlier.round = :round - 1
 )"""
-# A new fence, greater than every fence of a lost ledger; the triggers `fence_is_drawn_…` store the next fence.
+# This is a new fence, greater than every fence of a lost ledger; the triggers `fence_is_drawn_…` store the next fence.
 _FENCE = "(SELECT max(next_fence, :wall_ms) FROM meta)"
 _OWN = f"fence = {_FENCE}, owner = :owner, lease_boot = :boot, lease_until = :lease_until, wake_at = NULL"
 _NOBODY = "owner = NULL, lease_boot = NULL, lease_until = NULL"
@@ -226,7 +226,7 @@ _MOVING = f"""
     export_state = iif(:keep_checkpoint, export_state, NULL)
 """
 
-# This computes the same as `rows.row_of`.
+# This expression has the same value as `late_by` in `rows.row_of`.
 _LATE_BY = """CASE
     WHEN owner IS NOT NULL THEN :boottime - iif(lease_boot = :boot, lease_until, 0.0) WHEN state = 'moved' THEN :now - not_before
 END"""

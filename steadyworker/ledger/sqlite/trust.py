@@ -2,14 +2,14 @@
 The check whether a SQLite ledger went back in time, because an operator put an older copy in the place of its file.
 
 The ledger counts its registrations, and the ends of its owners.
-Two witnesses beside the ledger show that this count is too low:
+Two witnesses beside the ledger can show that the ledger's count is too low:
 
 1. The process remembers the last count that it wrote.
 2. A file in the folder of the owner locks has the last count that any process wrote.
    So the ledger also detects a copy that an operator put there while no worker process ran.
 
-If an operator restores the whole folder, the witness is old, too.
-But the restored ledger file has another inode than the inode in its table `meta`.
+If an operator restores the whole folder, the second witness is old, too.
+But the inode of the restored ledger file differs from the inode in the file's table `meta`.
 A file keeps its inode when the machine starts again, and when a container starts again (on a volume and in overlayfs).
 Some FUSE file systems give their files new inodes at each mount; so do network file systems, but a ledger refuses network file systems.
 On such a FUSE file system, the ledger counts as a copy after each mount.
@@ -18,9 +18,9 @@ Then a job whose message is lost waits for an operator; nothing else changes.
 If an operator overwrites all files of the ledger in place, no witness is left.
 But after an hour without an owner, the jobs of this ledger are old records.
 
-No witness shows a copy that was made after the last count.
-After a normal end of the worker processes, no such copy lacks a record.
-After a SIGKILL, such a copy lacks at most the records of the time between two renewals.
+No witness detects a copy that was made after the last count.
+If the worker processes have ended normally, such a copy has all records.
+After a SIGKILL, such a copy can lack at most the records of the time between two renewals.
 A power failure that loses the last commits has the same effect as such a copy.
 """
 
