@@ -1,5 +1,5 @@
 """
-The verbs of other packages, found by the entry-point group `steadyworker.commands`.
+The verbs of other packages, which the command line finds by the entry-point group `steadyworker.commands`.
 
 An entry point of this group has the verb's name, and names a `Verb`.
 `steadyworker --help` imports the module that has the `Verb`, so that module should import little.
@@ -36,7 +36,7 @@ class Verb:
 
 
 def names() -> list[str]:
-    """Return the names of the verbs of other packages, sorted, and import none of these packages."""
+    """Return the sorted names of the verbs of other packages, without importing these packages."""
     return list(installed(GROUP))
 
 

@@ -166,7 +166,9 @@ class MemoryJob:
 
 def fits(row: Row, which: JobFilter, last_round: int) -> bool:
     """
-    Return whether a row fits the conditions of a listing, except the condition that the ledger has its message.
+    Return whether a row meets the conditions of a listing.
+
+    This function does not check the condition that the ledger has the row's message.
 
     `last_round` is the last round of the row's key.
     """

@@ -64,7 +64,7 @@ class PublishPromises(AdapterBench):
         tape.stays(deliveries=2)
 
     def test_a_delay_survives_its_sender(self, open_adapter: Open) -> None:
-        """The broker keeps the copy, so it does not need the process that published the copy."""
+        """The broker keeps the copy, even if the process that published the copy has ended."""
         sender, worker = open_adapter(), open_adapter()
         if sender.capabilities.delays is Delays.NONE:
             pytest.skip("this broker does not delay")
@@ -224,7 +224,7 @@ class PublishPromises(AdapterBench):
         tape.stays(deliveries=1)
 
     def _all_dead_keys(self, adapter: Adapter) -> list[str]:
-        """Read the dead letters, and try again while another reader holds them."""
+        """Return the keys of all dead letters; try again while another reader holds the letters."""
         clock = SystemClock()
         deadline = clock.monotonic() + self.within
         while True:

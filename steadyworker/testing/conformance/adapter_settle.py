@@ -1,4 +1,4 @@
-"""Promises about settling: an ack is final, a release is redelivered, and an old epoch cannot be settled."""
+"""Promises about settling: an ack is final, a released message is redelivered, and a delivery of an old epoch cannot be settled."""
 
 from __future__ import annotations
 
