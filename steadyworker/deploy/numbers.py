@@ -8,7 +8,7 @@ The durations that a platform (systemd, Kubernetes) needs, computed from Workers
     stop_within, watchdog ─────→ stop_silence ─────→ TimeoutStopSec with Type=notify
     time_limit ────────────────→ finishes_within ──→ the stop_within in which every job can finish
 
-All results are whole seconds, rounded up, because that is what the platforms accept.
+All results are rounded up to whole seconds, because the platforms accept only whole seconds.
 The templates have the reason of each result, and the durations that no Worker changes.
 """
 

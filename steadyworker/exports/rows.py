@@ -68,9 +68,9 @@ class RowExport:
 
     Args:
         rows: An iterable of rows: tuples or lists of one value per column, or Arrow record batches.
-            A DB-API cursor that has executed its query is such an iterable, and so is an Arrow reader.
+            A DB-API cursor that has executed its query, and an Arrow reader, are such iterables.
             A callable `rows(start)` is accepted too: it returns such an iterable, from row number `start` on.
-            Only with a callable can an interrupted export resume.
+            An interrupted export can resume only if `rows` is a callable.
             The callable must return the same rows in the same order each time: sort by a unique key.
         columns: The names of the columns, in order; by default the names in the cursor or the reader.
         description: A description of the rows, for the manifest; by default the callable's name.

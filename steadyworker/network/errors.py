@@ -77,7 +77,7 @@ class Hop(NamedTuple):
     """
     A server that another server named, or that has one of several roles in a URL.
 
-    Errors name this server, because the URL does not.
+    Errors name this server, because the URL does not show which server failed.
 
     Attributes:
         place: Its address and role, and the server that gave the address.

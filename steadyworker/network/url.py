@@ -107,7 +107,7 @@ class Form:
         ports: The default port of each scheme.
         tls_scheme: The scheme with TLS.
         options: The options, except the options of TLS.
-        example: A URL, and what is percent-encoded, as messages give it.
+        example: A text for messages, with an example of a URL and the parts that are percent-encoded.
         path: The meaning of the path; None if the URLs have no path.
         tls_options: The options of TLS that the client library can take.
     """

@@ -121,7 +121,7 @@ class MemoryJob:
         return self.state is State.MOVING and self.target is Moving.DEAD
 
     def unseen_for(self, now: float, margin: float) -> float | None:
-        """Return the seconds since a message of this job had to come, or None if the job waits for no message."""
+        """Return the seconds since a message of this job was due, or None if the job waits for no message."""
         moments = [self.lease_until + margin] if self.owner is not None else []
         if self.wake_at is not None:
             moments.append(self.wake_at)

@@ -389,7 +389,7 @@ class MessagePromises(LedgerBench):
         assert ledger.register(ME, "host", [])
 
     def test_an_owner_that_slept_for_days_finds_the_ledger_as_it_was(self, ledger: Ledger, clock: FakeClock) -> None:
-        """The owner's registration is removed after a day, but the ledger does not take this for a step back in time."""
+        """The owner's registration is removed after a day, but the ledger does not mistake this for a step back in time."""
         if self.own_clock:
             pytest.skip("reads a clock of its own")
         for _ in range(2):
@@ -428,7 +428,7 @@ class MessagePromises(LedgerBench):
         """
         A message that comes after all proves that the job must run.
 
-        An old record counts as old even if it has no message.
+        If an old record has no message, the hindrance is still `OLD_RECORD`.
         """
         if self.own_clock:
             pytest.skip("reads a clock of its own")
