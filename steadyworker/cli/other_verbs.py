@@ -44,7 +44,7 @@ def lines_of_help() -> dict[str, str]:
     """
     Return the line of help of each verb.
 
-    The line of a broken verb is its error, so that the other lines can be read.
+    If a verb is broken, its line shows the error, and the other lines stay readable.
     """
     lines: dict[str, str] = {}
     for name, entry in installed(GROUP).items():

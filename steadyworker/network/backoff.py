@@ -43,7 +43,7 @@ class Backoff:
     """
     The waits of one client, drawn at random so that a fleet does not reconnect at the same moment.
 
-    A connection that was not useful counts as a refused try.
+    A connection that was not useful is treated as a refused try.
     So a broker that crashes at each connect has time to recover.
     """
 

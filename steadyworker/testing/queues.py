@@ -25,7 +25,7 @@ from steadyworker.errors import (
 
 @dataclass(slots=True, eq=False)
 class QueuedMessage:
-    """A message in a queue, until it is acknowledged; tests may read it, but must not change it."""
+    """A message in a queue, until it is acknowledged; tests may read this object, but must not change it."""
 
     queue: str
     body: bytes

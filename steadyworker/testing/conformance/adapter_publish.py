@@ -117,7 +117,7 @@ class PublishPromises(AdapterBench):
         assert [sorted(keys) for keys in found] == [sorted(f"k-{n}" for n in range(40))] * 4
 
     def test_a_dropped_dead_letter_is_gone(self, adapter: Adapter) -> None:
-        """`drop` removes one dead letter, and leaves the others."""
+        """`drop` removes one dead letter, and leaves all other dead letters."""
         self._needs_dead_letters(adapter)
         for n in range(1, 4):
             adapter.publish(message(f"k-{n}", to=Target.DEAD))

@@ -107,7 +107,7 @@ class ClaimPromises(LedgerBench):
         assert row.counters == Counters(losses=1)
 
     def test_a_claim_is_refused_when_the_row_was_claimed_since(self, ledger: Ledger) -> None:
-        """If two owners claim after reading the same row, one wins."""
+        """If two owners read the same row and then claim the job, only one owner gets the job."""
         before = in_state(ledger, State.INTERRUPTED)[0]
         winner = claimed(ledger, owner=OTHER, seen=before)
         assert ledger.claim(Claimed(JOB, before, ME, 0, BODY, Counters())) is None
