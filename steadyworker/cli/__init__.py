@@ -138,7 +138,7 @@ class _Verbs(Group):
 
     @override
     def main(self, *args: Any, **extra: Any) -> Any:
-        """Run a command, and end the process with its exit code."""
+        """Run a command, and end the process with the exit code of the command."""
         try:
             code = super().main(*args, **{**extra, "standalone_mode": False})
         except click.ClickException as error:
@@ -149,7 +149,7 @@ class _Verbs(Group):
         except OutputFailed as error:
             discard_output()
             code = OUTPUT
-            if not error.by_reader:  # a reader such as `head` closes the pipe when it has enough
+            if not error.by_reader:  # a reader such as `head` closes the pipe when the reader needs no more output
                 _print_error(str(error))
         sys.exit(code)
 

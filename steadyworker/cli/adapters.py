@@ -1,4 +1,4 @@
-"""`steadyworker adapters`: the brokers that this installation supports."""
+"""`steadyworker adapters`: lists the brokers that this installation supports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`steadyworker check`: the checks that `run` makes before the first message, and every setting with its origin."""
+"""`steadyworker check`: makes the checks that `run` makes before the first message, and shows every setting with its origin."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ def _print_count(done: Sequence[object], what: str) -> None:
 
 
 def _with_facts(queue: DeadLetterQueue, letter: DeadLetter) -> DeadLetter:
-    """Return the letter, with the ledger's facts about its job if the broker itself made the letter."""
+    """Return the letter; if the broker itself made this letter, add the ledger's facts about the job."""
     row = None
     if letter.keyed and not letter.ours and not letter.reason:
         with suppress(LedgerUnavailable):  # the letter is worth showing without the facts
@@ -248,7 +248,7 @@ def _gone(queue: DeadLetterQueue) -> list[DeadLetter]:
 
 
 def _print_gone(queue: DeadLetterQueue, beyond: int = 0) -> None:
-    """Print how many dead jobs have no letter, if there are more than `beyond`."""
+    """If more than `beyond` dead jobs have no letter, print their number."""
     count = len(queue.gone)
     if count > beyond:
         jobs = f"{count_text(count, 'dead job')} whose letter is gone, kept in the ledger"

@@ -25,7 +25,7 @@ from steadyworker.text.redaction import redact
 
 
 def _matching(pattern: str, expected: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """Return a callback for an option, which raises a usage error if the pattern does not match the value."""
+    """Return a callback that raises a usage error if the pattern does not match an option's value."""
 
     def checked(_ctx: click.Context, _option: click.Parameter, given: Any) -> Any:
         for text in given if isinstance(given, tuple) else (given,):
@@ -41,7 +41,7 @@ _is_folder = _matching(r"(/[\w.-]+)+", "an absolute path of letters, digits and 
 
 
 def _shared(verb: Function) -> Function:
-    """Add the arguments that every platform has: the Workers, the settings that change a number, a name, and the files' folder."""
+    """Add the arguments of every platform: the Workers, a name, the files' folder, and the settings that change a number."""
     for decorate in (
         click.option(
             "--output",

@@ -1,4 +1,4 @@
-"""`steadyworker exec`: any program as a job."""
+"""`steadyworker exec`: runs any program as a job."""
 
 from __future__ import annotations
 

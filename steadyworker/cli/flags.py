@@ -26,10 +26,10 @@ class Setting(click.Option):
 
 class CommandWithSettings(click.Command):
     """
-    A verb with every setting, of the core and of services.
+    A verb that has each setting of the core and of the services as an option.
 
     The settings of services can be declared only after the import of the services' modules.
-    Therefore the settings of services are declared only if the command line has an option that is no setting of the core, such as `--help`.
+    Therefore the verb declares these settings only if the command line has an option that is no setting of the core, such as `--help`.
     """
 
     @override
@@ -48,7 +48,7 @@ def every_setting(verb: Function) -> Function:
     """
     Add every setting to a verb as an option; the verb's class must be `CommandWithSettings`.
 
-    The verb's first argument is a mapping of the settings from the command line, unparsed.
+    The verb's first argument is a mapping with the settings on the command line; their values are unparsed text.
     """
 
     @wraps(verb)

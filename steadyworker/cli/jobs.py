@@ -52,7 +52,7 @@ _STATES = {
     JobState.DEAD: (State.MOVING, State.DEAD),
 }
 """
-For each state that users see (`Row.job_state`), the possible states of the rows behind it.
+The possible states of a row, for each state that users see (`Row.job_state`).
 
 The ledger's query reads only rows in these states.
 """
@@ -61,7 +61,7 @@ Job = tuple[Row, Progress | None, Orphan | None]
 """
 A job's row, its last progress, and its `Orphan`, which has the reason why the job waits.
 
-The `Orphan` is None unless no message of the job came for an hour.
+If a message of the job came within the last hour, the `Orphan` is None.
 """
 
 
@@ -160,7 +160,7 @@ def _chosen(ledger: Ledger, wanted: JobFilter, state: str | None, orphans: Seque
 
 def _lost(ledger: Ledger, namespace: str | None, queue: str | None) -> Iterator[Orphan]:
     """
-    Yield the overdue jobs of which no message came.
+    Yield the overdue jobs whose message did not come.
 
     The jobs that no worker process starts by itself come first.
     """
@@ -173,7 +173,7 @@ def _lost(ledger: Ledger, namespace: str | None, queue: str | None) -> Iterator[
 
 
 def _print_stranded(orphans: Sequence[Orphan], listed: Collection[JobId]) -> None:
-    """Print how many jobs need an operator, but are missing from the list, because it has only the newest jobs."""
+    """Print how many jobs need an operator, but are older than the jobs in the list."""
     if count := sum(orphan.hindrance is not None and orphan.row.id not in listed for orphan in orphans):
         jobs = (
             f"{count_text(count, 'more job')} of which no message came for an hour, and that no worker starts by itself"

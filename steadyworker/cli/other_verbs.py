@@ -1,5 +1,5 @@
 """
-The verbs of other packages, found by the entry-point group `steadyworker.commands`.
+The verbs of other packages, which the command line finds by the entry-point group `steadyworker.commands`.
 
 An entry point of this group has the verb's name, and names a `Verb`.
 `steadyworker --help` imports the module that has the `Verb`, so that module should import little.
@@ -36,7 +36,7 @@ class Verb:
 
 
 def names() -> list[str]:
-    """Return the names of the verbs of other packages, sorted, and import none of these packages."""
+    """Return the sorted names of the verbs of other packages, without importing these packages."""
     return list(installed(GROUP))
 
 
@@ -44,7 +44,7 @@ def lines_of_help() -> dict[str, str]:
     """
     Return the line of help of each verb.
 
-    The line of a broken verb is its error, so that the other lines can be read.
+    If a verb is broken, its line shows the error, and the other lines stay readable.
     """
     lines: dict[str, str] = {}
     for name, entry in installed(GROUP).items():

@@ -58,7 +58,7 @@ def command(options: Options, *, target: str, key: str) -> None:
 
 
 def _problem(row: Row) -> str:
-    """Return why this job needs no message now, and the remedy; otherwise return an empty text."""
+    """Return the reason and the remedy if this job needs no message now; otherwise return an empty text."""
     queue, key = shlex.quote(row.id.queue), shlex.quote(row.id.key)
     match row.state:
         case State.DONE:

@@ -1,4 +1,4 @@
-"""`steadyworker send`: sends one job from the command line, or many from a file."""
+"""`steadyworker send`: sends one job from the command line, or many jobs from a file."""
 
 from __future__ import annotations
 

@@ -20,9 +20,9 @@ def settings(*names: str) -> Callable[[Function], Function]:
     """
     Add these settings and `--config` to a verb as options.
 
-    Without names, add every setting, of the core and of services.
+    Without names, add every setting of the core and of the services.
     The verb receives the effective `Options` as its first argument.
-    Raises ConfigError, when the verb is called, for an invalid value.
+    If a value is invalid, a call of the verb raises ConfigError.
     """
 
     def decorate(verb: Function) -> Function:
@@ -36,7 +36,7 @@ def settings(*names: str) -> Callable[[Function], Function]:
 
 
 def client_settings(verb: Function) -> Function:
-    """Add a client's settings, which its connections to broker and ledger need, to a verb."""
+    """Add to a verb the settings that a client needs for its connections to broker and ledger."""
     return settings(*OF_A_CLIENT)(verb)
 
 
@@ -44,7 +44,7 @@ def loaded(arguments: dict[str, Any]) -> Options:
     """
     Return the effective settings.
 
-    Arguments have precedence over the environment, the environment over the file, and the file over the defaults.
+    The sources, highest precedence first, are the arguments, the environment, the file and the defaults.
     """
     config = arguments.pop("config", None)
     return load(arguments, os.environ, Path.cwd(), config)

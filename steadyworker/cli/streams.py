@@ -31,7 +31,7 @@ class _Stream:
 
 
 class _Output(_Stream):
-    """Standard output; its failures raise OutputFailed, unlike the failures of other files."""
+    """Standard output; a failed write to it raises OutputFailed, which no other file raises."""
 
     def write(self, text: str) -> int:
         try:
@@ -75,7 +75,7 @@ def discard_output() -> None:
     """
     Discard output that could not be written.
 
-    Otherwise the interpreter would try again to write this output at its exit, and fail.
+    Otherwise the interpreter would try to write this output again when it exits, and would fail.
     """
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())

@@ -65,7 +65,8 @@ def worker_or_queue(target: str) -> type[Worker[Any, Any]] | str:
     Return the Worker that "module:Class" names, or the target itself if the target names a queue.
 
     The name of a queue can also have a colon.
-    A target is a Worker if the part after the colon begins with a capital letter, or if such a module exists.
+    A target with a colon is a Worker in two cases.
+    The part after the colon begins with a capital letter, or the part before the colon is a module that exists.
     Raises ConfigError as `find_worker` does.
     """
     module, colon, _ = target.partition(":")
@@ -99,7 +100,7 @@ def _place(error: BaseException) -> str | None:
 
 
 def _frames(error: BaseException) -> Iterator[traceback.FrameSummary]:
-    """Yield the frames of files, but not of the import system or of generated code."""
+    """Yield the frames whose code is in a file, without the frames of the import system and of generated code."""
     importing = ("<", str(Path(sysconfig.get_path("stdlib"), "importlib")))
     return (frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(importing))
 

@@ -1,5 +1,5 @@
 """
-The table of settings: the name of each, the values that it accepts, and its default.
+The table of settings, which has the name, the accepted values and the default of each setting.
 
 The command line's flags, the environment, the configuration file, `check` and the help texts all use this table.
 A service that is installed adds settings of its own (`services.py`).

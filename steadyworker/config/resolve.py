@@ -3,7 +3,7 @@ Finds the value of each setting, in the first source that has a value.
 
 The sources are, in this order: `--x-y`, `STEADYWORKER_X_Y`, `x_y` in `steadyworker.toml`, and the default.
 For a secret, each setting can name a file with the value: `--x-y-file`, `STEADYWORKER_X_Y_FILE` or `x_y_file`.
-An empty environment variable counts as not given.
+An empty environment variable is treated as not given.
 One ConfigError reports all problems at once.
 """
 
@@ -37,7 +37,7 @@ OF_A_CLIENT = ("broker", "ledger", "namespace", "state_dir", "topology", "delays
 """The settings that a client needs; a client is a program or a command that sends jobs."""
 
 _WORKER_DURATIONS = ("time_limit", "stall_limit")
-# Kubernetes sets these variables in every container beside a Service named steadyworker, or steadyworker-something.
+# If a namespace has a Service named steadyworker or steadyworker-something, Kubernetes sets these variables in every container of the namespace.
 _SERVICE_LINK = re.compile(
     r"(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)", re.ASCII
 )
@@ -52,7 +52,7 @@ class Options:
         workers: The attributes that `[workers.NAME]` of the file sets, by the Worker's name; `spec_of` checks them.
         origins: The source of each setting: a flag, a variable, the configuration file's path, or `default`.
         files: The path of the file for each setting that was given as a file.
-        config: The path of the configuration file, or None without one.
+        config: The path of the configuration file, or None if there is no such file.
         of_services: The given settings of services, by name. `value` also returns settings that are not given.
     """
 
@@ -110,7 +110,7 @@ class Options:
 
 def load(arguments: Mapping[str, object], environ: Mapping[str, str], cwd: Path, config: Path | None = None) -> Options:
     """
-    Return the value of every setting, checked.
+    Check every setting, and return the values.
 
     Args:
         arguments: The values of the command line or the caller, by option name; None means not given.
@@ -146,7 +146,7 @@ def load(arguments: Mapping[str, object], environ: Mapping[str, str], cwd: Path,
         raise ConfigError("\n".join(map(str, reading.problems)), reading.problems)
     if values["state_dir"] is None:
         values["state_dir"], reading.origins["state_dir"] = _state_dir(environ)
-    # An absolute path, because the processes of children and of services can have other working directories.
+    # The path is absolute, because child processes and services can have other working directories.
     values["state_dir"] = cwd / values["state_dir"]
     for name in ("broker", "ledger"):
         values[name] = values[name] or f"sqlite:{values['state_dir'] / name}.db"
@@ -254,7 +254,7 @@ def _names(options: Iterable[Option]) -> dict[str, None]:
 
 
 def _unknown(name: str, known: Iterable[str], layer: _Layer) -> Finding:
-    """Return the finding about a name that is no setting: a table of a Worker, a misspelt setting, or neither."""
+    """Return the finding about a name that is no setting: a Worker's table, a misspelt setting, or an unknown name."""
     setting = layer.spelled(name)
     if layer.spelled is not _flag and isinstance(table := layer.values[name], dict):
         worker = next((inner for inner, value in table.items() if isinstance(value, dict)), name)
@@ -286,7 +286,7 @@ def _near(name: str, known: Iterable[str]) -> str | None:
 
 
 def _variables(environ: Mapping[str, str]) -> dict[str, object]:
-    """Return SteadyWorker's variables by option name, without STEADYWORKER_CONFIG and variables of tests and Kubernetes."""
+    """Return SteadyWorker's variables by option name, without STEADYWORKER_CONFIG, and without the variables of tests and of Kubernetes."""
     links = "KUBERNETES_SERVICE_HOST" in environ
     found: dict[str, object] = {}
     for variable, value in environ.items():

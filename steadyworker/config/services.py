@@ -1,7 +1,7 @@
 """
-The settings of services: each service that is installed declares its own (`service/job_services.py`).
+The settings of services: each service that is installed declares its own settings (`service/job_services.py`).
 
-To read a declaration, its module must be imported.
+To read a declaration, this module must import the module of the service.
 So the declarations are read only if all settings are listed, or if a given setting is no setting of the core.
 """
 

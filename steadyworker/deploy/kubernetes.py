@@ -46,7 +46,7 @@ def manifests(
         options: The settings, whose URLs name the ports that pods may reach.
         numbers: The numbers of these Workers and settings.
         name: The name of all objects and of the Secret.
-        writable: The folders in the container to which jobs write, because all others are read-only.
+        writable: The folders in the container to which jobs can write; all other folders are read-only.
     """
     data = [{"number": str(number), "path": path} for number, path in enumerate(writable)]
     alerts = [{"queue": spec.queue, "quoted": json.dumps(spec.queue)} for spec in specs]
@@ -60,7 +60,7 @@ def manifests(
         "ports": _ports(options),
         "absent": "".join(filled("parts/absent.yaml", each) for each in alerts),
     }
-    # Only the end of a node stops a Job of Kubernetes. Then the job may finish, if its time is limited.
+    # Only the end of a node stops a Job of Kubernetes. When a node ends, the job may finish if it has a time limit.
     patient = replace(numbers, stop_within=float(numbers.finishes_within or numbers.stop_within))
     one_at_a_time = ', --concurrency, "1"' if len(specs) == 1 else ""
     stays = values | numbers.values() | {"arguments": ""}

@@ -8,7 +8,7 @@ The durations that a platform (systemd, Kubernetes) needs, computed from Workers
     stop_within, watchdog ─────→ stop_silence ─────→ TimeoutStopSec with Type=notify
     time_limit ────────────────→ finishes_within ──→ the stop_within in which every job can finish
 
-All results are whole seconds, rounded up, because that is what the platforms accept.
+All results are rounded up to whole seconds, because the platforms accept only whole seconds.
 The templates have the reason of each result, and the durations that no Worker changes.
 """
 
@@ -42,7 +42,7 @@ class Numbers:
         stop_within: The setting of this name: the time for a whole stop.
         time_limit: The longest time limit of these Workers; infinite if a Worker has no limit.
         broker_notices: The time in which the broker notices a dead or frozen worker process: three heartbeats.
-            0 if the broker has no heartbeats, because it is on this host.
+            The time is 0 for a broker on this host, because such a broker has no heartbeats.
         lost_after: The time after which another worker process may take over the jobs of a frozen worker process: lease and margin.
     """
 
@@ -54,9 +54,9 @@ class Numbers:
     @property
     def grace(self) -> int:
         """
-        The time between the first signal of the platform and its SIGKILL: the stop, and the exit after it.
+        The time between the platform's first signal and its SIGKILL; in this time, the process stops and exits.
 
-        With a shorter time, the platform kills jobs that had time left, and the ledger records crashes in place of interruptions.
+        With a shorter time, the platform kills jobs that still have time, and the ledger records crashes instead of interruptions.
         """
         return math.ceil(self.stop_within) + EXIT_TAKES
 
@@ -66,7 +66,7 @@ class Numbers:
         The time without a sign of progress after which the platform restarts the process.
 
         An earlier restart would end jobs that could go on.
-        A later restart is no better, because another process has the jobs by then.
+        A later restart has no advantage, because another process has taken over the jobs by then.
         """
         return math.ceil(max(self.broker_notices, self.lost_after))
 
@@ -90,13 +90,13 @@ class Numbers:
         """
         The number of failed liveness probes after which Kubernetes restarts the container (`failureThreshold`).
 
-        `/livez` fails when a thread is stuck, which is known after 30 to 60 s.
-        The probes then allow the watchdog's time.
+        When a thread is stuck for 30 to 60 s, `/livez` begins to fail.
+        From then on, the probes must fail for the watchdog's time before the restart.
         """
         return max(3, math.ceil(self.watchdog / PROBE_EVERY))
 
     def values(self) -> dict[str, str]:
-        """Return the numbers by their names in the templates, and a sentence on the end of a job."""
+        """Return the numbers by their names in the templates, and a sentence about the end of a job."""
         finishes = "Jobs without a time limit can outlast every stop_within."
         if self.finishes_within is not None:
             finishes = f"With stop_within = {self.finishes_within} or more, every job can finish."

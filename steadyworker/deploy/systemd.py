@@ -3,9 +3,9 @@ The files for systemd 250 and newer.
 
 | file | content |
 |---|---|
-| `NAME@.service` | one worker process; each instance is one more |
+| `NAME@.service` | one worker process for each instance |
 | `NAME.target` | all worker processes of a machine |
-| `NAME-send.service`, `NAME-send.timer` | one job a day for the first Worker, instead of cron, if an operator enables the timer |
+| `NAME-send.service`, `NAME-send.timer` | a timer, which an operator can enable instead of cron: it sends one job a day to the first Worker |
 
 No unit has a URL, because every user of the machine can read a unit, and a URL can have a password.
 The URL is in a file that only root can read, and systemd gives the worker process a copy (`LoadCredential=` in systemd.exec(5)).

@@ -19,8 +19,9 @@ def filled(template: str, values: Mapping[str, str]) -> str:
     """
     Return the text of a template with its values.
 
-    A value alone on a line can have several lines, which all get the indent of that line.
-    If such a value is empty, the line is left out.
+    If a place for a value is alone on its line, the value can have several lines.
+    Each line of the value gets the same indent.
+    If the value is empty, the line is left out.
     """
 
     def value(found: re.Match[str]) -> str:

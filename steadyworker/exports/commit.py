@@ -24,7 +24,7 @@ The commit protocol: it leaves one whole file or none, even if processes die and
   The run does this only if the file still has the size that its manifest gives.
   The run renames first the data and then the manifest over the old files.
   A reader between these two steps sees a file that does not fit its manifest.
-- A network file system can report "exists" for a `link` that succeeded; the run then knows its own file by the inode.
+- A network file system can report "exists" for a `link` that succeeded; the run then recognizes its own file by the inode.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def publish(
     Args:
         services: The job's services.
         to: A local path.
-        write: Writes `stage.data`, fsyncs it and returns its manifest.
-            It is called only if this job has no file at the target and no complete stage.
+        write: A function that writes `stage.data`, fsyncs this file and returns the manifest.
+            `publish` calls the function only if this job has no file at the target, and no complete stage.
         if_exists: `replace-own` to replace the file of an earlier job with the same queue and key; `fail` to replace nothing.
 
     Raises:
@@ -167,7 +167,7 @@ def commit(target: ExportTarget, services: Services, stage: StagingDir, *, repla
         TargetExists: The target has a file of another job, and this job may not replace it.
         ExportError: The file system has no hard links.
     """
-    # This check precedes the permission: if this run freezes, it must not take a later job's file for an earlier job's.
+    # This check precedes the permission: if this run freezes, it must not mistake a later job's file for the file of an earlier job.
     earlier = replace and _is_earlier(target, services)
     services.may_commit()
     try:
@@ -199,7 +199,7 @@ def _finish(target: ExportTarget, services: Services, *, replace: bool) -> Manif
     Return the manifest of this job's file at the target; first link the manifest if it is missing.
 
     Raises:
-        TargetExists: The file at the target is not this job's, or was changed.
+        TargetExists: Another job made the file at the target, or the file was changed.
     """
     if target.path.is_symlink() or not target.path.is_file():
         raise TargetExists(f"target exists: {target.path} is not a regular file. Remove it, or export to another name.")
@@ -224,9 +224,9 @@ def _finish(target: ExportTarget, services: Services, *, replace: bool) -> Manif
 
 def _finish_own(target: ExportTarget, services: Services, *, replace: bool) -> Manifest | None:
     """
-    Link and return the manifest of the stage of this job whose file is at the target.
+    Link and return the manifest of this job's stage, if the file at the target comes from such a stage.
 
-    Return None if the target has the file of no such stage.
+    Otherwise return None.
     """
     for stage in stages(target, services.uid):
         manifest = stage.read()
@@ -263,7 +263,7 @@ def _link_manifest(stage: StagingDir, target: ExportTarget, services: Services, 
     """
     Link the manifest next to the target.
 
-    A manifest that is already there is replaced if it is this job's, or a job's whose file this job may replace.
+    An existing manifest is replaced if the manifest belongs to this job, or to a job whose file this job may replace.
     """
     try:
         os.link(stage.manifest, target.manifest)

@@ -30,7 +30,7 @@ _FORGET_AFTER = 3600.0  # seconds; a younger entry is kept, because a run record
 
 
 OPTIONS: tuple[Option, ...] = ()
-"""The settings of the service: it has none."""
+"""An empty tuple, because the service has no settings."""
 
 
 def findings(settings: ServiceSettings) -> tuple[Finding, ...]:
@@ -49,7 +49,7 @@ class StageFolders:
     The recorded folders, as a `slots.base.JobService`.
 
     Args:
-        place: The folder with the record; all worker processes of a host share it.
+        place: The folder with the record; all worker processes of a host share this folder.
         clock: Its wall time gives the age of an entry.
     """
 

@@ -1,5 +1,5 @@
 r"""
-File formats: this file has CSV, `jsonl.py` JSON Lines, and `parquet.py` Parquet; `values.py` converts each value.
+File formats: this file defines CSV, `jsonl.py` defines JSON Lines, and `parquet.py` defines Parquet; `values.py` converts each value.
 
 **CSV** is RFC 4180 in UTF-8 with "\n" as line end, also after the last line.
 Only text is quoted, and only if it is empty, is the null text, or contains the delimiter, a quote, CR or LF.
@@ -95,7 +95,7 @@ class Format(Protocol):
         ...
 
     def text(self, value: object) -> str:
-        """Return the text that the file has for a value that is not None, without quotes."""
+        """Return a value's text in the file, without quotes; the value is not None."""
         ...
 
     def writer(self, out: Out, columns: Sequence[str], schema: Callable[[], Any]) -> Writer:
@@ -115,10 +115,10 @@ class Csv:
     Args:
         delimiter: One of `, ; | TAB ~ ^`; no number or date contains these characters.
         header: True for a first line with the columns' names, or a mapping from columns to the names for that line.
-        null: The text for NULL; no number or date in the data may have this text, because they are never quoted.
+        null: The text for NULL; no number or date in the data may have this text, because numbers and dates are never quoted.
         bom: Start the file with a byte order mark, which Excel needs to detect UTF-8.
         guard_formulas: Put `'` before text that starts with one of `= + - @ TAB CR NUL`; never before a number.
-            With it, no spreadsheet runs the text as a formula (CWE-1236).
+            With this option, no spreadsheet runs the text as a formula (CWE-1236).
         decimal_comma: Write `1,5` for `1.5`; this needs a delimiter other than the comma.
         dates: The pattern of a date, in the notation of `patterns.py`.
         moments: The pattern of a date with a time.
@@ -209,7 +209,7 @@ class Csv:
         )
 
     def _texts(self) -> Cells:
-        """Return, by type, the function that converts a value to text, without guard and quotes."""
+        """Return a mapping from type to the function that converts a value to text, without guard and quotes."""
         texts = Cells(TEXTS)
         if self.decimal_comma:
             for kind in (Decimal, float):
@@ -221,7 +221,7 @@ class Csv:
         return texts
 
     def _cells(self) -> Cells:
-        """Return, by type, the function that converts a value to a cell; numbers and dates never need quotes."""
+        """Return a mapping from type to the function that converts a value to a cell; numbers and dates never need quotes."""
         special = re.compile(f'[{re.escape(self.delimiter)}"\r\n]').search
         formula = _FORMULA if self.guard_formulas else ""
 
@@ -254,10 +254,13 @@ def packed(out: Out, form: Format) -> Iterator[Out]:
 
 def format_of(target: ExportTarget, wanted: object | None) -> Format:
     """
-    Return the `wanted` format, or otherwise the format of the file name's ending; `.gz` at the end adds compression.
+    Return the `wanted` format; if `wanted` is None, return the format of the file name's ending.
+
+    `.gz` at the end of the name adds compression.
 
     Raises:
-        ExportRejected: `wanted` is neither a format nor None, or is None and the name has no known ending.
+        ExportRejected: `wanted` is an object that is no format.
+            `wanted` is None, and the name has no known ending.
             The format is Parquet, and the name ends in `.gz`.
     """
     zipped = target.path.suffix.lower() == ".gz"

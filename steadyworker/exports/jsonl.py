@@ -3,7 +3,7 @@ JSON Lines: one JSON object per line, with keys in the order of the columns, and
 
 Decimals are strings, because most readers convert JSON's numbers to binary floats.
 NaN and the infinities are strings, because JSON has no such numbers.
-Text is escaped only where JSON requires it: as `\n` and `\u001F`, while `é` stays as it is.
+Characters are escaped only if JSON requires this, for example as `\n` and `\u001F`; `é` stays as it is.
 Spark's JSON writer, Jackson, escapes text in the same way.
 """
 

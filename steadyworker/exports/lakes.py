@@ -21,7 +21,10 @@ _SIGNS = (
     ("Iceberg", "metadata/[0-9][0-9][0-9][0-9][0-9]-*.metadata.json"),
     ("Iceberg", "metadata/v[0-9]*.metadata.json"),
 )
-_BELOW = ("*/", "*/*/")  # a table of one region, for example; a reader of the folder also reads its files
+_BELOW = (
+    "*/",
+    "*/*/",
+)  # for example the table of one region; a reader of the outer folder also reads the table's files
 
 
 def check_files(path: str | os.PathLike[str]) -> None:
@@ -29,7 +32,7 @@ def check_files(path: str | os.PathLike[str]) -> None:
     Check that a file or folder does not belong to a table of Delta, Iceberg or Hudi.
 
     Raises:
-        ExportRejected: The path belongs to such a table, or a folder up to two levels below has such a table.
+        ExportRejected: The path belongs to such a table, or a folder up to two levels below the path has such a table.
             The message has the line of Python that reads the table.
     """
     refuse_lakes(str(Path(path).resolve()), has_file)

@@ -1,7 +1,7 @@
 """
 gzip in members of a fixed size: equal input gives equal output, whatever the sizes of the writes.
 
-Each member has 4 MiB of input, and the last member has the rest.
+Each member except the last has 4 MiB of input; the last member has the rest.
 Members contain no file name and no time.
 Several threads compress members in parallel, because zlib releases the GIL while it works.
 Every reader of gzip reads the members as one file.

@@ -3,7 +3,7 @@ Parquet, written by pyarrow (extra `spark`), which is imported when the first Pa
 
 If the source yields Arrow batches, each column gets the plain form of its type in the batches.
 The plain types are `string` for text, microseconds for moments, and UTC for moments with a zone.
-If the source yields rows, pyarrow infers the types from the first rows, and the writer widens them.
+If the source yields rows, pyarrow infers the types from the first rows, and the writer widens these types.
 A decimal is widened to 38 digits, and a column that has only NULLs in these rows becomes text.
 Every column is nullable.
 
@@ -117,7 +117,7 @@ class RowGroups:
 
 
 class ParquetWriter:
-    """A writer of rows; the source's Arrow schema sets the types, or otherwise the first rows set them."""
+    """A writer of rows. The source's Arrow schema sets the types; without a schema, the first rows set the types."""
 
     def __init__(self, out: Out, columns: Sequence[str], schema: Callable[[], Any]) -> None:
         self._arrow = arrow()

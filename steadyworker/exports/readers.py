@@ -132,9 +132,10 @@ def _opened(file: Path, compression: str | None) -> BinaryIO:
 
 def _opened_by_arrow(file: Path, compression: str | None) -> Any:
     """
-    Open the file like `_opened`, but as a file of pyarrow, because pyarrow's threads would call a Python file.
+    Open the file like `_opened`, but with pyarrow, so that pyarrow's threads call no Python code.
 
-    When a Python process ends, it ends each thread that calls Python; in a thread of pyarrow, that aborts the process.
+    When a process ends, Python ends each thread that calls Python code.
+    If Python ends a thread of pyarrow, the process aborts.
     With a Python file, 5 of 400 processes ended with SIGABRT on a busy machine (pyarrow 26.0.1).
     """
     pyarrow = arrow()
@@ -149,7 +150,7 @@ def _length(file: Path, options: Csv) -> int:
 
 
 def _csv_options(file: Path, manifest: Manifest) -> Csv:
-    """Return the CSV options in the manifest; raise ExportError if the file's first bytes do not match them."""
+    """Return the CSV options in the manifest; raise ExportError if the file's first bytes do not match these options."""
     options = Csv(**{name: value for name, value in manifest.format.items() if name != "name"})
     head = options.head(manifest.columns)
     with _opened(file, options.compression) as source:

@@ -2,8 +2,8 @@
 `RowExport`: rows streamed into a file in the job's own process, resumable at a saved position.
 
 A position is the number of rows and bytes so far, the SHA-256 of these bytes, and the totals of these rows.
-The export saves its position in the job's export state, never in the user's checkpoint, after the bytes are on disk.
-A job that exports several files has one position, that of its current file.
+When the bytes are on disk, the export saves its position in the job's export state, and never in the user's checkpoint.
+A job that exports several files has only one position, which is for the current file.
 `Retry(fresh=True)` clears the position.
 The next run copies the saved bytes from the earlier stage into its own stage, and hashes them again.
 Then it continues at the saved row.
@@ -35,7 +35,7 @@ from steadyworker.exports.totals import Totals
 
 _CHUNK_ROWS = 1_000
 _CHUNK_SECONDS = 0.2  # after this time a chunk is written and progress is reported, even if the chunk has few rows
-_HANDLE_BYTES = 60_000  # the ledger accepts 64 KiB; a position with more groups than fit (about 500) is not saved
+_HANDLE_BYTES = 60_000  # the ledger accepts 64 KiB; a position with too many groups (more than about 500) is not saved
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True, tag="rows"):
@@ -68,9 +68,9 @@ class RowExport:
 
     Args:
         rows: An iterable of rows: tuples or lists of one value per column, or Arrow record batches.
-            A DB-API cursor that has executed its query is such an iterable, and so is an Arrow reader.
+            A DB-API cursor that has executed its query, and an Arrow reader, are such iterables.
             A callable `rows(start)` is accepted too: it returns such an iterable, from row number `start` on.
-            Only with a callable can an interrupted export resume.
+            An interrupted export can resume only if `rows` is a callable.
             The callable must return the same rows in the same order each time: sort by a unique key.
         columns: The names of the columns, in order; by default the names in the cursor or the reader.
         description: A description of the rows, for the manifest; by default the callable's name.
@@ -131,7 +131,7 @@ class RowExport:
         return publish(services, to, lambda target, stage: run(target, stage).write(), if_exists=if_exists)
 
     def source(self, start: int) -> Iterable[Any]:
-        """Return the user's rows, from row number `start` on if they come from a callable."""
+        """Return the user's rows; a callable returns the rows from row number `start` on."""
         return self.rows(start) if callable(self.rows) else self.rows
 
 
@@ -158,7 +158,7 @@ class _RowRun:
         self._resumable = chosen.resumable and callable(export.rows)
         self._rows = self._saved_rows = 0
         self._saved_at = clock.monotonic()
-        self._whole = True  # False while a chunk is half written, because SIGTERM can raise Interrupt at any line
+        self._whole = True  # False while a chunk is half written: SIGTERM can raise Interrupt at any line
 
     def write(self) -> Manifest:
         """Write `stage.data`, durably, and return its manifest."""

@@ -16,7 +16,8 @@ class Source:
     An iterable of rows; Arrow batches are split into rows.
 
     The iteration raises ExportRejected for an item that is neither a row nor a batch.
-    The error is the same for a row without exactly one value per column, and a value that Python cannot represent.
+    The iteration also raises this error for a row with too few or too many values.
+    The third case is a value that Python cannot represent.
     """
 
     def __init__(self, items: Iterable[Any], columns: Sequence[str]) -> None:

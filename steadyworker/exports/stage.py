@@ -89,7 +89,7 @@ class ExportTarget:
 
     @property
     def digest(self) -> str:
-        """The hash of the target's file name; a run's folder of stages has a folder of this name for the target."""
+        """The hash of the target's file name; the target's stage is a folder of this name."""
         return hashlib.sha256(self.path.name.encode()).hexdigest()[:16]
 
 
@@ -157,7 +157,7 @@ def new_stage(target: ExportTarget, uid: str, fence: int) -> StagingDir:
 
 
 def remove_empty(path: Path) -> None:
-    """Remove the folders above this path that are empty, up to `.sw-stage`; a path outside of a stage is left alone."""
+    """Remove the empty folders above this path, up to `.sw-stage`; leave a path outside of a stage alone."""
     if STAGES not in path.parts:
         return
     with suppress(OSError):  # not empty
@@ -196,7 +196,7 @@ def reap(folder: Path, settled: Callable[[Sequence[str]], Iterable[str]]) -> tup
         folder: A folder to which jobs export.
         settled: A function that gets uids, and returns the uids that are done or dead in the ledger (`Services.ended`).
             A uid without a row may belong to another ledger.
-            The stage of such a uid is removed when none of its runs has begun for 30 days.
+            The stage of such a uid is removed if no run of this uid has begun in the last 30 days.
             No ledger keeps a settled job for longer.
     """
     try:

@@ -10,7 +10,7 @@ from steadyworker.errors import ExportRejected
 from steadyworker.exports.manifest import Total, in_order
 from steadyworker.exports.values import decimal_text
 
-_DIGITS = 200  # the most digits of a sum; a sum of values with 38 digits has far fewer
+_DIGITS = 200  # the most digits of a sum; a sum of values with 38 digits has far fewer digits
 _EXACT = (int, Decimal)
 MOST_GROUPS = 10_000
 """The maximum number of groups of one export, because memory and manifest contain all groups."""
@@ -26,7 +26,7 @@ def refuse_groups(by: Sequence[str]) -> NoReturn:
 
 class Totals:
     """
-    A counter and adder of rows, in groups.
+    Counts and sums of rows, by group.
 
     Args:
         columns: The rows' columns.

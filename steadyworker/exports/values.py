@@ -29,7 +29,7 @@ from uuid import UUID
 
 from steadyworker.errors import ExportRejected
 
-_PLAIN_FROM, _PLAIN_BELOW = 1e-3, 1e7  # between them, Java and Python write a float without an exponent
+_PLAIN_FROM, _PLAIN_BELOW = 1e-3, 1e7  # between these two limits, Java and Python write a float without an exponent
 
 
 def text(value: object) -> str:
@@ -57,7 +57,7 @@ def decimal_text(value: Decimal) -> str:
 
 def float_text(value: float) -> str:
     """Return the shortest digits that read back equal, in the layout of Java's `Double.toString`."""
-    plain = float.__repr__(value)  # not `repr`: a subclass can change it, as NumPy's does
+    plain = float.__repr__(value)  # not `repr`, because a subclass such as NumPy's can change the result of `repr`
     if not isfinite(value):
         return plain.replace("nan", "NaN").replace("inf", "Infinity")
     if value == 0 or _PLAIN_FROM <= abs(value) < _PLAIN_BELOW:

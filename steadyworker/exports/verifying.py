@@ -1,5 +1,5 @@
 """
-Verification of an exported file against its manifest, if possible by another library than the file's writer.
+Verification of an exported file against its manifest, if possible with another library than the library that wrote the file.
 
 | format | written by | read back by |
 |---|---|---|

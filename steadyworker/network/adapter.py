@@ -48,7 +48,7 @@ class NetworkAdapter(Adapter, SettlesAsync, Generic[AUrl, AConsumer, APublisher]
         self._settings = settings
 
     def _url(self) -> AUrl:
-        """Return the current URL, because an operator can change the password at any time."""
+        """Read and return the current URL; an operator can change the password at any time."""
         return self._first if self._settings.fresh_url is None else self._parse(self._settings.fresh_url())
 
     @property

@@ -14,7 +14,8 @@ So the third and fourth tries of a fleet hardly overlap with the earlier tries.
 In simulations, 200 workers lost the broker at the same moment, for 0.5 s to 10 min.
 On average, 11 % of the workers tried to connect in the busiest second after the broker's return.
 In 2 of 2600 simulated outages, 20 % or more of the workers did so.
-Full jitter over 5 s, doubled for each try, is worse: 29 % tried to connect in the busiest second.
+The alternative is full jitter: a random wait from 0 to 5 s, with a limit that doubles for each try.
+Full jitter is worse: 29 % tried to connect in the busiest second.
 With full jitter, a fifth of the workers makes its second try in each of these 5 seconds.
 In the same seconds, some workers already make their third try.
 Our waits have a price: after a broker restart of 7 s, a worker waits 8 s on average.
@@ -42,7 +43,7 @@ class Backoff:
     """
     The waits of one client, drawn at random so that a fleet does not reconnect at the same moment.
 
-    A connection that was not useful counts as a refused try.
+    A connection that was not useful is treated as a refused try.
     So a broker that crashes at each connect has time to recover.
     """
 

@@ -24,7 +24,7 @@ class BrokerLink(Protocol):
 
     @property
     def is_closed(self) -> bool:
-        """True if there is no connection in any state: open, opening or closing."""
+        """True if no connection is open, opening or closing."""
         ...
 
     def abort(self, error: Exception) -> None:
@@ -109,14 +109,14 @@ class Consumer(ABC, Generic[ALink, AnEpoch]):
             self._sink(signal)
 
     def prefetch(self, count: int) -> None:
-        """Set the prefetch; it applies to the next delivery."""
+        """Set the prefetch, which applies from the next delivery on."""
         self._window = count
         if self.started:
             with suppress(BrokerUnavailable):  # the adapter was stopped
                 self._io.call(self._adjust)
 
     def settle(self, delivery: Delivery, how: Settle) -> Settled:
-        """Return when the broker has read the settlement; raises StaleDelivery or Unsettled."""
+        """Settle the delivery, and return when the broker has read the settlement; raises StaleDelivery or Unsettled."""
         if self._io.is_current:
             raise RuntimeError(
                 "Expected a call of `settle` from another thread, got one from the I/O thread, which would wait for itself: "

@@ -29,10 +29,10 @@ _WRONG_HOST = 62
 """OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH."""
 
 _UNREACHED = ("network.connection-refused", "network.unreachable", "network.no-reply", "network.unknown-host")
-"""The entries for errors that can mean a wrong address, or an address without a server."""
+"""The catalogue's entries for errors that can mean a wrong address, or an address without a server."""
 
 _HOP = "steadyworker_hop"
-"""The attribute of an error that has its `Hop`."""
+"""The attribute in which an error stores its `Hop`."""
 
 NO_ANSWER = "check that the broker is up, and that no firewall is in between"
 SEE_LOG = "see the broker's log"
@@ -77,7 +77,7 @@ class Hop(NamedTuple):
     """
     A server that another server named, or that has one of several roles in a URL.
 
-    Errors name this server, because the URL does not.
+    Errors name this server, because the URL does not show which server failed.
 
     Attributes:
         place: Its address and role, and the server that gave the address.
@@ -102,7 +102,7 @@ def at_hop(error: Exception, hop: Hop | None) -> None:
 
 @contextmanager
 def at(hop: Hop | None) -> Iterator[None]:
-    """Let all errors of this context name a server, as `at_hop` does."""
+    """Record a server for all errors of this context, as `at_hop` does for one error."""
     try:
         yield
     except Exception as error:
@@ -255,9 +255,9 @@ def _by_kind(error: OSError) -> str:
 
 def worst(errors: Sequence[BrokerUnavailable]) -> BrokerUnavailable:
     """
-    Return the error that stands for a try at every host.
+    Return the error that represents a try in which every host failed.
 
-    It is `Refused` only if every host refused, because otherwise a later try can succeed.
+    The result is `Refused` only if every host refused, because otherwise a later try can succeed.
     """
     return next((error for error in errors if not isinstance(error, Refused)), errors[-1])
 

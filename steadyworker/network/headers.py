@@ -1,8 +1,8 @@
 """
-Moves headers for which a broker has no room behind the body of their message, uncut.
+Moves headers behind the body of their message if the broker has no room for these headers.
 
-A copy has more headers than its original message, and some brokers have less room for headers than others.
-No text is cut, because any header can be the header that names the job.
+A copy has more headers than its original message, and some brokers have less room for headers than other brokers.
+No header is cut, because any header can be the header that names the job.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from steadyworker.delivery import OWN_HEADERS, REASON
 
 BEHIND = "sw-behind"
 """
-The header with the size of the body in bytes, if headers travel behind the body.
+The header with the size of the body in bytes, if other headers are behind the body.
 
 The headers behind the body are a JSON object.
 """
@@ -76,5 +76,5 @@ def restored(
 
 
 def encoding_of(named: str | None) -> str | None:
-    """Return the content encoding that a sender names, or None if it means only plain text or plain bytes (Celery names utf-8)."""
+    """Return the content encoding that a sender names, or None if this encoding only means plain text or plain bytes (Celery names utf-8)."""
     return None if (named or "").strip().lower() in _PLAIN else named

@@ -26,7 +26,7 @@ _TURN_EVERY = 1.0
 """Seconds between two turns of an idle thread; the watchdog expects a turn at least every 5 s."""
 
 _NO_THREAD = 1.0
-"""Seconds between two tries to start a background thread, while the operating system refuses another one."""
+"""Seconds between two tries to start a background thread, while the operating system refuses a further thread."""
 
 
 class Member(Protocol):
@@ -95,7 +95,7 @@ class IoThread:
     Args:
         name: The thread's name.
         clock: The clock of `last_turn`.
-        new_loop: Makes the loop, at the thread's start.
+        new_loop: A function that makes the loop when the thread starts.
     """
 
     loop: Any
@@ -197,7 +197,7 @@ class IoThread:
         return self._stopping
 
     def stop(self, within: float) -> None:
-        """Close all connections and end the thread within `within` seconds; works from any thread, in any state."""
+        """Close all connections and end the thread within `within` seconds; callable from any thread, in any state."""
         with self._lock:
             first, self._stopping = not self._stopping, True
             thread = self._thread

@@ -1,4 +1,4 @@
-"""The loop of adapters whose client library reads from its sockets in threads of its own."""
+"""The loop of adapters whose client library reads from sockets in its own threads."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from steadyworker.errors import ConfigError, Finding
 from steadyworker.findings import FindingTexts
 from steadyworker.names import is_loopback
 
-# This is the pattern of RFC 3986, appendix B. Python's `urlsplit`, since the releases of 2025, refuses [::1] behind another host.
+# This is the pattern of RFC 3986, appendix B. Since the releases of 2025, Python's `urlsplit` refuses [::1] after another host.
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://([^/?#]*)([^?#]*)(?:\?([^#]*))?(?:#.*)?", re.IGNORECASE | re.DOTALL)
 _LONGEST_HEARTBEAT = 3600
 
@@ -70,7 +70,7 @@ class Tls:
             # This is Python's own minimum; Debian's Python leaves the minimum to OpenSSL's configuration.
             context.minimum_version = max(context.minimum_version, ssl.TLSVersion.TLSv1_2)
             if self.certfile is not None:
-                # With an empty password, OpenSSL refuses an encrypted key. Without a password, OpenSSL would ask for one on the terminal.
+                # With an empty password, OpenSSL refuses an encrypted key. Without a password, OpenSSL would ask for a password on the terminal.
                 context.load_cert_chain(self.certfile, self.keyfile, password="")
         except ssl.SSLError as error:
             got = error.reason or "no PEM"
@@ -107,7 +107,7 @@ class Form:
         ports: The default port of each scheme.
         tls_scheme: The scheme with TLS.
         options: The options, except the options of TLS.
-        example: A URL, and what is percent-encoded, as messages give it.
+        example: A text for messages, with an example of a URL and the parts that are percent-encoded.
         path: The meaning of the path; None if the URLs have no path.
         tls_options: The options of TLS that the client library can take.
     """
@@ -224,7 +224,7 @@ class Form:
 
 
 def identity_of(addresses: Sequence[Address]) -> str:
-    """Return the identity of a broker that reports no name of its own: its addresses."""
+    """Return the addresses as the identity of a broker that reports no name of its own."""
     return ",".join(sorted(map(str, addresses)))
 
 

@@ -99,7 +99,7 @@ class MemoryBroker:
 
         Without `choose`, the oldest message goes first, and consumers take turns.
         `choose` picks the consumer and the message.
-        A call delivers a message at most once, so that the call ends even if a worker releases everything.
+        A call delivers a message at most once, so that the call ends even if a worker releases every message.
         """
         self._pump += 1
         done = 0

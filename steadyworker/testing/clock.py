@@ -39,5 +39,5 @@ class FakeClock:
         self._wall += seconds
 
     def step_wall(self, seconds: float) -> None:
-        """Move only the wall clock, as if an operator sets it; a negative value moves it back."""
+        """Move only the wall clock, as an operator can; a negative value moves this clock back."""
         self._wall += seconds

@@ -253,7 +253,7 @@ class Harness:
 
     @property
     def not_ready(self) -> dict[str, str]:
-        """The reasons for which worker processes receive no message, by the name of the part; empty without such a reason."""
+        """The reasons for which worker processes receive no message, by the name of the part; empty if there is no such reason."""
         running = (process for process in self.processes if not process.stopped)
         runners = (runner for process in running for runner in process.runners)
         return {part: cause.why for runner in runners for part, cause in runner.not_ready().items()}

@@ -1,4 +1,4 @@
-"""The adapter of the in-memory broker: the smallest adapter that keeps every promise, and the first one to read."""
+"""The adapter of the in-memory broker: the smallest adapter that keeps every promise, and the first adapter to read."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ class MemoryJob:
         return self.state is State.MOVING and self.target is Moving.DEAD
 
     def unseen_for(self, now: float, margin: float) -> float | None:
-        """Return the seconds since a message of this job had to come, or None if the job waits for no message."""
+        """Return the seconds since a message of this job was due, or None if the job waits for no message."""
         moments = [self.lease_until + margin] if self.owner is not None else []
         if self.wake_at is not None:
             moments.append(self.wake_at)
@@ -166,7 +166,9 @@ class MemoryJob:
 
 def fits(row: Row, which: JobFilter, last_round: int) -> bool:
     """
-    Return whether a row fits the conditions of a listing, except the condition that the ledger has its message.
+    Return whether a row meets the conditions of a listing.
+
+    This function does not check the condition that the ledger has the row's message.
 
     `last_round` is the last round of the row's key.
     """

@@ -444,7 +444,7 @@ class MemoryLedger(Ledger):
             return copy.deepcopy((self._jobs, self._owners, self._seen, self._trusted_from))
 
     def restore(self, saved: object) -> None:
-        """Set the ledger back to a copy, as an operator does who restores a backup while the worker processes go on."""
+        """Set the ledger back to a copy, as if an operator restored a backup while the worker processes run."""
         with self._lock:
             self._jobs, self._owners, self._seen, self._trusted_from = copy.deepcopy(saved)  # type: ignore[misc]
             self._set_back = True

@@ -83,8 +83,8 @@ def run_one(
 
     Args:
         worker: A Worker class, or an instance of a Worker class, which can hold fakes.
-            Only for a class, `run_one` calls `setup` and `teardown`.
-        payload: The payload, plain data that decodes to the payload, or a raw body.
+            `run_one` calls `setup` and `teardown` only if `worker` is a class.
+        payload: The payload itself, or plain data that decodes to the payload, or a raw body.
         key: The job's key.
         attempt: The number of this attempt, from 1.
         checkpoint: The checkpoint of an earlier run.

@@ -2,7 +2,7 @@
 The pytest plugin: one fixture, `harness`.
 
 pytest imports this file at every start, in every project that has SteadyWorker installed.
-Therefore it imports the other modules only when a test uses the fixture.
+Therefore this file imports the other modules only when a test uses the fixture.
 """
 
 from __future__ import annotations

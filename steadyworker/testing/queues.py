@@ -25,7 +25,7 @@ from steadyworker.errors import (
 
 @dataclass(slots=True, eq=False)
 class QueuedMessage:
-    """A message in a queue, until it is acknowledged; tests may read it, but must not change it."""
+    """A message in a queue, until it is acknowledged; tests may read this object, but must not change it."""
 
     queue: str
     body: bytes
@@ -201,7 +201,7 @@ class Queues:
                 insort(self.by_name[message.queue], message, key=_place)
 
     def due(self, queue: str, pump: int, limit: int | None = None) -> list[QueuedMessage]:
-        """Return, oldest first, the messages that can be delivered now, and that this pump has not yet delivered."""
+        """Return the messages that this pump can still deliver now, oldest first."""
         now = self.clock.boottime()
         due: list[QueuedMessage] = []
         for message in self.by_name.get(queue, ()):

@@ -20,7 +20,7 @@ _POLL = 0.05
 _PATIENCE = 0.5
 _STAGE = 10.0
 _AT_ONCE = 1e-9
-"""Tolerance in seconds: a due time is a sum of floats, so the clock may stop slightly before it."""
+"""Tolerance in seconds: a due time is a sum of floats, so the clock may stop slightly before the due time."""
 
 
 class Turns:
@@ -81,7 +81,7 @@ class Turns:
 
     def finish(self, processes: Sequence[WorkerProcess], *, by_force: bool) -> bool:
         """
-        Run turns until these processes have finished, and return whether all did.
+        Run turns until these processes have finished, and return whether all have finished.
 
         Only handlers get real time, and everything else gets fake time.
         """

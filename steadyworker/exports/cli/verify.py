@@ -26,7 +26,7 @@ from steadyworker.units import count_text
 _REFUSED = re.compile(
     r"authentication failed|no password supplied|no pg_hba\.conf entry|does not exist|permission denied"
 )
-"""The errors of libpq at a connect that no later attempt can avoid."""
+"""The errors of libpq for a connect that would fail in the same way at each later attempt."""
 
 
 @click.command(
@@ -135,7 +135,7 @@ def _is_away(error: Exception) -> bool:
     """Return whether the source did not respond, or is busy; False if it has refused the login or the query."""
     if isinstance(error, sqlite3.Error):
         return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
-    state = getattr(error, "sqlstate", None) or ""  # the server's error code; there is none if the connection failed
+    state = getattr(error, "sqlstate", None) or ""  # the server's error code, which is missing if the connection failed
     failed = "OperationalError" in {kind.__name__ for kind in type(error).__mro__} and not state
     return (failed and not _REFUSED.search(str(error))) or state.startswith(("08", "53", "57"))
 

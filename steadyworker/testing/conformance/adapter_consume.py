@@ -139,7 +139,7 @@ class ConsumePromises(AdapterBench):
         """
         The un-acked message comes in the new epoch with the same stable id.
 
-        The prefetch holds without another call of `prefetch`.
+        The prefetch stays the same without another call of `prefetch`.
         """
         self._needs_loss(adapter)
         tape = self.started(adapter, 1)
@@ -205,7 +205,7 @@ class ConsumePromises(AdapterBench):
         assert tape.until(lambda: three.consumers() == 1, "1 consumer")
 
     def test_an_adapter_is_one_consumer_whatever_its_prefetch(self, open_adapter: Open) -> None:
-        """An adapter with a prefetch of 3 and two un-settled deliveries counts as one consumer, also when another adapter counts."""
+        """An adapter with a prefetch of 3 and two un-settled deliveries counts as one consumer, also if another adapter does the counting."""
         one, two = open_adapter(), open_adapter()
         self._needs_counts(one)
         tape = self.started(one, 3)

@@ -24,7 +24,7 @@ class AdapterBench:
 
     Attributes:
         within: Seconds after which a test fails if an expected event has not happened.
-        quiet: Seconds for which a test watches that an event does not happen.
+        quiet: Seconds for which a test waits, to make sure that an event does not happen.
         delay: The delay of a delayed message in seconds. If the broker has delay levels, this is one of the levels.
         most: The largest number of deliveries that one consumer can hold. Tests with more messages settle some of them early.
     """
@@ -46,7 +46,7 @@ class AdapterBench:
         """Remove the test's queues, if the broker outlives the test; by default do nothing."""
 
     def pump(self) -> None:
-        """Run the adapters' turns, if they have no thread of their own."""
+        """Run the adapters' turns, if the adapters have no threads."""
 
     def let_pass(self, seconds: float) -> None:
         """Let time pass, by default in real time."""
@@ -123,7 +123,7 @@ class Tape:
         return [signal.delivery for signal in list(self.signals) if isinstance(signal, Delivered)]
 
     def delivery(self, number: int = 1, within: float | None = None) -> Delivery:
-        """Wait for the n-th delivery, for `within` seconds if they are given, and return it."""
+        """Wait for the n-th delivery, at most `within` seconds if `within` is given, and return the delivery."""
         return self.until(lambda: self.deliveries[number - 1 : number], f"delivery {number}", within)[0]
 
     def connected(self, number: int = 1) -> Connected:

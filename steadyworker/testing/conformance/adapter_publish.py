@@ -64,7 +64,7 @@ class PublishPromises(AdapterBench):
         tape.stays(deliveries=2)
 
     def test_a_delay_survives_its_sender(self, open_adapter: Open) -> None:
-        """The broker keeps the copy, so it does not need the process that published the copy."""
+        """The broker keeps the copy, even if the process that published the copy has ended."""
         sender, worker = open_adapter(), open_adapter()
         if sender.capabilities.delays is Delays.NONE:
             pytest.skip("this broker does not delay")
@@ -117,7 +117,7 @@ class PublishPromises(AdapterBench):
         assert [sorted(keys) for keys in found] == [sorted(f"k-{n}" for n in range(40))] * 4
 
     def test_a_dropped_dead_letter_is_gone(self, adapter: Adapter) -> None:
-        """`drop` removes one dead letter, and leaves the others."""
+        """`drop` removes one dead letter, and leaves all other dead letters."""
         self._needs_dead_letters(adapter)
         for n in range(1, 4):
             adapter.publish(message(f"k-{n}", to=Target.DEAD))
@@ -174,7 +174,7 @@ class PublishPromises(AdapterBench):
         """
         No header of a copy is cut or left out, even if the copy has more headers than the broker accepts.
 
-        The reason is that any header can be the key.
+        Any header can be the key, so each header matters.
         """
         headers = {KEY: "k-1", "order": "é" * 70_000, "a line": "x\ny" * 9_000, **{f"n{n}": str(n) for n in range(950)}}
         adapter.publish(OutgoingMessage(Target.WORK, b"{}", headers))
@@ -224,7 +224,7 @@ class PublishPromises(AdapterBench):
         tape.stays(deliveries=1)
 
     def _all_dead_keys(self, adapter: Adapter) -> list[str]:
-        """Read the dead letters, and try again while another reader holds them."""
+        """Return the keys of all dead letters; try again while another reader holds the letters."""
         clock = SystemClock()
         deadline = clock.monotonic() + self.within
         while True:

@@ -1,4 +1,4 @@
-"""Promises about settling: an ack is final, a release is redelivered, and an old epoch cannot be settled."""
+"""Promises about settling: an ack is final, a released message is redelivered, and a delivery of an old epoch cannot be settled."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class SettlePromises(AdapterBench):
         self.started(two, 1).stays(deliveries=0)
 
     def test_a_released_message_comes_again_as_it_was(self, adapter: Adapter) -> None:
-        """A released message has the same key, body and stable id; the broker does not mark it as new."""
+        """A released message has the same key, body and stable id; the broker does not mark this message as new."""
         tape = self.started(adapter, 1)
         adapter.publish(message(body=b"payload"))
         first = tape.delivery()

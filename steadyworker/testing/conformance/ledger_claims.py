@@ -107,7 +107,7 @@ class ClaimPromises(LedgerBench):
         assert row.counters == Counters(losses=1)
 
     def test_a_claim_is_refused_when_the_row_was_claimed_since(self, ledger: Ledger) -> None:
-        """If two owners claim after reading the same row, one wins."""
+        """If two owners read the same row and then claim the job, only one owner gets the job."""
         before = in_state(ledger, State.INTERRUPTED)[0]
         winner = claimed(ledger, owner=OTHER, seen=before)
         assert ledger.claim(Claimed(JOB, before, ME, 0, BODY, Counters())) is None
@@ -138,7 +138,7 @@ class ClaimPromises(LedgerBench):
         assert timeless(seen(ledger)) == timeless(row)
 
     def test_a_row_made_by_a_cancel_gets_the_body_of_its_first_claim(self, ledger: Ledger) -> None:
-        """The row of a job that was cancelled in advance matches any body, and keeps the first one."""
+        """The row of a job that was cancelled in advance matches any body, and keeps the body of the first claim."""
         ledger.cancel(JOB, "not needed")
         row = claimed(ledger, seen=seen(ledger))
         assert (row.body_sha256, row.cancel_reason) == (BODY, "not needed")
@@ -193,7 +193,7 @@ class ClaimPromises(LedgerBench):
         assert claimed(ledger, replace(JOB, key="b")).fence >= int(clock.wall() * 1000)
 
     def test_of_many_that_claim_at_once_one_wins(self, ledger: Ledger) -> None:
-        """A claim is one compare-and-set; callable from any thread."""
+        """A claim is one compare-and-set, and any thread may make a claim."""
         together = Barrier(8)
 
         def claim(number: int) -> Row | None:
@@ -224,7 +224,7 @@ class ClaimPromises(LedgerBench):
         assert not seen(ledger).lease_over
 
     def test_a_lease_runs_out_while_its_machine_sleeps(self, ledger: Ledger, clock: FakeClock) -> None:
-        """The clock of leases includes a suspend, because other machines go on during the suspend."""
+        """The clock of leases includes a suspend, because other machines run on during the suspend."""
         if self.own_clock:
             pytest.skip("reads a clock of its own")
         claimed(ledger)

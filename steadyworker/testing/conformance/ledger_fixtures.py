@@ -1,4 +1,4 @@
-"""Fixtures for the tests of a ledger: they open it, let time pass, and bring a job into each state."""
+"""Fixtures for the tests of a ledger: they open a ledger, let time pass, and bring a job into each state."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class LedgerBench:
         ledger.close()
 
     def lease_ends(self, clock: FakeClock) -> None:
-        """Wait until a lease that starts now, and its margin, are over."""
+        """Wait for the duration of a whole lease and its margin."""
         self.let_pass(clock, self.times.lease + self.times.margin + 0.01)
 
 

@@ -1,4 +1,4 @@
-"""Promises about the message of a job: the ledger keeps it, finds the jobs whose message is lost, and replays them."""
+"""Promises about the message of a job: the ledger keeps the message, finds the jobs whose message is lost, and replays jobs."""
 # ruff: noqa: PLR2004 - the expected number belongs in the assertion
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class MessagePromises(LedgerBench):
         return orphan.hindrance
 
     def wait(self, clock: FakeClock, state: State) -> None:
-        """Let the time pass until a message of a job in this state had to come, and a little more."""
+        """Let time pass until the message of a job in this state is a little late."""
         self.let_pass(clock, self.times.lease * 0.1)
         if state in HELD:
             self.lease_ends(clock)
@@ -389,7 +389,7 @@ class MessagePromises(LedgerBench):
         assert ledger.register(ME, "host", [])
 
     def test_an_owner_that_slept_for_days_finds_the_ledger_as_it_was(self, ledger: Ledger, clock: FakeClock) -> None:
-        """The owner's registration is removed after a day, but the ledger does not take this for a step back in time."""
+        """The owner's registration is removed after a day, but the ledger does not mistake this for a step back in time."""
         if self.own_clock:
             pytest.skip("reads a clock of its own")
         for _ in range(2):
@@ -401,7 +401,7 @@ class MessagePromises(LedgerBench):
 
     def test_jobs_from_before_an_hour_without_an_owner_are_stranded(self, ledger: Ledger, clock: FakeClock) -> None:
         """
-        Another ledger may have done these jobs.
+        These jobs may have been done with another ledger.
 
         Each registration for the queue counts, even if its owner is quiet; registrations for other queues do not count.
         """
@@ -428,7 +428,7 @@ class MessagePromises(LedgerBench):
         """
         A message that comes after all proves that the job must run.
 
-        An old record counts as old even if it has no message.
+        If an old record has no message, the hindrance is still `OLD_RECORD`.
         """
         if self.own_clock:
             pytest.skip("reads a clock of its own")
@@ -530,7 +530,7 @@ class MessagePromises(LedgerBench):
         assert ledger.message(ROUND_1) == MESSAGE
 
     def test_a_round_is_replayed_once(self, ledger: Ledger) -> None:
-        """If the round already has a row, even only a cancel mark, `replay` changes nothing, and returns False."""
+        """If the round already has a row, even a row with only a cancel mark, `replay` changes nothing, and returns False."""
         in_state(ledger, State.DEAD)
         assert ledger.replay(ROUND_1, MESSAGE, BODY)
         before = seen(ledger, ROUND_1)

@@ -226,7 +226,11 @@ class WritePromises(LedgerBench):
         assert seen(ledger).late_by > 0
 
     def test_odd_text_is_kept_readable(self, ledger: Ledger) -> None:
-        """Reasons come from exceptions, so no write fails for a NUL, undecodable bytes of a file name, or a long text."""
+        """
+        A reason comes from an exception, so it can be long, or contain a NUL or undecodable bytes of a file name.
+
+        No write fails because of such a reason.
+        """
         token = claimed(ledger).token
         odd = "no \udcff \x00 ü 𝄞 " + "x" * 100_000
         assert ledger.moving(token, replace(AGAIN, reason=odd, error_class=odd, error_text=odd))
