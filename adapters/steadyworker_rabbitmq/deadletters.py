@@ -44,7 +44,7 @@ The broker can return the letters of that earlier reader some time after the rea
 """
 
 _NEXT_WITHIN = 5.0
-"""Seconds after which a reader expects no further letter, if the broker has sent no byte in them."""
+"""If the broker sends no byte for this many seconds, a reader expects no further letter."""
 
 _Message = tuple[Basic.Deliver | Basic.GetOk | None, BasicProperties | None, bytes | None]
 Connect = Callable[[], AbstractContextManager[BlockingConnection]]
@@ -59,7 +59,7 @@ class RabbitmqDeadLetters(DeadLetters):
     Each reader is a consumer, because the broker reports the number of a queue's consumers to every client, without a permission.
     A reader first subscribes, and then counts the consumers.
     So if two readers begin at the same time, at least one of them counts the other.
-    A consumer also receives 10,000 letters in one second; with one `basic.get` for each letter, this takes 15 s.
+    A consumer is also faster: it receives 10,000 letters in one second, and `basic.get` needs 15 s for them.
 
     Args:
         channel: A channel that is used for nothing else.
@@ -120,7 +120,7 @@ class RabbitmqDeadLetters(DeadLetters):
             self._held.remove(tag)
             with translated(self._place, Unsettled):
                 self._channel.basic_ack(tag)
-                self._channel.basic_qos(prefetch_count=1)  # the broker replies to this, but not to an ack
+                self._channel.basic_qos(prefetch_count=1)  # the broker replies to this request, and never to an ack
 
     def release(self) -> None:
         """Release every dead letter that was not dropped, for the next reader."""

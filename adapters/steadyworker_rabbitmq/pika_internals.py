@@ -20,9 +20,10 @@ from pika.channel import Channel
 
 UNREADABLE = "sw-hop"
 """
-The header in which the adapter writes the reason if it cannot read a message's headers.
+The header for the reason why the adapter cannot read a message's other headers.
 
-The runner expects a number in this header, so a text makes the message a dead letter with the text as its reason.
+The runner expects a number in this header.
+If the header is a text, the runner makes the message a dead letter, with the text as the reason.
 """
 
 _METHOD_FRAME = b"\x01"
@@ -109,7 +110,7 @@ def _table(encoded: bytes, offset: int) -> tuple[dict[str, Any], int]:
 
 
 def _value(encoded: bytes, offset: int) -> tuple[Any, int]:
-    """Return the value that pika would return; but if the value is a float, keep its fraction."""
+    """Return the value that pika would return; if the value is a float, return it with its fraction."""
     match encoded[offset : offset + 1]:
         case b"f" | b"d" as kind:
             number = _FLOATS[kind]

@@ -16,7 +16,7 @@ The way back to the work queue must not lose the copy either.
 The strategy `at-least-once` keeps the copy until the work queue has confirmed it.
 This strategy needs `x-overflow=reject-publish`; without this argument, the broker silently falls back to at-most-once.
 
-**One set of retry queues for the whole virtual host** would need fewer queues, but tests showed that it blocks copies.
+**One set of retry queues for the whole virtual host** would need fewer queues, but tests showed that this design blocks copies.
 The copies would return to their work queues by routing key.
 But a queue with the strategy `at-least-once` dead-letters at most 32 copies at a time.
 With 40 copies for one deleted work queue, the copies for all other work queues with the same delay were stuck.
@@ -32,10 +32,10 @@ A `basic.reject` delays by `-min` times the delivery count, and the delivery lim
 The broker redelivers the same message, so the message's hop and counters could not rise, and the ledger would record a stale duplicate.
 SteadyWorker's delays are lower bounds, but the queue's delays can be shorter.
 If the connection is lost before the broker has read the nack, the delay depends on the type.
-A queue of type `returned` then delivers at once (after 0.02 s instead of 3 s), and a queue of type `all` later than requested.
+A queue of type `returned` then delivers at once (after 0.02 s instead of 3 s), and a queue of type `all` delivers later than requested.
 A delayed message is also invisible: the queue's message count is 0 during the delay.
-If an operator sets the delayed retry on a queue, the setting does not delay the copies in retry queues, because no consumer returns these.
-It delays deliveries that a worker process releases, for example at a shutdown, and deliveries that are lost with a connection.
+If an operator sets the delayed retry on a queue, the setting does not delay the copies in retry queues, because no consumer returns these copies.
+The setting delays deliveries that a worker process releases, for example at a shutdown, and deliveries that are lost with a connection.
 `check` reports the length of this delay.
 
 After a change of `--delays`, the adapter creates other retry queues; the old queues become empty with time, and can then be deleted.

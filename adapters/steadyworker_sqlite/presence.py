@@ -26,7 +26,7 @@ _IDLE, _CONSUMING = b"0", b"1"
 
 class Presence:
     """
-    One consumer's presence in the folder. It is alive until `close`, or until the process is dead.
+    One consumer's presence in the folder. It is alive until `close` is called, or until its process is dead.
 
     Args:
         folder: The folder next to the broker file; created if it is missing.

@@ -33,7 +33,7 @@ KNOWN_ARGUMENTS = frozenset(
 
 _MESSAGES: dict[Role, str] = {"work": "Jobs", "retry": "Waiting jobs", "dead": "Dead letters"}
 LOSSES: dict[Role, Loss] = {"work": "jobs", "retry": "jobs", "dead": "letters"}
-"""What is lost if messages of a queue of this role are lost."""
+"""The effect if a queue of this role loses messages."""
 
 _finding = FindingTexts("steadyworker_rabbitmq")
 
