@@ -1,5 +1,5 @@
 """
-The adapter for RabbitMQ 3.10 and newer. It uses AMQP 0-9-1 through pika; its README explains its URLs.
+The adapter for RabbitMQ 3.10 and newer. It uses AMQP 0-9-1 through pika; the README explains the URLs.
 
 | our word | in RabbitMQ |
 |---|---|

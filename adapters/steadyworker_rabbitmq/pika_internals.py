@@ -40,7 +40,7 @@ class PikaConnection(SelectConnection):  # type: ignore[misc]  # pika has no typ
 
     Headers: pika ends the connection if it cannot read a header (a time beyond the year 9999, tables nested too deep).
     The broker would deliver the message again, and the message would end each later connection too.
-    This class gives such a message a key and a reason, and none of the message's other headers.
+    This class gives such a message a key and a reason, and leaves out the message's other headers.
     pika also cuts each float to a whole number (19.99 to 19); this class reads floats again, with their fractions.
 
     TLS 1.3: a broker checks the client's certificate only after the client's half of the handshake.

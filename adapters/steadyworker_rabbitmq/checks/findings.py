@@ -89,7 +89,7 @@ def find(
     # `_writing` comes last, because during an alarm the broker stops reading from a connection that has published.
     if not consuming:
         found += _writing(broker, topology, work)
-    # Several questions about an unavailable queue have the same finding, and the caller gets this finding once.
+    # Several questions about an unavailable queue lead to the same finding; the caller gets this finding only once.
     return list(dict.fromkeys(found))
 
 

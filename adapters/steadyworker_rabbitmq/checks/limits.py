@@ -40,7 +40,7 @@ The delivery timeout, in seconds, for a job without a time limit.
 
 The broker's timeout catches consumers that stay connected and never settle.
 A worker process detects such a consumer itself.
-If the whole host freezes, its heartbeats stop, so the broker closes its connections.
+If the whole host freezes, it sends no heartbeats, so the broker closes the host's connections.
 So a limit of one week is safe.
 """
 
@@ -91,7 +91,7 @@ def continues_consumers(version: Version, work: ExistingQueue) -> bool:
     3.10.8 closes the connection instead (INTERNAL_ERROR).
     There, the broker's channel numbers the deliveries from 0 again, and crashes on the next delivery.
     By their source code, later versions up to 3.12.3 can withhold a delivery that is on its way during the change.
-    In a queue with a single active consumer, the new consumer can wait behind another consumer.
+    In a queue with a single active consumer, the new consumer can have to wait for another consumer to leave.
     The new consumer then never gets a message, because the queue still counts it as cancelled (seen on 4.0.5 and 4.3.6).
     If the queue's arguments are unknown, the queue could have a single active consumer, so the result is False.
     """

@@ -340,5 +340,5 @@ def _value(text: str) -> str | int | bool | None:
     value, kind = found["value"], found["type"]
     if kind == "bool":
         return value == "true"
-    # The broker reports some values without their type. Such a value is a number if it has only digits, because no text argument has only digits.
+    # The broker reports some values without a type. A value of digits is then a number, because no text argument has only digits.
     return int(value) if kind != "longstr" and re.fullmatch(r"-?\d+", value) else value

@@ -93,7 +93,7 @@ def dead_letter_target(planned: PlannedQueue, queue: ExistingQueue) -> Iterator[
     """
     Yield a warning if the broker dead-letters the work queue's messages to a queue other than the Worker's dead-letter queue.
 
-    The function checks only the default exchange, because the queues behind an operator's own exchange are unknown.
+    The function checks only the default exchange, because it does not know the queues that are bound to an operator's own exchange.
     """
     key = "dead-letter-routing-key"
     target, expected = queue.text(key), planned.arguments[f"x-{key}"]
