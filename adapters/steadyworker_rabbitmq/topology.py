@@ -32,9 +32,11 @@ A `basic.reject` delays by `-min` times the delivery count, and the delivery lim
 The broker redelivers the same message, so the message's hop and counters could not rise, and the ledger would record a stale duplicate.
 SteadyWorker's delays are lower bounds, but the queue's delays can be shorter.
 If the connection is lost before the broker has read the nack, the delay depends on the type.
-A queue of type `returned` then delivers at once (after 0.02 s instead of 3 s), and a queue of type `all` delivers later than requested.
+A queue of type `returned` then delivers at once (after 0.02 s instead of 3 s).
+A queue of type `all` then delivers later than requested.
 A delayed message is also invisible: the queue's message count is 0 during the delay.
-If an operator sets the delayed retry on a queue, the setting does not delay the copies in retry queues, because no consumer returns these copies.
+An operator can set the delayed retry on a queue.
+The setting does not delay the copies in retry queues, because no consumer returns these copies.
 The setting delays deliveries that a worker process releases, for example at a shutdown, and deliveries that are lost with a connection.
 `check` reports the length of this delay.
 
@@ -64,7 +66,7 @@ SHORTEST_LEVEL, LONGEST_LEVEL = 0.001, 4_294_967.0
 """The shortest and the longest delay level, in seconds; `x-message-ttl` is a number of milliseconds, up to 2³²-1."""
 
 # The broker accepts more names than this rule.
-# But the broker strips a line end from a name, so its reply does not match the request, and a client waits without end.
+# But the broker strips a line end from a name. Its reply then does not match the request, and the client waits without end.
 QUEUE = replace(QUEUE_NAME, max_bytes=NAME_BYTES, reserved_prefixes=("amq.",))
 
 _RETRY_QUEUE = re.compile(r"\.later\.\d+ms$")
