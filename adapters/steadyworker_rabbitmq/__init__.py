@@ -1,5 +1,5 @@
 """
-The adapter for RabbitMQ 3.10 and newer. It uses AMQP 0-9-1 through pika; its README explains its URLs.
+The adapter for RabbitMQ 3.10 and newer. It uses AMQP 0-9-1 through pika; the README explains the URLs.
 
 | our word | in RabbitMQ |
 |---|---|
@@ -12,7 +12,7 @@ The adapter for RabbitMQ 3.10 and newer. It uses AMQP 0-9-1 through pika; its RE
 | publish | a mandatory, persistent message with a publisher confirm, on a connection of its own (`publisher.py`) |
 | settle `CONFIRMED` | the broker replied to a `basic.qos` that followed the ack on the same channel |
 | release | `basic.nack` with requeue, which does not count towards a delivery limit, unlike `basic.reject` (RabbitMQ 4.3) |
-| reject | `basic.reject` without requeue, if the work queue's own arguments move the message to the Worker's dead-letter queue at least once |
+| reject | `basic.reject` without requeue, if the work queue's own arguments move the message to the Worker's dead-letter queue with the strategy `at-least-once` |
 | prefetch | the prefetch count of one consumer; a prefetch of 0 cancels the consumer, but the connection stays open |
 | headers | text only; values of other types, and the message's properties, survive a retry (`messages.py`) |
 

@@ -74,7 +74,7 @@ class RabbitmqAdapter(NetworkAdapter[RabbitmqUrl, RabbitmqConsumer, RabbitmqPubl
 
         A quorum queue counts a cancelled consumer until that consumer's last delivery is settled; a classic queue does not.
         If the next consumer cannot continue the cancelled consumer, the queue can count one consumer for each slot (`epoch.py`).
-        Before the adapter knows the queue, it assumes the largest count of consumers, and a queue that does not move rejected messages.
+        Before the adapter knows the queue, it assumes the largest count of consumers, and assumes that the queue moves no rejected messages.
         Delivery timeout and delivery limit depend on the queue, so the abilities do not include them; `findings` reports both.
         """
         prepared = self._preparation.known
@@ -165,7 +165,7 @@ class RabbitmqAdapter(NetworkAdapter[RabbitmqUrl, RabbitmqConsumer, RabbitmqPubl
 
 
 def count_consumers(link: RabbitmqConnection, queue: str, answer: Future[int]) -> None:
-    """Set `answer` to the number of a queue's consumers, which this function reads over a new channel; only for the I/O thread."""
+    """Read the number of a queue's consumers over a new channel, into `answer`; only for the I/O thread."""
     if (connection := link.connection) is None:
         raise BrokerUnavailable(
             f"Expected a connection to RabbitMQ at {link.place}, got none: wait until the adapter has reconnected."

@@ -174,12 +174,12 @@ _HASTY = 10
 
 
 def hasty(url: RabbitmqUrl) -> RabbitmqUrl:
-    """Return the same URL with a short heartbeat and a short limit for each connect, for a visit."""
+    """Return the URL for a visit: with a short heartbeat, and a short limit for each connect."""
     return replace(brief(url), heartbeat=min(url.heartbeat, _HASTY))
 
 
 def brief(url: RabbitmqUrl) -> RabbitmqUrl:
-    """Return the same URL with a short limit for each connect, because one of several hosts may not respond."""
+    """Return the URL with a short limit for each connect, because one of several hosts may not respond."""
     return replace(url, open_within=owed.QUESTION_WITHIN)
 
 

@@ -116,7 +116,7 @@ class RabbitmqConsumer(consumer.Consumer[RabbitmqConnection, RabbitmqEpoch]):
             self._open_channel(prepared)
 
     def _open_channel(self, prepared: PreparedQueues) -> None:
-        if (connection := self.link.connection) is None:  # lost while the queues were prepared
+        if (connection := self.link.connection) is None:  # the connection was lost while the queues were prepared
             self._again(self._backoff.cut(useful=False))
             return
         answered = self._owed.expect("channel.open")

@@ -44,7 +44,7 @@ The broker can return the letters of that earlier reader some time after the rea
 """
 
 _NEXT_WITHIN = 5.0
-"""Seconds after which a reader expects no further letter, if the broker has sent no byte in them."""
+"""If the broker sends no byte for this many seconds, a reader expects no further letter."""
 
 _Message = tuple[Basic.Deliver | Basic.GetOk | None, BasicProperties | None, bytes | None]
 Connect = Callable[[], AbstractContextManager[BlockingConnection]]
@@ -54,16 +54,16 @@ class RabbitmqDeadLetters(DeadLetters):
     """
     The dead letters of one queue, for use by one thread.
 
-    AMQP has no way to read a message without receiving it, so a reader holds all letters until it drops or releases them.
+    With AMQP, a client that reads a message also holds the message. So a reader holds each letter until it drops or releases the letter.
     A second reader would receive only the remaining letters, so each reader checks that the queue has no other reader.
     Each reader is a consumer, because the broker reports the number of a queue's consumers to every client, without a permission.
     A reader first subscribes, and then counts the consumers.
-    So if two readers begin at the same time, at least one of them counts the other.
-    A consumer also receives 10,000 letters in one second; with one `basic.get` for each letter, this takes 15 s.
+    So if two readers begin at the same time, at least one of them counts the other reader.
+    A consumer is also faster: it receives 10,000 letters in one second, and `basic.get` needs 15 s for them.
 
     Args:
         channel: A channel that is used for nothing else.
-        connect: Opens another connection, because on the connection of `channel`, a reply would wait behind the bodies of all letters.
+        connect: Opens another connection. On the connection of `channel`, a reply would arrive only after the bodies of all letters.
         queue: The dead-letter queue.
         place: The broker's name in errors.
         publish: The adapter's `publish`.
@@ -95,9 +95,9 @@ class RabbitmqDeadLetters(DeadLetters):
                 if is_missing(refused):
                     return  # the queue was never created, so nothing is in it
                 raise
-        for number in range(pushed + left):  # letters that arrive meanwhile are for the next reader
+        for number in range(pushed + left):  # letters that arrive after this count are for the next reader
             with translated(self._place):
-                # The consumer pushes no more letters than its prefetch; `basic.get` fetches the others one by one.
+                # The broker pushes no more letters than the prefetch; `basic.get` fetches each of the remaining letters.
                 message = self._next(_NEXT_WITHIN) if number < pushed else self._channel.basic_get(self._queue)
             match message:
                 case (Basic.Deliver() | Basic.GetOk()) as method, BasicProperties() as properties, bytes(body):
@@ -120,7 +120,7 @@ class RabbitmqDeadLetters(DeadLetters):
             self._held.remove(tag)
             with translated(self._place, Unsettled):
                 self._channel.basic_ack(tag)
-                self._channel.basic_qos(prefetch_count=1)  # the broker replies to this, but not to an ack
+                self._channel.basic_qos(prefetch_count=1)  # the broker replies to this request, and never to an ack
 
     def release(self) -> None:
         """Release every dead letter that was not dropped, for the next reader."""

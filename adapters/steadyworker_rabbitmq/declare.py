@@ -26,7 +26,7 @@ class PreparedQueues:
 
     Attributes:
         consume_arguments: Arguments for `basic.consume` on the work queue.
-        delivery_timeout: Seconds after which the broker requeues a delivery of such a consumer; None for never.
+        delivery_timeout: Seconds after which the broker requeues a delivery of a consumer with these arguments; None for never.
         longer_timeout: The command that makes the delivery timeout long enough for a job.
         counts_holders: True if the work queue counts a cancelled consumer that holds a delivery; only a classic queue does not.
         rejects: True if the work queue is known to move rejected messages to the Worker's dead-letter queue without a loss.

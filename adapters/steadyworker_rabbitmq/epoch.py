@@ -8,12 +8,12 @@ Deliveries of the old consumer stay valid, on the same channel, and count toward
 
 **One consumer.**
 The consumer audit counts consumers, and a quorum queue counts a cancelled consumer until that consumer's last delivery is settled.
-With a new tag, the queue would count the next consumer beside the cancelled consumer, for as long as the longest job runs.
+If the next consumer had a new tag, the queue would count both consumers for as long as the longest job runs.
 So where the queue permits this (`PreparedQueues.continues_consumers`), the next consumer has the cancelled consumer's tag.
 The queue then continues the cancelled consumer: it counts one consumer, and counts the held deliveries towards the new prefetch.
 If more deliveries than the new prefetch are held, the queue would deliver one more message for each settlement.
 So the consumer starts again only when fewer deliveries than the new prefetch are held.
-On every other queue, the next consumer has a new tag, and its prefetch is the new prefetch less the held deliveries.
+On every other queue, the next consumer has a new tag, and its prefetch is the new prefetch minus the number of held deliveries.
 
 **The barrier.**
 The broker does not reply to an ack, but it replies to a `basic.qos`, and reads the requests of a channel in order.
@@ -147,7 +147,7 @@ class RabbitmqEpoch(Epoch):
 
     @override
     def settle(self, settlement: Settlement) -> None:
-        """Send the ack, nack or reject, if none was sent before for this delivery; the next barrier confirms it."""
+        """Send the ack, nack or reject, unless this delivery is settled already; the next barrier confirms the settlement."""
         if self._over or not self._channel.is_open:
             settlement.on_settled(stale(settlement.delivery))
             return

@@ -42,7 +42,7 @@ def channel_id(error: BaseException) -> str:
 
 
 def alarm_id(reason: str) -> str:
-    """Return the id of the entry for a memory alarm or a disk alarm; empty if both are on, or neither."""
+    """Return the id of the entry for a memory alarm or a disk alarm; empty if both alarms are on, or no alarm is on."""
     alarms = [
         id_
         for needle, id_ in (("memory", "rabbitmq.memory-alarm"), ("disk", "rabbitmq.disk-alarm"))
@@ -260,7 +260,7 @@ def _closed_id(code: int, reply: str) -> str:
 
 
 def _of_limit(text: str) -> str:
-    """Return the id of the entry for a limit of connections, when that limit is reached."""
+    """Return the id of the entry for the limit of connections that was reached."""
     if "user connection limit" in text:
         return "rabbitmq.user-connection-limit"
     return "rabbitmq.vhost-connection-limit" if "vhost" in text else ""

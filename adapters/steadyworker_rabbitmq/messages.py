@@ -6,7 +6,7 @@ Types and properties survive when a worker publishes the message again (retry, d
 
 - A Delivery shows each header as text: numbers, booleans and lists become JSON, and bytes are decoded as UTF-8.
 - A Delivery has one more header, `sw-amqp`. From this header, the next copy gets the values that text cannot express.
-  `sw-amqp` has the exact value of each sender's header that is not text, and the properties in `_KEPT`.
+  `sw-amqp` has the properties in `_KEPT`, and the exact value of each sender's header that is not text.
   The adapter never publishes `sw-amqp`.
   If the text of a header has changed since the delivery, the adapter publishes the new text.
 - If a name, an id or a property has bytes that are not UTF-8, a Delivery shows these bytes in hexadecimal (`backslashreplace`).

@@ -20,9 +20,10 @@ from pika.channel import Channel
 
 UNREADABLE = "sw-hop"
 """
-The header in which the adapter writes the reason if it cannot read a message's headers.
+The header for the reason why the adapter cannot read a message's other headers.
 
-The runner expects a number in this header, so a text makes the message a dead letter with the text as its reason.
+The runner expects a number in this header.
+If the header is a text, the runner makes the message a dead letter, with the text as the reason.
 """
 
 _METHOD_FRAME = b"\x01"
@@ -39,7 +40,7 @@ class PikaConnection(SelectConnection):  # type: ignore[misc]  # pika has no typ
 
     Headers: pika ends the connection if it cannot read a header (a time beyond the year 9999, tables nested too deep).
     The broker would deliver the message again, and the message would end each later connection too.
-    This class gives such a message a key and a reason, and none of the message's other headers.
+    This class gives such a message a key and a reason, and leaves out the message's other headers.
     pika also cuts each float to a whole number (19.99 to 19); this class reads floats again, with their fractions.
 
     TLS 1.3: a broker checks the client's certificate only after the client's half of the handshake.
@@ -109,7 +110,7 @@ def _table(encoded: bytes, offset: int) -> tuple[dict[str, Any], int]:
 
 
 def _value(encoded: bytes, offset: int) -> tuple[Any, int]:
-    """Return the value that pika would return; but if the value is a float, keep its fraction."""
+    """Return the value that pika would return; if the value is a float, return it with its fraction."""
     match encoded[offset : offset + 1]:
         case b"f" | b"d" as kind:
             number = _FLOATS[kind]

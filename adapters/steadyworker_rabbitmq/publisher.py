@@ -207,14 +207,14 @@ class RabbitmqPublisher(Member):
         Fail the newest message in flight, because the broker certainly does not have this message.
 
         The broker has refused one message (no permission), closed the channel, and read no message after the refused message.
-        The broker does not name the refused message, so it could have accepted each older message.
+        The broker does not name the refused message, so the broker could have accepted each older message.
         """
         if self._in_flight:
             _, newest = self._in_flight.popitem()
             newest.fail(NotPublished(_refusal(cause)))
 
     def _refuse_large(self, limit: int, refused: MessageRefused) -> None:
-        """Fail each message above the limit, and all messages after the first of these, because the broker did not read them."""
+        """Fail the first message above the limit, and every later message, because the broker did not read the later messages."""
         large = [tag for tag, outgoing in self._in_flight.items() if len(outgoing.body) > limit]
         for tag in [tag for tag in self._in_flight if tag >= min(large, default=tag + 1)]:
             self._in_flight.pop(tag).fail(refused if tag in large else _not_sent(str(refused)))

@@ -16,12 +16,12 @@ The way back to the work queue must not lose the copy either.
 The strategy `at-least-once` keeps the copy until the work queue has confirmed it.
 This strategy needs `x-overflow=reject-publish`; without this argument, the broker silently falls back to at-most-once.
 
-**One set of retry queues for the whole virtual host** would need fewer queues, but tests showed that it blocks copies.
+**One set of retry queues for the whole virtual host** would need fewer queues, but tests showed that this design blocks copies.
 The copies would return to their work queues by routing key.
 But a queue with the strategy `at-least-once` dead-letters at most 32 copies at a time.
 With 40 copies for one deleted work queue, the copies for all other work queues with the same delay were stuck.
-On 3.10.8 and on 4.3.6, none of 5 such copies came back within 25 s.
-With 31 copies for the deleted queue, all 5 came back within 2.0 s.
+On 3.10.8 and on 4.3.6, 5 copies for other queues waited; no copy came back within 25 s.
+With 31 copies for the deleted queue, all 5 copies came back within 2.0 s.
 A full work queue has the same effect.
 Separate retry queues have a price: each work queue needs eleven more queues, of about 110 kB each.
 These queues add 0.35 s to the first start, and 0.03 s to each later start.
@@ -32,10 +32,12 @@ A `basic.reject` delays by `-min` times the delivery count, and the delivery lim
 The broker redelivers the same message, so the message's hop and counters could not rise, and the ledger would record a stale duplicate.
 SteadyWorker's delays are lower bounds, but the queue's delays can be shorter.
 If the connection is lost before the broker has read the nack, the delay depends on the type.
-A queue of type `returned` then delivers at once (after 0.02 s instead of 3 s), and a queue of type `all` later than requested.
+A queue of type `returned` then delivers at once (after 0.02 s instead of 3 s).
+A queue of type `all` then delivers later than requested.
 A delayed message is also invisible: the queue's message count is 0 during the delay.
-If an operator sets the delayed retry on a queue, the setting does not delay the copies in retry queues, because no consumer returns these.
-It delays deliveries that a worker process releases, for example at a shutdown, and deliveries that are lost with a connection.
+An operator can set the delayed retry on a queue.
+The setting does not delay the copies in retry queues, because no consumer returns these copies.
+The setting delays deliveries that a worker process releases, for example at a shutdown, and deliveries that are lost with a connection.
 `check` reports the length of this delay.
 
 After a change of `--delays`, the adapter creates other retry queues; the old queues become empty with time, and can then be deleted.
@@ -64,7 +66,7 @@ SHORTEST_LEVEL, LONGEST_LEVEL = 0.001, 4_294_967.0
 """The shortest and the longest delay level, in seconds; `x-message-ttl` is a number of milliseconds, up to 2³²-1."""
 
 # The broker accepts more names than this rule.
-# But the broker strips a line end from a name, so its reply does not match the request, and a client waits without end.
+# But the broker strips a line end from a name. Its reply then does not match the request, and the client waits without end.
 QUEUE = replace(QUEUE_NAME, max_bytes=NAME_BYTES, reserved_prefixes=("amq.",))
 
 _RETRY_QUEUE = re.compile(r"\.later\.\d+ms$")

@@ -46,7 +46,7 @@ The author of an adapter has eight duties:
    For a delivery of an earlier epoch, raise StaleDelivery, and send nothing to the broker.
    If the result of a settlement is unknown, raise Unsettled and end the epoch.
 5. Reconnect without limit, with back-off (tenacity), and send Unreachable once for each cause.
-   Set `final` only for a cause that does not end by waiting.
+   Set `final` only if the cause stays, however long the adapter waits.
 6. Translate the client library's errors in one place (`translated`).
    Each error names what was expected, what was got, and what to do.
    Log nothing, and hide no error.

@@ -64,7 +64,7 @@ class SqliteAdapter(Adapter):
     @property
     @override
     def capabilities(self) -> Capabilities:
-        """All abilities, but on one host alone. The operator sets the limit for bodies."""
+        """All abilities, for one host alone. The operator sets the limit for bodies."""
         return Capabilities(
             counts_consumers=True, redelivers_within=self._silence, max_body=self._settings.max_body, one_host=True
         )

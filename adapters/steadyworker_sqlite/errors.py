@@ -22,7 +22,7 @@ class Unusable(BrokerUnavailable):
 
 
 class FileReplaced(BrokerUnavailable):
-    """An open file that is no longer at its path, so no other process would receive new messages from it."""
+    """An open file that is no longer at its path, so a new message in this file would reach no other process."""
 
     id = "embedded.file-replaced"
 

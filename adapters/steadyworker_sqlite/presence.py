@@ -26,7 +26,7 @@ _IDLE, _CONSUMING = b"0", b"1"
 
 class Presence:
     """
-    One consumer's presence in the folder. It is alive until `close`, or until the process is dead.
+    One consumer's presence in the folder. It is alive until `close` is called, or until its process is dead.
 
     Args:
         folder: The folder next to the broker file; created if it is missing.
@@ -89,7 +89,7 @@ def is_gone(folder: Path, name: str, silent_since: float) -> bool:
     """
     Return whether this presence is over: its lock is free, or its time is older than `silent_since` (CLOCK_BOOTTIME).
 
-    If this process can read neither lock nor time, the presence counts as alive.
+    If this process cannot read the file with the lock and the time, the presence counts as alive.
     """
     try:
         fd = os.open(folder / f"{name}.lock", os.O_RDONLY | os.O_CLOEXEC)
@@ -98,9 +98,8 @@ def is_gone(folder: Path, name: str, silent_since: float) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(
-            fd, fcntl.LOCK_SH | fcntl.LOCK_NB
-        )  # a shared lock; otherwise two processes that check at the same time would each find the other's lock
+        # A shared lock: with exclusive locks, two processes that check at the same time would find each other's lock.
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         stamp = os.pread(fd, _STAMP_BYTES, 0).strip()
         return bool(stamp) and float(stamp) < silent_since

@@ -24,7 +24,9 @@ class _Waiting:
 
 class SqlitePublisher:
     """
-    The publisher for one broker file. It is thread-safe, and opens the file at its first use, and again after an error.
+    The publisher for one broker file. It is thread-safe.
+
+    The publisher opens the file at its first use, and again after an error.
 
     Args:
         file: The broker file.

@@ -17,7 +17,7 @@ from steadyworker_sqlite.presence import Presence, is_gone, remove, ring
 from steadyworker_sqlite.store import BrokerFile, ReceivedMessage, Store
 
 SILENCE = 30.0
-"""Seconds without a turn of the I/O thread after which a living process loses its messages."""
+"""A living process loses its messages if its I/O thread makes no turn for this many seconds."""
 
 _STAMPS = 10
 """How many times the I/O thread records its turn within `SILENCE`: it records a turn every 3 s."""
@@ -31,7 +31,7 @@ class WaitingSettlement:
     """
     One `settle` call that waits for the I/O thread.
 
-    The call waits at a queue, because every job waits here, and a Future is ten times slower.
+    The call waits at a queue, because a Future is ten times slower, and every job waits here.
     """
 
     seq: int
@@ -56,7 +56,7 @@ class SqliteSession:
     One epoch, from the registration in the broker file to its end.
 
     Other threads may call only `wake` and `vanish`; every other method is for the I/O thread.
-    After the end of the session, these other methods raise BrokerUnavailable.
+    After the end of the session, the methods for the I/O thread raise BrokerUnavailable.
     """
 
     def __init__(self, file: BrokerFile, spec: QueueSpec, settings: Settings, silence: float) -> None:
@@ -154,7 +154,7 @@ class SqliteSession:
         """Record the turn, check the file and this consumer's registration, and evict dead consumers; do each task when it is due."""
         now = self._clock.boottime()
         if now - self._turned > self._silence / 2:
-            # This process itself was late (a suspended machine), so others can be late too. They get time to record a turn first.
+            # This process itself was late (a suspended machine), so other processes can be late too. They get time to record a turn.
             self._awake_since = now
         self._turned = now
         if now - self._stamped >= self._silence / _STAMPS:
@@ -178,7 +178,7 @@ class SqliteSession:
 
 
 def evict_the_gone(store: Store, presence: Presence, silent_since: float) -> None:
-    """Release the messages of consumers that are dead, or silent since before `silent_since`, and wake the other consumers."""
+    """Release the messages of consumers that are dead, or whose last turn was before `silent_since`; wake the other consumers."""
     peers = [peer for peer in store.peers() if peer.presence != presence.name]
     gone = [peer for peer in peers if is_gone(store.folder, peer.presence, silent_since)]
     if gone:

@@ -26,10 +26,11 @@ from steadyworker_sqlite.errors import Evicted, FileReplaced, Unusable, translat
 
 UNREADABLE = "sw-hop"
 """
-The header in which the adapter writes the reason if it cannot read a message's headers.
+The header for the reason why the adapter cannot read a message's other headers.
 
 Any program can write to the file, so headers can be unreadable.
-The runner expects a number in this header, so a text makes the message a dead letter with the text as its reason.
+The runner expects a number in this header.
+If the header is a text, the runner makes the message a dead letter, with the text as the reason.
 """
 
 APPLICATION_ID = 0x53744277
@@ -125,10 +126,11 @@ class Peer:
 
 class BrokerFile:
     """
-    The broker file of one adapter. Only the first `open` can create the file; each later `open` must find the same broker in it.
+    The broker file of one adapter. Only the first `open` can create the file; each later `open` must find the same broker in the file.
 
     A new broker has another identity, so no earlier cancel would reach the new broker's jobs, and every key would be new.
-    So the process that creates the file also creates the folder beside the file.
+    So an adapter must not create a removed file again.
+    For this, the process that creates the file also creates the folder beside the file.
     If the folder exists without the file, the file was removed.
 
     Args:

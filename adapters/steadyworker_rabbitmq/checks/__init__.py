@@ -3,7 +3,7 @@ The checks before the first message. They find limits, policies and missing perm
 
 | file | subject |
 |---|---|
-| `findings.py` | which findings a broker and its queues have; their texts are in `../findings.toml` |
+| `findings.py` | the findings about a broker and its queues; the texts of the findings are in `../findings.toml` |
 | `risks.py` | the risks of a queue's arguments and policies for its messages |
 | `limits.py` | delivery timeouts and delivery limits, by version |
 | `probe.py` | facts that the broker reports over AMQP |

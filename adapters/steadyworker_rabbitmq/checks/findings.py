@@ -1,5 +1,5 @@
 """
-Finds the problems of this broker and a Worker's queues; `findings.toml` has their texts.
+Finds the problems of this broker and a Worker's queues; `findings.toml` has the texts of the findings.
 
 These checks change nothing.
 """
@@ -26,14 +26,14 @@ from steadyworker_rabbitmq.topology import PlannedQueue, Role, Topology
 _RARE_HEARTBEAT = 300
 _HASTY_HEARTBEAT = 5
 _LARGEST_BODY = 134_217_728
-"""The largest body, in bytes, that the check expects in a work queue; it is the default limit of RabbitMQ 3."""
+"""The largest body, in bytes, that the check expects in a work queue. This size is the default limit of RabbitMQ 3."""
 
 _LARGEST_PROBE = (16 << 20) + 1
 """
 The largest body, in bytes, that the check sends to find the broker's limit.
 
-Its size is limited, because each start of a worker process sends this body.
-It is one byte above the default limit of RabbitMQ 4, so that the check finds this limit.
+The size is limited, because each start of a worker process sends this body.
+The size is one byte above the default limit of RabbitMQ 4, so that the check finds this limit.
 """
 
 _ROLES: dict[Role, str] = {"work": "work queue", "retry": "retry queue", "dead": "dead-letter queue"}
@@ -89,7 +89,7 @@ def find(
     # `_writing` comes last, because during an alarm the broker stops reading from a connection that has published.
     if not consuming:
         found += _writing(broker, topology, work)
-    # Several questions about an unavailable queue have the same finding, and the caller gets this finding once.
+    # Several questions about an unavailable queue lead to the same finding; the caller gets this finding only once.
     return list(dict.fromkeys(found))
 
 
@@ -128,7 +128,8 @@ def retry_finding(planned: PlannedQueue, queue: ExistingQueue) -> Finding | None
     """
     Return a finding if a retry queue differs from the plan, because such a queue could misroute or lose waiting jobs.
 
-    An additional argument does no harm; but without the management API, the broker reports only one difference, so others could be hidden.
+    An additional argument does no harm.
+    But without the management API, the broker reports only one difference, and could hide a harmful difference.
     """
     unseen = queue.arguments is None
     different = [each for each in differences(planned, queue) if unseen or each.expected is not None]
@@ -167,7 +168,7 @@ def permission_finding(broker: BrokerProbe, topology: Topology, action: str) -> 
 
 
 def _caused(finding: Finding, error: BrokerUnavailable) -> Finding:
-    """Return the finding; if its cause is known, the finding gets the cause's id."""
+    """Return the finding, with the id of its cause if the cause is known."""
     return replace(finding, id=error.id) if error.id else finding
 
 
@@ -215,8 +216,8 @@ def _message_limit(broker: BrokerProbe, topology: Topology, work: ExistingQueue 
     Yield a warning if the broker refuses a body that the work queue may hold.
 
     The queue may hold each body that SteadyWorker sends, and each body that a sender sent while the limit was higher.
-    The statistics show only the bytes of all messages together.
-    If these are more bytes than SteadyWorker sends in this number of messages, another sender has sent some of the messages.
+    The statistics show only the number of messages and their total size.
+    If the total size is too large for messages of SteadyWorker alone, another sender has sent some of the messages.
     The check does not find a limit above 16 MiB, which only an operator can set.
     """
     largest = topology.max_body
@@ -277,7 +278,7 @@ def _missing(broker: BrokerProbe, topology: Topology, planned: PlannedQueue) -> 
     """
     Yield findings about a queue that does not exist.
 
-    If the adapter may not create the queue, the finding is its absence.
+    If the adapter may not create the queue, the finding reports that the queue is missing.
     Otherwise the findings are about a missing permission to create it, and about the limits of the new queue.
     """
     if topology.mode != "declare":
@@ -299,7 +300,7 @@ def _trusted(broker: BrokerProbe, planned: PlannedQueue) -> Iterator[Finding]:
 
 
 def _unfit(planned: PlannedQueue, queue: ExistingQueue) -> Iterator[Finding]:
-    """Yield a finding for a stream, because an ack removes nothing from a stream, or for an auto-delete queue."""
+    """Yield a finding for an auto-delete queue, or for a stream, because an ack removes nothing from a stream."""
     role = _ROLES[planned.role]
     if queue.type == "stream":
         yield _finding("rabbitmq.stream", role=role, queue=queue.name)

@@ -40,7 +40,7 @@ The delivery timeout, in seconds, for a job without a time limit.
 
 The broker's timeout catches consumers that stay connected and never settle.
 A worker process detects such a consumer itself.
-If the whole host freezes, its heartbeats stop, so the broker closes its connections.
+If the whole host freezes, it sends no heartbeats, so the broker closes the host's connections.
 So a limit of one week is safe.
 """
 
@@ -90,8 +90,8 @@ def continues_consumers(version: Version, work: ExistingQueue) -> bool:
     A quorum queue of 4.0 or newer does this, if it has no single active consumer (seen on 4.0.5 and 4.3.6).
     3.10.8 closes the connection instead (INTERNAL_ERROR).
     There, the broker's channel numbers the deliveries from 0 again, and crashes on the next delivery.
-    Later versions up to 3.12.3 can withhold a delivery that is on its way during the change (by their source code).
-    In a queue with a single active consumer, the new consumer can wait behind another consumer.
+    By their source code, later versions up to 3.12.3 can withhold a delivery that is on its way during the change.
+    In a queue with a single active consumer, the new consumer can have to wait for another consumer to leave.
     The new consumer then never gets a message, because the queue still counts it as cancelled (seen on 4.0.5 and 4.3.6).
     If the queue's arguments are unknown, the queue could have a single active consumer, so the result is False.
     """
@@ -164,7 +164,7 @@ def no_limit(version: Version, vhost: str, queue: ExistingQueue) -> str:
     own = (queue.arguments or {}).get("x-delivery-limit")
     if isinstance(own, int) and own >= 0:
         return _unraisable(queue, "x-delivery-limit")
-    if version < DELIVERY_LIMITS or own is not None:  # such a queue has a limit only by the policy
+    if version < DELIVERY_LIMITS or own is not None:  # only a policy can give such a queue a limit
         return f"remove delivery-limit from policy {queue.policy_name!r}, or from the operator policy that sets it."
     return policy_line(vhost, queue, "delivery-limit", -1)
 

@@ -52,7 +52,7 @@ class _ReportedConsumer(msgspec.Struct):
 
 class _ReportedQueue(msgspec.Struct):
     """
-    The fields of the response that the adapter reads; an empty policy is `{}`, `[]` or null.
+    The fields that the adapter reads from a response; an empty policy is `{}`, `[]` or null.
 
     If the response has no field for the policy, the policy is unknown: the API omits this field until the queue has its first statistics.
     """

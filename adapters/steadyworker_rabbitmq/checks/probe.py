@@ -130,7 +130,8 @@ class BrokerProbe:
 
         Raises QueueUnavailable if the queue exists, and the broker cannot reach it now.
 
-        Without the management API and with `redeclare`, the probe declares the queue, which never changes an existing queue.
+        If there is no management API and `redeclare` is True, the probe declares the queue.
+        A declaration never changes an existing queue.
         The broker accepts the declaration if the queue has the planned arguments; otherwise its refusal names one difference.
         """
         name = planned.name
@@ -228,7 +229,7 @@ class BrokerProbe:
 
     def _glimpsed(self, name: str) -> ExistingQueue:
         """
-        Return the facts about an existing queue that an impossible declaration shows.
+        Return the facts that an impossible declaration shows about an existing queue.
 
         The declaration needs only the right to configure.
         The broker compares the flags first, so its refusals always show the flags.
@@ -339,5 +340,5 @@ def _value(text: str) -> str | int | bool | None:
     value, kind = found["value"], found["type"]
     if kind == "bool":
         return value == "true"
-    # The broker reports some values without their type. Such a value is a number if it has only digits, because no text argument has only digits.
+    # The broker reports some values without a type. A value of digits is then a number, because no text argument has only digits.
     return int(value) if kind != "longstr" and re.fullmatch(r"-?\d+", value) else value

@@ -37,7 +37,7 @@ class ExistingQueue:
         policy: The settings that policies add, or None if unknown, because only the management API reports policies.
         policy_name: The user policy that applies to the queue, or None; at most one can apply.
         durable: True if the queue survives a restart of the broker.
-        auto_delete: True if the broker deletes the queue, with its messages, when its last consumer leaves.
+        auto_delete: True if the broker deletes the queue, with its messages, when the last consumer leaves.
         type: The queue's type, or None if unknown.
         consumer_timeout: The delivery timeout of the queue's present consumers, in ms; None if the management API reports none.
         state: The queue's state in the management API, such as `running` or `down`; empty if unknown.

@@ -33,7 +33,7 @@ KNOWN_ARGUMENTS = frozenset(
 
 _MESSAGES: dict[Role, str] = {"work": "Jobs", "retry": "Waiting jobs", "dead": "Dead letters"}
 LOSSES: dict[Role, Loss] = {"work": "jobs", "retry": "jobs", "dead": "letters"}
-"""What is lost if messages of a queue of this role are lost."""
+"""The effect if a queue of this role loses messages."""
 
 _finding = FindingTexts("steadyworker_rabbitmq")
 
@@ -93,7 +93,7 @@ def dead_letter_target(planned: PlannedQueue, queue: ExistingQueue) -> Iterator[
     """
     Yield a warning if the broker dead-letters the work queue's messages to a queue other than the Worker's dead-letter queue.
 
-    The function checks only the default exchange, because the queues behind an operator's own exchange are unknown.
+    The function checks only the default exchange, because it does not know the queues that are bound to an operator's own exchange.
     """
     key = "dead-letter-routing-key"
     target, expected = queue.text(key), planned.arguments[f"x-{key}"]
