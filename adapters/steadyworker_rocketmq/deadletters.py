@@ -92,7 +92,7 @@ class RocketmqDeadLetters:
         """
         Wait until the queues have every message that the brokers have confirmed.
 
-        A broker first writes a message to its log. The message's queue follows a moment later, or much later under load.
+        A broker first writes a message to its log. The broker adds the message to its queue a moment later, or much later under load.
         """
         deadline = self._clock.monotonic() + _QUEUES_WITHIN
         pause = threading.Event()

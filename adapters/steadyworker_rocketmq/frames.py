@@ -5,7 +5,7 @@ A frame has four parts, and all numbers are big-endian:
 
 | bytes | part |
 |---|---|
-| 4 | the length of what follows |
+| 4 | the length of the rest of the frame |
 | 4 | the first byte is the header's serialization type (0 is JSON), the other three are the header's length |
 | | the header: code, number of the request, flag (bit 0 marks a reply), remark, fields (texts) |
 | | the body |
@@ -157,7 +157,7 @@ class RemotingConnection:
             self._socket.close()
 
     def _read(self, deadline: float) -> tuple[int, RemotingReply]:
-        """Read one frame. Return the number of the request, or -1 if the frame replies to no request, and the reply."""
+        """Read one frame. Return the reply with the number of its request, which is -1 if the frame replies to no request."""
         (size,) = _INT.unpack(self._receive(_INT.size, deadline))
         # Some foreign peers send less than two words, and then nothing.
         (header_size,) = _INT.unpack(self._receive(_INT.size, deadline)) if size <= LARGEST_FRAME else (0,)

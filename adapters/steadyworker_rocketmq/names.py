@@ -1,7 +1,7 @@
 """
 RocketMQ's rules for names, tags, keys and properties, as data; and the names of a Worker's topics and groups.
 
-A broker makes more names from the Worker's names. The broker's names can be too long although the Worker's names are not.
+A broker makes more names from the Worker's names. The broker's names can be too long even if the Worker's names are valid.
 The broker refuses such names late. If a group has 121 characters, 4.9.7 refuses each of its retries, and the client library drops the message.
 5.4.0 delivers nothing to such a group.
 So all names are checked when the configuration is read.
@@ -211,7 +211,7 @@ def _is_system(kind: str, name: str) -> bool:
 
 
 def _hint(names: QueueNames) -> str:
-    """Return a sentence if the group is made from group, topic and tags; otherwise return an empty text."""
+    """Return a sentence if the URL's group contains the topic's name, and more; otherwise return an empty text."""
     if names.work and names.work in names.group:
         return (
             f" The group contains the topic's name {_shown(names.work)} and more, like one that is made of group, topic and tags; "

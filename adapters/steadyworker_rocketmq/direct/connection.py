@@ -127,7 +127,7 @@ class DirectLink:
                 self._io.in_background(member.close, ignore)
                 if (
                     error is None
-                ):  # The next connection receives and settles again what this call received or settled. The calls allow that.
+                ):  # The next connection receives and settles the same messages again. The calls can be repeated.
                     answer = Future()
                     answer.set_exception(ConnectionError("the connection was given up"))
             self._io.guard(lambda: then(answer))

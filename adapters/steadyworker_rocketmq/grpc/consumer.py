@@ -5,7 +5,7 @@ The consumer of one queue at a proxy. A delivery outlives its connection, so the
 
     topics made? ──→ a proxy replies ──→ Connected ──→ a call fails ──→ Unreachable
        ↑                  │                                                │
-       └───── wait ───────┴────────────────────────────────────────────────┘   Connected has the epoch of before
+       └───── wait ───────┴────────────────────────────────────────────────┘   Connected again has the same epoch
 
 **A session** is a member of the consumer group. A session is open while the prefetch is above 0 or a delivery is held.
 **A poll** receives as many messages as the prefetch allows. The proxy replies at once if there is a message, otherwise after 5 s.

@@ -1,7 +1,7 @@
 """
 The deliveries that an adapter holds at a proxy.
 
-The broker hides a message from other consumers for `?invisible=` seconds (60). This is the invisibility; each renewal starts it again.
+The broker hides a message from other consumers for `?invisible=` seconds (60). This is the invisibility; each renewal starts its time from zero again.
 The adapter renews a delivery after each third of the invisibility.
 If no renewal succeeds in time, or the broker refuses a renewal, the delivery is `Lost`.
 
@@ -10,7 +10,7 @@ The result is `SENT` at best. A broker that crashes can forget an acknowledgemen
 **Release** is a confirmed copy to the work topic, and then an acknowledgement. The copy comes at once, to any member.
 The other way of release is to let the invisibility end. This takes at least 10 s, and counts as a delivery.
 So the adapter uses this way only for a message that cannot be copied whole.
-A proxy can refuse the copy, or another application's message can have longer headers.
+For example, a proxy can refuse the copy, or another application's message can have headers that are too long for a copy.
 **A stop** tries each settlement once. If the settlement fails, its caller receives the error, and the message comes again.
 """
 
