@@ -42,7 +42,7 @@ _LONGEST_TOPIC, _LONGEST_GROUP, _LONGEST_PRODUCERS = 127, 120, 255
 """
 The largest numbers of characters of a topic, a consumer group and a group of producers.
 
-The retry topic of a longer consumer group would be too long for 4.9.7. The other topics that brokers make are shorter than their limits.
+If a consumer group were longer, its retry topic would be too long for 4.9.7. Other topics that brokers make stay below the limit.
 """
 
 _WHY_TOPIC = "RocketMQ's limit for a topic is 127"
@@ -55,7 +55,7 @@ PROXY_PROPERTIES, PROXY_PROPERTIES_BYTES = 128, 16_384
 """The limits of a proxy for the user's properties of a message: their number, and the bytes of names and values."""
 
 BODY_BYTES = 4 << 20
-"""A broker's limit for a body (`maxMessageSize`). rocketmq-client-python has a limit of 128 KiB unless the user sets another."""
+"""A broker's limit for a body (`maxMessageSize`). rocketmq-client-python has a limit of 128 KiB unless the user sets another limit."""
 
 BROKER_PREFIXES = ("%RETRY%", "%DLQ%", "%LMQ%", "rmq_sys_")
 """The beginnings of the topics that a broker makes and uses itself."""

@@ -29,7 +29,7 @@ _finding = FindingTexts("steadyworker_rocketmq")
 
 MOST_ATTEMPTS = 1_000_000
 """
-The number of deliveries after which the broker moves a message to its own dead-letter queue, which must never happen.
+The number of deliveries after which the broker moves a message to the broker's own dead-letter queue. This must never happen.
 
 SteadyWorker counts attempts itself, and expired invisibilities count as deliveries.
 """

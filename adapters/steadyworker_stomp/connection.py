@@ -172,7 +172,7 @@ class StompLink(BrokerLink):
     # ---------------------------------------------------------------------------------------------------------------
 
     def _ended(self, connection: StompConnection, cause: Exception) -> None:
-        """Report the end of the present connection. `_connected` itself checks for the end of a connection that it has not yet received."""
+        """Report the end of the present connection. If a connection ends before `_connected` receives it, `_connected` itself notices the end."""
         if connection is self._connection:
             self._report_end(unavailable(cause, self.place))
 
@@ -204,7 +204,7 @@ _VISIT = 60
 """
 The heartbeat of a visit, in seconds.
 
-It is long, because a visit sends no heartbeats. Each request of a visit has its own time limit.
+This heartbeat is long, because a visit sends no heartbeats. Each request of a visit has its own time limit.
 """
 
 

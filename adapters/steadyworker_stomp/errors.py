@@ -17,7 +17,7 @@ class BrokerError(Exception):
     An ERROR frame of the broker.
 
     Attributes:
-        receipt: The refused request; empty if the broker names none.
+        receipt: The refused request; empty if the broker names no request.
     """
 
     def __init__(self, text: str, receipt: str = "") -> None:

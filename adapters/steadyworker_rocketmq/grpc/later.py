@@ -46,7 +46,7 @@ _EXACT = 1.0
 """A message is due if its time is at most this many seconds from now. A proxy delivers some 0.3 s early (tried with 5.4.0)."""
 
 _PARKED_FOR, _PARKED_MOST = 600, 3600
-"""Seconds for which a message that cannot be moved is invisible: after its first delivery, and at most. After the n-th delivery, it is n times the first."""
+"""Seconds for which a message that cannot be moved is invisible: after its first delivery, and at most. After the n-th delivery, the time is n times the first time."""
 
 _REMEMBERED = 1000
 """The number of messages that cannot be moved and that the mover remembers, so that it reports each of them once."""

@@ -1,5 +1,5 @@
 """
-Probes: requests whose effect shows a fact for which STOMP has no question.
+Probes: requests whose effect shows a fact. STOMP has no request that asks for such a fact.
 
 A broker checks rights first, so a request without consequences shows whether the user has the right:
 
