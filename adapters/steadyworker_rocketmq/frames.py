@@ -48,7 +48,7 @@ _TOKENS = re.compile(
     r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|(?<=[{,])(\s*+)(-?\d++)(?=\s*+:)',
     re.DOTALL,
 )
-"""Matches a string, even one without an end, or a number as a key; `*+` and `++` keep the time linear for any input."""
+"""Matches a string, even a string without an end, or a number as a key; `*+` and `++` keep the time linear for any input."""
 
 Kind = TypeVar("Kind", dict[str, Any], list[Any], str, int)
 
@@ -104,7 +104,7 @@ class RemotingConnection:
         address: The server.
         deadline: The end of the time to connect, on the clock.
         clock: The clock.
-        on_request: Called with each request of the server, in the form of a reply. By default, such requests are ignored.
+        on_request: Called with each request of the server, which is passed as a `RemotingReply`. By default, such requests are ignored.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ from steadyworker_stomp.stomp_internals import OnMessage, StompConnection
 from steadyworker_stomp.url import StompUrl
 
 _BEATS = 3
-"""The number of heart-beats to send while the broker expects one. It is above 1, because Classic has no tolerance by default."""
+"""The number of heart-beats to send in the time in which the broker expects one heart-beat. The number is above 1, because Classic has no tolerance by default."""
 
 
 class StompLink(BrokerLink):

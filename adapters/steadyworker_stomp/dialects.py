@@ -116,7 +116,7 @@ def _artemis_unshown(headers: Mapping[str, str], body: bytes) -> str | None:
     return f"{got}, whose content Artemis does not send over STOMP: {_SENDER}, and an empty message with the header content-length"
 
 
-# The headers for one message until its acknowledgement. Each broker ignores the header for the other broker.
+# Each header limits a subscription to one message until its acknowledgement. Each broker reads only one of the headers.
 _ONE = {"activemq.prefetchSize": "1", "consumer-window-size": "0"}
 
 CLASSIC = Dialect(

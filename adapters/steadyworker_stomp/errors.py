@@ -36,7 +36,7 @@ class BrokerError(Exception):
 
 
 _DUMP = re.compile(r"(?:CoreMessage\[|(?<=Invalid STOMP frame)).*", re.DOTALL)
-"""Matches the message or frame that Artemis repeats in its error, because headers can contain secrets."""
+"""Matches the message or frame that Artemis repeats in its error. An error text must not show this part, because headers can contain secrets."""
 
 _LOGIN = re.compile(
     r"User name .* or password is invalid|password is invalid|AMQ229031|AMQ339013|[Aa]uthentication failed|Security"

@@ -4,7 +4,7 @@ The adapter for RocketMQ's brokers. It implements `steadyworker.adapter.Adapter`
 The adapter implements RocketMQ's remoting protocol itself, because the client library for brokers does not work for long jobs.
 This was tried with rocketmq-client-python 0.5.0rc2 on 4.9.7:
 
-- In orderly mode, the library asks for the queue's next message while a message runs. The broker replies after 15 s that there is none.
+- In orderly mode, the library asks for the queue's next message while a message runs. The broker replies after 15 s that there is no such message.
   The library then moves the group's offset past the running message, as if that message were consumed.
   If the consumer is killed or stopped, the running message is lost (rocketmq-client-cpp#322).
 - In concurrent mode, which is the default, the offset stays at the running message.

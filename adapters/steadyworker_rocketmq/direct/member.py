@@ -47,7 +47,7 @@ _ROUTE_EVERY = 30.0
 """Seconds between two questions to a name server for the topic's queues."""
 
 _SILENT_FOR = 15.0
-"""Seconds for which the member does not ask a broker again that did not reply, if there are other brokers. Each question to a frozen broker takes 10 s."""
+"""Seconds in which the member does not ask a broker that did not reply, if there are other brokers. Each question to a frozen broker takes 10 s."""
 
 HOLDERS_FIRST = 6.0
 """

@@ -6,7 +6,7 @@ This was tried with version 5.1.2:
 
 - A consumer never recovers from the restart of its proxy. So when a call of a `GrpcSession` fails, the adapter closes the session, and opens a new session.
   The handles of the old session are valid in the new session.
-- A failed renewal deletes the message's handle in the library, so a `Received` keeps the last good handle.
+- After a failed renewal, the library forgets the message's handle. So a `Received` keeps the last good handle.
 - The library reports a failed query of a route only to its log. So `Sender.route` uses the library's own `rpc_client`.
 - A body that the library cannot decompress fails the whole receive, again and again. A small compressed body can fill the memory.
   So this module decompresses in place of the library.
@@ -110,7 +110,7 @@ class _Compressed(bytes):
 
 
 def _decompressed(body: bytes) -> bytes:
-    """Decompress a body that the proxy calls compressed. Return the body unchanged if it is not zlib or gzip, or is too large."""
+    """Decompress a body that the proxy marks as compressed. Return the body unchanged if it is not zlib or gzip, or is too large."""
     stream = zlib.decompressobj(zlib.MAX_WBITS | 32)  # either of the two
     try:
         plain = stream.decompress(body, LARGEST_BODY)

@@ -11,7 +11,7 @@ The consumer of one queue at a proxy. A delivery outlives its connection, so the
 **A poll** receives as many messages as the prefetch allows. The proxy replies at once if there is a message, otherwise after 5 s.
 The session stays open until its poll has ended.
 The adapter releases messages that arrive after the stop began. Otherwise they would stay invisible for a minute.
-While no poll is under way, the adapter asks the proxy every few seconds whether it is there.
+While no poll is under way, the adapter asks every few seconds whether the proxy replies.
 
 `held.py` has the held deliveries, and `later.py` has the delayed messages.
 """

@@ -8,8 +8,8 @@ If no renewal succeeds in time, or the broker refuses a renewal, the delivery is
 **An acknowledgement** that fails is tried again until the invisibility ends, because a handle stays valid across connections.
 The result is `SENT` at best. A broker that crashes can forget an acknowledgement, and then delivers the message again (tried with 5.4.0).
 **Release** is a confirmed copy to the work topic, and then an acknowledgement. The copy comes at once, to any member.
-The other way of release is to let the invisibility end. This takes at least 10 s, and counts as a delivery.
-So the adapter uses this way only for a message that cannot be copied whole.
+There is a second way of release: the end of the invisibility. This takes at least 10 s, and counts as a delivery.
+So the adapter uses the second way only for a message that cannot be copied whole.
 For example, a proxy can refuse the copy, or another application's message can have headers that are too long for a copy.
 **A stop** tries each settlement once. If the settlement fails, its caller receives the error, and the message comes again.
 """

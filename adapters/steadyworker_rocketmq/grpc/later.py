@@ -11,11 +11,11 @@ The broker may deliver a message before it is due, because the broker's clock ma
 The mover leaves such a message in its place, invisible until it is due. If the mover sent the message again, the broker would deliver it at once.
 If a message must wait for longer than a broker's longest delay, the mover sends it again.
 
-If no copy of a message is ever accepted, the broker moves the message itself to the dead letters of the group, `%DLQ%<group>-later`.
+If each copy of a message is refused, the broker itself moves the message to the dead letters of the group, `%DLQ%<group>-later`.
 If the message is also above the broker's own limit, the broker refuses to move the message, which stays in its place.
 The message comes again after ten minutes, and then after longer and longer times, up to an hour.
-A broker whose limit is too low then tries to move the message by itself.
-It does so at least every two hours (`ckRewriteIntervalsInSeconds` of 5.4's PopReviveService).
+A broker whose limit is too low then also tries to move the message.
+Such a broker tries at least every two hours (`ckRewriteIntervalsInSeconds` of 5.4's PopReviveService).
 In both cases, the mover moves other messages meanwhile.
 """
 
@@ -46,7 +46,7 @@ _EXACT = 1.0
 """A message is due if its time is at most this many seconds from now. A proxy delivers some 0.3 s early (tried with 5.4.0)."""
 
 _PARKED_FOR, _PARKED_MOST = 600, 3600
-"""Seconds for which a message that cannot be moved is invisible: after its first delivery, and at most. After the n-th delivery, the time is n times the first time."""
+"""Seconds for which a message that cannot be moved is invisible: the first time, and at most. After the n-th delivery, the message is invisible for n times the first number."""
 
 _REMEMBERED = 1000
 """The number of messages that cannot be moved and that the mover remembers, so that it reports each of them once."""

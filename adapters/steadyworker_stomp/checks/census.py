@@ -1,5 +1,5 @@
 """
-The count of a queue's consumers, and the check whether a queue exists. Both leave a missing queue missing.
+The count of a queue's consumers, and the check whether a queue exists. The count and the check do not create a missing queue.
 
 Classic has advisory topics. It sends a new subscriber one message for each consumer of a queue, or for each queue.
 Classic sends all these messages before it reads the subscriber's next frame.
