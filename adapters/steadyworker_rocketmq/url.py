@@ -30,7 +30,7 @@ It trusts Mozilla's authorities, which grpcio contains, and not the system's aut
 To trust other authorities, set the environment variable `GRPC_DEFAULT_SSL_ROOTS_FILE_PATH` to a PEM file.
 grpcio reads this variable once in a process.
 
-**Hosts**: rocketmq-python-client accepts one name, or several IPv4 addresses. With TLS, it accepts one name or one address.
+**Hosts**: rocketmq-python-client accepts one name, or several IPv4 addresses. With TLS, the library accepts one name or one address.
 The library splits an address at the first colon, so the adapter refuses an IPv6 address.
 """
 

@@ -238,7 +238,7 @@ class Visit:
         self._open()
 
     def reopen(self) -> None:
-        """Open another connection in place of this one, which a refusal has ended; raises the errors of `visit`."""
+        """Open another connection, because a refusal has ended this connection; raises the errors of `visit`."""
         self.close()
         self._open()
 

@@ -271,7 +271,7 @@ class _LetterReader:
         Replace a letter by a copy, and return True.
 
         If the user may not send to the broker's own queue, hold the letter, and return False.
-        If the process is killed in between, letter and copy both stay. They are one job if the letter has a key.
+        If the process is killed in between, letter and copy both stay. Both are one job if the letter has a key.
         """
         origin = {name: text for name, text in letter.headers.items() if name.startswith(_ORIGIN)}
         content, body = frame_of(OutgoingMessage(Target.DEAD, letter.body, letter.headers), self.dialect)

@@ -190,7 +190,7 @@ class StompEpoch:
             self._report_full()
 
     def _report_full(self) -> None:
-        """Report once that the epoch keeps too many messages to accept others; report once when this ends."""
+        """Report once that the epoch keeps too many messages to accept more messages. Report once when this is over."""
         full = len(self._kept) >= MOST_KEPT
         if full == self._full:
             return

@@ -128,7 +128,7 @@ class StompPublisher:
             raise self._failed(queue, error, flight) from error
 
     def _connected(self, message: OutgoingMessage) -> StompConnection:
-        """Return an open connection; raise NotPublished if none opens in time."""
+        """Return an open connection; raise NotPublished if no connection opens in time."""
         try:
             if message.to is Target.LATER:
                 self._preparation.prepared()

@@ -74,7 +74,7 @@ class StompConnection:
         on_end: Called once, in the reading thread, when a connection that was CONNECTED has ended; with this connection and the cause.
 
     Attributes:
-        server: The broker's name for itself; empty if it sent none.
+        server: The broker's name for itself; empty if the broker sent no name.
         dialect: The broker's dialect, after `connect`.
         beat_every: Seconds after which the broker expects a heart-beat; 0 for never.
         silent_after: Seconds without a byte after which the broker is dead: three heart-beats; 0 for never.

@@ -68,7 +68,7 @@ class DirectLink:
 
     def run(self, work: Callable[[GroupMember], Answer], then: Callable[[Future[Answer]], None]) -> None:
         """
-        Run a blocking call after all earlier ones, and then call `then` with its result.
+        Run a blocking call after all earlier calls, and then call `then` with its result.
 
         If the call fails, the connection ends before `then` is called. A call that has not begun by then fails with the same error.
         """

@@ -182,7 +182,7 @@ class GroupMember:
         """
         Lock queues, and return at most `most` messages.
 
-        Each message is the first one of its queue. Queues in `but` are left out.
+        Each message is the first message of its queue. Queues in `but` are left out.
         """
         found, made_again = self._waiting()
         waiting = [queue for queue in found if queue not in but]

@@ -78,7 +78,7 @@ class GrpcAdapter(RocketmqAdapter[GrpcConsumer, GrpcPublisher]):
         return found
 
     def _is_made(self) -> bool:
-        """Return whether a name server knows the work topic; False if the URL names no name server, or if none replies."""
+        """Return whether a name server knows the work topic; False if the URL names no name server, or no name server replies."""
         try:
             return bool(self._first.namesrv) and self._at_name_server()
         except BrokerUnavailable:

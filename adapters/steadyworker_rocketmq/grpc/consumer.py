@@ -54,12 +54,12 @@ class GrpcEpoch:
         url: Returns the current URL.
         names: The names of topics and groups.
         held: The deliveries that are held.
-        invisible: The seconds for which the broker keeps a message from others.
+        invisible: The seconds for which the broker hides a message from other consumers.
         clock: The clock.
         window: Returns the current prefetch.
 
     Attributes:
-        since: The time at which the connection began; infinity while there is none.
+        since: The time at which the connection began; infinity while there is no connection.
     """
 
     number = EPOCH
@@ -205,7 +205,7 @@ class GrpcConsumer(consumer.Consumer[GrpcLink, GrpcEpoch]):
         io: The I/O thread.
         url: Returns the current URL.
         names: The names of topics and groups.
-        invisible: The seconds for which the broker keeps a message from others.
+        invisible: The seconds for which the broker hides a message from other consumers.
         publisher: Sends copies, and asks for routes.
         spec: The queue to consume.
         settings: The operator's settings.

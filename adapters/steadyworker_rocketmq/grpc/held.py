@@ -56,7 +56,7 @@ class GrpcHeld(HeldDeliveries[_ReceivedDelivery]):
     Args, in addition to the arguments of the base:
         link: Runs blocking calls, and ends when a call shows that the connection is lost.
         publisher: Sends the copies of released messages.
-        invisible: The seconds for which the broker keeps a message from others.
+        invisible: The seconds for which the broker hides a message from other consumers.
     """
 
     def __init__(

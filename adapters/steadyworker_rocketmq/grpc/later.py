@@ -4,7 +4,7 @@ The mover of delayed messages, which wait in the topic `<queue>-later`.
 When a message is due, the mover sends a copy to the work topic. Then the mover acknowledges the original.
 
 Each worker process that receives jobs has a mover. All movers are in one separate consumer group.
-So only one mover at a time has a message.
+So each message is with only one mover at a time.
 If a worker ends between copy and acknowledgement, the message is moved twice. Both copies have the same id, and are one job.
 
 The broker may deliver a message before it is due, because the broker's clock may be ahead of the worker's clock.
