@@ -1,5 +1,5 @@
 """
-A reader of the dead letters of one queue. Both drivers use it, because it asks the brokers themselves.
+A reader of the dead letters of one queue. Both drivers use this reader, because the reader asks the brokers themselves.
 
 There are three topics: the Worker's own, and the two to which the broker itself moves messages (`%DLQ%` and the group).
 A topic is a log. So the reader does not hold a dead letter ("letter" below), and cannot remove it.
@@ -92,7 +92,7 @@ class RocketmqDeadLetters:
         """
         Wait until the queues have every message that the brokers have confirmed.
 
-        A broker first writes a message to its log. The message's queue follows a moment later, or much later under load.
+        A broker first writes a message to its log. The broker adds the message to its queue a moment later, or much later under load.
         """
         deadline = self._clock.monotonic() + _QUEUES_WITHIN
         pause = threading.Event()

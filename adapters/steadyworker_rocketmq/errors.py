@@ -126,7 +126,7 @@ def refusal_of(error: BaseException, topic: str) -> MessageRefused | None:
 
 
 def is_early(error: BaseException) -> bool:
-    """Return whether the proxy does not know the client yet. After about a second, it does (tried with 5.4.0)."""
+    """Return whether the proxy does not know the client yet. After about a second, the proxy knows the client (tried with 5.4.0)."""
     return isinstance(error, ProxyError) and _NO_SETTINGS.search(str(error)) is not None
 
 

@@ -5,7 +5,7 @@ A frame has four parts, and all numbers are big-endian:
 
 | bytes | part |
 |---|---|
-| 4 | the length of what follows |
+| 4 | the length of the rest of the frame |
 | 4 | the first byte is the header's serialization type (0 is JSON), the other three are the header's length |
 | | the header: code, number of the request, flag (bit 0 marks a reply), remark, fields (texts) |
 | | the body |
@@ -48,7 +48,7 @@ _TOKENS = re.compile(
     r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|(?<=[{,])(\s*+)(-?\d++)(?=\s*+:)',
     re.DOTALL,
 )
-"""Matches a string, even one without an end, or a number as a key; `*+` and `++` keep the time linear for any input."""
+"""Matches a string, even a string without an end, or a number as a key; `*+` and `++` keep the time linear for any input."""
 
 Kind = TypeVar("Kind", dict[str, Any], list[Any], str, int)
 
@@ -104,7 +104,7 @@ class RemotingConnection:
         address: The server.
         deadline: The end of the time to connect, on the clock.
         clock: The clock.
-        on_request: Called with each request of the server, in the form of a reply. By default, such requests are ignored.
+        on_request: Called with each request of the server, which is passed as a `RemotingReply`. By default, such requests are ignored.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class RemotingConnection:
             self._socket.close()
 
     def _read(self, deadline: float) -> tuple[int, RemotingReply]:
-        """Read one frame. Return the number of the request, or -1 if the frame replies to no request, and the reply."""
+        """Read one frame. Return the reply with the number of its request, which is -1 if the frame replies to no request."""
         (size,) = _INT.unpack(self._receive(_INT.size, deadline))
         # Some foreign peers send less than two words, and then nothing.
         (header_size,) = _INT.unpack(self._receive(_INT.size, deadline)) if size <= LARGEST_FRAME else (0,)

@@ -29,9 +29,9 @@ class HeldDelivery:
 
     Attributes:
         delivery: The delivery.
-        until: The time (monotonic clock) at which the broker gives the message to others, unless the delivery is renewed.
+        until: The time (monotonic clock) at which the broker gives the message to other consumers, unless the delivery is renewed.
         busy: A blocking call for this delivery is under way.
-        settlements: The settlements that wait for the broker; all of them end with the first one.
+        settlements: The settlements that wait for the broker; all these settlements end when the first settlement ends.
     """
 
     delivery: Delivery

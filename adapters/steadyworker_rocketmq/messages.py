@@ -75,7 +75,7 @@ class WireMessage:
 
     @property
     def key(self) -> str:
-        """The key of the message's job; without it, the message's keys; empty if there are none."""
+        """The key of the message's job. If there is no such key, the message's keys; if there are no keys, an empty text."""
         return self.properties.get(_JOB_KEY) or " ".join(self.keys)
 
     @property
@@ -86,9 +86,9 @@ class WireMessage:
 
     def copied(self, id_: str, sent_at: float | None) -> WireMessage:
         """
-        Return a copy that has the original's id and time, and that a proxy accepts.
+        Return a copy of the message that a proxy accepts. The copy has the id and the time of the original.
 
-        A proxy delivers some messages of other applications that it would not accept from a client.
+        A proxy can deliver a message of another application, and refuse the same message from a client.
         Such a message has empty texts, control characters, or too many headers.
         """
         delivery = delivery_of(0, "", "", self, id_, Redelivered.UNKNOWN, sent_at)
@@ -126,7 +126,7 @@ def fits(wire: WireMessage) -> bool:
 
 
 def carried_wire(message: OutgoingMessage) -> WireMessage:
-    """Return the message in a form that the broker accepts. Headers that fit no property are behind the body."""
+    """Return the message in a form that the broker accepts. Headers that are too large for the properties are appended to the body."""
 
     def fit(headers: Mapping[str, str]) -> bool:
         return fits(wire_of(replace(message, headers=headers)))

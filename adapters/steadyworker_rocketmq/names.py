@@ -1,7 +1,7 @@
 """
 RocketMQ's rules for names, tags, keys and properties, as data; and the names of a Worker's topics and groups.
 
-A broker makes more names from the Worker's names. The broker's names can be too long although the Worker's names are not.
+A broker makes more names from the Worker's names. The broker's names can be too long even if the Worker's names are valid.
 The broker refuses such names late. If a group has 121 characters, 4.9.7 refuses each of its retries, and the client library drops the message.
 5.4.0 delivers nothing to such a group.
 So all names are checked when the configuration is read.
@@ -42,7 +42,7 @@ _LONGEST_TOPIC, _LONGEST_GROUP, _LONGEST_PRODUCERS = 127, 120, 255
 """
 The largest numbers of characters of a topic, a consumer group and a group of producers.
 
-The retry topic of a longer consumer group would be too long for 4.9.7. The other topics that brokers make are shorter than their limits.
+If a consumer group were longer, its retry topic would be too long for 4.9.7. Other topics that brokers make stay below the limit.
 """
 
 _WHY_TOPIC = "RocketMQ's limit for a topic is 127"
@@ -55,7 +55,7 @@ PROXY_PROPERTIES, PROXY_PROPERTIES_BYTES = 128, 16_384
 """The limits of a proxy for the user's properties of a message: their number, and the bytes of names and values."""
 
 BODY_BYTES = 4 << 20
-"""A broker's limit for a body (`maxMessageSize`). rocketmq-client-python has a limit of 128 KiB unless the user sets another."""
+"""A broker's limit for a body (`maxMessageSize`). rocketmq-client-python has a limit of 128 KiB unless the user sets another limit."""
 
 BROKER_PREFIXES = ("%RETRY%", "%DLQ%", "%LMQ%", "rmq_sys_")
 """The beginnings of the topics that a broker makes and uses itself."""
@@ -211,7 +211,7 @@ def _is_system(kind: str, name: str) -> bool:
 
 
 def _hint(names: QueueNames) -> str:
-    """Return a sentence if the group is made from group, topic and tags; otherwise return an empty text."""
+    """Return a sentence if the URL's group contains the topic's name, and more; otherwise return an empty text."""
     if names.work and names.work in names.group:
         return (
             f" The group contains the topic's name {_shown(names.work)} and more, like one that is made of group, topic and tags; "

@@ -225,12 +225,12 @@ class Remoting:
         return number if is_release else f"{number}-SNAPSHOT"
 
     def runtime(self, broker: RocketmqBroker) -> Mapping[str, object]:
-        """Return what this broker measures of itself; empty from a 4.9.7 that has just started, which refuses the request."""
+        """Return this broker's statistics of itself; empty if a 4.9.7 has just started, because it then refuses the request."""
         reply = self.ask(broker.address, _RUNTIME, allowed=(_SYSTEM_ERROR,))
         return part(reply.table(), "table", dict) if reply.code == _SUCCESS else {}
 
     def behind(self, broker: RocketmqBroker) -> int:
-        """Return the number of bytes in this broker's log that its queues do not have yet; 0 if the broker does not report it."""
+        """Return the number of bytes in this broker's log that the broker has not added to its queues yet; 0 if the broker does not report it."""
         behind = str(self.runtime(broker).get("dispatchBehindBytes"))
         return int(behind) if behind.isdecimal() else 0
 
@@ -238,7 +238,7 @@ class Remoting:
         """
         Return the ids of the members of a consumer group, sorted.
 
-        A proxy in cluster mode knows its own clients, and the brokers behind it do not.
+        A proxy in cluster mode knows its own clients. The brokers behind the proxy do not know these clients.
 
         Args:
             group: The group.
@@ -315,7 +315,7 @@ class Remoting:
         """
         Return messages of a queue, and the offset of the next pull. This changes nothing, except that 5.x may make the group.
 
-        The result can have fewer messages than `most`, or none if the broker has deleted them. Then pull again at the returned offset.
+        The result can have fewer messages than `most`, or no messages if the broker has deleted them. Then pull again at the returned offset.
         At the end of the queue, the result has no messages, and the returned offset is equal to `offset`.
         """
         fields = {
@@ -345,7 +345,7 @@ class Remoting:
         """
         Send a message to a queue, and return the reply when the broker has stored the message.
 
-        If the call raises anything but RemotingError, it is unknown whether the broker has the message.
+        If the call raises another error than RemotingError, it is unknown whether the broker has the message.
 
         Args:
             queue: The queue, at a master.

@@ -40,13 +40,13 @@ class Stored:
     A message in the form that a broker stores.
 
     Attributes:
-        id: The id from the producer (property `UNIQ_KEY`). Without it, the message's place in the broker's store, and the time of storing.
+        id: The id from the producer (property `UNIQ_KEY`). Without this property, the message's place in the broker's store, and the time of storing.
             The time is necessary, because a broker that is replaced at the same address uses the places again.
         topic: The topic that has the message, such as `%DLQ%group`.
         queue: The queue's number.
         offset: The message's place in the queue.
         body: The body, decompressed if `compression` is empty.
-        compression: Empty, or the compression that `body` still has, because this module decompresses only valid zlib.
+        compression: Empty, or the compression that `body` still has. This module decompresses only valid zlib.
         properties: The properties, including system properties.
         born_at: The time at which the producer sent the message, in seconds since 1970.
         stored_at: The time at which the broker stored the message, in seconds since 1970.
@@ -81,7 +81,7 @@ def stored_messages(data: bytes) -> list[Stored]:
 
 
 def properties_of(text: str) -> dict[str, str]:
-    """Return the properties in this text. Leave out parts that are no pair, in the same way as RocketMQ's own clients."""
+    """Return the properties in this text. Leave out parts that are not a name and a text, in the same way as RocketMQ's own clients."""
     pairs = (part.partition(_PAIR) for part in text.split(_END))
     return {name: value for name, separator, value in pairs if separator}
 
@@ -95,7 +95,7 @@ def text_of(properties: Mapping[str, str]) -> str:
 
 
 def _message(data: bytes, start: int) -> tuple[Stored, int]:
-    """Decode the message that begins at `start`; return the message, and the place behind it."""
+    """Decode the message that begins at `start`; return the message, and the position of the next message."""
     size, magic, _, queue, _, offset, log_offset, flags, born_at = _HEAD.unpack_from(data, start)
     if magic not in (_MAGIC, _MAGIC_2) or not _HEAD.size < size <= len(data) - start:
         raise ValueError

@@ -29,7 +29,7 @@ _finding = FindingTexts("steadyworker_rocketmq")
 
 MOST_ATTEMPTS = 1_000_000
 """
-The number of deliveries after which the broker moves a message to its own dead-letter queue, which must never happen.
+The number of deliveries after which the broker moves a message to the broker's own dead-letter queue. This must never happen.
 
 SteadyWorker counts attempts itself, and expired invisibilities count as deliveries.
 """
@@ -50,7 +50,7 @@ class PreparedTopics:
 
 
 def remoting_of(url: RocketmqUrl, clock: Clock) -> Remoting:
-    """Return a client of the name servers; raises ValueError if the URL names none. In use, the client raises BrokerUnavailable."""
+    """Return a client of the name servers; raises ValueError if the URL names no name server. In use, the client raises BrokerUnavailable."""
     servers = url.addresses if url.driver == "remoting" else url.namesrv
     if not servers:
         raise ValueError("Expected name servers in the broker's URL, got none: set ?namesrv=host:9876.")
@@ -131,7 +131,7 @@ def _make(remoting: Remoting, url: RocketmqUrl, names: QueueNames) -> None:
 
 
 def _begin_at_first(remoting: Remoting, topic: str, group: str) -> None:
-    """Let a new group or topic begin at the first message. Otherwise the broker may begin behind the messages that wait."""
+    """Let a new group or topic begin at the first message. Otherwise the broker may skip the messages that wait."""
     for queue in remoting.route(topic) or []:
         place = remoting.consumed(queue, topic, group)
         if place is None or place > remoting.end(queue, topic):

@@ -121,7 +121,7 @@ class TransactionalPublisher:
 
     Args:
         transactions: The local transactions.
-        connect: Returns a driver's producer. The producer answers the broker's questions with the function that it receives.
+        connect: Returns a driver's producer. The producer answers the broker's questions by the function that `connect` receives.
     """
 
     def __init__(

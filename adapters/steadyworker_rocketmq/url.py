@@ -30,8 +30,8 @@ It trusts Mozilla's authorities, which grpcio contains, and not the system's aut
 To trust other authorities, set the environment variable `GRPC_DEFAULT_SSL_ROOTS_FILE_PATH` to a PEM file.
 grpcio reads this variable once in a process.
 
-**Hosts**: rocketmq-python-client accepts one name, or several IPv4 addresses. With TLS, it accepts one name or one address.
-It splits an address at the first colon, so the adapter refuses an IPv6 address.
+**Hosts**: rocketmq-python-client accepts one name, or several IPv4 addresses. With TLS, the library accepts one name or one address.
+The library splits an address at the first colon, so the adapter refuses an IPv6 address.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class RocketmqUrl:
         group: The consumer group; None for the queue's name.
         namesrv: The name servers; None if they are unknown. For `remoting`, the same as `addresses`.
         members: The remoting ports of the proxies; None if the adapter must not ask them, and for `remoting`.
-        invisible: `grpc`: the seconds after which the broker delivers a message again that was not renewed.
+        invisible: `grpc`: the seconds after which the broker delivers a message again, unless the message was renewed.
         queues: The number of queues of a topic that the adapter makes.
         delay_levels: `remoting`: the delay levels in seconds, ascending; used for brokers that do not show their levels.
     """

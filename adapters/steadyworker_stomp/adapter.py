@@ -69,8 +69,8 @@ class StompAdapter(NetworkAdapter[StompUrl, StompConsumer, StompPublisher], Rena
         """
         The abilities of both brokers: exact delays, and a count of consumers if the user has the right to count.
 
-        The adapter does not offer to reject a message (`rejects`), although Classic moves a message after a NACK.
-        If Classic (5.18, 6.3) cannot move the message, Classic still confirms the NACK, and loses the message.
+        The adapter does not offer to reject a message (`rejects`). After a NACK, Classic moves a message to its dead letters.
+        But if Classic (5.18, 6.3) cannot move the message, Classic still confirms the NACK, and loses the message.
         Classic also does not report over STOMP where it moves a message.
         """
         return Capabilities(

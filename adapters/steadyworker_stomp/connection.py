@@ -37,7 +37,7 @@ from steadyworker_stomp.stomp_internals import OnMessage, StompConnection
 from steadyworker_stomp.url import StompUrl
 
 _BEATS = 3
-"""The number of heart-beats to send while the broker expects one. It is above 1, because Classic has no tolerance by default."""
+"""The number of heart-beats to send in the time in which the broker expects one heart-beat. The number is above 1, because Classic has no tolerance by default."""
 
 
 class StompLink(BrokerLink):
@@ -172,7 +172,7 @@ class StompLink(BrokerLink):
     # ---------------------------------------------------------------------------------------------------------------
 
     def _ended(self, connection: StompConnection, cause: Exception) -> None:
-        """Report the end of the present connection. `_connected` itself checks for the end of a connection that it has not yet received."""
+        """Report the end of the present connection. If a connection ends before `_connected` receives it, `_connected` itself notices the end."""
         if connection is self._connection:
             self._report_end(unavailable(cause, self.place))
 
@@ -204,7 +204,7 @@ _VISIT = 60
 """
 The heartbeat of a visit, in seconds.
 
-It is long, because a visit sends no heartbeats. Each request of a visit has its own time limit.
+This heartbeat is long, because a visit sends no heartbeats. Each request of a visit has its own time limit.
 """
 
 
@@ -238,7 +238,7 @@ class Visit:
         self._open()
 
     def reopen(self) -> None:
-        """Open another connection in place of this one, which a refusal has ended; raises the errors of `visit`."""
+        """Open another connection, because a refusal has ended this connection; raises the errors of `visit`."""
         self.close()
         self._open()
 

@@ -1,22 +1,22 @@
 """
 A reader of the dead-letter queues, on its own connections, for one thread. Below, "letter" means dead letter.
 
-There are two queues. One is the Worker's own; to the other, the broker itself moves dead letters of all queues.
+There are two queues. The first is the Worker's own. The second is the queue to which the broker itself moves dead letters of all queues.
 STOMP has no way to read a message without consuming it, so the reader holds each letter with a separate subscription.
 
 **The end.** A queue does not report to a client how many messages it has. A reader must not confuse a slow broker with an empty queue.
-On Classic, the reader browses with a selector that no message matches. Classic sends the mark of the end behind the last letter.
-On Artemis, the reader asks for the messages that wait. Without the right to ask, a second without a letter is the end.
+On Classic, the reader browses with a selector that no message matches. Classic sends the mark of the end after the last letter.
+On Artemis, the reader asks for the messages that wait. If the user has no right to ask, a second without a letter counts as the end of the queue.
 
-**The beginning.** A reader leaves letters that arrive during the reading to the next reader, so that each reading ends.
+**The beginning.** If a letter arrives during a reading, the reader leaves the letter to the next reader. So each reading ends.
 On Classic, a selector compares the letter's time of arrival with the time of the beginning, both by the broker's clock.
 On Artemis, each message has a larger number than the message before. Without the right to ask for the newest number, the reading has no limit.
 
 **Order.** At the end of a subscription, the broker puts the letter back into its old place, and counts no failed delivery.
 The reader first ends the subscription that waits for a letter, because that subscription would receive the letters that go back.
 
-**Memory.** Classic keeps the letters that a reader holds in its memory. At 70 % of its memory limit, Classic sends no more letters.
-If the letters are larger, a reader receives only the oldest. The others follow when the oldest letters are replayed or dropped.
+**Memory.** While a reader holds letters, Classic keeps these letters in memory. At 70 % of its memory limit, Classic sends no more letters.
+If the letters need more memory, a reader receives only the oldest letters. The other letters follow when the oldest letters are replayed or dropped.
 
 **Count.** If a reader is killed, Artemis counts a failed delivery of each letter that the reader held.
 At `max-delivery-attempts`, Artemis moves or deletes the letter, even in a dead-letter queue.
@@ -47,11 +47,11 @@ PATIENCE = 300
 """
 The heartbeat of a connection that reads dead letters, in seconds.
 
-The heartbeat is long, because the reading thread sends none while it works on a dead letter, which can take minutes.
+The heartbeat is long, because the reading thread can work on a dead letter for minutes, and meanwhile sends no heartbeats.
 """
 
 _SOON = 0.05
-"""Seconds in which the next letter usually arrives. After them, the reader asks the broker whether there is a letter."""
+"""Seconds in which the next letter usually arrives. After this time, the reader asks the broker whether there is a letter."""
 
 _QUIET = 1.0
 """If Artemis does not report how many letters wait: the seconds without a letter after which the queue counts as empty."""
@@ -173,7 +173,7 @@ class StompDeadLetters:
         """
         Replace a letter by a copy, and return whether this was done.
 
-        It is done if the broker counts a consumer's end as a failed delivery, and the letter's content arrived.
+        The letter is replaced if the broker counts a consumer's end as a failed delivery, and the letter's content arrived.
         """
         reader = self._readers[letter.queue]
         if reader.dialect is not ARTEMIS or letter.redelivered is not Redelivered.YES or letter.unshown is not None:
@@ -239,7 +239,7 @@ class _LetterReader:
         Return the next letter, and hold it; None if this reader has all letters.
 
         Raises:
-            LettersHeld: Another consumer holds some of the letters, or has consumed some.
+            LettersHeld: Another consumer holds or has consumed some of the letters.
         """
         while True:
             found = self._arrival(self._soon) or self._late() or self._given_back()
@@ -271,7 +271,7 @@ class _LetterReader:
         Replace a letter by a copy, and return True.
 
         If the user may not send to the broker's own queue, hold the letter, and return False.
-        If the process is killed in between, letter and copy both stay. They are one job if the letter has a key.
+        If the process is killed in between, letter and copy both stay. Both are one job if the letter has a key.
         """
         origin = {name: text for name, text in letter.headers.items() if name.startswith(_ORIGIN)}
         content, body = frame_of(OutgoingMessage(Target.DEAD, letter.body, letter.headers), self.dialect)

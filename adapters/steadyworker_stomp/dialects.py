@@ -69,7 +69,7 @@ def _classic_redelivered(headers: Mapping[str, str]) -> Redelivered:
 
 def _artemis_id(headers: Mapping[str, str]) -> str | None:
     """
-    Return the part of the header behind the comma, which is the message's number.
+    Return the part of the header after the comma, which is the message's number.
 
     The part before the comma names the consumer. A dead letter has the number of the original message.
     """
@@ -90,7 +90,7 @@ def _classic_unshown(headers: Mapping[str, str], body: bytes) -> str | None:
     Return the reason why the content is missing, for a message without a body and without a length.
 
     Classic 5.17 to 6.3 sends such a frame for each JMS message that is neither text nor bytes, and for an empty text.
-    Nothing else in the frame distinguishes the two.
+    The frame does not show which of the two cases it is.
     """
     if body or _LENGTH in headers:
         return None
@@ -101,9 +101,9 @@ def _classic_unshown(headers: Mapping[str, str], body: bytes) -> str | None:
 
 def _artemis_unshown(headers: Mapping[str, str], body: bytes) -> str | None:
     """
-    Return the reason why the content is missing, for a message that Artemis sends as a text although it is no text.
+    Return the reason why the content is missing, for a message that Artemis sends as a text although the message is not a text.
 
-    Artemis 2.55 writes the length of a bytes message before the message-id, and the length of a text message behind the message-id.
+    Artemis 2.55 writes the length of a bytes message before the message-id, and the length of a text message after the message-id.
     Artemis writes no length for an empty message, unless a STOMP client has sent the message with a length.
     A map arrives as an empty body, or as a text that begins with NUL. An object arrives as an empty body.
     Large messages arrive whole, and messages that a client has compressed arrive uncompressed.
@@ -116,7 +116,7 @@ def _artemis_unshown(headers: Mapping[str, str], body: bytes) -> str | None:
     return f"{got}, whose content Artemis does not send over STOMP: {_SENDER}, and an empty message with the header content-length"
 
 
-# Each broker ignores the other's header: one message until its acknowledgement.
+# Each header limits a subscription to one message until its acknowledgement. Each broker reads only one of the headers.
 _ONE = {"activemq.prefetchSize": "1", "consumer-window-size": "0"}
 
 CLASSIC = Dialect(

@@ -1,7 +1,7 @@
 """
 One epoch: one consuming connection, and the deliveries that arrived on it.
 
-**The prefetch** is the number of subscriptions. The broker sends each subscription one message, and the next one after the acknowledgement.
+**The prefetch** is the number of subscriptions. The broker sends each subscription one message. After the acknowledgement, the broker sends the next message.
 So a larger prefetch adds subscriptions, and a smaller prefetch ends subscriptions that hold no delivery.
 A subscription that holds a delivery stays until the delivery is settled, because the end of the subscription would release the delivery.
 The broker can send one more message to a subscription that is ending. The adapter does not acknowledge this message, so it comes again.
@@ -17,7 +17,7 @@ If the epoch keeps `MOST_KEPT` such messages, it accepts no more messages of any
 When the prefetch has been 0 for `KEEPS_FOR` seconds, the epoch gives the kept messages back, and reports Connected.
 
 **An acknowledgement** is confirmed by the broker's receipt.
-The adapter sends an acknowledgement once, on the delivery's own connection, because Artemis closes a connection after any other acknowledgement.
+The adapter sends an acknowledgement only once, and only on the delivery's own connection. Otherwise Artemis would close the connection.
 If a receipt is late, or the broker sends an ERROR, the connection and the epoch end.
 """
 
@@ -41,7 +41,7 @@ Window = Callable[[], int]
 Then = Callable[[], None]
 
 MOST_KEPT = 16
-"""The number of kept messages at which an epoch accepts no others. Each kept message has its own subscription."""
+"""The number of kept messages at which an epoch accepts no other messages. Each kept message has its own subscription."""
 
 KEEPS_FOR = 5.0
 """
@@ -142,7 +142,7 @@ class StompEpoch:
             self.adjust()
 
     def received(self, headers: Mapping[str, str], body: bytes) -> None:
-        """Handle a message from the broker. A message for a subscription that has ended comes again elsewhere."""
+        """Handle a message from the broker. If the subscription has ended, the broker delivers the message again elsewhere."""
         subscription = self._subscriptions.get(headers.get("subscription", ""))
         if self._over or subscription is None:
             return
@@ -155,7 +155,7 @@ class StompEpoch:
         """
         End every subscription before the connection closes.
 
-        If only the connection ended, Artemis would count a failed delivery of each message.
+        If the subscriptions did not end first, Artemis would count a failed delivery of each message.
         """
         if not self._over:
             for subscription in [*self._subscriptions.values()]:
@@ -190,7 +190,7 @@ class StompEpoch:
             self._report_full()
 
     def _report_full(self) -> None:
-        """Report once that the epoch keeps too many messages to accept others; report once when this ends."""
+        """Report once that the epoch keeps too many messages to accept more messages. Report once when this is over."""
         full = len(self._kept) >= MOST_KEPT
         if full == self._full:
             return

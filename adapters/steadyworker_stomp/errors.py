@@ -17,7 +17,7 @@ class BrokerError(Exception):
     An ERROR frame of the broker.
 
     Attributes:
-        receipt: The refused request; empty if the broker names none.
+        receipt: The refused request; empty if the broker names no request.
     """
 
     def __init__(self, text: str, receipt: str = "") -> None:
@@ -36,7 +36,7 @@ class BrokerError(Exception):
 
 
 _DUMP = re.compile(r"(?:CoreMessage\[|(?<=Invalid STOMP frame)).*", re.DOTALL)
-"""Matches the message or frame that Artemis repeats in its error, because headers can contain secrets."""
+"""Matches the message or frame that Artemis repeats in its error. An error text must not show this part, because headers can contain secrets."""
 
 _LOGIN = re.compile(
     r"User name .* or password is invalid|password is invalid|AMQ229031|AMQ339013|[Aa]uthentication failed|Security"

@@ -96,7 +96,7 @@ _Result = tuple[StompConnection, Address] | BrokerUnavailable | ConfigError
 
 class _Race:
     """
-    The tries of one `connect_any`. A connection that opens after the end is closed.
+    The tries of one `connect_any`. If a connection opens after the end, it is closed at once.
 
     Args:
         connect: Connects to one host.

@@ -10,7 +10,7 @@ STOMP headers are text, like SteadyWorker's. But STOMP and the brokers reserve s
 - Headers that the broker adds (`_AMQ_…`, `original-destination`) appear in a Delivery, but are not published again.
 - `priority` appears only if it is not 4, because brokers add the priority 4 to each message without a priority.
 - `expires` is not published again, because the broker would drop a copy that waits.
-- Classic closes the connection after a header line of more than 10 KiB. So the longest headers of such a copy travel behind the copy's body.
+- Classic closes the connection after a header line of more than 10 KiB. So the longest headers of a copy travel at the end of the copy's body.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def frame_headers(message: OutgoingMessage, dialect: Dialect) -> dict[str, str]:
 
 
 def frame_of(message: OutgoingMessage, dialect: Dialect) -> tuple[dict[str, str], bytes]:
-    """Return the headers and the body of a SEND frame that the brokers accept. Headers that are too long are behind the body."""
+    """Return the headers and the body of a SEND frame that the brokers accept. Headers that are too long are at the end of the body."""
     orders = _orders(message, dialect)
     headers, body = carried(_content(message.headers), message.body, lambda some: fits({**some, **orders}))
     return {**headers, **orders}, body

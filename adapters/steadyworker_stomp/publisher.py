@@ -105,7 +105,7 @@ class StompPublisher:
                 self._flights.remove(flight)
 
     def _begin_flight(self) -> _Flight:
-        """Record a message that is under way, and that it shares the connection with all others under way."""
+        """Record a message that is under way. It shares the connection with all other messages under way."""
         with self._lock:
             for other in self._flights:
                 other.alone = False
@@ -128,7 +128,7 @@ class StompPublisher:
             raise self._failed(queue, error, flight) from error
 
     def _connected(self, message: OutgoingMessage) -> StompConnection:
-        """Return an open connection; raise NotPublished if none opens in time."""
+        """Return an open connection; raise NotPublished if no connection opens in time."""
         try:
             if message.to is Target.LATER:
                 self._preparation.prepared()
@@ -194,7 +194,7 @@ class StompPublisher:
         was_up, self._was_up = self._was_up, False
         if (
             was_up and self._waiting
-        ):  # For the next connection, because the lost connection was already unfit when these messages came.
+        ):  # The messages wait for the next connection, because the lost connection was already unfit when they came.
             self._link.open()
             return
         waiting, self._waiting = self._waiting, []

@@ -17,7 +17,7 @@ def confirm_at_once(sock: socket.socket) -> None:
 
     Classic sends a receipt and then the next message. Its socket keeps the message until our kernel has confirmed the receipt.
     Linux delays this confirmation by 40 ms, so each short job would take 40 ms.
-    Linux clears the option by itself (tcp(7)), so one call does not last.
+    Linux clears the option by itself (tcp(7)), so each read needs a new call.
     """
     if hasattr(socket, "TCP_QUICKACK"):
         with suppress(OSError):  # The connection has ended. The next read reports this.

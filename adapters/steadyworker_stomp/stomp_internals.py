@@ -1,7 +1,7 @@
 """
 One STOMP connection over stomp.py, and every use of stomp.py's inner parts, each with the reason.
 
-stomp.py builds and parses frames, and reads them in its own thread. This module does the rest, because stomp.py 9
+stomp.py builds and parses frames, and reads them in its own thread. This module does the rest, because version 9 of stomp.py
 
 - hides why a connection failed, takes no `SSLContext`, and waits without limit for the broker's CONNECTED;
 - on TLS, spins when the peer is dead, and returns from `ack` although nothing was sent;
@@ -63,7 +63,7 @@ class StompConnection:
     One connection to one host, from the CONNECT frame to the end; thread-safe.
 
     A request returns a future. The future ends with the broker's RECEIPT, or with the cause of the connection's end.
-    The connection ends after an ERROR frame. Some brokers close it, and no broker reports what it still keeps of the connection.
+    The connection ends after an ERROR frame. Some brokers then close the connection. No broker reports which parts of the connection it keeps.
 
     Args:
         sock: A connected socket.
@@ -74,7 +74,7 @@ class StompConnection:
         on_end: Called once, in the reading thread, when a connection that was CONNECTED has ended; with this connection and the cause.
 
     Attributes:
-        server: The broker's name for itself; empty if it sent none.
+        server: The broker's name for itself; empty if the broker sent no name.
         dialect: The broker's dialect, after `connect`.
         beat_every: Seconds after which the broker expects a heart-beat; 0 for never.
         silent_after: Seconds without a byte after which the broker is dead: three heart-beats; 0 for never.
@@ -151,7 +151,7 @@ class StompConnection:
         """
         Send a message; the calling thread writes the frame.
 
-        A text has no NUL. The frame of a text has no length, by which the brokers recognise the text.
+        A text has no NUL. The frame of a text has no length, so the brokers recognise that the message is a text.
         """
         length = {} if is_text else {"content-length": str(len(body))}
         return self._request(
@@ -239,7 +239,7 @@ class StompConnection:
                 if not self._connected.done():
                     self._connected.set_result(frame.headers)
             case "MESSAGE":
-                if self._cause is None:  # One read can bring more frames behind an ERROR frame.
+                if self._cause is None:  # One read can bring more frames after an ERROR frame.
                     self._on_message(frame.headers, frame.body)
             case "RECEIPT":
                 with self._lock:
@@ -390,7 +390,7 @@ class _Transport(BaseTransport):  # type: ignore[misc]
         """
         Write a line end, if this is possible at once.
 
-        If the socket does not accept a write, OpenSSL keeps it, and the next write must begin with the same bytes.
+        If the socket does not accept a write, OpenSSL keeps this write, and the next write must begin with the same bytes.
         Otherwise the first byte of the next write would be lost.
         """
         if self._frame.acquire(blocking=False):

@@ -23,13 +23,13 @@ HALF, UNDECIDED = "RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
 """The system topics of transactions. The first is for transactions that wait for a decision, the second for transactions that the broker has given up."""
 
 _DECIDER = "CID_RMQ_SYS_TRANS"
-"""The broker's own group in the topic `HALF`. The broker moves the group's place behind decided transactions."""
+"""The broker's own group in the topic `HALF`. The broker moves the group's offset past each decided transaction."""
 
 SAME_TIME = 30.0
 """Seconds by which two clocks may differ. A broker reports its clock in whole seconds, and may need some seconds to reply."""
 
 MANY_UNDECIDED = 1000
-"""The number of undecided transactions above which a producer seems not to decide. A busy producer has some at any time."""
+"""The number of undecided transactions above which a producer seems not to decide. A busy producer has some undecided transactions at any time."""
 
 
 def broker_findings(
@@ -82,7 +82,7 @@ def clock_findings(runtime: Mapping[str, object], broker: str, now: float) -> It
     """
     Yield a warning if the broker's clock differs from this host's clock.
 
-    The clocks must agree, because a message to a proxy has the time at which it is due, and no delay.
+    The clocks must agree, because a message to a proxy contains the time at which the message is due, not the delay.
     A broker reports the time of its start, `bootTimestamp`, and the time since its start, `runtime` (5.4.0). The sum is its clock.
     """
     booted = str(runtime.get("bootTimestamp"))

@@ -32,8 +32,8 @@ def waiting_in(remoting: Remoting, queue: TopicQueue, topic: str, group: str) ->
     """
     Return the number of messages in this queue of a broker that the group has not consumed.
 
-    The group's place can be before the queue's first message, because the broker deletes messages after its retention time.
-    The place can also be after the last message, because the place outlives the topic.
+    The group's place can be lower than the offset of the queue's first message, because the broker deletes messages after its retention time.
+    The place can also be higher than the offset of the last message, because the place outlives the topic.
     """
     place, first = remoting.consumed(queue, topic, group), remoting.first(queue, topic)
     return max(0, remoting.end(queue, topic) - max(first, place or 0))
@@ -132,7 +132,7 @@ def _skipped(remoting: Remoting, topic: str, group: str) -> Iterator[Finding]:
     """
     Yield a warning if the first start of a group could skip messages.
 
-    If a broker no longer has a queue's very first message in memory, a new group at a proxy begins behind the queue's messages.
+    If a broker no longer has a queue's very first message in memory, a new group at a proxy begins past the queue's messages.
     The driver for brokers always begins at the first message.
     """
     waiting = 0

@@ -20,7 +20,7 @@ _WEAKNESSES = (
     ("CVE-2023-37582", "run programs on the name server's host", {4: (4, 9, 7), 5: (5, 1, 2)}),
     ("CVE-2024-23321", "read user names and secrets, if it has any valid login", {4: (4, 9, 8), 5: (5, 3, 0)}),
 )
-"""Each weakness, with the first version of each line that does not have it."""
+"""Each weakness, with the first version of each line without this weakness."""
 
 LOSES_LAST_SEND_BACK: tuple[tuple[Version, Version], ...] = (((5, 4), (5, 4, 1)),)
 """
@@ -33,7 +33,9 @@ Tried with rocketmq-client-python on 5.4.0 (NullPointerException in `TopicValida
 
 LOSES_BY_REVIVAL: Version = (5, 1)
 """
-The first version that can lose a message when the broker revives it: delivers it again after its invisibility at a proxy.
+The first version that can lose a message when the broker revives the message.
+
+To revive a message is to deliver it again after its invisibility at a proxy.
 
 Such a message comes again through `PopReviveService`, which keeps a pair of a time and a result for each revival under way.
 If a revival takes more than 30 s, `rePutCK` writes the revival's checkpoint again, with that time in place of the offset.

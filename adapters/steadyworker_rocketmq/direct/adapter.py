@@ -4,10 +4,10 @@ The adapter for RocketMQ's brokers. It implements `steadyworker.adapter.Adapter`
 The adapter implements RocketMQ's remoting protocol itself, because the client library for brokers does not work for long jobs.
 This was tried with rocketmq-client-python 0.5.0rc2 on 4.9.7:
 
-- In orderly mode, the library asks for the queue's next message while a message runs. The broker replies after 15 s that there is none.
-  The library then moves the queue's place behind the running message.
+- In orderly mode, the library asks for the queue's next message while a message runs. The broker replies after 15 s that there is no such message.
+  The library then moves the group's offset past the running message, as if that message were consumed.
   If the consumer is killed or stopped, the running message is lost (rocketmq-client-cpp#322).
-- In concurrent mode, which is the default, the place stays at the running message.
+- In concurrent mode, which is the default, the offset stays at the running message.
 - In both modes, a new member starts a running message again after about 11 s, if the message's queue moved to this member.
 - The library has the same import name as the library for proxies. Its native library is for x86-64 only.
 """
@@ -36,7 +36,7 @@ class DirectAdapter(RocketmqAdapter[DirectConsumer, DirectPublisher]):
     It keeps the same promises as the other adapters, with these differences:
 
     - The broker has `?queues=` queues for a topic. It delivers a message only after all earlier messages of the same queue.
-      So a long job delays the messages behind it in its queue, and at most one job of each queue runs at a time.
+      So a long job delays the later messages of its queue, and at most one job of each queue runs at a time.
     - A message of a killed worker comes again after up to 60 s, when the lock of its queue ends.
     - A delivery outlives a cut connection: the next connection renews the lock, and acknowledges.
       While no broker runs, no other worker can receive the message.

@@ -68,7 +68,7 @@ class DirectLink:
 
     def run(self, work: Callable[[GroupMember], Answer], then: Callable[[Future[Answer]], None]) -> None:
         """
-        Run a blocking call after all earlier ones, and then call `then` with its result.
+        Run a blocking call after all earlier calls, and then call `then` with its result.
 
         If the call fails, the connection ends before `then` is called. A call that has not begun by then fails with the same error.
         """
@@ -127,7 +127,7 @@ class DirectLink:
                 self._io.in_background(member.close, ignore)
                 if (
                     error is None
-                ):  # The next connection receives and settles again what this call received or settled. The calls allow that.
+                ):  # The next connection receives and settles the same messages again. The calls can be repeated.
                     answer = Future()
                     answer.set_exception(ConnectionError("the connection was given up"))
             self._io.guard(lambda: then(answer))

@@ -5,7 +5,7 @@ The consumer of one queue at the brokers. A delivery outlives its connection, so
 
     topics made? ──→ a broker replies ──→ Connected ──→ a call fails ──→ Unreachable
        ↑                   │                                                │
-       └────── wait ───────┴────────────────────────────────────────────────┘   Connected has the epoch of before
+       └────── wait ───────┴────────────────────────────────────────────────┘   Connected again has the same epoch
 
 **A member** of the consumer group exists while the prefetch is above 0 or a delivery is held.
 **A beat** every few seconds shows that the brokers reply, and renews the locks of the held deliveries.

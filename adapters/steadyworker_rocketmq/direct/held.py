@@ -6,7 +6,7 @@ So each beat renews the locks of all deliveries. If another member has the lock 
 A delivery outlives its connection: while no broker can be reached, no other member can lock the delivery's queue either.
 
 **An acknowledgement** that fails is sent again when there is a connection.
-If the lock may have ended by then, the member first asks the broker whether it still has the queue.
+If the lock may have ended by then, the member first asks the broker whether the queue is still the member's own.
 If other brokers reply, the acknowledgement waits only until the lock has ended, because a waiting delivery uses a slot of the prefetch.
 While jobs are short, an acknowledgement also receives the next message of the same queue.
 **Release** is the end of the lock. The message stays the first message of its queue, and comes at once, to any member.
@@ -128,7 +128,7 @@ class DirectHeld(HeldDeliveries[_LockedDelivery]):
     # ---------------------------------------------------------------------------------------------------------------
 
     def _has_room(self, more: int) -> bool:
-        """Return whether the prefetch allows one more delivery after `more` others."""
+        """Return whether the prefetch allows one more delivery, in addition to the held deliveries and `more` others."""
         return not self._over and len(self._items) + more < self._window()
 
     @override

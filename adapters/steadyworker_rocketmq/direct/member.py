@@ -2,7 +2,7 @@
 One member of a consumer group. It receives messages from queues that it has locked. The calls block, and are for one thread at a time.
 
 A broker keeps one number for each queue and group: the place up to which the group has consumed the queue.
-So a member receives only the first message behind the place, and only while it has the queue's lock.
+So a member receives only the first message that is not consumed, and only while the member has the queue's lock.
 
 | step | request | by |
 |---|---|---|
@@ -47,7 +47,7 @@ _ROUTE_EVERY = 30.0
 """Seconds between two questions to a name server for the topic's queues."""
 
 _SILENT_FOR = 15.0
-"""Seconds for which a broker that did not reply is not asked again, if there are others. Each question to a frozen broker takes 10 s."""
+"""Seconds in which the member does not ask a broker that did not reply, if there are other brokers. Each question to a frozen broker takes 10 s."""
 
 HOLDERS_FIRST = 6.0
 """
@@ -79,7 +79,7 @@ class LockedMessage:
         queue: The queue.
         message: The message.
         at: The time (monotonic clock) at which the queue was locked.
-        run: The number of messages that the member received before from the queue under the same lock.
+        run: The number of earlier messages that the member received from the queue under the same lock.
     """
 
     queue: TopicQueue
@@ -182,7 +182,7 @@ class GroupMember:
         """
         Lock queues, and return at most `most` messages.
 
-        Each message is the first one of its queue. Queues in `but` are left out.
+        Each message is the first message of its queue. Queues in `but` are left out.
         """
         found, made_again = self._waiting()
         waiting = [queue for queue in found if queue not in but]
@@ -229,7 +229,7 @@ class GroupMember:
         """
         Acknowledge a message.
 
-        Return None if the broker failed, or is not asked for now. Otherwise the broker has the new place when the method returns.
+        Return None if the broker failed, or if the member does not ask this broker for now. Otherwise the broker has the new place when the method returns.
 
         Args:
             locked: The message.
@@ -254,12 +254,12 @@ class GroupMember:
 
     def _finish(self, locked: LockedMessage, *, in_doubt: bool, go_on: bool) -> Finished:
         queue, following = self._now(locked.queue), locked.message.offset + 1
-        # In a moment, no broker can end, start again and let another member consume. Nor can a topic be made again.
+        # `_MOMENT` is too short for a broker to end, start again and let another member consume, or for a topic to be made again.
         sure = not in_doubt and self._clock.monotonic() - locked.at < _MOMENT
         if not sure and not self._lock_at(queue.broker, [queue]):
             return Finished(done=self._place(queue) >= following)
-        # This member has the lock. If this is false, an earlier try succeeded, or another member has consumed the message,
-        # or another message has the offset.
+        # This member has the lock. The message may already be consumed, by an earlier try or by another member.
+        # Another message may also have the offset.
         if sure or (self._place(queue) < following and not self._is_gone(queue, locked.message)):
             self._remoting.set_consumed(queue, self._topic, self._group, following)
             if go_on and (found := self._remoting.pull(queue, self._topic, self._group, following, 1)[0]):
@@ -274,7 +274,7 @@ class GroupMember:
             if queues is None:
                 raise NoTopicError(f"no topic {self._topic!r}", _NO_TOPIC)
             masters = {broker.name: broker for broker in self._remoting.brokers()}
-        finally:  # Also after a failure: a silent name server costs 10 s, in which no lock is renewed.
+        finally:  # A failure counts, too. A silent name server takes 10 s, in which this member renews no lock.
             self._routed_at = self._clock.monotonic()
         self._masters |= masters
         found = [
@@ -364,7 +364,7 @@ class GroupMember:
         """
         Set the group's place to the first message, and return the place.
 
-        The old place was a place in another log, or of messages that the broker has lost.
+        The old place belongs to another log, or to messages that the broker has lost.
         The brokers do not know which messages were consumed. The ledger knows them, and answers them from its record.
         """
         first = self._remoting.first(queue, self._topic)
@@ -395,7 +395,7 @@ class GroupMember:
         return self._remoting.ask(broker.address, code, fields, json.dumps(body).encode() if body else b"")
 
     def _at_each(self, brokers: Iterable[RocketmqBroker], work: Callable[[RocketmqBroker], object]) -> None:
-        """Call `work` for each broker. Leave out brokers that fail, and, for a while, brokers that did not reply."""
+        """Call `work` for each broker. Leave out brokers that fail. For a while, also leave out brokers that did not reply."""
         silent = self._silent()
         for broker in brokers:
             if broker in silent:

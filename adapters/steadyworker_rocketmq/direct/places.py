@@ -4,7 +4,7 @@ The places of a group in the queues of a topic, as a broker's statistics report 
 A place is an offset, and **an offset does not identify a message**.
 If a topic is deleted and made again, its offsets begin at 0 again, and a broker of 4.9.7 keeps the group's places.
 A broker also uses offsets again if it has lost its newest messages, or has destroyed an expired queue (`mqadmin cleanExpiredCQ`).
-So the adapter also remembers the other number in the statistics: the time at which the message before the place was stored.
+So the adapter also remembers a second number from the statistics: the time at which the message before the place was stored.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Places:
 
     def is_of_another_log(self, queue: TopicQueue, place: Place) -> bool:
         """
-        Return whether the queue was made again: then another message is before the place.
+        Return whether the queue was made again. In this case, another message is before the place.
 
-        If not, remember the place.
+        Otherwise, remember the place.
         """
         known = self._known.get(queue)
         if known is None or known.consumed != place.consumed or not known.stored_at:

@@ -68,9 +68,9 @@ class Producer:
 
         Raises:
             NoTopicError: There is no such topic.
-            RemotingError: The broker refused the message, or does not confirm that it is safe.
+            RemotingError: The broker refused the message, or does not confirm that the message is safe.
             OSError: It is unknown whether a broker has the message.
-            Silent: The same.
+            Silent: It is unknown whether a broker has the message.
         """
         queues = self._queues(topic)
         last: Exception | None = None
@@ -83,7 +83,7 @@ class Producer:
             except Exception as error:
                 if not is_certainly_unsent(error):
                     raise
-                # Another broker may accept the message. If none does, an error that can end is the one to raise.
+                # Another broker may accept the message. If no broker accepts the message, raise an error whose cause can end.
                 if last is None or refused_message(last) is not None:
                     last = error
                 tried.add(queue.broker)

@@ -272,7 +272,7 @@ class Checks:
                 self._asked.discard(question)
 
     def _failed(self, broker: Address, error: Exception) -> None:
-        """Report the first failure of a broker after its last reply."""
+        """Report a failure of a broker, if it is the first failure since the broker's last reply."""
         if broker not in self._failing and not self._stopped.is_set():
             self._failing.add(broker)
             self._report(f"{unavailable(error, str(broker))} Until then, this broker cannot ask `check`.")

@@ -30,7 +30,7 @@ class GrpcAdapter(RocketmqAdapter[GrpcConsumer, GrpcPublisher]):
 
     - A message of a killed worker comes again after up to `?invisible=` seconds, when the broker no longer hides it from other consumers.
     - A delivery outlives a cut connection: the next connection renews and acknowledges the delivery.
-    - After a crash of the broker, a message whose acknowledgement was confirmed can come again, as a first delivery.
+    - A broker that crashes can forget an acknowledgement that it has confirmed. The message then comes again, as a first delivery.
       The ledger answers this message from its record.
     """
 
@@ -78,7 +78,7 @@ class GrpcAdapter(RocketmqAdapter[GrpcConsumer, GrpcPublisher]):
         return found
 
     def _is_made(self) -> bool:
-        """Return whether a name server knows the work topic; False if the URL names no name server, or if none replies."""
+        """Return whether a name server knows the work topic; False if the URL names no name server, or no name server replies."""
         try:
             return bool(self._first.namesrv) and self._at_name_server()
         except BrokerUnavailable:
@@ -107,7 +107,7 @@ class GrpcAdapter(RocketmqAdapter[GrpcConsumer, GrpcPublisher]):
         Return the number of members of the consumer group.
 
         Return Uncounted with `?members=off`, or if the proxies reply, but not at their remoting ports.
-        The latter can be a lasting fault, which must not hide other consumers.
+        The second case can be a lasting fault. This fault must not hide other consumers.
         """
         try:
             return self._members()

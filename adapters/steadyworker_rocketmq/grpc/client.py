@@ -4,10 +4,10 @@ The part of rocketmq-python-client that the adapter uses. No other module import
 The library's `SimpleConsumer` receives, and its `Producer` sends. Both are thread-safe, and block.
 This was tried with version 5.1.2:
 
-- A consumer never recovers from the restart of its proxy. So a `GrpcSession` whose call failed is closed, and a new session is opened.
+- A consumer never recovers from the restart of its proxy. So when a call of a `GrpcSession` fails, the adapter closes the session, and opens a new session.
   The handles of the old session are valid in the new session.
-- A failed renewal deletes the message's handle in the library, so a `Received` keeps the last good handle.
-- The library reports a failed query of a route only to its log. So `Sender.route` asks by the library's own `rpc_client`.
+- After a failed renewal, the library forgets the message's handle. So a `Received` keeps the last good handle.
+- The library reports a failed query of a route only to its log. So `Sender.route` uses the library's own `rpc_client`.
 - A body that the library cannot decompress fails the whole receive, again and again. A small compressed body can fill the memory.
   So this module decompresses in place of the library.
 - At its import, the library opens a log file below `$HOME/logs`. This module closes the file, and gives the lines to Python's logging.
@@ -110,7 +110,7 @@ class _Compressed(bytes):
 
 
 def _decompressed(body: bytes) -> bytes:
-    """Decompress a body that the proxy calls compressed. Return the body unchanged if it is not zlib or gzip, or is too large."""
+    """Decompress a body that the proxy marks as compressed. Return the body unchanged if it is not zlib or gzip, or is too large."""
     stream = zlib.decompressobj(zlib.MAX_WBITS | 32)  # either of the two
     try:
         plain = stream.decompress(body, LARGEST_BODY)
@@ -263,7 +263,7 @@ class GrpcSession:
         """
         Let the broker move the message to the topic `%DLQ%<group>`, and acknowledge the message; raises ProxyError.
 
-        The broker copies its stored message whole. The proxy's limits do not count here, but the broker's limits do (tried with 5.4.0).
+        The broker copies the whole message that it has stored. So only the broker's limits apply, not the proxy's limits (tried with 5.4.0).
         """
         consumer, message = self._consumer, received._message  # noqa: SLF001
         request = _protocol.ForwardMessageToDeadLetterQueueRequest()
@@ -337,7 +337,7 @@ class Sender:
                 self._producer.send(message)
 
     def _known(self, topic: str) -> None:
-        """Raise the error because of which the library could not fetch a topic's route. The library only logs it. Nothing was sent."""
+        """Raise the error because of which the library could not fetch a topic's route. The library only logs this error. No message was sent."""
         try:
             self.route(topic)
         except ProxyError as error:

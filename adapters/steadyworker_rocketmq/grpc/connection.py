@@ -49,7 +49,7 @@ class GrpcLink:
         self._next_probe: Timer | None = None
         self.is_open = False
         self.needs_probe = True
-        """True if the proxy must be asked whether it replies; False while a poll shows that it replies."""
+        """True if the proxy must be asked whether it replies; False while a poll shows that the proxy replies."""
 
     @property
     def is_closed(self) -> bool:

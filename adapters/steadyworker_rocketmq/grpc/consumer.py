@@ -5,13 +5,13 @@ The consumer of one queue at a proxy. A delivery outlives its connection, so the
 
     topics made? ──→ a proxy replies ──→ Connected ──→ a call fails ──→ Unreachable
        ↑                  │                                                │
-       └───── wait ───────┴────────────────────────────────────────────────┘   Connected has the epoch of before
+       └───── wait ───────┴────────────────────────────────────────────────┘   Connected again has the same epoch
 
 **A session** is a member of the consumer group. A session is open while the prefetch is above 0 or a delivery is held.
 **A poll** receives as many messages as the prefetch allows. The proxy replies at once if there is a message, otherwise after 5 s.
 The session stays open until its poll has ended.
 The adapter releases messages that arrive after the stop began. Otherwise they would stay invisible for a minute.
-While no poll is under way, the adapter asks the proxy every few seconds whether it is there.
+While no poll is under way, the adapter asks every few seconds whether the proxy replies.
 
 `held.py` has the held deliveries, and `later.py` has the delayed messages.
 """
@@ -54,12 +54,12 @@ class GrpcEpoch:
         url: Returns the current URL.
         names: The names of topics and groups.
         held: The deliveries that are held.
-        invisible: The seconds for which the broker keeps a message from others.
+        invisible: The seconds for which the broker hides a message from other consumers.
         clock: The clock.
         window: Returns the current prefetch.
 
     Attributes:
-        since: The time at which the connection began; infinity while there is none.
+        since: The time at which the connection began; infinity while there is no connection.
     """
 
     number = EPOCH
@@ -205,7 +205,7 @@ class GrpcConsumer(consumer.Consumer[GrpcLink, GrpcEpoch]):
         io: The I/O thread.
         url: Returns the current URL.
         names: The names of topics and groups.
-        invisible: The seconds for which the broker keeps a message from others.
+        invisible: The seconds for which the broker hides a message from other consumers.
         publisher: Sends copies, and asks for routes.
         spec: The queue to consume.
         settings: The operator's settings.

@@ -1,16 +1,16 @@
 """
 The deliveries that an adapter holds at a proxy.
 
-The broker hides a message from other consumers for `?invisible=` seconds (60). This is the invisibility; each renewal starts it again.
+The broker hides a message from other consumers for `?invisible=` seconds (60). This is the invisibility; each renewal starts its time from zero again.
 The adapter renews a delivery after each third of the invisibility.
 If no renewal succeeds in time, or the broker refuses a renewal, the delivery is `Lost`.
 
 **An acknowledgement** that fails is tried again until the invisibility ends, because a handle stays valid across connections.
 The result is `SENT` at best. A broker that crashes can forget an acknowledgement, and then delivers the message again (tried with 5.4.0).
 **Release** is a confirmed copy to the work topic, and then an acknowledgement. The copy comes at once, to any member.
-The other way of release is to let the invisibility end. This takes at least 10 s, and counts as a delivery.
-So the adapter uses this way only for a message that cannot be copied whole.
-A proxy can refuse the copy, or another application's message can have longer headers.
+There is a second way of release: the end of the invisibility. This takes at least 10 s, and counts as a delivery.
+So the adapter uses the second way only for a message that cannot be copied whole.
+For example, a proxy can refuse the copy, or another application's message can have headers that are too long for a copy.
 **A stop** tries each settlement once. If the settlement fails, its caller receives the error, and the message comes again.
 """
 
@@ -56,7 +56,7 @@ class GrpcHeld(HeldDeliveries[_ReceivedDelivery]):
     Args, in addition to the arguments of the base:
         link: Runs blocking calls, and ends when a call shows that the connection is lost.
         publisher: Sends the copies of released messages.
-        invisible: The seconds for which the broker keeps a message from others.
+        invisible: The seconds for which the broker hides a message from other consumers.
     """
 
     def __init__(

@@ -1,20 +1,21 @@
 """
-The mover of delayed messages. When a message is due, the mover sends a copy from the topic `<queue>-later` to the work topic.
-Then it acknowledges the original.
+The mover of delayed messages, which wait in the topic `<queue>-later`.
+
+When a message is due, the mover sends a copy to the work topic. Then the mover acknowledges the original.
 
 Each worker process that receives jobs has a mover. All movers are in one separate consumer group.
-So only one mover at a time has a message.
+So each message is with only one mover at a time.
 If a worker ends between copy and acknowledgement, the message is moved twice. Both copies have the same id, and are one job.
 
 The broker may deliver a message before it is due, because the broker's clock may be ahead of the worker's clock.
-The mover leaves such a message in its place, invisible until it is due. If the mover sent it again, it would come again at once.
+The mover leaves such a message in its place, invisible until it is due. If the mover sent the message again, the broker would deliver it at once.
 If a message must wait for longer than a broker's longest delay, the mover sends it again.
 
-If no copy of a message is ever accepted, the broker moves the message itself to the dead letters of the group, `%DLQ%<group>-later`.
-If the message is also above the broker's own limit, the broker refuses this, and the message stays in its place.
+If each copy of a message is refused, the broker itself moves the message to the dead letters of the group, `%DLQ%<group>-later`.
+If the message is also above the broker's own limit, the broker refuses to move the message, which stays in its place.
 The message comes again after ten minutes, and then after longer and longer times, up to an hour.
-A broker whose limit is too low then tries to move the message by itself.
-It does so at least every two hours (`ckRewriteIntervalsInSeconds` of 5.4's PopReviveService).
+A broker whose limit is too low then also tries to move the message.
+Such a broker tries at least every two hours (`ckRewriteIntervalsInSeconds` of 5.4's PopReviveService).
 In both cases, the mover moves other messages meanwhile.
 """
 
@@ -45,7 +46,7 @@ _EXACT = 1.0
 """A message is due if its time is at most this many seconds from now. A proxy delivers some 0.3 s early (tried with 5.4.0)."""
 
 _PARKED_FOR, _PARKED_MOST = 600, 3600
-"""Seconds for which a message that cannot be moved is invisible: after its first delivery, and at most. After the n-th delivery, it is n times the first."""
+"""Seconds for which a message that cannot be moved is invisible: the first time, and at most. After the n-th delivery, the message is invisible for n times the first number."""
 
 _REMEMBERED = 1000
 """The number of messages that cannot be moved and that the mover remembers, so that it reports each of them once."""

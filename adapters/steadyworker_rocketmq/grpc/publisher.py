@@ -1,7 +1,8 @@
 """
 The publisher of one queue's messages, through a proxy.
 
-A delayed message waits in the topic `<queue>-later`, because a proxy refuses delayed messages in a topic of another type.
+A delayed message waits in the topic `<queue>-later`, which has the type DELAY.
+The work topic has the type NORMAL, and a proxy refuses a delayed message in such a topic.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Senders(Generic[AnySender]):
         self._stopped = False
 
     def opened(self) -> AnySender:
-        """Return the sender; raises BrokerUnavailable if none can be opened, or after `close`."""
+        """Return the sender; raises BrokerUnavailable if no sender can be opened, or after `close`."""
         with self._lock:
             if self._stopped:
                 raise BrokerUnavailable("Expected an open adapter, got one that was stopped: open another.")

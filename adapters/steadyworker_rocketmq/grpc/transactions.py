@@ -1,7 +1,7 @@
 """
 Transaction messages through a proxy, over rocketmq-python-client's producer.
 
-A proxy asks for a decision the producers that have named the message's topic. A proxy knows no producer groups.
+To get a decision, a proxy asks the producers that have named the message's topic. A proxy knows no producer groups.
 """
 
 from __future__ import annotations

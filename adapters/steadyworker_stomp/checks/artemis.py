@@ -2,13 +2,13 @@
 Questions to Artemis's management address; to ask, the user needs the rights `send` and `manage`.
 
 If Artemis refuses a management request, it closes the connection. So a connection that sends such a request must hold no message.
-Artemis sends all replies to one address. It creates this address at the first question, and keeps it only if its settings require that.
+Artemis sends all replies to one address. It creates this address at the first question, and keeps the address only if its settings require this.
 A visit is a short connection (`connection.Visit`). Each visit has a temporary queue on the address of the replies.
 The queue has a filter, so the visit receives only its own replies.
 
 STOMP cannot express the routing type of a temporary queue, so Artemis 2.55 uses `default-queue-routing-type`.
 If this default is ANYCAST, Artemis refuses the second temporary queue.
-The visits then share a multicast queue, which they create by management. It is not durable, and keeps 1,000 replies.
+The visits then share a multicast queue, which they create by management. This queue is not durable, and keeps 1,000 replies.
 """
 
 from __future__ import annotations

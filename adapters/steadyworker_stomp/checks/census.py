@@ -1,9 +1,9 @@
 """
-The count of a queue's consumers, and the check whether a queue exists. Neither creates the queue.
+The count of a queue's consumers, and the check whether a queue exists. The count and the check do not create a missing queue.
 
 Classic has advisory topics. It sends a new subscriber one message for each consumer of a queue, or for each queue.
 Classic sends all these messages before it reads the subscriber's next frame.
-So a message that is sent to a temporary queue after the subscription arrives behind the last advisory message.
+So if the subscriber then sends a message to a temporary queue, this message arrives after the last advisory message.
 The subscription asks for no receipt, because Classic sends no list to a subscriber that asks for a receipt.
 A Classic with `advisorySupport="false"` sends no advisory messages, as if no queue had a consumer.
 So an empty list is valid only if the broker lists the temporary queue of this connection.
@@ -60,7 +60,7 @@ def census(visited: Visit, queue: str) -> int | Uncounted:
     """
     Return the number of connections that consume the queue; Uncounted if the broker does not report the number to this user.
 
-    Raises Silent or OSError if the connection fails, and BrokerError if the broker does.
+    Raises Silent or OSError if the connection fails, and BrokerError if the broker fails.
     """
     try:
         if visited.dialect is CLASSIC:
@@ -86,9 +86,9 @@ def subscriptions(visited: Visit, queue: str) -> int | None:
     """
     Return the number of the queue's subscriptions; None if the broker does not report the number to this user.
 
-    The call costs the same for any number.
+    The cost of the call does not depend on the number.
 
-    Raises Silent or OSError if the connection fails, and BrokerError if the broker does.
+    Raises Silent or OSError if the connection fails, and BrokerError if the broker fails.
     """
     try:
         if visited.dialect is CLASSIC:  # Each message of the list has the number, so the first message is enough.
@@ -112,7 +112,7 @@ def seen(visited: Visit, queue: str) -> bool | None:
     """
     Return whether the broker has the queue; None if the broker does not report queues to this user.
 
-    Raises Silent or OSError if the connection fails, and BrokerError if the broker does.
+    Raises Silent or OSError if the connection fails, and BrokerError if the broker fails.
     """
     try:
         if visited.dialect is CLASSIC:

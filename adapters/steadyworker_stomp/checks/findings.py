@@ -3,7 +3,8 @@ The findings: problems of this broker and a Worker's queues, each with a remedy.
 
 These checks change nothing.
 Artemis reports settings and queues to a user with the right `manage`.
-Classic reports neither over STOMP. Probes find some of the problems, and a note names what was not checked.
+Over STOMP, Classic reports no settings and no queues.
+Probes find some of Classic's problems, and a note lists what the checks could not examine.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _SILENT = 4
 _ANONYMOUS = "anonymous"
 
 _IN_A_ROW = 2
-"""Questions in a row without an answer after which the broker is asked no more, because a person waits."""
+"""Questions in a row without an answer. After them, the check asks no more questions, because a person waits."""
 
 _WITHHELD = "withheld"
 """The mark for an unknown answer: this user has no right to ask whether a queue exists."""
@@ -222,7 +223,7 @@ def _asking(queue: str) -> Callable[[Visit], bool | str]:
 
 
 def _prefetch_finding(visited: Visit) -> Finding | None:
-    """Return an error if Classic, or a proxy before it, sends more messages than we ask for. Artemis has no queue for this probe."""
+    """Return an error if Classic, or a proxy in front of Classic, sends more messages than we ask for. Artemis has no queue for this probe."""
     return None if probes.honours_prefetch(visited) else _finding("activemq.prefetch-ignored")
 
 

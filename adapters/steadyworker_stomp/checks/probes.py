@@ -1,5 +1,5 @@
 """
-Probes: requests whose effect shows a fact for which STOMP has no question.
+Probes: requests whose effect shows a fact. STOMP has no request that asks for such a fact.
 
 A broker checks rights first, so a request without consequences shows whether the user has the right:
 
@@ -56,7 +56,7 @@ def honours_prefetch(visited: Visit) -> bool:
     Return whether a subscription receives no second message before it acknowledges the first; raises Silent if no message comes.
 
     Two messages wait when the first subscription begins.
-    If the first subscription receives only one message, the broker sends the other to the second subscription.
+    If the first subscription receives only one message, the broker sends the other message to the second subscription.
     """
     connection = visited.connection
     for _ in range(2):

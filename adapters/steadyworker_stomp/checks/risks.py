@@ -137,7 +137,7 @@ def _other_letters(state: ArtemisQueue, dlq: str | None) -> Iterator[Finding]:
 
 
 def _expiry(state: ArtemisQueue) -> Iterator[Finding]:
-    """Yield a finding for every setting that adds an expiry time to a message without one."""
+    """Yield a finding for every setting that adds an expiry time to a message without an expiry time."""
     if state.is_on("noExpiry"):
         return
     times = {"expiry-delay": state.number("expiryDelay"), "max-expiry-delay": state.number("maxExpiryDelay")}
@@ -159,7 +159,7 @@ def _expiry(state: ArtemisQueue) -> Iterator[Finding]:
 
 
 def _full(state: ArtemisQueue) -> Iterator[Finding]:
-    """Yield a finding if the broker confirms messages, and drops them when the address is full."""
+    """Yield a finding if the broker confirms messages and still drops them when the address is full."""
     for setting, element in (
         ("addressFullMessagePolicy", "address-full-policy"),
         ("pageFullMessagePolicy", "page-full-policy"),
@@ -183,7 +183,7 @@ def _slow_consumers(state: ArtemisQueue) -> Iterator[Finding]:
 
 def _unrouted(state: ArtemisQueue) -> Iterator[Finding]:
     """
-    Yield a warning if the broker confirms messages, and drops them because no queue exists.
+    Yield a warning if the broker confirms messages and still drops them because no queue exists.
 
     This happens to messages whose senders name no routing type.
     """
