@@ -2,8 +2,8 @@
 `SparkExport`: the plan of an export for Spark, and the work on it in the job's own process (the child).
 
 The child sends the plan, receives an event for each complete part, and joins, hashes, counts and sums the parts.
-It compares its row count with Spark's, if Spark reports one (`query.py`).
-It publishes the file like any other export (`commit.py`).
+The child compares its row count with Spark's row count, if Spark reports a count (`query.py`).
+The child publishes the file like any other export (`commit.py`).
 This module does not import Spark.
 """
 

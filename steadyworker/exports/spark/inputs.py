@@ -5,7 +5,7 @@ A check of the tables that the user named is not enough.
 The query itself can name a path (``SELECT * FROM parquet.`/lake/t` ``).
 A function of `Build` and a table of a catalog can name a path, too.
 Spark's own `inputFiles()` is not enough either, because it leaves out subqueries and cached frames.
-Also, it lists files of a Delta table's folder even if the table is read correctly.
+Also, `inputFiles()` lists files of a Delta table's folder even if the table is read correctly.
 So this module reads the leaves of the analysed plan.
 With Spark Connect, the plan is not in this process, and this module reads Spark's text of the plan.
 
@@ -59,7 +59,7 @@ class Inputs:
 
         Call this after the read.
 
-        If a table has got another snapshot since the query was analysed, the description names both.
+        If a table has got another snapshot since the query was analysed, the description names both snapshots.
         """
         found = []
         for name, table, first in self._tables:

@@ -2,7 +2,7 @@
 Evidence that Spark computes while its counters stand still: the processor time of threads.
 
 A query of 2,000 columns takes a minute to plan, and Spark has no task meanwhile.
-Its first tasks then compile the query's code, and report nothing meanwhile.
+Then the query's first tasks compile its code, and report nothing meanwhile.
 A thread that computes uses processor time, and a thread that only waits uses none.
 
 | threads | whose | evidence |

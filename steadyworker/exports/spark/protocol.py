@@ -12,8 +12,8 @@ The messages between worker process and Spark host: one JSON object on each line
                           ←──────────────────── done | failed | pong
     stop ──────────────────────────────────────→ ends normally; at end of file it ends at once
 
-`started` begins a submission, or restarts the parts of a submission; all parts before it are invalid.
-The child gets the same events (`as_event`): each event is a mapping with its `type`, and the last has `end` true.
+`started` begins a submission, or restarts the parts of a submission; all parts that came before `started` are invalid.
+The child gets the same events (`as_event`): each event is a mapping with its `type`; in the last event, `end` is true.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
         parts: The folder for the parts, which must not exist.
         session: The name (a UUID) of the run's session, by which a later run can end it.
             The run stores the name in the ledger before the first call to Spark.
-            A submission after a stuck one has another name, which is stored when it has begun.
-        earlier: The session names of earlier runs, which Spark ends first.
+            A submission after a stuck submission has another name, which is stored when the new submission has begun.
+        earlier: The names of earlier runs' sessions; Spark ends these sessions first.
     """
 
     query: str
@@ -137,7 +137,7 @@ class RunExport(msgspec.Struct, frozen=True, tag="run", tag_field="type"):
     The order to begin a job.
 
     Attributes:
-        stuck_after: Seconds without progress after which the job is `stuck`; more if its tasks are long.
+        stuck_after: Seconds without progress after which the job is `stuck`; the limit is longer if the job's tasks are long.
         stuck_before: How many times the job was stuck before.
     """
 

@@ -64,7 +64,7 @@ FEW = PIECE * _FEWEST
 
 # To sort, Spark's RangePartitioner brings three times the sample to the driver, by default 3 times 100 keys for each piece.
 # 4000 pieces need 1,200,000 keys, more than `spark.driver.maxResultSize` (64 MB) at about 50 bytes for each key.
-# Three times 20,000 keys fit if a key has up to a kilobyte, and are still five sampled keys for each piece.
+# Three times 20,000 keys fit if each key has at most a kilobyte, and still give five sampled keys for each piece.
 _SAMPLE, _SAMPLE_OF_A_PIECE = 20_000, 100
 _SESSION = {
     "spark.sql.session.timeZone": "UTC",
@@ -177,7 +177,7 @@ def _count(counted: Observation) -> int | None:
     found: list[int] = []
 
     def ask() -> None:
-        with suppress(Exception):  # the count stays unknown, because Spark's own job has succeeded
+        with suppress(Exception):  # the count stays unknown, and the export goes on, because Spark's own job has succeeded
             found.append(int(counted.get[_ROWS]))
 
     thread = threading.Thread(target=ask, name="count", daemon=True)
@@ -188,7 +188,7 @@ def _count(counted: Observation) -> int | None:
 
 def _shared(folder: Path) -> tuple[tuple[int, str, int], ...]:
     """
-    Return the parts; Spark writes at least one, even for a result without rows.
+    Return the parts; Spark writes at least one part, even for a result without rows.
 
     Raises:
         ExportError: The executors have written the parts to folders of their own machines.
@@ -279,7 +279,7 @@ def kind_of(error: Exception) -> str:
 
     An error is `rejected` if each retry would meet it again, whichever code has raised it.
     The errors of Spark and PostgreSQL, and their causes, have the SQLSTATE of the SQL standard.
-    Its first two characters are a class.
+    The first two characters of a SQLSTATE are its class.
     """
     if isinstance(error, ExportRejected):
         return "rejected"
@@ -337,7 +337,7 @@ def _sampled(pieces: int) -> int:
 
 def _pieces(size: int) -> int:
     """
-    Return the first number of pieces for a shuffle of this many bytes; Spark later combines small neighbours.
+    Return the first number of pieces for a shuffle of this many bytes; Spark later combines small neighbouring pieces.
 
     If the result is a single piece, Spark sorts without an extra run of the query for a sample.
     """
