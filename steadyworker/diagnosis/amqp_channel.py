@@ -99,7 +99,7 @@ class Channel:
             self.asked.append(consumer)
 
     def consumes(self, tag: str) -> None:
-        """Note that the broker accepted the oldest request for a consumer, and gave it this tag."""
+        """Note that the broker accepted the oldest request for a consumer, and gave the consumer this tag."""
         if self.asked:
             self.consumers[tag] = self.asked.popleft()
 

@@ -79,7 +79,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         why: The cause.
         remedies: What to do; the most likely remedy is first.
         worker: What to do if SteadyWorker's own log names the entry, and the first remedy does not fit.
-            It is empty if the text of such a line always has the remedy.
+            This field is empty if the text of such a line always has the remedy.
         verify: Commands that confirm the cause.
         read: URLs of further reading.
         sources: The evidence for this entry: versions, issues, documents.
@@ -146,7 +146,7 @@ _REMEDY = "Do what the line asks for: it has the remedy, with the names and numb
 
 
 def entry_of(texts: Sequence[FindingText]) -> Entry:
-    """Return the catalogue's entry for a finding or an error of SteadyWorker itself, made of all texts with its id."""
+    """Return the catalogue's entry for a finding or an error of SteadyWorker itself; the entry has all texts with this id."""
     first = texts[0]
     whats = [general(text.what) for text in texts if not _VALUE.fullmatch(text.what)]
     remedies = [general(text.remedy) for text in texts if not _VALUE.fullmatch(text.remedy)]

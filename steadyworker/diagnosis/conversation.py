@@ -2,7 +2,7 @@
 One connection in a trace: the protocol of its sides, the side that is silent, and the side that closes.
 
 The bytes come from the relay or from a file of captured packets, with their time and their side.
-The client's first bytes decide which protocol it is, and the broker's first bytes confirm the protocol.
+The client's first bytes show the protocol of the connection, and the broker's first bytes confirm this protocol.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Recent:
     def __init__(self) -> None:
         self._before = b""
         self._data: bytes | memoryview = b""
-        self._offset = 0  # of the present bytes
+        self._offset = 0  # the offset of the present bytes
 
     def begin(self, data: bytes | memoryview) -> None:
         """Receive bytes, which stay valid until the call of `keep`."""
@@ -103,7 +103,7 @@ class Conversation:
         self._spoken: Spoken | None = None
         self._first = bytearray()  # the client's first bytes, until they are enough
         self._recent = {side: _Recent() for side in Side}
-        self._searching: dict[Side, bytes] = {}  # sides that missed bytes, with a possible beginning of a frame
+        self._searching: dict[Side, bytes] = {}  # for each side that missed bytes, the possible beginning of a frame
         self._encrypted = False
         self._unknown = False
         self._ended: set[Side] = set()
@@ -200,7 +200,7 @@ class Conversation:
             self.line.flag(t, f"{family}.peer-not-reading", what, rows)
 
     def closed(self, t: float, *, by_trace: bool = False) -> None:
-        """Note that both sockets are closed; the trace itself closes them if it ends first."""
+        """Note that both sockets are closed; if the trace ends first, the trace itself closes them."""
         if by_trace:
             self._report_open(t)
             self.line.event(t, None, "close", who="trace", how="fin")

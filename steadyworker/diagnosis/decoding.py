@@ -11,7 +11,7 @@ The first bytes show the kind of the source, so a compressed log can also come t
 | the byte order mark of UTF-8 | removed, so that the first line begins with its time |
 | anything else | unchanged |
 
-A single NUL can be part of a log's text, but many NULs cannot, and are removed.
+A single NUL can be part of a log's text. Many NULs cannot be part of the text, so they are removed.
 A program that still writes to a truncated file leaves NULs before its next line.
 In UTF-16 without a byte order mark, every second byte is a NUL.
 """

@@ -87,7 +87,7 @@ RESULTS: Mapping[int, str] = {
 """The names of results, as `ResponseCode` has them."""
 
 _SEND, _SEND_BACK, _MEMBERS, _ROUTE = {10, 310, 320, 324, 325}, 36, 38, 105
-_SHORT_NAMES = {310, 320, 325}  # of fields, in `SendMessageRequestHeaderV2`
+_SHORT_NAMES = {310, 320, 325}  # requests in which fields have short names (`SendMessageRequestHeaderV2`)
 _NAMES = {"a": "producerGroup", "b": "topic", "e": "queueId", "i": "properties", "j": "reconsumeTimes"}
 _WAITING = {11, 361, 200050, 200054, 200055}  # to these requests, a server replies only when there is a message
 _ORDINARY = {0, 19, 20, 22, 24, 25, 209, 210}  # 24 and 25: a member pulls before its heartbeat names its topics
@@ -174,7 +174,7 @@ class RocketmqConversation:
                 self._flaw(t, side, item)
 
     def closed(self, t: float) -> None:
-        """When a side closes the connection, flag the requests without a reply; the other side may close much later."""
+        """Flag the requests without a reply when a side closes the connection; the other side may close much later."""
         by = self._line.closed_by
         for side in Side if by is not None and self._sure else ():
             patience = _PATIENCE if by is side else 0.0

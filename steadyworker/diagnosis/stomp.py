@@ -9,13 +9,13 @@ A frame is a command line, header lines, an empty line, the body, and a NUL:
     \n
     hello\0
 
-With `content-length`, the body has this number of bytes, and may contain NULs; otherwise it ends at the first NUL.
+With `content-length`, the body has this number of bytes, and may contain NULs; otherwise the body ends at the first NUL.
 A line ends with LF, or since 1.2 also with CR LF.
 Line ends between two frames are heartbeats.
 If a header is repeated, its first value counts.
 
 The reader holds at most the command and the headers of one frame, up to a maximum size.
-It only counts the bytes of a body.
+The reader only counts the bytes of a body.
 The version decides which escapes exist: `\n`, `\c` and `\\` since 1.1, and `\r` since 1.2.
 A frame that connects has no escapes.
 A `Flaw` never shows bytes of a body or of a login.
@@ -58,7 +58,8 @@ class StompReader:
     A reader of one direction of a STOMP connection.
 
     `version` is the version that both ends agreed on.
-    A reader takes it from `CONNECTED`, or guesses it from `CONNECT`; the caller must set it for the other direction.
+    A reader takes the version from `CONNECTED`, or guesses it from `CONNECT`.
+    The caller must set the version for the other direction.
     `max_frame` is the largest body; a larger `content-length` is a flaw before any byte of the body is read.
     """
 

@@ -203,7 +203,7 @@ def _run(run: FoldedRun, times: TraceTimes) -> Markup:
 
 
 def _sent(run: FoldedRun, side: str) -> str:
-    """Return a text of the frames that one end sent in a run, the most frequent first; a message counts with its parts."""
+    """Return a text of the frames that one end sent in a run, the most frequent first; the parts of messages are left out."""
     counts = [(number, kind, name) for (who, kind, name), number in run.counts.items() if who == side]
     carried = any(name in _CARRIERS for _, _, name in counts)
     counts = [(number, kind, name) for number, kind, name in counts if not (carried and kind in PARTS)]

@@ -82,7 +82,7 @@ def _order(trace: Trace, verdict: TraceVerdict) -> list[Story]:
     """
     Return the connections that have a picture.
 
-    The connection of the verdict is first, then come connections with flags, then all others in their order.
+    The connection of the verdict is first, then come connections with flags, and then all other connections in their order.
     """
     stories = [story for story in trace.stories.values() if story.frames or story.flags or story.closes]
     return sorted(stories, key=lambda story: (story is not verdict.story, not story.flags, story.start))

@@ -177,7 +177,7 @@ def _count(counted: Observation) -> int | None:
     found: list[int] = []
 
     def ask() -> None:
-        with suppress(Exception):  # the count stays unknown, and the export goes on, because Spark's own job has succeeded
+        with suppress(Exception):  # the export goes on without the count, because Spark's own job has succeeded
             found.append(int(counted.get[_ROWS]))
 
     thread = threading.Thread(target=ask, name="count", daemon=True)
