@@ -44,7 +44,7 @@ UNLIMITED = 134_217_728
 """The largest frame if both ends agreed on no limit; a larger number cannot be a size."""
 
 MOST_FLAWS = 100
-"""The largest number of flaws of one kind that a reader returns, if it can still read the next frame after them."""
+"""The largest number of flaws of one kind that a reader returns, if the reader can still read the next frame after them."""
 
 _HEAD = struct.Struct(">BHI")
 _AROUND = _HEAD.size + 1  # the bytes of a frame around its payload

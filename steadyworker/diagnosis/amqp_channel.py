@@ -24,7 +24,7 @@ from steadyworker.diagnosis.tags import AckResult, Tags
 from steadyworker.diagnosis.tap import Side
 
 PILE = 300
-"""The number of waiting deliveries from which a consumer without a prefetch is flagged."""
+"""If at least so many deliveries wait, a consumer without a prefetch is flagged."""
 
 
 DELIVERY_TIMEOUT = 1800.0

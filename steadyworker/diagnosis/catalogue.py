@@ -139,7 +139,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 _VALUE = re.compile(r"(\{\w+\})?")
-"""A template that is empty, or has nothing but a value."""
+"""A template that is empty, or has only a value."""
 
 _WHAT = "The line of the log, or of `steadyworker check`, has what happened."
 _REMEDY = "Do what the line asks for: it has the remedy, with the names and numbers of your case."

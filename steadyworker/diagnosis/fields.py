@@ -32,7 +32,7 @@ MOST_VALUES = 1_000
 """The largest number of values in the tables of one frame that are kept, so that no frame fills the memory."""
 
 DEEPEST = 32
-"""The largest depth of tables and arrays inside each other that is read."""
+"""The largest depth of nested tables and arrays that is read."""
 
 MOST_PROBLEMS = 8
 """The largest number of problems of one frame that are kept."""

@@ -73,7 +73,7 @@ ERROR_MARKS = (
     ),
     *('"level":50', '"level":60'),
 )
-"""Texts for the search of errors; each record with the level of an error (`is_error`) has at least one of them."""
+"""Texts for the search of errors; each record with the level of an error (`is_error`) has at least one of these texts."""
 
 _MESSAGES = ("msg", "message", "event", "@message")
 _TIMES = ("time", "timestamp", "datetime", "@timestamp", "ts", "asctime")

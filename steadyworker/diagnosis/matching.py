@@ -45,7 +45,7 @@ _DELETED = b"0123456789abcdefu\"'\\/<>&\r" + bytes(range(128, 256))
 _MOST_KNOWN = 20_000
 _LONGEST_KNOWN = 400  # bytes
 LEAST_LEFT = 4
-"""The smallest size in bytes of `left` of a hint; a shorter hint would not distinguish lines."""
+"""The smallest size, in bytes, of a hint's rest (`left`); a shorter rest would not distinguish lines."""
 
 
 @dataclass(frozen=True, slots=True)

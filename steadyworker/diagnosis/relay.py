@@ -197,7 +197,7 @@ class Relay:
                     self._read(flow)
 
     def _not_reached(self, link: RelayLink, end: End, error: OSError) -> None:
-        """Try the broker's next address; if there is none, reset the client, whose own connect would fail, too."""
+        """Try the broker's next address; if no address is left, reset the client, whose own connect would fail, too."""
         connecting = end is link.broker and not isinstance(error, ssl.SSLError)
         index = link.next_address(len(self._target.addresses)) if connecting else None
         if index is not None:

@@ -123,7 +123,7 @@ _SHOWN = [name for name in FIELDS if len(name) > 1 and name not in {"properties"
 _SHOWN_PROPERTIES = ("TRAN_MSG", "DELAY")
 _GROUPS = ("group", "consumerGroup", "producerGroup")
 _PATIENCE = 1.0
-"""The seconds that a side waits at least for a reply; if the side closes earlier, it no longer needs the reply."""
+"""The shortest time, in seconds, that a side waits for a reply; if the side closes earlier, it no longer needs the reply."""
 
 _LONGEST_NAME = 60
 _KEPT = 1_000  # the characters of a name that are shown; 127 or 255 are allowed
@@ -253,7 +253,7 @@ class RocketmqConversation:
             self._refusal(t, side, request, f"{name} (code {frame.code})", frame.code, remark, login)
 
     def _introduced(self, side: Side, frame: RemotingFrame) -> dict[str, object]:
-        """Return the name of a side's program, but only with the side's first frame."""
+        """Return the name of a side's program with the side's first frame, and nothing with later frames."""
         if self._software[side]:
             return {}
         version = version_of(frame.version)

@@ -38,7 +38,7 @@ MOST_HEADERS = 500
 """The largest number of headers of one frame that are kept."""
 
 MOST_FLAWS = 100
-"""The largest number of flaws of one kind that a reader returns, if it can still read the next frame after them."""
+"""The largest number of flaws of one kind that a reader returns, if the reader can still read the next frame after them."""
 
 _HEAD_END = re.compile(rb"\n\r?\n")
 _EOLS = re.compile(rb"[\r\n]+")

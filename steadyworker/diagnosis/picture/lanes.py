@@ -28,7 +28,7 @@ _SPACE = 10
 _AXIS = 22
 _TICKS = 6
 _NEAR = 2.6
-"""The percentage of the width; flags that are nearer to each other than this share a marker."""
+"""A percentage of the width; if flags are nearer to each other than this percentage, they get one marker together."""
 
 _MOST_GAPS = 40
 _NAMED_GAP = 9.0

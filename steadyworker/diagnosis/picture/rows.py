@@ -24,7 +24,7 @@ ROWS = 220
 """
 The number of rows of a connection after folding.
 
-If there are half as many again, the least important rows are folded until about this number is left.
+If there are 1.5 times as many rows, the least important rows are folded until about this number is left.
 """
 
 _HEAD, _TAIL = 60, 80

@@ -20,7 +20,7 @@ from steadyworker.diagnosis.picture.words import MEANING, PARTS, lapse, listed, 
 from steadyworker.units import count_text, size_text
 
 _LATER = 1.0
-"""The seconds between two rows from which the page names the pause."""
+"""If there are at least so many seconds between two rows, the page names the pause."""
 
 _LONG = 1000.0
 _LONGEST_MESSAGE = 6
@@ -28,7 +28,7 @@ _LONGEST_MESSAGE = 6
 
 _LONGEST_LOGIN = 16
 _LARGE = 200
-"""The size of a frame, in bytes, from which the page shows the size, except near flags."""
+"""The smallest size of a frame, in bytes, that the page always shows; near a flag, the page also shows smaller sizes."""
 
 _CARRIERS = frozenset({"Basic.Publish", "Basic.Deliver", "Basic.GetOk", "Basic.Return"})
 _PARTS = ("content", "body")

@@ -36,7 +36,7 @@ PIECE = 6 << 20
 """
 The bytes of one task of a sort, until Spark has measured the query's result.
 
-The number of tasks is the estimated size, divided by this.
+The number of tasks is the estimated size of the result, divided by this size.
 """
 
 _KEYS, _KEYS_OF_A_PIECE = 20_000, 100  # the least number of sampled keys in total, and for each piece

@@ -38,7 +38,7 @@ _ICEBERG = "org.apache.iceberg.spark.source.SparkTable"
 _LENGTH = "spark.sql.maxMetadataStringLength"  # Spark cuts longer lists of paths
 _LOCATION = re.compile(r"Location: (?:InMemoryFileIndex|CatalogFileIndex)\(\d+ paths\)\[(.*?)\], PartitionFilters: \[")
 _NEXT = re.compile(r", (?=[A-Za-z][A-Za-z0-9+.-]*:/)")  # between two paths; a path, too, can have ", "
-_EACH = 100  # paths of one relation that are checked one by one; if there are more, only their folders are checked
+_EACH = 100  # so many paths of a relation are checked singly; if there are more paths, only their folders are checked
 
 
 class Inputs:

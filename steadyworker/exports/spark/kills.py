@@ -70,7 +70,7 @@ class Kills:
 
     def kill(self) -> None:
         """
-        Cancel the jobs that the session runs now, but no job that begins later.
+        Cancel the jobs that the session runs now; a job that begins later is not cancelled.
 
         Raises:
             Closed: The session was released.

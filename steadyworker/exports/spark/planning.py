@@ -3,7 +3,7 @@ Evidence that Spark computes while its counters stand still: the processor time 
 
 A query of 2,000 columns takes a minute to plan, and Spark has no task meanwhile.
 Then the query's first tasks compile its code, and report nothing meanwhile.
-A thread that computes uses processor time, and a thread that only waits uses none.
+A thread that computes uses processor time, and a thread that only waits uses no processor time.
 
 | threads | whose | evidence |
 |---|---|---|

@@ -93,7 +93,7 @@ class Estimate(NamedTuple):
 
     Attributes:
         bytes: The result's size; 0 if one task can sort all rows.
-        whole: True if the same task can also read the rows, because no step is slow (a user's function is slow).
+        whole: True if the same task can also read the rows, because no step is slow; a user's function is a slow step.
     """
 
     bytes: int
