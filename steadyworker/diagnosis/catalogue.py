@@ -88,7 +88,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             "frame" (type, channel and size), "length" (size, the 32-bit length of a frame),
             "length-plus-4" (size, to which Netty has added the size of the length itself),
             or "raw" (bytes, as `<<65,77>>` or `'AM'`).
-        opens: Kinds of protocols (`protocols.OPENINGS`): the entry explains only bytes that open one of them.
+        opens: Kinds of protocols (`protocols.OPENINGS`): the entry explains only bytes that open a protocol of these kinds.
         keys: Named groups by which related records join into one time line.
         follows: The ids of entries that cause this failure.
             If the time line has such an entry, this failure is not a separate finding.

@@ -184,7 +184,7 @@ class Conversation:
             self._spoken.closed(t)
 
     def queue(self, t: float, side: Side, *, waiting: int, since: float, stuck: bool) -> None:
-        """Note that bytes wait for a side that does not read, or that they no longer wait."""
+        """Note that bytes wait for a side that does not read, or that no bytes wait any more."""
         self.line.event(t, None, "queue", side=side.label, bytes=waiting, since=round(since, 3))
         if not stuck:
             self._stuck.discard(side)
@@ -300,7 +300,7 @@ class Conversation:
             kind = "rocketmq"
         sure = kind in _NAMES and len(opened) >= _JUDGED
         if side is Side.CLIENT and not (sure or last or len(first) > _MOST_HELD):
-            return b""  # the broker's reply shows which protocol it expects
+            return b""  # the broker's reply shows which protocol the broker expects
         broker = recognize(data) if side is Side.BROKER else None
         if kind == "tls" and broker is not None and broker.kind == "tls":
             self._encrypted = True

@@ -1,5 +1,5 @@
 """
-Turns the content of a source into the bytes of text: it decompresses, and converts UTF-16 to UTF-8.
+Turns the content of a source into the bytes of text: decompresses the content, and converts UTF-16 to UTF-8.
 
 The first bytes show the kind of the source, so a compressed log can also come through a pipe.
 

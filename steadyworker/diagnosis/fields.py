@@ -79,7 +79,7 @@ class Misfit(Exception):
 
 
 class Fields:
-    """A reader of the values of one frame, in their order; they are the bytes of `data` from `at` to `end`."""
+    """A reader of the values of one frame, in their order; the values are the bytes of `data` from `at` to `end`."""
 
     __slots__ = ("_data", "_end", "_left", "at", "problems")
 

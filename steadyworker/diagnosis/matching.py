@@ -183,7 +183,7 @@ def _alternation(texts: Iterable[bytes]) -> bytes:
         node = tree
         for at in range(len(text)):
             node = node.setdefault(text[at : at + 1], {})
-        node[b""] = {}  # a text ends here, so longer texts with this beginning need no further check
+        node[b""] = {}  # a text ends here, so longer texts with this beginning are not checked further
 
     def expression(node: Mapping[bytes, Any]) -> bytes:
         if b"" in node:

@@ -32,7 +32,7 @@ STOMP_COMMANDS = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The first bytes of a protocol: each possible beginning, and how many bytes of it are enough to recognize the protocol."""
+    """The first bytes of a protocol: each possible beginning, and the number of its bytes that are enough to recognize the protocol."""
 
     kind: str
     name: str

@@ -42,7 +42,7 @@ class BrokerTarget:
 
 
 class Relay:
-    """The relay's loop; it ends when `control` can be read, or is closed."""
+    """The relay's loop; the loop ends when `control` can be read, or is closed."""
 
     def __init__(
         self, listener: socket.socket, target: BrokerTarget, tap: TapWriter, control: int, clock: Callable[[], float]

@@ -121,7 +121,7 @@ class RemotingReader:
         self._offset = 0  # the offset of the frame that comes next, or is being read
         self._head = bytearray()  # the frame's lengths and header, as far as they have come
         self._needed = WORDS.size  # `_head` must have so many bytes before it can be read
-        self._frame: RemotingFrame | None = None  # the frame whose body is skipped; None if it could not be read
+        self._frame: RemotingFrame | None = None  # the frame whose body is skipped; None if the frame could not be read
         self._left = 0  # bytes of the body that are still to come
         self._size = 0
 

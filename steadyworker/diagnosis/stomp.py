@@ -70,7 +70,7 @@ class StompReader:
         self._offset = 0  # the offset of the first byte that is neither read nor skipped
         self._head = bytearray()  # the command and the headers, as far as they have come
         self._frame: StompFrame | None = None  # the frame whose body is skipped; its size is the size of the head
-        self._left: int | None = None  # bytes of this body still to come; None if it ends at the first NUL
+        self._left: int | None = None  # bytes of this body still to come; None if the body ends at the first NUL
         self._flaws: Counter[str] = Counter()
 
     def feed(self, data: bytes) -> list[Item]:

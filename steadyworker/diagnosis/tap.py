@@ -123,7 +123,7 @@ class TapWriter:
         self._ring = ring
         self._pipe = pipe
         self._head = 0
-        self._floor = 0  # nothing before this position waits, although the reader has not yet counted all of it as free
+        self._floor = 0  # no byte at a lower position waits, although the reader has perhaps not yet counted all these bytes as free
         self._owed = bytearray()
         os.set_blocking(pipe, False)
 

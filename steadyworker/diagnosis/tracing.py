@@ -121,7 +121,7 @@ class Tracing:
         self._reader = TapReader(ring, reads)
         with suppress(OSError):
             os.nice(_NICE)  # if there are few cores, the relay, the client and the broker come first
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # no preemption of them at a wake-up
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # no preemption of these programs
 
     def __enter__(self) -> Self:
         return self

@@ -91,7 +91,7 @@ class Scale:
 
 
 def lanes(story: Story, bins: int, known: frozenset[str]) -> Markup:
-    """Return the picture of a connection with `bins` bins of time; it links only to the `known` places on the page."""
+    """Return the picture of a connection with `bins` bins of time; the picture links only to the `known` places on the page."""
     scale = Scale(story)
     parts: list[Markup] = []
     top = _FLAGS

@@ -287,7 +287,7 @@ def _flag(moment: Moment, story: Story, times: TraceTimes) -> Markup:
 
 
 def flag_card(flag: Flag, alike: Alike, times: TraceTimes, *, whole: bool = True) -> Markup:
-    """Return a flag as a card; without `whole`, the remedy is left out, because an earlier card of this id has it."""
+    """Return a flag as a card; without `whole`, the remedy is left out, because an earlier card of this id has the remedy."""
     head = tag("p", mark(flag), tag("strong", sentence(flag.what) or flag.id))
     parts = [head]
     if flag.evidence:

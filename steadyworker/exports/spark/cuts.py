@@ -11,7 +11,7 @@ If a query only reads, computes and filters, a sample of its first sort column i
     └─────── piece 0, by the bytes that were shuffled ────┴── piece 1 ──┴── …
 
 All cells between the ends are equally wide.
-Each cell is a partition of the shuffle; Spark combines neighbouring cells to a piece when it knows their bytes.
+Each cell is a partition of the shuffle; when Spark knows the cells' bytes, it combines neighbouring cells to a piece.
 If the cells would be uneven, or the sample fails, Spark finds the bounds itself.
 """
 
@@ -151,7 +151,7 @@ def cut(keys: Any, pieces: int) -> SortCells | None:
     """
     import pyarrow.compute
 
-    pc: Any = pyarrow.compute  # pyarrow makes these functions at import, so no type checker knows them
+    pc: Any = pyarrow.compute  # pyarrow makes these functions at import, so type checkers do not know them
     if pieces < _FEWEST:
         return None
     tail = 0.5 / pieces

@@ -1,7 +1,7 @@
 """
 The engine with a Spark driver in the host.
 
-It runs many jobs at once; each job has its own session, thread, job group and fair pool.
+The engine runs many jobs at once; each job has its own session, thread, job group and fair pool.
 
 This file starts, watches and ends jobs; `query.py` does the work of one job.
 """

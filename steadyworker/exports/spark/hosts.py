@@ -124,7 +124,7 @@ class SparkHost:
 
     Attributes:
         limit: The limit for the host's start, or for its end after a stop; None between start and stop.
-        deadline: The time at which the host is killed if it still exists, even if it uses processor time.
+        deadline: The time at which the host is killed if the host still exists, even if the host uses processor time.
             None means that there is no deadline.
         begun: The number of calls that the host has got.
         retiring: True if the host takes no more calls.

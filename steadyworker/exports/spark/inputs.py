@@ -157,7 +157,7 @@ def _current(table: Any) -> str:
 
 
 def _has(session: SparkSession, folder: str, sign: str) -> bool:
-    """Return whether a folder that only Spark sees has this entry; return False without permission to read the folder."""
+    """Return whether a folder that only Spark sees has this entry; return False if Spark may not read the folder."""
     try:
         _ = session.read.format("text").load(f"{folder}/{sign}").schema  # this makes Spark read the path
     except (PySparkException, Py4JJavaError):

@@ -66,7 +66,7 @@ def findings(settings: ServiceSettings) -> Iterator[Finding]:
 
 
 def open_service(settings: ServiceSettings) -> SparkService:
-    """Return the service; the service removes the folders of dead hosts now, and starts a Spark host at its first call."""
+    """Return the service, which removes the folders of dead hosts now, and starts a Spark host at its first call."""
     service = SparkService(_settings(settings), clock=settings.clock)
     service.reap()
     return service

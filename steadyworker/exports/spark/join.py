@@ -115,7 +115,7 @@ class Join:
         Join the remaining parts of all tasks, and return when the file is durable.
 
         Raises:
-            PartReplaced: A part has another size than when it was joined, or a reported part is missing.
+            PartReplaced: The size of a part has changed since the part was joined, or a reported part is missing.
         """
         there = {index: (Path(path), size) for index, path, size in parts}
         for index, size in self._sizes.items():

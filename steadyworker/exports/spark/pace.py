@@ -23,7 +23,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 _WINDOW = 60.0  # seconds of a speed's window, or the later half of the phase if that half is shorter (a JVM warms up)
-_FEWEST = 16  # the window has at least so many counts, even if they take longer
+_FEWEST = 16  # the window has at least so many counts, even if these counts take longer than the window's seconds
 _STARTED = 3  # counts after which the time before the first count is ignored, because a stage begins slowly
 _TRIED = 0.3  # when this share of the rows is written, only the speed of writing counts
 _SLOWER = 5.0  # the factor of the slowest ended task's time; until so long a time has passed, a task is slow, not stuck

@@ -10,7 +10,7 @@ The holder uses the JVM's JDBC driver, so that no other client library is necess
 All connections of a job have its name as `application_name`, and a cancel finds them by that name.
 Spark cannot interrupt a task that waits for the database, so the cancel goes to the database.
 When the host dies, the server closes the holder and the idle readers, because their sockets are closed.
-The server ends a busy reader, because it checks that reader's socket each second.
+The server also ends a busy reader, because the server checks the reader's socket each second.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
         sums: The columns that the child sums; the host only checks their types.
         lines: The format of a line.
         parts: The folder for the parts, which must not exist.
-        session: The name (a UUID) of the run's session, by which a later run can end it.
+        session: The name (a UUID) of the run's session, by which a later run can end the session.
             The run stores the name in the ledger before the first call to Spark.
             A submission after a stuck submission has another name, which is stored when the new submission has begun.
         earlier: The names of earlier runs' sessions; Spark ends these sessions first.
@@ -214,9 +214,9 @@ class ExportProgress(msgspec.Struct, frozen=True, tag="progress", tag_field="typ
 
 class Stuck(msgspec.Struct, frozen=True, tag="stuck", tag_field="type"):
     """
-    The report that a job is stuck: it has had no progress for too long.
+    The report that a job is stuck, which means that the job has had no progress for too long.
 
-    The host sends it once for each submission, and only `SparkService` receives it.
+    The host sends this report once for each submission, and only `SparkService` receives the report.
     """
 
     job: str
@@ -224,7 +224,7 @@ class Stuck(msgspec.Struct, frozen=True, tag="stuck", tag_field="type"):
 
 
 class ExportPart(msgspec.Struct, frozen=True, tag="part", tag_field="type"):
-    """The report that the task with this index is complete; `path` is its file, or None if it had no rows."""
+    """The report that the task with this index is complete; `path` is the task's file, or None if the task had no rows."""
 
     job: str
     index: int

@@ -58,7 +58,7 @@ _RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?)(?: SQLSTATE: P0001)?")  #
 _FINAL = frozenset({"0A", "21", "22", "42", "P0"})
 _PASSING = frozenset({"42K03", "42501"})  # a path that does not exist yet, and a permission that can still be granted
 _FEWEST, _MOST = 32, 4000
-_COUNTED = 20.0  # seconds for the events that lead to Spark's count; Spark drops events if its queue of them is full
+_COUNTED = 20.0  # seconds for the events that lead to Spark's count; Spark drops events if the queue of events is full
 FEW = PIECE * _FEWEST
 """The largest size of a result, in bytes, at which the exact size does not matter."""
 
@@ -277,7 +277,7 @@ def kind_of(error: Exception) -> str:
     """
     Return the kind of `ExportFailed` for this error (`protocol.py`).
 
-    An error is `rejected` if each retry would meet it again, whichever code has raised it.
+    An error is `rejected` if each retry would meet the error again; it does not matter which code has raised the error.
     The errors of Spark and PostgreSQL, and their causes, have the SQLSTATE of the SQL standard.
     The first two characters of a SQLSTATE are its class.
     """

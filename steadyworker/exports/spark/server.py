@@ -115,7 +115,7 @@ class Server:
         atexit.unregister(client._on_exit)  # noqa: SLF001 - otherwise atexit keeps every client
 
     def end(self, name: str) -> None:
-        """End the operations of an earlier run's session, and release the session, so that it begins no other operation."""
+        """End the operations of an earlier run's session, and release the session, so that the session begins no other operation."""
         session = self.attach(name)
         with suppress(Closed):
             Kills(session, name).kill()  # `clear` does not see operations that the earlier run has interrupted

@@ -137,7 +137,7 @@ class SparkService:
     def _reap(self) -> None:
         try:
             reap_folders(self._settings.hosts)
-        except OSError:  # no job fails for this; if the folder is unusable, `_start` reports it
+        except OSError:  # no job fails because of this error; if the folder is unusable, `_start` reports that
             self._log.exception("spark_reap_failed", explain="spark.reap-failed")
 
     def _work(self) -> None:
