@@ -10,7 +10,7 @@ By entry points, the core finds the commands, and the remedies for its own log.
 |---|---|
 | `entries/` | the catalogue: what brokers and clients write when something fails, why, and what to do |
 | `catalogue.py` | the schema of the catalogue, and its reader |
-| `formats.py`, `records.py` | the formats of logs; records: a line with the lines that belong to it |
+| `formats.py`, `records.py` | the formats of logs; the records, each of which is a line with the lines that belong to it |
 | `matching.py` | the entries that explain a record |
 | `timeline.py` | related records, joined to one finding with a time line |
 | `reading.py`, `decoding.py`, `following.py` | logs in blocks; their bytes as text; logs that grow |

@@ -9,7 +9,7 @@ A frame is a type (1 byte), a channel (2 bytes), a size (4 bytes), a payload of 
 
 The reader holds the head of a frame, or an incomplete frame that is a method or the header of a message.
 The reader only counts the bytes of a body, so the largest body needs no memory.
-When it has read a head, it compares the size with the agreed maximum before it reads or holds further bytes.
+When the reader has read a head, the reader compares the size with the agreed maximum before it reads or holds further bytes.
 
 pamqp (extra `trace`) knows the methods with their arguments; `fields.py` reads the values.
 A `Flaw` never shows bytes of a body or of a login.
@@ -44,7 +44,7 @@ UNLIMITED = 134_217_728
 """The largest frame if both ends agreed on no limit; a larger number cannot be a size."""
 
 MOST_FLAWS = 100
-"""The largest number of flaws of one kind that a reader returns, if it can still read the next frame after them."""
+"""The largest number of flaws of one kind that a reader returns, if the reader can still read the next frame after them."""
 
 _HEAD = struct.Struct(">BHI")
 _AROUND = _HEAD.size + 1  # the bytes of a frame around its payload
@@ -71,7 +71,7 @@ class AmqpReader:
 
     `opening` means that this direction starts with a protocol header, as a client's direction does.
     `frame_max` is the largest frame that both ends agreed on; 0 means that they agreed on no limit.
-    It may be set at any time.
+    The caller may set `frame_max` at any time.
 
     Raises:
         ConfigError: pamqp is not installed; the message names the extra.
@@ -197,7 +197,7 @@ class AmqpReader:
         return self._lose(items, "frame-type", f"{found} {place}", head)
 
     def _skip_body(self, data: bytes | memoryview, at: int, items: list[Item]) -> int:
-        """Skip the body's bytes in `data`, and check the end octet after the last byte; return the next place."""
+        """Skip the body's bytes in `data`, and check the end octet after the last byte; return the place after the skipped bytes."""
         assert self._body is not None
         here = min(self._skip, len(data) - at)
         self._skip -= here

@@ -24,7 +24,7 @@ from steadyworker.diagnosis.tags import AckResult, Tags
 from steadyworker.diagnosis.tap import Side
 
 PILE = 300
-"""The number of waiting deliveries from which a consumer without a prefetch is flagged."""
+"""If at least so many deliveries wait, a consumer without a prefetch is flagged."""
 
 
 DELIVERY_TIMEOUT = 1800.0
@@ -99,7 +99,7 @@ class Channel:
             self.asked.append(consumer)
 
     def consumes(self, tag: str) -> None:
-        """Note that the broker accepted the oldest request for a consumer, and gave it this tag."""
+        """Note that the broker accepted the oldest request for a consumer, and gave the consumer this tag."""
         if self.asked:
             self.consumers[tag] = self.asked.popleft()
 

@@ -323,7 +323,7 @@ class AmqpConversation:
         """
         Flag a delivery that timed out.
 
-        RabbitMQ 4.3 then cancels the consumer without a reason, as it also does if the queue was deleted.
+        RabbitMQ 4.3 then cancels the consumer without a reason. RabbitMQ also does so if the queue was deleted.
         """
         tag = fields.get("consumer_tag", "")
         consumer, oldest = channel.consumers.pop(tag, None), channel.oldest()

@@ -57,7 +57,7 @@ def next_amqp(data: bytes, frame_max: int) -> tuple[int | None, int]:
 
 
 def inner_amqp(data: bytes, frame_max: int) -> int | None:
-    """Return where the first complete method frame after the first byte begins; None if there is no such frame."""
+    """Return the place of the first complete method frame that begins after the first byte, or None if no frame does."""
     for found in _METHOD_START.finditer(data, 1):
         if _frame(data, found.start(), frame_max):
             return found.start()

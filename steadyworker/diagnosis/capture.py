@@ -5,7 +5,7 @@ The TCP connections in a file of captured packets, such as `tcpdump -w` writes.
 
 `read_capture` returns what happened on the connections of one port, in the order of the packets.
 Its records have the same form as the relay's records.
-It puts the segments of each direction in order, and leaves out bytes that were sent or captured twice.
+`read_capture` puts the segments of each direction in order, and leaves out bytes that were sent or captured twice.
 If the other end has acknowledged bytes that were never captured, `read_capture` skips these bytes.
 A connection that was open before the capture began is `joined`: its first captured byte can be anywhere in a frame.
 Times are in seconds since 1970.
@@ -36,7 +36,7 @@ _HALF, _WHOLE = 1 << 31, 1 << 32
 _IPV4, _IPV6 = 0x0800, 0x86DD
 _TAGS = {0x8100, 0x88A8, 0x9100}  # VLAN
 _EXTENSIONS = {0, 43, 60}  # extension headers of IPv6: hop by hop, routing, destination
-_SHORTEST_HEAD = 20  # bytes; the same for IPv4 and TCP
+_SHORTEST_HEAD = 20  # the bytes of the shortest head, both for IPv4 and for TCP
 _OVERHEAD = 100  # the bytes that a segment in the heap takes in addition to its data
 
 

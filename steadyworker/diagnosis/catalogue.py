@@ -79,7 +79,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         why: The cause.
         remedies: What to do; the most likely remedy is first.
         worker: What to do if SteadyWorker's own log names the entry, and the first remedy does not fit.
-            It is empty if the text of such a line always has the remedy.
+            This field is empty if the text of such a line always has the remedy.
         verify: Commands that confirm the cause.
         read: URLs of further reading.
         sources: The evidence for this entry: versions, issues, documents.
@@ -88,7 +88,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             "frame" (type, channel and size), "length" (size, the 32-bit length of a frame),
             "length-plus-4" (size, to which Netty has added the size of the length itself),
             or "raw" (bytes, as `<<65,77>>` or `'AM'`).
-        opens: Kinds of protocols (`protocols.OPENINGS`): the entry explains only bytes that open one of them.
+        opens: Kinds of protocols (`protocols.OPENINGS`): the entry explains only bytes that open a protocol of these kinds.
         keys: Named groups by which related records join into one time line.
         follows: The ids of entries that cause this failure.
             If the time line has such an entry, this failure is not a separate finding.
@@ -139,14 +139,14 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 _VALUE = re.compile(r"(\{\w+\})?")
-"""A template that is empty, or has nothing but a value."""
+"""A template that is empty, or has only a value."""
 
 _WHAT = "The line of the log, or of `steadyworker check`, has what happened."
 _REMEDY = "Do what the line asks for: it has the remedy, with the names and numbers of your case."
 
 
 def entry_of(texts: Sequence[FindingText]) -> Entry:
-    """Return the catalogue's entry for a finding or an error of SteadyWorker itself, made of all texts with its id."""
+    """Return the catalogue's entry for a finding or an error of SteadyWorker itself; the entry has all texts with this id."""
     first = texts[0]
     whats = [general(text.what) for text in texts if not _VALUE.fullmatch(text.what)]
     remedies = [general(text.remedy) for text in texts if not _VALUE.fullmatch(text.remedy)]

@@ -2,7 +2,7 @@
 One connection in a trace: the protocol of its sides, the side that is silent, and the side that closes.
 
 The bytes come from the relay or from a file of captured packets, with their time and their side.
-The client's first bytes decide which protocol it is, and the broker's first bytes confirm the protocol.
+The client's first bytes show the protocol of the connection, and the broker's first bytes confirm this protocol.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Recent:
     def __init__(self) -> None:
         self._before = b""
         self._data: bytes | memoryview = b""
-        self._offset = 0  # of the present bytes
+        self._offset = 0  # the offset of the present bytes
 
     def begin(self, data: bytes | memoryview) -> None:
         """Receive bytes, which stay valid until the call of `keep`."""
@@ -103,7 +103,7 @@ class Conversation:
         self._spoken: Spoken | None = None
         self._first = bytearray()  # the client's first bytes, until they are enough
         self._recent = {side: _Recent() for side in Side}
-        self._searching: dict[Side, bytes] = {}  # sides that missed bytes, with a possible beginning of a frame
+        self._searching: dict[Side, bytes] = {}  # for each side that missed bytes, the possible beginning of a frame
         self._encrypted = False
         self._unknown = False
         self._ended: set[Side] = set()
@@ -184,7 +184,7 @@ class Conversation:
             self._spoken.closed(t)
 
     def queue(self, t: float, side: Side, *, waiting: int, since: float, stuck: bool) -> None:
-        """Note that bytes wait for a side that does not read, or that they no longer wait."""
+        """Note that bytes wait for a side that does not read, or that no bytes wait any more."""
         self.line.event(t, None, "queue", side=side.label, bytes=waiting, since=round(since, 3))
         if not stuck:
             self._stuck.discard(side)
@@ -200,7 +200,7 @@ class Conversation:
             self.line.flag(t, f"{family}.peer-not-reading", what, rows)
 
     def closed(self, t: float, *, by_trace: bool = False) -> None:
-        """Note that both sockets are closed; the trace itself closes them if it ends first."""
+        """Note that both sockets are closed; if the trace ends first, the trace itself closes them."""
         if by_trace:
             self._report_open(t)
             self.line.event(t, None, "close", who="trace", how="fin")
@@ -300,7 +300,7 @@ class Conversation:
             kind = "rocketmq"
         sure = kind in _NAMES and len(opened) >= _JUDGED
         if side is Side.CLIENT and not (sure or last or len(first) > _MOST_HELD):
-            return b""  # the broker's reply shows which protocol it expects
+            return b""  # the broker's reply shows which protocol the broker expects
         broker = recognize(data) if side is Side.BROKER else None
         if kind == "tls" and broker is not None and broker.kind == "tls":
             self._encrypted = True

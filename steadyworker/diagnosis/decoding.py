@@ -1,5 +1,5 @@
 """
-Turns the content of a source into the bytes of text: it decompresses, and converts UTF-16 to UTF-8.
+Turns the content of a source into the bytes of text: decompresses the content, and converts UTF-16 to UTF-8.
 
 The first bytes show the kind of the source, so a compressed log can also come through a pipe.
 
@@ -11,7 +11,7 @@ The first bytes show the kind of the source, so a compressed log can also come t
 | the byte order mark of UTF-8 | removed, so that the first line begins with its time |
 | anything else | unchanged |
 
-A single NUL can be part of a log's text, but many NULs cannot, and are removed.
+A single NUL can be part of a log's text. Many NULs cannot be part of the text, so they are removed.
 A program that still writes to a truncated file leaves NULs before its next line.
 In UTF-16 without a byte order mark, every second byte is a NUL.
 """

@@ -63,7 +63,7 @@ class End:
 
     @property
     def buffered(self) -> bool:
-        """Whether bytes can be received although the socket has none; this is never so without TLS."""
+        """Whether bytes can be received although the socket itself has no bytes; this is never so without TLS."""
         return False
 
     @property

@@ -32,7 +32,7 @@ MOST_VALUES = 1_000
 """The largest number of values in the tables of one frame that are kept, so that no frame fills the memory."""
 
 DEEPEST = 32
-"""The largest depth of tables and arrays inside each other that is read."""
+"""The largest depth of nested tables and arrays that is read."""
 
 MOST_PROBLEMS = 8
 """The largest number of problems of one frame that are kept."""
@@ -79,7 +79,7 @@ class Misfit(Exception):
 
 
 class Fields:
-    """A reader of the values of one frame, in their order; they are the bytes of `data` from `at` to `end`."""
+    """A reader of the values of one frame, in their order; the values are the bytes of `data` from `at` to `end`."""
 
     __slots__ = ("_data", "_end", "_left", "at", "problems")
 

@@ -1,7 +1,7 @@
 """
 Explains logs while they are written.
 
-An incident is shown when nothing was added to it for `SETTLE` seconds, so that the time line has its consequences.
+An incident is shown when nothing was added to it for `SETTLE` seconds, so that the time line contains the incident's consequences.
 If a source has no new bytes for `QUIET` seconds, its last record is complete.
 """
 

@@ -50,7 +50,7 @@ _BELONGS = re.compile(
 _TRACEBACK = "Traceback (most recent call last)"
 _CHAINED = ("During handling of the above", "The above exception was")
 
-_HEAD = 160  # the level of a record is in its first characters, at most so many
+_HEAD = 160  # the number of a record's first characters in which the level is searched
 _LEVEL = re.compile(
     r"(?:^|[\s|\[(.:\"=,])(?P<level>trace|debug|info|notice|warn(?:ing)?|error|severe|fatal|critical|alert|emergency"
     r"|TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|SEVERE|FATAL|CRITICAL|ALERT|EMERGENCY)\s*(?=[\s|\]/):]|$)"
@@ -73,7 +73,7 @@ ERROR_MARKS = (
     ),
     *('"level":50', '"level":60'),
 )
-"""Texts for the search of errors; each record with the level of an error (`is_error`) has at least one of them."""
+"""Texts for the search of errors; each record with the level of an error (`is_error`) has at least one of these texts."""
 
 _MESSAGES = ("msg", "message", "event", "@message")
 _TIMES = ("time", "timestamp", "datetime", "@timestamp", "ts", "asctime")
@@ -112,7 +112,7 @@ def prefix(line: str) -> tuple[str, str, str]:
 
 
 def start(text: str) -> Start | None:
-    """Return the beginning of a record if this line is one, or None if the line may belong to the record before it."""
+    """Return the beginning of a record if a record begins here; None if the line may belong to the record before."""
     if (found := _RABBIT.match(text)) is not None:
         return Start(found[1], found[0].rstrip(" ") + " ", whole=True)
     if (found := _STAMP.match(text)) is not None:

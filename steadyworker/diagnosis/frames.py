@@ -4,7 +4,7 @@ The items that a reader of one direction of a connection returns.
 Every item has a place: the offset of its first byte in this direction, and its size in bytes.
 A `Flaw` represents bytes that break the protocol.
 After some flaws, the reader can read the next frame; an example is a value of an unknown type in a complete frame.
-Such a flaw has the place of its frame; if the frame could be read, it follows the flaw as a separate item.
+Such a flaw has the place of its frame; if the frame could be read, the frame follows the flaw as a separate item.
 After all other flaws, the reader is blind: it no longer knows where a frame begins, and returns nothing more.
 """
 

@@ -6,7 +6,8 @@ A record with an id of the catalogue (`explain=amqp.delivery-timeout`, `"explain
 A `general` entry explains only a record that no other entry explains.
 
 `Sieve` finds the few lines of a log that contain a hint, faster than any search for hundreds of texts.
-It deletes the digits, the letters a to f and u, and the quotes from the lines and from the hints.
+`Sieve` deletes the digits, the letters a to f and u, and the quotes from the lines and from the hints.
+The remaining text is called the rest.
 No match is lost: if a line contains a hint, then the rest of the line contains the rest of the hint.
 In an ordinary log, many lines have the same rest, because lines mostly differ in numbers and identifiers.
 `Sieve` keeps a set of known rests, and searches only a new rest with the expression.
@@ -44,7 +45,7 @@ _DELETED = b"0123456789abcdefu\"'\\/<>&\r" + bytes(range(128, 256))
 _MOST_KNOWN = 20_000
 _LONGEST_KNOWN = 400  # bytes
 LEAST_LEFT = 4
-"""The smallest size in bytes of `left` of a hint; a shorter hint would not distinguish lines."""
+"""The smallest size, in bytes, of a hint's rest (`left`); a shorter rest would not distinguish lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,14 +176,14 @@ def _alternation(texts: Iterable[bytes]) -> bytes:
     """
     Return an expression that finds any of the texts; the expression has each common beginning once.
 
-    It is more than ten times as fast as `text|text|…`, which tries every text at every place.
+    This expression is more than ten times as fast as `text|text|…`, which tries every text at every place.
     """
     tree: dict[bytes, Any] = {}
     for text in texts:
         node = tree
         for at in range(len(text)):
             node = node.setdefault(text[at : at + 1], {})
-        node[b""] = {}  # a text ends here, so longer texts with this beginning need no further check
+        node[b""] = {}  # a text ends here, so longer texts with this beginning are not checked further
 
     def expression(node: Mapping[bytes, Any]) -> bytes:
         if b"" in node:

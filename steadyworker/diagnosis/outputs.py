@@ -44,7 +44,7 @@ class Outputs:
         if jsonl == "-":
             self._write_json(STDOUT, sys.stdout.buffer)
         elif jsonl is not None:
-            file = Path(jsonl).open("wb")  # noqa: SIM115 - it stays open until the trace ends
+            file = Path(jsonl).open("wb")  # noqa: SIM115 - the file stays open until the trace ends
             self._write_json(jsonl, self._files.enter_context(file))
         if html is not None:
             page = Page()

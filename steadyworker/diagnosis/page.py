@@ -1,7 +1,7 @@
 """
-The page of a trace: one HTML file to attach to a ticket; for a trace of any length, it has less than 300 kB.
+The page of a trace: one HTML file to attach to a ticket; for a trace of any length, the page has less than 300 kB.
 
-The events are those of `wire.py`:
+`wire.py` describes the events:
 
     page = Page()
     for event in events:

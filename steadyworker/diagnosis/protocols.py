@@ -32,7 +32,7 @@ STOMP_COMMANDS = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The first bytes of a protocol: each possible beginning, and how many bytes of it are enough to recognize the protocol."""
+    """The first bytes of a protocol: each possible beginning, and the number of its bytes that are enough to recognize the protocol."""
 
     kind: str
     name: str
@@ -109,7 +109,7 @@ def spell(numbers: Mapping[str, int]) -> Spelled | None:
     """
     Return the numbers of a frame's head (`type`, `channel`, `size`; one or more of them) as the bytes of the connection.
 
-    Returns None if no number is given, or if one does not fit into its bytes.
+    Returns None if no number is given, or if a number does not fit into its bytes.
     """
     rows: list[SpelledRow] = []
     raw, start, at = b"", 0, 0

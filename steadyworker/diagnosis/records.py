@@ -36,7 +36,7 @@ _TAIL = 16 << 10
 _MOST_LINES = 2000
 _MOST_OPEN = 64
 _PIECE = 32 << 10
-_EDGE = 8  # lines at each end of a skipped block that are cut in any case
+_EDGE = 8  # the number of lines at each end of a skipped block that are always cut
 _BACK = 200  # lines
 _ANSI = re.compile(rb"\x1b(?:\[[0-9:;<=>?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
 _START = re.compile(rb"[\[(]?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:|=[A-Z]+ REPORT====|\{|[A-Z][a-z]{2} [ \d]\d \d\d:")
@@ -86,7 +86,7 @@ class Cutter:
         self._open: dict[str, _Open] = {}
 
     def feed(self, block: bytes) -> Iterator[Record]:
-        """Yield the records that end within this block; the last one stays open until a later line or `flush`."""
+        """Yield the records that end within this block; the last record stays open until a later line or `flush`."""
         data = self._rest + block if self._rest else block
         end = data.rfind(b"\n") + 1
         self._rest = _shortened(data[end:])

@@ -1,10 +1,11 @@
 """
 The relay, which passes bytes between clients and the broker, and gives a copy to the reader (`tap.py`).
 
-The relay changes, delays and reorders no byte, and interprets none.
+The relay does not change, delay, reorder or interpret any byte.
 It sends bytes on before the reader receives their record.
 It passes a half-close on as a half-close, and a reset as a reset.
-While one side does not read, the relay does not read from the other side, as without a relay the kernel would not.
+While one side does not read, the relay does not read from the other side.
+Without a relay, the kernel would stop the other side in the same way.
 
 The relay is one thread with one epoll loop, in a separate process (`tracing.py`), so the reader never delays a byte.
 """
@@ -41,7 +42,7 @@ class BrokerTarget:
 
 
 class Relay:
-    """The relay's loop; it ends when `control` can be read, or is closed."""
+    """The relay's loop; the loop ends when `control` can be read, or is closed."""
 
     def __init__(
         self, listener: socket.socket, target: BrokerTarget, tap: TapWriter, control: int, clock: Callable[[], float]
@@ -196,7 +197,7 @@ class Relay:
                     self._read(flow)
 
     def _not_reached(self, link: RelayLink, end: End, error: OSError) -> None:
-        """Try the broker's next address; if there is none, reset the client, because its own connect would fail, too."""
+        """Try the broker's next address; if no address is left, reset the client, whose own connect would fail, too."""
         connecting = end is link.broker and not isinstance(error, ssl.SSLError)
         index = link.next_address(len(self._target.addresses)) if connecting else None
         if index is not None:
@@ -214,7 +215,7 @@ class Relay:
             self._abort(link)
 
     def _watch(self, link: RelayLink) -> None:
-        """Set the events that epoll watches to what the ends can do now."""
+        """Let epoll watch only the events on which the ends can act now."""
         for end in (link.client, link.broker):
             out, back = link.of(end)
             mask = end.wants()
@@ -264,7 +265,7 @@ class Relay:
         return flow.source.buffered and flow.reads
 
     def _copied(self, flow: Flow, now: float, size: int, *, whole: bool) -> None:
-        """Report bytes that passed to the reader; if there was no room for a copy, only count them."""
+        """Report to the reader the bytes that passed; if there was no room for a copy, only count these bytes."""
         if not whole:
             flow.skipped += size
         else:

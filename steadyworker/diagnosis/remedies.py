@@ -17,7 +17,7 @@ class Remedies:
     """
     A function that returns the first remedy of the entry that a line names.
 
-    It is the entry point `catalogue` of the group `steadyworker.remedies`.
+    This class is the entry point `catalogue` of the group `steadyworker.remedies`.
     An entry is read when the first line names it.
     """
 
@@ -40,6 +40,6 @@ class Remedies:
             if id not in self._known and len(self._known) < _MOST:
                 try:
                     self._known[id] = find(id)
-                except Exception:  # noqa: BLE001 - a line that reports an error must not be lost for its remedy
+                except Exception:  # noqa: BLE001 - a line that reports an error must not be lost because of its remedy
                     self._known[id] = None
             return self._known.get(id)

@@ -13,7 +13,7 @@ A frame has four parts, and all numbers are big-endian:
     00 00 00 5C  00 00 00 58  {"code":36,"extFields":{"group":"jobs",…},"flag":0,"language":"JAVA","opaque":7,"version":411}
 
 The reader holds at most one header, up to a maximum size; it skips a frame with a larger header.
-It only counts the bytes of a body.
+The reader only counts the bytes of a body.
 A header that cannot be read is a flaw, and the reader continues with the next frame.
 If the lengths contradict each other, no later frame can be found.
 """
@@ -112,7 +112,7 @@ class RemotingReader:
 
     `max_frame` is the largest size of a frame, with the four bytes of its length.
     The default is the limit of RocketMQ's servers and clients.
-    If a length is larger, it is a flaw, and no byte after it is read.
+    A larger length is a flaw, and no byte after this length is read.
     """
 
     def __init__(self, *, max_frame: int = 1 << 24) -> None:
@@ -121,7 +121,7 @@ class RemotingReader:
         self._offset = 0  # the offset of the frame that comes next, or is being read
         self._head = bytearray()  # the frame's lengths and header, as far as they have come
         self._needed = WORDS.size  # `_head` must have so many bytes before it can be read
-        self._frame: RemotingFrame | None = None  # the frame whose body is skipped; None if it could not be read
+        self._frame: RemotingFrame | None = None  # the frame whose body is skipped; None if the frame could not be read
         self._left = 0  # bytes of the body that are still to come
         self._size = 0
 

@@ -273,7 +273,7 @@ def _head(text: str) -> str:
 
 def _excerpt(seen: Sighting, rows: int) -> str:
     """
-    Return the beginning of the record, and the line of the match if it is further down.
+    Return the beginning of the record, and also the line of the match if this line is further down.
 
     If there is only one row, return only the text at the match.
     """

@@ -87,7 +87,7 @@ RESULTS: Mapping[int, str] = {
 """The names of results, as `ResponseCode` has them."""
 
 _SEND, _SEND_BACK, _MEMBERS, _ROUTE = {10, 310, 320, 324, 325}, 36, 38, 105
-_SHORT_NAMES = {310, 320, 325}  # of fields, in `SendMessageRequestHeaderV2`
+_SHORT_NAMES = {310, 320, 325}  # requests in which fields have short names (`SendMessageRequestHeaderV2`)
 _NAMES = {"a": "producerGroup", "b": "topic", "e": "queueId", "i": "properties", "j": "reconsumeTimes"}
 _WAITING = {11, 361, 200050, 200054, 200055}  # to these requests, a server replies only when there is a message
 _ORDINARY = {0, 19, 20, 22, 24, 25, 209, 210}  # 24 and 25: a member pulls before its heartbeat names its topics
@@ -123,7 +123,7 @@ _SHOWN = [name for name in FIELDS if len(name) > 1 and name not in {"properties"
 _SHOWN_PROPERTIES = ("TRAN_MSG", "DELAY")
 _GROUPS = ("group", "consumerGroup", "producerGroup")
 _PATIENCE = 1.0
-"""The seconds that a side waits at least for a reply; if the side closes earlier, it no longer needs the reply."""
+"""The shortest time, in seconds, that a side waits for a reply; if the side closes earlier, it no longer needs the reply."""
 
 _LONGEST_NAME = 60
 _KEPT = 1_000  # the characters of a name that are shown; 127 or 255 are allowed
@@ -174,7 +174,7 @@ class RocketmqConversation:
                 self._flaw(t, side, item)
 
     def closed(self, t: float) -> None:
-        """When a side closes the connection, flag the requests without a reply; the other side may close much later."""
+        """Flag the requests without a reply when a side closes the connection; the other side may close much later."""
         by = self._line.closed_by
         for side in Side if by is not None and self._sure else ():
             patience = _PATIENCE if by is side else 0.0
@@ -253,7 +253,7 @@ class RocketmqConversation:
             self._refusal(t, side, request, f"{name} (code {frame.code})", frame.code, remark, login)
 
     def _introduced(self, side: Side, frame: RemotingFrame) -> dict[str, object]:
-        """Return the name of a side's program, but only with the side's first frame."""
+        """Return the name of a side's program with the side's first frame, and nothing with later frames."""
         if self._software[side]:
             return {}
         version = version_of(frame.version)

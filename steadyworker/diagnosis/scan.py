@@ -128,7 +128,7 @@ class Scanner:
         Raises:
             OSError: The source cannot be read further.
             UndecodableSource: The source is compressed, and cannot be decompressed further.
-                    Before either error, the sightings in the part that was read are yielded.
+                Before either error, the sightings in the part that was read are yielded.
         """
         try:
             for block in blocks:

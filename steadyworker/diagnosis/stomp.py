@@ -9,13 +9,13 @@ A frame is a command line, header lines, an empty line, the body, and a NUL:
     \n
     hello\0
 
-With `content-length`, the body has this number of bytes, and may contain NULs; otherwise it ends at the first NUL.
+With `content-length`, the body has this number of bytes, and may contain NULs; otherwise the body ends at the first NUL.
 A line ends with LF, or since 1.2 also with CR LF.
 Line ends between two frames are heartbeats.
 If a header is repeated, its first value counts.
 
 The reader holds at most the command and the headers of one frame, up to a maximum size.
-It only counts the bytes of a body.
+The reader only counts the bytes of a body.
 The version decides which escapes exist: `\n`, `\c` and `\\` since 1.1, and `\r` since 1.2.
 A frame that connects has no escapes.
 A `Flaw` never shows bytes of a body or of a login.
@@ -38,7 +38,7 @@ MOST_HEADERS = 500
 """The largest number of headers of one frame that are kept."""
 
 MOST_FLAWS = 100
-"""The largest number of flaws of one kind that a reader returns, if it can still read the next frame after them."""
+"""The largest number of flaws of one kind that a reader returns, if the reader can still read the next frame after them."""
 
 _HEAD_END = re.compile(rb"\n\r?\n")
 _EOLS = re.compile(rb"[\r\n]+")
@@ -58,7 +58,8 @@ class StompReader:
     A reader of one direction of a STOMP connection.
 
     `version` is the version that both ends agreed on.
-    A reader takes it from `CONNECTED`, or guesses it from `CONNECT`; the caller must set it for the other direction.
+    A reader takes the version from `CONNECTED`, or guesses it from `CONNECT`.
+    The caller must set the version for the other direction.
     `max_frame` is the largest body; a larger `content-length` is a flaw before any byte of the body is read.
     """
 
@@ -69,7 +70,7 @@ class StompReader:
         self._offset = 0  # the offset of the first byte that is neither read nor skipped
         self._head = bytearray()  # the command and the headers, as far as they have come
         self._frame: StompFrame | None = None  # the frame whose body is skipped; its size is the size of the head
-        self._left: int | None = None  # bytes of this body still to come; None if it ends at the first NUL
+        self._left: int | None = None  # bytes of this body still to come; None if the body ends at the first NUL
         self._flaws: Counter[str] = Counter()
 
     def feed(self, data: bytes) -> list[Item]:

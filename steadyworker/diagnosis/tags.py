@@ -56,7 +56,7 @@ class Tags:
         """
         Note an acknowledgement.
 
-        With `multiple`, all tags up to `tag` are acknowledged; if `tag` is 0, all tags are.
+        With `multiple`, all tags up to `tag` are acknowledged; if `tag` is 0, all tags are acknowledged.
         """
         if multiple:
             return self._settle_all(tag or self.highest) if tag or self.waiting else AckResult.NOW

@@ -1,5 +1,5 @@
 """
-The tap, which passes copied bytes from the relay to the reader, which is another process.
+The tap: it passes copied bytes from the relay to the reader, which is another process.
 
 The relay receives bytes into a ring of shared memory, and sends them on from the ring, so the copy costs no time.
 Then the relay writes a record of 28 bytes into a pipe: the connection, the side, the time, and the place in the ring.
@@ -9,7 +9,7 @@ The reader reads the record, reads the bytes, and frees their place.
     reader   record from the pipe -> bytes in the ring -> place freed
 
 The relay never waits for the reader.
-If the ring or the pipe is full, bytes pass without being read, and a later record has their number.
+If the ring or the pipe is full, bytes pass without being read, and a later record has the number of these bytes.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class TapWriter:
         self._ring = ring
         self._pipe = pipe
         self._head = 0
-        self._floor = 0  # nothing before this position waits, although the reader has not yet counted all of it as free
+        self._floor = 0  # no byte at a lower position waits, although the reader has perhaps not yet counted all these bytes as free
         self._owed = bytearray()
         os.set_blocking(pipe, False)
 
@@ -138,7 +138,8 @@ class TapWriter:
         at = self._head % ring.size
         empty = freed == self._head
         if ring.size - at < CHUNK or (at and empty):
-            # Begin again at the ring's end, and also when nothing waits, because the start is in the processor's cache.
+            # Go back to the ring's start at the ring's end.
+            # Also go back when nothing waits, because the start is in the processor's cache.
             self._head += ring.size - at
             at = 0
             if empty:

@@ -81,7 +81,7 @@ class Conversations:
 
 def check_installed() -> None:
     """
-    Check, before the first connection comes, that a connection can be read.
+    Check that connections can be read; this happens before the first connection comes.
 
     Raises:
         ConfigError: A library is not installed; the message names the extra.
@@ -121,7 +121,7 @@ class Tracing:
         self._reader = TapReader(ring, reads)
         with suppress(OSError):
             os.nice(_NICE)  # if there are few cores, the relay, the client and the broker come first
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # no preemption of them at a wake-up
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # no preemption of these programs
 
     def __enter__(self) -> Self:
         return self
@@ -159,11 +159,11 @@ class Tracing:
 
 
 class RelayFailed(RuntimeError):
-    """The error that the relay's process was killed, or has ended with an error, which is in standard error."""
+    """The error if the relay's process was killed, or has ended with an error; standard error has that error's text."""
 
 
 def _be_relay(run: Callable[[], None], not_mine: tuple[int, ...]) -> None:
-    """Run the relay in this new process, and end the process; the other process decides on the time."""
+    """Run the relay in this new process, and end the process; the other process decides when the relay ends."""
     code = _FAILED
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP):

@@ -204,7 +204,7 @@ def _terminated_as_interrupted() -> Iterator[None]:
 def _is_stream(descriptor: int) -> bool:
     try:
         return not stat.S_ISREG(os.fstat(descriptor).st_mode)
-    except OSError:  # it is closed
+    except OSError:  # the descriptor is closed
         return False
 
 

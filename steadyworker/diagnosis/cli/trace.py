@@ -179,7 +179,7 @@ def _check_no_loop(bound: Address, target: BrokerTarget) -> None:
     for _, (host, port) in target.addresses:
         if port != bound[1]:
             continue
-        everywhere = bound[0] in {"0.0.0.0", "::"} and _is_here(host)  # noqa: S104 - it is compared
+        everywhere = bound[0] in {"0.0.0.0", "::"} and _is_here(host)  # noqa: S104 - the address is only compared
         if everywhere or host in {found[4][0] for found in socket.getaddrinfo(*bound, type=socket.SOCK_STREAM)}:
             raise ConfigError(
                 f"Expected the broker's address in --to, got {text_of_address((host, port))}, where the trace itself listens: choose another --listen."

@@ -2,7 +2,7 @@
 Counts and levels over time, in a fixed number of bins.
 
 The length of a trace is not known while the trace is read.
-When its end passes the last bin, each pair of bins becomes one bin.
+When the trace's end passes the last bin, each pair of bins becomes one bin.
 So a curve of an hour has the same size as a curve of a second, and is at most two times too coarse.
 """
 

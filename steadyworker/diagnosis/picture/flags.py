@@ -71,7 +71,7 @@ class Alike:
     last: float = 0.0
 
     def add(self, flag: Flag, most: int = MOST_ALIKE) -> bool:
-        """Count a flag; keep it if it is among the first flags, or is the first error; return whether it is kept."""
+        """Count a flag; keep the flag if it is among the first flags, or is the first error; return whether the flag is kept."""
         self.count += 1
         self.last = flag.t
         if len(self.first) < most:

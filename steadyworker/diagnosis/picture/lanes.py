@@ -28,7 +28,7 @@ _SPACE = 10
 _AXIS = 22
 _TICKS = 6
 _NEAR = 2.6
-"""The percentage of the width; flags that are nearer to each other than this share a marker."""
+"""A percentage of the width; if flags are nearer to each other than this percentage, they get one marker together."""
 
 _MOST_GAPS = 40
 _NAMED_GAP = 9.0
@@ -91,7 +91,7 @@ class Scale:
 
 
 def lanes(story: Story, bins: int, known: frozenset[str]) -> Markup:
-    """Return the picture of a connection with `bins` bins of time; it links only to the `known` places on the page."""
+    """Return the picture of a connection with `bins` bins of time; the picture links only to the `known` places on the page."""
     scale = Scale(story)
     parts: list[Markup] = []
     top = _FLAGS

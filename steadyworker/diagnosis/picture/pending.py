@@ -52,7 +52,7 @@ class Ids:
         return True
 
     def forget_one(self) -> bool:
-        """Note an acknowledgement of a message that was only counted; return False if there is none."""
+        """Note an acknowledgement of a message that was only counted; return False if there is no such message."""
         known = self._others > 0
         self._others -= known
         return known

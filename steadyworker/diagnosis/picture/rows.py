@@ -1,7 +1,7 @@
 """
 The events of a connection in their order; some events are exact, and the runs of events between them are folded.
 
-At first, an event is exact, as one of the last `NEIGHBOURS` events.
+Each event is exact while the event is one of the last `NEIGHBOURS` events.
 The neighbours before and after a flag stay exact; an event far from any flag joins a run.
 If there are too many rows, runs become longer; then neighbours are folded, then openings and gaps, and at last flags.
 The first and the last rows of a connection are folded last.
@@ -24,7 +24,7 @@ ROWS = 220
 """
 The number of rows of a connection after folding.
 
-If there are half as many again, the least important rows are folded until about this number is left.
+If there are 1.5 times as many rows, the least important rows are folded until about this number is left.
 """
 
 _HEAD, _TAIL = 60, 80

@@ -20,7 +20,7 @@ from steadyworker.diagnosis.picture.words import MEANING, PARTS, lapse, listed, 
 from steadyworker.units import count_text, size_text
 
 _LATER = 1.0
-"""The seconds between two rows from which the page names the pause."""
+"""If there are at least so many seconds between two rows, the page names the pause."""
 
 _LONG = 1000.0
 _LONGEST_MESSAGE = 6
@@ -28,7 +28,7 @@ _LONGEST_MESSAGE = 6
 
 _LONGEST_LOGIN = 16
 _LARGE = 200
-"""The size of a frame, in bytes, from which the page shows the size, except near flags."""
+"""The smallest size of a frame, in bytes, that the page always shows; near a flag, the page also shows smaller sizes."""
 
 _CARRIERS = frozenset({"Basic.Publish", "Basic.Deliver", "Basic.GetOk", "Basic.Return"})
 _PARTS = ("content", "body")
@@ -203,7 +203,7 @@ def _run(run: FoldedRun, times: TraceTimes) -> Markup:
 
 
 def _sent(run: FoldedRun, side: str) -> str:
-    """Return a text of the frames that one end sent in a run, the most frequent first; a message counts with its parts."""
+    """Return a text of the frames that one end sent in a run, the most frequent first; the parts of messages are left out."""
     counts = [(number, kind, name) for (who, kind, name), number in run.counts.items() if who == side]
     carried = any(name in _CARRIERS for _, _, name in counts)
     counts = [(number, kind, name) for number, kind, name in counts if not (carried and kind in PARTS)]
@@ -287,7 +287,7 @@ def _flag(moment: Moment, story: Story, times: TraceTimes) -> Markup:
 
 
 def flag_card(flag: Flag, alike: Alike, times: TraceTimes, *, whole: bool = True) -> Markup:
-    """Return a flag as a card; without `whole`, the remedy is left out, because an earlier card of this id has it."""
+    """Return a flag as a card; without `whole`, the remedy is left out, because an earlier card of this id has the remedy."""
     head = tag("p", mark(flag), tag("strong", sentence(flag.what) or flag.id))
     parts = [head]
     if flag.evidence:

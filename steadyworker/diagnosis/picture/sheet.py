@@ -28,7 +28,7 @@ _DETAIL = ((220, 240), (90, 160), (40, 80), (12, 40))
 """Pairs of rows and bins for a connection; the first pair that fits is used."""
 
 _LONG = 120
-"""The number of characters from which the verdict has smaller letters."""
+"""If the verdict has more characters than this, its letters are smaller."""
 
 _SMALLEST = 4_000
 """The smallest size of a connection on the page, in bytes."""
@@ -82,7 +82,7 @@ def _order(trace: Trace, verdict: TraceVerdict) -> list[Story]:
     """
     Return the connections that have a picture.
 
-    The connection of the verdict is first, then come connections with flags, then all others in their order.
+    The connection of the verdict is first, then come connections with flags, and then all other connections in their order.
     """
     stories = [story for story in trace.stories.values() if story.frames or story.flags or story.closes]
     return sorted(stories, key=lambda story: (story is not verdict.story, not story.flags, story.start))
@@ -162,7 +162,7 @@ def _facts(trace: Trace) -> Markup:
 
 def _all_connections(trace: Trace, verdict: TraceVerdict, known: frozenset[str]) -> Markup:
     """Return all connections on one time line, if there is more than one connection."""
-    if trace.connections < 2:  # noqa: PLR2004 - one connection has no others beside it
+    if trace.connections < 2:  # noqa: PLR2004 - a common time line needs two connections
         return together([])
     start, length = trace.start or 0.0, max(trace.last - (trace.start or 0.0), 0.001)
     lines: list[Markup] = []

@@ -20,7 +20,7 @@ _BREAK = re.compile(r"(?:: |\. )(?=\S)")
 _CLAUSE = re.compile(r", (?:and|because|although|so|which|but) |[;!?]")
 _SAME = re.compile(r"^(The (client|broker) .*), and the \2 closed")
 _AT_ONCE = 0.005
-"""The seconds within which a close is "at once"; an end that closes so soon has decided before."""
+"""The seconds within which a close is "at once"; an end that closes so soon has decided earlier to close."""
 
 _MOST_OTHERS = 4
 _ORDERLY = "200"

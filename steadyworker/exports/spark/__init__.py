@@ -37,7 +37,7 @@ Heavy exports: a job runs `SparkExport`, and the Spark host runs Spark for this 
 | `protocol.py`, `params.py` | all | the messages between worker process and host |
 
 Spark has a process of its own for three reasons.
-Rows that Spark passes to Python hold the GIL.
+While Spark passes rows to Python, Python's GIL is held.
 A JVM that dies leaves its Python process unusable.
 A JVM that runs out of memory in the wrong thread hangs indefinitely.
 A separate process limits the damage of each problem: a new host starts, and gets the job again inside the same run.

@@ -23,7 +23,7 @@ class Backend(Protocol):
     """
     An engine that runs jobs.
 
-    The first thread calls `run`, `cancel` and `stop`, the second `alive`, and the third `outlive`.
+    One thread calls `run`, `cancel` and `stop`, another thread calls `alive`, and a third thread calls `outlive`.
     """
 
     @property
@@ -32,7 +32,7 @@ class Backend(Protocol):
         ...
 
     def warm_up(self, folder: Path) -> None:
-        """Do the slow first steps before the first job; `folder`, which does not exist yet, is for its files."""
+        """Do the slow first steps before the first job; their files go into `folder`, which does not exist yet."""
         ...
 
     def run(self, run: RunExport) -> None:
@@ -48,7 +48,7 @@ class Backend(Protocol):
         ...
 
     def outlive(self) -> None:
-        """Wait until a process dies that the host needs, such as the JVM; if there is no such process, never return."""
+        """Wait until a process that the host needs dies, such as the JVM; if there is no such process, never return."""
         ...
 
     def abandon(self) -> None:

@@ -5,7 +5,7 @@ So a database can evaluate a comparison of the parameter with a column.
 
 PySpark binds a timestamp without a zone as a timestamp with a zone.
 PySpark also shifts a timestamp of the year 1 by two days, because PySpark uses the Julian calendar.
-A comparison with a column of another type casts the *column*, and Spark does not pass casts to a database.
+If parameter and column have different types, Spark casts the *column*, and does not pass the cast to a database.
 """
 
 from __future__ import annotations

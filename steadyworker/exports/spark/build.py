@@ -15,7 +15,7 @@ class Build:
     """
     The name of a function that builds the DataFrame of an export, instead of a query.
 
-    The Spark host calls it as `function(spark, tables, params)`:
+    The Spark host calls this function as `function(spark, tables, params)`:
 
     - `spark` is a session for this job alone.
     - `tables` maps each table's name to its DataFrame; each table is also a view.

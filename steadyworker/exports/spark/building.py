@@ -2,7 +2,7 @@
 The user's function that builds a DataFrame in the host: `Build("reports.frames:payments")`.
 
 The host and Spark's Python workers have the worker's `sys.path`.
-So they can import the function's module and its user-defined functions, as the worker can.
+So they can import the function's module, and the user-defined functions in this module, as the worker can.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.text.plain_text import plain_text
 
-_CAUSES = 3  # the text of an error shows at most so many causes
+_CAUSES = 3  # the largest number of causes in the text of an error
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n((?:[ \t].*\n)*)(\S.*)")
 _CHAINED = re.compile(r"\n\n(?:The above exception was the direct cause|During handling of the above exception)")
 _FRAME = re.compile(r'^ +File "(.+)", line (\d+), in (\S+)$', re.MULTILINE)

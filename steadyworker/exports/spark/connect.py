@@ -5,7 +5,7 @@ The engine for Spark Connect: the user runs the server, and each job has its own
 
     event at the client                                             effect on the job
     ─────────────────────────────────────────────────────────────  ──────────────────────────────────────────────────
-    no response for less than the retry policy's 4 tries (4 s)      continues: the client attaches to its operation again
+    no response for less than the retry policy's 4 tries (4 s)      continues: the client attaches to the operation again
     no response for longer, or the server does not know the job     the host ends; when the server is back, the next host
                                                                     begins the job again, with another folder for its parts
     no response to a ping (`SparkSettings.hung_after`)              the same
@@ -54,7 +54,7 @@ from steadyworker.exports.spark.sharing import probe
 _POLL = 1.0  # seconds between two reads of a job's progress
 _BYE = 1.5  # seconds to end all jobs when the worker process is gone
 _PATIENCE = 5.0  # seconds that an interrupted operation gets to end, before the engine reports the end of its job
-# Seconds between two cancels of a job's operations, 116 s in all; each pause is half as long again as the pause before.
+# Seconds between two cancels of a job's operations, 116 s in all; each pause is 1.5 times as long as the pause before.
 _PAUSES = tuple(PAUSE * 1.5**step for step in range(14))
 _FORGOTTEN = (
     "INVALID_HANDLE.SESSION_NOT_FOUND",
@@ -73,7 +73,7 @@ class ConnectEngine:
 
     Args:
         emit: A function that gets each event, from any thread.
-        lost: A function that gets the reason when the server is gone or has lost a job; it does not return.
+        lost: A function that gets the reason when the server is gone or has lost a job; this function does not return.
         asked: The server's address, the settings, and the time to wait for the server.
 
     Raises:
@@ -258,7 +258,7 @@ class _ConnectJob:
         self._emit_live(event)
 
     def _emit_live(self, event: JobEvent | Stuck) -> None:
-        """Emit an event, unless the job is cancelled, because a newer job can have the same name."""
+        """Emit an event; after a cancel, emit nothing, because a newer job can then have the same name."""
         if not self.cancelled.is_set():
             self._emit(event)
 

@@ -2,7 +2,7 @@
 Finds the bounds between the pieces of a sort, with one read of the first sort column only.
 
 To find these bounds itself, Spark samples the result: it runs the query with all columns.
-It runs the query again for tasks with a poor sample.
+If a task's sample is poor, Spark runs the query again for this task.
 This sampling takes 4.4 s of 21 s for five million rows of Parquet (Spark 4.3.0, two cores).
 If a query only reads, computes and filters, a sample of its first sort column is enough::
 
@@ -11,7 +11,7 @@ If a query only reads, computes and filters, a sample of its first sort column i
     └─────── piece 0, by the bytes that were shuffled ────┴── piece 1 ──┴── …
 
 All cells between the ends are equally wide.
-Each cell is a partition of the shuffle; Spark combines neighbouring cells to a piece when it knows their bytes.
+Each cell is a partition of the shuffle; when Spark knows the cells' bytes, it combines neighbouring cells to a piece.
 If the cells would be uneven, or the sample fails, Spark finds the bounds itself.
 """
 
@@ -36,12 +36,12 @@ PIECE = 6 << 20
 """
 The bytes of one task of a sort, until Spark has measured the query's result.
 
-The number of tasks is the estimated size, divided by this.
+The number of tasks is the estimated size of the result, divided by this size.
 """
 
 _KEYS, _KEYS_OF_A_PIECE = 20_000, 100  # the least number of sampled keys in total, and for each piece
-_KEYS_OF_A_CUT = 5  # keys for each piece that must remain after the query's filters
-_FEWEST = 16  # least number of pieces: the sample has too few keys for fewer pieces
+_KEYS_OF_A_CUT = 5  # the number of keys that must remain for each piece after the query's filters
+_FEWEST = 16  # least number of pieces; with fewer pieces, the sample has too few keys
 _MOST = 500  # largest number of pieces: of more than 2000 cells, Spark keeps only the mean size (`HighlyCompressedMapStatus`)
 _CELLS = 4  # cells for each piece
 _HEAVY = 3  # a cell has at most as many keys as this number of pieces
@@ -104,13 +104,14 @@ def ordered(result: DataFrame, by: Sequence[Key], size: int, pieces: int) -> Dat
     Spark finds the bounds itself in these cases:
 
     - Spark has no interface for other bounds (Spark Connect, Spark before 4.1).
-    - The first column is neither an integer nor a decimal, date or timestamp, or it is sorted in descending order.
+    - The first column has another type than integer, decimal, date or timestamp.
+    - The first column is sorted in descending order.
     - The query shuffles; Spark reuses the shuffled rows then.
     - The sort needs more than 500 pieces.
 
     Args:
         result: The query's result, in a session of its own with `pieces` shuffle partitions.
-            This function can change that setting; do not change it again before the rows are read.
+            This function can change that setting; do not change the setting again before the rows are read.
         by: The columns to sort by.
         size: The size of the result in bytes, as Spark estimates it.
         pieces: The number of tasks that sort, which follows from `size`.
@@ -129,7 +130,7 @@ def ordered(result: DataFrame, by: Sequence[Key], size: int, pieces: int) -> Dat
     drawn = len(keys)
     if drawn < _KEYS_OF_A_CUT:
         most = (drawn + 3 * math.sqrt(drawn) + 5) / part  # the largest likely number of rows
-        # Without a filter, rows are few because they are far longer than estimated.
+        # Without a filter, there are few rows only if each row is far longer than estimated.
         if most * row <= PIECE and "Filter" in map(_name, _nodes(frame.queryExecution().optimizedPlan())):
             result.sparkSession.conf.set(_PARTITIONS, "1")  # so that Spark takes no sample
     elif cells := cut(keys, min(pieces, drawn // _KEYS_OF_A_CUT)):
@@ -144,13 +145,13 @@ def cut(keys: Any, pieces: int) -> SortCells | None:
     Return cells for these keys (an Arrow array of float64, with nulls), or None if one cell would get too many keys.
 
     Also return None if there are too few pieces, or if all keys are equal.
-    The cells leave out keys at both ends: the lowest and the highest keys, each as many as half a piece has.
+    The span of the cells leaves out the lowest and the highest keys: at each end, half as many keys as a piece has.
     So a few outliers, such as dates in 9999, do not make all cells wide.
-    The keys outside this span belong to the first or the last cell.
+    The keys outside the span belong to the first or the last cell.
     """
     import pyarrow.compute
 
-    pc: Any = pyarrow.compute  # pyarrow makes these functions at import, so no type checker knows them
+    pc: Any = pyarrow.compute  # pyarrow makes these functions at import, so type checkers do not know them
     if pieces < _FEWEST:
         return None
     tail = 0.5 / pieces
@@ -230,7 +231,7 @@ def _spread(result: DataFrame, cell: Column, count: int) -> DataFrame | None:
     """
     Return the rows, shuffled into these cells, or None if this version of Spark has other internals.
 
-    Spark does not combine the partitions of `repartitionById`, because the caller has named their number.
+    Spark does not combine the partitions of `repartitionById`, because the caller has set the number of partitions.
     The plan is changed here, so that Spark combines neighbouring cells.
     """
     session: Any = result.sparkSession

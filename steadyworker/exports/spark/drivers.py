@@ -60,7 +60,7 @@ DRIVERS: Mapping[str, Driver] = MappingProxyType(
 
 
 def with_drivers(jars: str, root: Path = Path("/")) -> str:
-    """Return the jars of the user's setting, plus the system's jar for each driver that they do not contain."""
+    """Return the jars of the user's setting, plus the system's jar for each driver that the user's jars lack."""
     given = [jar.strip() for jar in jars.split(",") if jar.strip()]
     classes = {name for jar in given for name in _classes(jar)}
     names = {Path(urlsplit(jar).path).name for jar in given}

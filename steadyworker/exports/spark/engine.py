@@ -1,7 +1,7 @@
 """
 The engine with a Spark driver in the host.
 
-It runs many jobs at once; each job has its own session, thread, job group and fair pool.
+The engine runs many jobs at once; each job has its own session, thread, job group and fair pool.
 
 This file starts, watches and ends jobs; `query.py` does the work of one job.
 """
@@ -55,11 +55,11 @@ class Engine:
     """
     One SparkSession and the jobs that run in it.
 
-    Create it in the main thread before any other thread starts, because PySpark forks to start its JVM.
+    Create the engine in the main thread before any other thread starts, because PySpark forks to start its JVM.
 
     Args:
         emit: A function that gets each event, from any thread.
-        lost: A function that is called when the JVM no longer responds; it does not return.
+        lost: A function that is called when the JVM no longer responds; this function does not return.
     """
 
     def __init__(self, emit: Callable[[JobEvent | Stuck], None], lost: Callable[[], None]) -> None:
@@ -233,7 +233,7 @@ class _EngineJob:
             probe(self.session, self._run.plan.parts)
         self._context.setJobGroup(self._before, self._run.plan.query[:200], interruptOnCancel=True)
         done = write(self.session, self._run, self._begun, _estimate, of_plan, self._where, self.databases)
-        self._check_read_only()  # a second time, because Spark's store records some moments later what was written
+        self._check_read_only()  # a second time, because Spark's store records a write some moments later
         self._tasks.ended()
         return done
 
@@ -289,7 +289,7 @@ def _estimate(result: DataFrame) -> Estimate:
     """
     Return Spark's estimate of a result's size in bytes, as in EXPLAIN COST, or 0 if one task can do all the work.
 
-    If even the unfiltered tables are small, their size is used, because Spark knows it before the query is optimised.
+    If even the unfiltered tables are small, their size is used, because Spark knows this size before the query is optimised.
     """
     frame: Any = result._jdf  # noqa: SLF001
     query = frame.queryExecution()

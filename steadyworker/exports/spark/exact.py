@@ -32,7 +32,7 @@ def exact(
     load: Callable[[str | StructType], DataFrame], schema: str, options: Mapping[str, str], place: str
 ) -> DataFrame:
     """
-    Return a table with this schema whose decimals have every digit of the file.
+    Return a table with this schema; its decimals have every digit of the file.
 
     Args:
         load: A function that reads the table with a schema.

@@ -2,8 +2,8 @@
 `SparkExport`: the plan of an export for Spark, and the work on it in the job's own process (the child).
 
 The child sends the plan, receives an event for each complete part, and joins, hashes, counts and sums the parts.
-It compares its row count with Spark's, if Spark reports one (`query.py`).
-It publishes the file like any other export (`commit.py`).
+The child compares its row count with Spark's row count, if Spark reports a count (`query.py`).
+The child publishes the file like any other export (`commit.py`).
 This module does not import Spark.
 """
 
@@ -212,7 +212,7 @@ class _SparkRun:
         return msgspec.structs.replace(manifest, timings=timings)
 
     def _begin(self, columns: tuple[tuple[str, str], ...]) -> None:
-        """Start the file; start it again if Spark's host has died and a new host begins the job."""
+        """Start the file; start the file again if Spark's host has died and a new host begins the job."""
         if self._join is not None:
             self._close()  # otherwise the first file would take disk space while the second is written
             self._stage.data.unlink()
@@ -296,8 +296,9 @@ class _SparkRun:
 
 def _drop(parts: Path, job: str, submission: int) -> None:
     """
-    Remove the parts of earlier tries whose host died before it could remove them, because this try needs the space.
+    Remove the parts of earlier tries, because this try needs the space.
 
+    Such parts remain if a host died before the host could remove its parts.
     Only the child can remove these parts, because only the child knows that it no longer reads them.
     """
     for earlier in range(1, submission):

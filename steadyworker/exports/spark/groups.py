@@ -1,5 +1,5 @@
 """
-Totals, which Arrow computes from the parts, by group or of all rows.
+Totals by group, or of all rows; Arrow computes them from the parts.
 
 Within a part, sums are decimals of at most 76 digits; the sums of all parts can have any length.
 """
@@ -88,7 +88,7 @@ class Groups:
                 self._add(tuple(map(self._shown, row[: len(keys)])), row[len(keys) :])
 
     def _shown(self, key: object) -> str | None:
-        """Return a group's value as in the file; a value that was read as text is unchanged."""
+        """Return a group's value as the file shows it; a value that was read as text is unchanged."""
         return key if key is None or isinstance(key, str) else self._form.text(key)
 
     def _add(self, group: tuple[str | None, ...], numbers: Sequence[int | Decimal | None]) -> None:
@@ -140,7 +140,7 @@ def _csv_batches(
             include_columns=list(types),
             null_values=[form.null],
             strings_can_be_null=True,
-            quoted_strings_can_be_null=list(kinds) == list(scales),  # NULL is "" if it is the only cell of its line
+            quoted_strings_can_be_null=list(kinds) == list(scales),  # a NULL is "" if its line has no other cell
             decimal_point="," if form.decimal_comma else ".",
         ),
     ) as batches:

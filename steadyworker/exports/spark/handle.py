@@ -21,7 +21,7 @@ import msgspec
 
 from steadyworker.export import Services
 
-_MOST = 64  # names; a run that ends before it reaches Spark leaves a name
+_MOST = 64  # the largest number of names; a run that ends before it reaches Spark leaves a name
 
 
 class Handle(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class Handle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionNames:
-    """The session name of a run, which is stored before the run calls Spark, and the names of earlier runs."""
+    """The session names of a run and of earlier runs; the run's name is stored before the run calls Spark."""
 
     def __init__(self, services: Services) -> None:
         self._services = services

@@ -1,9 +1,10 @@
 """
-The program of the Spark host, which `process.py` starts with its parent's process id, and for Spark Connect with `connect`.
+The program of the Spark host, which `process.py` starts.
+Its arguments are the parent's process id and, for Spark Connect, `connect`.
 
 - The host's standard input and output carry the protocol.
   The host first moves both to other descriptors, and connects descriptor 1 to the log.
-    So output of the JVM cannot break the protocol.
+  So output of the JVM cannot break the protocol.
 - The host leads a process session of its own (setsid): when the host ends, all processes of that session are killed, and the host's folder is removed.
 - The host ends when its parent dies (PDEATHSIG, end of file), when its JVM dies, or at the command `stop`.
   The host also ends when its Spark Connect server has lost a job.
@@ -44,7 +45,7 @@ from steadyworker.text.redaction import redact
 
 _PR_SET_PDEATHSIG = 1
 _NICE = 5  # lower priority than the worker process, whose heartbeats must not wait for an export
-# This program waits for the lock of the host; it tries for 2 s, because the JVM can still write for a moment.
+# This program tries for 2 s to get the host's lock, because the JVM can still write for a moment.
 _BURY = """
 import fcntl, os, shutil, sys, time
 fcntl.flock(os.open(sys.argv[1] + "/lock", os.O_RDWR), fcntl.LOCK_EX)
@@ -60,7 +61,7 @@ def die(*, unheard: bool = False) -> NoReturn:
     """
     Kill this process, the JVM, and the rest of their session.
 
-    The parent removes the host's folder; if the parent is dead, a process that outlives this one removes it.
+    The parent removes the host's folder; if the parent is dead, a process that outlives the host removes the folder.
 
     Args:
         unheard: True if the parent is dying, but the system perhaps still reports the parent as alive.

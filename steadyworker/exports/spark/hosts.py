@@ -28,14 +28,14 @@ Emit = Callable[[Mapping[str, Any]], None]
 _STOP_WITHIN = 15.0  # seconds for a host's normal end
 _ARCHIVE_WITHIN = 120.0  # seconds for a host's normal end if its JVM writes the class-data archive
 _LATE = 5.0  # seconds after a deadline; if a check is later than this, this process itself stood still
-_SHARE = 0.02  # of one core; a host that uses less processor time than this stands still
-_LONGEST = 5  # times a limit; after this time, the limit passes even if the host uses processor time
+_SHARE = 0.02  # the share of one core; a host that uses less processor time than this stands still
+_LONGEST = 5  # the factor of a limit; after so long a time, the limit passes even if the host uses processor time
 
 
 @dataclass(slots=True)
 class Patience:
     """
-    A time limit for one step of a host, which gets more time while it uses processor time.
+    A time limit for one step of a host; the host gets more time while it uses processor time.
 
     The extra time is necessary because a starved machine makes each step slow.
 
@@ -57,7 +57,7 @@ class Patience:
         return cls(within, now, now + within, cpu)
 
     def over(self, now: float, cpu: Callable[[], float]) -> bool:
-        """Return whether the limit has passed; otherwise set the time of the next check."""
+        """Return whether the limit has passed; if it has not passed, set the time of the next check."""
         if now < self.due:
             return False
         used, last = cpu(), self.began + _LONGEST * self.within
@@ -124,7 +124,7 @@ class SparkHost:
 
     Attributes:
         limit: The limit for the host's start, or for its end after a stop; None between start and stop.
-        deadline: The time at which the host is killed if it still exists, even if it uses processor time.
+        deadline: The time at which the host is killed if the host still exists, even if the host uses processor time.
             None means that there is no deadline.
         begun: The number of calls that the host has got.
         retiring: True if the host takes no more calls.
@@ -176,7 +176,7 @@ class SparkHost:
             self._send(call)
 
     def _send(self, call: Call) -> None:
-        left = (name for name, host in call.left if host is not self)  # another host can be dead
+        left = (name for name, host in call.left if host is not self)  # another host can be dead, and so end no session
         plan = msgspec.structs.replace(call.plan, parts=str(call.parts), earlier=(*call.plan.earlier, *left))
         # A database can take as long as `statement_timeout` before its first row.
         silent = [table.statement_timeout for table in plan.tables.values() if isinstance(table, Database)]
@@ -213,7 +213,7 @@ class SparkHost:
         Act on the limits: kill a late or hung host, ping a busy host, stop an idle or retired host, shorten a long log.
 
         Return the cancelled calls that have not ended in time, if other calls still need the host.
-        Then the host takes no more calls, and is killed after its last call.
+        In this case, the host takes no more calls, and is killed after its last call.
         """
         self.process.bound_log()
         late = [call for call in self.calls.values() if call.kill_at is not None and now >= call.kill_at]

@@ -5,7 +5,7 @@ A check of the tables that the user named is not enough.
 The query itself can name a path (``SELECT * FROM parquet.`/lake/t` ``).
 A function of `Build` and a table of a catalog can name a path, too.
 Spark's own `inputFiles()` is not enough either, because it leaves out subqueries and cached frames.
-Also, it lists files of a Delta table's folder even if the table is read correctly.
+Also, `inputFiles()` lists files of a Delta table's folder even if the table is read correctly.
 So this module reads the leaves of the analysed plan.
 With Spark Connect, the plan is not in this process, and this module reads Spark's text of the plan.
 
@@ -38,7 +38,7 @@ _ICEBERG = "org.apache.iceberg.spark.source.SparkTable"
 _LENGTH = "spark.sql.maxMetadataStringLength"  # Spark cuts longer lists of paths
 _LOCATION = re.compile(r"Location: (?:InMemoryFileIndex|CatalogFileIndex)\(\d+ paths\)\[(.*?)\], PartitionFilters: \[")
 _NEXT = re.compile(r", (?=[A-Za-z][A-Za-z0-9+.-]*:/)")  # between two paths; a path, too, can have ", "
-_EACH = 100  # paths of one relation that are checked one by one; if there are more, only their folders are checked
+_EACH = 100  # so many paths of a relation are checked singly; if there are more paths, only their folders are checked
 
 
 class Inputs:
@@ -59,7 +59,7 @@ class Inputs:
 
         Call this after the read.
 
-        If a table has got another snapshot since the query was analysed, the description names both.
+        If a table has got another snapshot since the query was analysed, the description names both snapshots.
         """
         found = []
         for name, table, first in self._tables:
@@ -157,7 +157,7 @@ def _current(table: Any) -> str:
 
 
 def _has(session: SparkSession, folder: str, sign: str) -> bool:
-    """Return whether a folder that only Spark sees has this entry; return False without permission to read the folder."""
+    """Return whether a folder that only Spark sees has this entry; return False if Spark may not read the folder."""
     try:
         _ = session.read.format("text").load(f"{folder}/{sign}").schema  # this makes Spark read the path
     except (PySparkException, Py4JJavaError):

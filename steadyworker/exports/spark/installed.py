@@ -66,7 +66,7 @@ def findings(settings: ServiceSettings) -> Iterator[Finding]:
 
 
 def open_service(settings: ServiceSettings) -> SparkService:
-    """Return the service; it starts a Spark host at its first call, but removes the folders of dead hosts now."""
+    """Return the service, which removes the folders of dead hosts now, and starts a Spark host at its first call."""
     service = SparkService(_settings(settings), clock=settings.clock)
     service.reap()
     return service

@@ -38,7 +38,7 @@ class Jdbc:
     All connections of an export see the same snapshot of the table.
     For PostgreSQL, all tables of the same database in an export share one exported snapshot.
     For SQLite, the host copies the file to the folder of the export's parts, in one read transaction.
-    The copy blocks writers only while it is made.
+    Writers are blocked only while the host makes the copy.
     Spark reads each range twice in the same snapshot, because a sort first samples its rows.
     The first read takes only the sort column if two conditions are met.
     The sort column is neither text nor float, and the query has only filters and small tables before its sort.
@@ -55,16 +55,16 @@ class Jdbc:
             Without such a column, a single connection reads all rows.
         partitions: The number of ranges; the default is one range for each 250,000 rows that the database expects.
         password_env: The worker's environment variable with the password.
-        password_file: A file with the password, instead of `password_env`; read when the job begins.
+        password_file: A file with the password, instead of `password_env`; the host reads the file when the job begins.
             One line end at the end of the file is ignored.
         schema: Columns and types that differ from the driver's, as in Spark's DDL: `"amount DECIMAL(20,4)"`.
             The export refuses a value with more digits after the point than its column has, and never rounds it.
-            If the database's own types allow such values, one extra pass searches for them.
+            If the database's own types allow such values, one extra pass searches for such values.
             The export refuses an infinite date or timestamp of PostgreSQL, unless its column is read as `STRING`.
             One extra pass searches for infinite values.
         fetch_rows: The number of rows that the database returns at a time.
         statement_timeout: The time limit in seconds of one response: the first rows of a range, or its next rows.
-            The export is not stuck before this time has passed without progress.
+            The export counts as stuck, at the earliest, when this time has passed without progress.
 
     Raises:
         ExportRejected: An argument is invalid; the message never repeats a value in the URL.

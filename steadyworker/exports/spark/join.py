@@ -1,7 +1,7 @@
 """
 Joins parts to one file, in the order of the sort, while Spark still writes later parts.
 
-A part is joined when Spark reports its task as complete and all parts before it are joined.
+A part is joined when Spark reports the part's task as complete, and all earlier parts are joined.
 After the last part, the join checks all sizes again, because the joined parts must be the final parts.
 Rows are counted in the file's bytes, so that the manifest describes the file itself, not Spark's report.
 Bytes that are not UTF-8 end the join, because Spark passes such bytes on from Parquet and from casts.
@@ -115,7 +115,7 @@ class Join:
         Join the remaining parts of all tasks, and return when the file is durable.
 
         Raises:
-            PartReplaced: A part has another size than when it was joined, or a reported part is missing.
+            PartReplaced: The size of a part has changed since the part was joined, or a reported part is missing.
         """
         there = {index: (Path(path), size) for index, path, size in parts}
         for index, size in self._sizes.items():

@@ -9,7 +9,7 @@ An interrupt does not reach the threads of the pool (`ShuffleExchangeLike.trigge
 A stage that is being compiled, or is sampled but not yet shuffled, still begins its job, and the job runs to its end.
 The release of the session does not end such a job, because `SessionHolder.close` only interrupts.
 
-When an operation fails, the server cancels all jobs with the operation's tag; the client's names make up that tag.
+When an operation fails, the server cancels all jobs with the operation's tag; this tag consists of names that the client chooses.
 So each job of a marked session has the tag of its own operation, and the tags of `_MOST` operations that do not exist yet.
 To cancel all present jobs of the session, the client runs one of these `_MOST` operations.
 The operation is an empty plan, which fails at once.
@@ -51,7 +51,7 @@ def mark(session: SparkSession, name: str) -> Kills:
         return request
 
     client._execute_plan_request_with_metadata = marked  # noqa: SLF001
-    _set_tags(session, client, name)  # for jobs that have no operation; they only list files
+    _set_tags(session, client, name)  # for jobs without an operation; such jobs only list files
     return Kills(session, name)
 
 
@@ -70,7 +70,7 @@ class Kills:
 
     def kill(self) -> None:
         """
-        Cancel the jobs that the session runs now, but no job that begins later.
+        Cancel the jobs that the session runs now; a job that begins later is not cancelled.
 
         Raises:
             Closed: The session was released.

@@ -90,7 +90,7 @@ def written(frame: DataFrame, lines: Lines) -> DataFrame:
     """
     fields = frame.schema.fields
     texts = [number for number, field in enumerate(fields) if _is_text(field)]
-    named = frame.toDF(*(f"value{number}" for number in range(len(fields))))  # no name of a user is in the SQL
+    named = frame.toDF(*(f"value{number}" for number in range(len(fields))))  # the SQL has no name of the user
     found = named.selectExpr(
         *(
             f"coalesce(CAST(value{number} AS STRING), '') AS text{number}" if number in texts else f"value{number}"

@@ -15,7 +15,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-_RECENT = 20  # the job's execution is searched among so many executions; Spark keeps no more
+_RECENT = 20  # the number of executions among which the job's is searched; Spark keeps no more executions
 
 
 class Live:

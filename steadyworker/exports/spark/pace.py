@@ -22,15 +22,15 @@ from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-_WINDOW = 60.0  # seconds of a speed's window; the later half of the phase, if shorter (a JVM warms up)
-_FEWEST = 16  # the window has at least so many counts, even if they take longer
-_STARTED = 3  # counts after which the time before the first one is ignored, because a stage begins slowly
-_TRIED = 0.3  # share of the rows that must be written before only the writing speed counts
-_SLOWER = 5.0  # times the slowest task that has ended; until this time has passed, a task is slow, not stuck
-_LONGEST = 5  # times the least limit; for this time after its last progress, a job is not stuck if tasks compute
+_WINDOW = 60.0  # seconds of a speed's window, or the later half of the phase if that half is shorter (a JVM warms up)
+_FEWEST = 16  # the window has at least so many counts, even if these counts take longer than the window's seconds
+_STARTED = 3  # counts after which the time before the first count is ignored, because a stage begins slowly
+_TRIED = 0.3  # when this share of the rows is written, only the speed of writing counts
+_SLOWER = 5.0  # the factor of the slowest ended task's time; until so long a time has passed, a task is slow, not stuck
+_LONGEST = 5  # the factor of the least limit; for so long after its last progress, a job is not stuck if tasks compute
 _LATE = 5.0  # seconds between two polls; after a longer pause, this process itself stood still
 _MINUTES, _HOURS = 90.0, 5400.0  # seconds from which the remaining time is shown in minutes, or in hours
-_LEARNT = 2.0  # seconds in each phase; a shorter export does not change the ratio
+_LEARNT = 2.0  # least seconds in each phase; a shorter export does not change the ratio
 
 
 @dataclass(slots=True)
@@ -183,7 +183,7 @@ class Stillness:
 
     def computes(self, now: float) -> None:
         """
-        Restart the time without progress, because tasks compute, and they can be this job's tasks.
+        Count the time without progress from zero again, because tasks compute, and can be this job's tasks.
 
         This method does so only until a limit, because the tasks can also be another job's tasks.
         """
@@ -199,7 +199,7 @@ class Stillness:
         return now - self._since
 
     def limit(self, slowest: float) -> float:
-        """Return the seconds without progress after which the job is stuck; `slowest` is its slowest ended task's time."""
+        """Return the seconds without progress after which the job is stuck; `slowest` is the time of its slowest ended task."""
         return max(self._least, _SLOWER * slowest)
 
 

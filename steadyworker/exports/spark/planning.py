@@ -2,8 +2,8 @@
 Evidence that Spark computes while its counters stand still: the processor time of threads.
 
 A query of 2,000 columns takes a minute to plan, and Spark has no task meanwhile.
-Its first tasks then compile the query's code, and report nothing meanwhile.
-A thread that computes uses processor time, and a thread that only waits uses none.
+Then the query's first tasks compile its code, and report nothing meanwhile.
+A thread that computes uses processor time, and a thread that only waits uses no processor time.
 
 | threads | whose | evidence |
 |---|---|---|

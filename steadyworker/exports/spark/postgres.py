@@ -10,7 +10,7 @@ The holder uses the JVM's JDBC driver, so that no other client library is necess
 All connections of a job have its name as `application_name`, and a cancel finds them by that name.
 Spark cannot interrupt a task that waits for the database, so the cancel goes to the database.
 When the host dies, the server closes the holder and the idle readers, because their sockets are closed.
-The server ends a busy reader, because it checks that reader's socket each second.
+The server also ends a busy reader, because the server checks the reader's socket each second.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SNAPSHOT = """SELECT pg_export_snapshot(), current_setting('server_version_num'
 _CANCEL = """SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity
              WHERE application_name = current_setting('application_name') AND usename = current_user AND pid <> pg_backend_pid()"""
 _DAY, _MOMENT = "YYYY-MM-DD", "YYYY-MM-DD HH24:MI:SS.US"
-# From the type of the partition column to the SQL of its bounds, as text for Spark.
+# For each type of a partition column, the SQL of the bounds, as text for Spark.
 _BOUNDS: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys(("int2", "int4", "int8"), "min({c})::text, max({c})::text"),
@@ -61,7 +61,7 @@ _BOUNDS: Mapping[str, str] = MappingProxyType(
 _WHOLE = frozenset({"int2", "int4", "int8", "oid"})
 _DATES = frozenset({"date", "timestamp", "timestamptz"})
 _HAS_INFINITE = "(SELECT bool_or(NOT isfinite(each)) FROM unnest({c}) AS each)"
-# Types that Spark would change; the type of an array is an underscore and the type of its elements.
+# Types that Spark would change; the name of an array's type is an underscore, and then the type of the elements.
 _BENT = {
     "time": "Spark reads it as a timestamp in 1970",
     "timetz": "Spark reads it as a timestamp in 1970",

@@ -48,7 +48,7 @@ class HostProcess:
     """
     One running host; a reader thread calls `sink` with each message of the host, and with None when the host is gone.
 
-    Create it in a thread that lives longer than the host, because Linux kills the host when that *thread* ends.
+    Create the object in a thread that lives longer than the host, because Linux kills the host when that *thread* ends.
 
     Raises:
         OSError: The folder cannot be made, or the process cannot be started.
@@ -189,7 +189,7 @@ class HostProcess:
         return self._kept_log
 
     def remove(self) -> None:
-        """Keep the archive that the host has recorded, and remove its folder; call it after the host's end."""
+        """Keep the archive that the host has recorded, and remove the host's folder; call this after the host's end."""
         ended = self._process.returncode == 0
         if self._archive is not None and self._recorded is not None and ended and self._recorded.exists():
             with suppress(OSError):  # the archive only saves time
@@ -247,7 +247,7 @@ def reap_folders(hosts: Path) -> None:
 
 @contextmanager
 def _alone_in(hosts: Path) -> Iterator[None]:
-    """Lock the folder of all hosts, so that no other worker process removes the folder of a host without a lock yet."""
+    """Lock the folder of all hosts, so that no other worker process removes the folder of a host that has no lock yet."""
     descriptor = os.open(hosts, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -12,8 +12,8 @@ The messages between worker process and Spark host: one JSON object on each line
                           ←──────────────────── done | failed | pong
     stop ──────────────────────────────────────→ ends normally; at end of file it ends at once
 
-`started` begins a submission, or restarts the parts of a submission; all parts before it are invalid.
-The child gets the same events (`as_event`): each event is a mapping with its `type`, and the last has `end` true.
+`started` begins a submission, or restarts the parts of a submission; all parts that came before `started` are invalid.
+The child gets the same events (`as_event`): each event is a mapping with its `type`; in the last event, `end` is true.
 """
 
 from __future__ import annotations
@@ -97,10 +97,10 @@ class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
         sums: The columns that the child sums; the host only checks their types.
         lines: The format of a line.
         parts: The folder for the parts, which must not exist.
-        session: The name (a UUID) of the run's session, by which a later run can end it.
+        session: The name (a UUID) of the run's session, by which a later run can end the session.
             The run stores the name in the ledger before the first call to Spark.
-            A submission after a stuck one has another name, which is stored when it has begun.
-        earlier: The session names of earlier runs, which Spark ends first.
+            A submission after a stuck submission has another name, which is stored when the new submission has begun.
+        earlier: The names of earlier runs' sessions; Spark ends these sessions first.
     """
 
     query: str
@@ -137,7 +137,7 @@ class RunExport(msgspec.Struct, frozen=True, tag="run", tag_field="type"):
     The order to begin a job.
 
     Attributes:
-        stuck_after: Seconds without progress after which the job is `stuck`; more if its tasks are long.
+        stuck_after: Seconds without progress after which the job is `stuck`; the limit is longer if the job's tasks are long.
         stuck_before: How many times the job was stuck before.
     """
 
@@ -214,9 +214,9 @@ class ExportProgress(msgspec.Struct, frozen=True, tag="progress", tag_field="typ
 
 class Stuck(msgspec.Struct, frozen=True, tag="stuck", tag_field="type"):
     """
-    The report that a job is stuck: it has had no progress for too long.
+    The report that a job is stuck, which means that the job has had no progress for too long.
 
-    The host sends it once for each submission, and only `SparkService` receives it.
+    The host sends this report once for each submission, and only `SparkService` receives the report.
     """
 
     job: str
@@ -224,7 +224,7 @@ class Stuck(msgspec.Struct, frozen=True, tag="stuck", tag_field="type"):
 
 
 class ExportPart(msgspec.Struct, frozen=True, tag="part", tag_field="type"):
-    """The report that the task with this index is complete; `path` is its file, or None if it had no rows."""
+    """The report that the task with this index is complete; `path` is the task's file, or None if the task had no rows."""
 
     job: str
     index: int

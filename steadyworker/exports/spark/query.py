@@ -58,13 +58,13 @@ _RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?)(?: SQLSTATE: P0001)?")  #
 _FINAL = frozenset({"0A", "21", "22", "42", "P0"})
 _PASSING = frozenset({"42K03", "42501"})  # a path that does not exist yet, and a permission that can still be granted
 _FEWEST, _MOST = 32, 4000
-_COUNTED = 20.0  # seconds for the events that lead to Spark's count; Spark drops events if its queue of them is full
+_COUNTED = 20.0  # seconds for the events that lead to Spark's count; Spark drops events if the queue of events is full
 FEW = PIECE * _FEWEST
 """The largest size of a result, in bytes, at which the exact size does not matter."""
 
 # To sort, Spark's RangePartitioner brings three times the sample to the driver, by default 3 times 100 keys for each piece.
 # 4000 pieces need 1,200,000 keys, more than `spark.driver.maxResultSize` (64 MB) at about 50 bytes for each key.
-# Three times 20,000 keys fit if a key has up to a kilobyte, and are still five sampled keys for each piece.
+# Three times 20,000 keys fit if each key has at most a kilobyte, and still give five sampled keys for each piece.
 _SAMPLE, _SAMPLE_OF_A_PIECE = 20_000, 100
 _SESSION = {
     "spark.sql.session.timeZone": "UTC",
@@ -93,7 +93,7 @@ class Estimate(NamedTuple):
 
     Attributes:
         bytes: The result's size; 0 if one task can sort all rows.
-        whole: True if the same task can also read the rows, because no step is slow (a user's function is slow).
+        whole: True if the same task can also read the rows, because no step is slow; a user's function is a slow step.
     """
 
     bytes: int
@@ -177,7 +177,7 @@ def _count(counted: Observation) -> int | None:
     found: list[int] = []
 
     def ask() -> None:
-        with suppress(Exception):  # the count stays unknown, because Spark's own job has succeeded
+        with suppress(Exception):  # the export goes on without the count, because Spark's own job has succeeded
             found.append(int(counted.get[_ROWS]))
 
     thread = threading.Thread(target=ask, name="count", daemon=True)
@@ -188,7 +188,7 @@ def _count(counted: Observation) -> int | None:
 
 def _shared(folder: Path) -> tuple[tuple[int, str, int], ...]:
     """
-    Return the parts; Spark writes at least one, even for a result without rows.
+    Return the parts; Spark writes at least one part, even for a result without rows.
 
     Raises:
         ExportError: The executors have written the parts to folders of their own machines.
@@ -277,9 +277,9 @@ def kind_of(error: Exception) -> str:
     """
     Return the kind of `ExportFailed` for this error (`protocol.py`).
 
-    An error is `rejected` if each retry would meet it again, whichever code has raised it.
+    An error is `rejected` if each retry would meet the error again; it does not matter which code has raised the error.
     The errors of Spark and PostgreSQL, and their causes, have the SQLSTATE of the SQL standard.
-    Its first two characters are a class.
+    The first two characters of a SQLSTATE are its class.
     """
     if isinstance(error, ExportRejected):
         return "rejected"
@@ -337,7 +337,7 @@ def _sampled(pieces: int) -> int:
 
 def _pieces(size: int) -> int:
     """
-    Return the first number of pieces for a shuffle of this many bytes; Spark later combines small neighbours.
+    Return the first number of pieces for a shuffle of this many bytes; Spark later combines small neighbouring pieces.
 
     If the result is a single piece, Spark sorts without an extra run of the query for a sample.
     """

@@ -110,7 +110,7 @@ class RemoteTasks:
         now, stages, running = self._clock.monotonic(), self._stages, self._running
         self.done = sum(done for done, _ in stages.values())
         self.total = sum(of for _, of in stages.values())
-        self._list()  # after the counts: then it has each counted task's part (except on a slow network)
+        self._list()  # after the counts, so that the list has the part of each counted task (unless the network is slow)
         # Each end of a task is progress, also in a repeated stage, whose count in `done` is complete already.
         counts: Hashable = self._ends, running, len(self._whole), len(self._fresh)
         moved = self._still.saw(now, (counts, self._bytes))

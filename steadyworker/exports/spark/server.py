@@ -68,7 +68,7 @@ class Server:
                 self._probe = self._fresh_probe()
 
     def try_out(self, conf: Mapping[str, str]) -> None:
-        """Try, in a probe session, the settings that every session will get; raise the server's error if it refuses a setting."""
+        """Try the settings of every session in a probe session; raise the server's error if the server refuses a setting."""
         for key, value in conf.items():
             self._probe.conf.set(key, value)
 
@@ -104,7 +104,7 @@ class Server:
         return made  # type: ignore[no-any-return] # it has all methods of SparkSession that are used here
 
     def release(self, session: SparkSession) -> None:
-        """End a session with all its operations; its name cannot be used again."""
+        """End a session with all its operations; the session's name cannot be used again."""
         session.stop()  # never raises
         self._close(session)
 
@@ -115,7 +115,7 @@ class Server:
         atexit.unregister(client._on_exit)  # noqa: SLF001 - otherwise atexit keeps every client
 
     def end(self, name: str) -> None:
-        """End the operations of an earlier run's session, and release the session, so that it begins no other operation."""
+        """End the operations of an earlier run's session, and release the session, so that the session begins no other operation."""
         session = self.attach(name)
         with suppress(Closed):
             Kills(session, name).kill()  # `clear` does not see operations that the earlier run has interrupted

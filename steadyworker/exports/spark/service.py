@@ -1,7 +1,7 @@
 """
 `SparkService` keeps a Spark host for the jobs of a worker process; exports call it by `services.call("spark", plan)`.
 
-One thread changes all state of the service; other threads, such as the hosts' readers, put calls into its queue.
+One thread changes all state of the service; other threads, such as the hosts' readers, put calls into that thread's queue.
 
 ::
 
@@ -15,10 +15,10 @@ One thread changes all state of the service; other threads, such as the hosts' r
 
 When a host dies, the service cannot know which of its jobs was the cause.
 So the service begins each of these jobs again *alone*, on a separate host.
-Only a job whose host dies while the job runs alone, or before the host is ready, uses up one of its resubmissions.
+A job uses up one of its resubmissions only if its host dies while the job runs alone, or before the host is ready.
 The other jobs only lose time.
 
-The service kills a host that does not start, reply or end in time, but only if its processor time hardly moves.
+The service kills a host that does not start, reply or end in time, but only if the host uses hardly any processor time.
 For a cancelled job that does not end in time, the service kills the host when no other job needs it any more.
 """
 
@@ -106,7 +106,7 @@ class SparkService:
                 call.fail(*_STOPPED)
                 return SparkCall(lambda: None)
             if self._thread is None:
-                # This thread starts the hosts, and Linux kills them at its end, so it runs until the service stops.
+                # This thread starts the hosts, and runs until the service stops, because Linux kills the hosts when it ends.
                 thread = threading.Thread(target=self._work, name="spark-service", daemon=True)
                 thread.start()
                 self._thread = thread
@@ -137,7 +137,7 @@ class SparkService:
     def _reap(self) -> None:
         try:
             reap_folders(self._settings.hosts)
-        except OSError:  # no job fails for this; if the folder is unusable, `_start` reports it
+        except OSError:  # no job fails because of this error; if the folder is unusable, `_start` reports that
             self._log.exception("spark_reap_failed", explain="spark.reap-failed")
 
     def _work(self) -> None:

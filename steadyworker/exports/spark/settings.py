@@ -114,13 +114,14 @@ class SparkSettings:
         jobs_per_host: The number of jobs after which the service replaces a host.
         max_rss: The resident bytes of host and JVM after which the service replaces a host; None means no limit.
         max_hosts: The largest number of hosts at the same time.
-                A second host is necessary while the first host is replaced, or when a job must run alone.
-            resubmissions: How many times a job is begun again, after it was stuck, or after its host died while it ran alone.
-            start_within: Seconds for the start of a host; then the service kills a host that is not ready and stands still.
+            A second host is necessary while the first host is replaced, or when a job must run alone.
+        resubmissions: How many times a job is begun again, after it was stuck, or after its host died while it ran alone.
+        start_within: Seconds for the start of a host; then the service kills a host that is not ready and stands still.
             While the host uses processor time, as on a busy machine, it gets up to five times as long.
         server_within: Seconds to wait for a Spark Connect server that does not respond; less than `start_within`.
         ping_every: Seconds between two pings to a JVM that has jobs.
-        hung_after: Seconds without a reply to a ping after which the service kills the host; longer as for `start_within`.
+        hung_after: Seconds without a reply to a ping after which the service kills the host.
+            The time is extended as for `start_within`.
         stuck_after: Seconds without a task, a row, a byte or planning after which a job is stuck, and is begun again.
             The limit is five times the job's slowest task if that is longer, and five times as long while tasks compute.
             Set a larger value for a source that is slow to send its first row.
@@ -234,7 +235,7 @@ class SparkSettings:
         """
         Return Spark's properties for a host with this folder, as the text of a file.
 
-        They are in a file, because other users can read a command line.
+        The properties are in a file, because other users can read a command line.
         """
         # SteadyWorker's options come last, because Java uses the later of two contrary options.
         options = f"{self.conf.get(_JAVA_OPTIONS, '')} -XX:+ExitOnOutOfMemoryError -Djava.io.tmpdir={home / 'tmp'} {java_options}"

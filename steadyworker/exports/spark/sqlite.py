@@ -56,7 +56,7 @@ class Sqlite:
     Args:
         source: A table of the file.
         copy: The path of the copy; the caller removes its folder.
-        check: A function that is called regularly during the copy and the scans; its exception ends them.
+        check: A function that is called regularly during the copy and the scans; its exception ends the copy or the scan.
         now: The present time, as text.
 
     Raises:
@@ -122,7 +122,8 @@ class Sqlite:
         """
         Check that Spark can read the table as these types without losing a digit.
 
-        The check takes one pass over the table for each column of decimals or integers that SQLite does not store as integers.
+        The check takes one pass over the table for each column of decimals, and for each column of integers.
+        No pass is necessary for a column whose values SQLite has stored as integers.
 
         Raises:
             ExportRejected: A number has more digits than the type of its column, or a value does not fit an integer column.

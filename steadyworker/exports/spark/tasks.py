@@ -24,7 +24,7 @@ from steadyworker.exports.spark.live import Live
 from steadyworker.exports.spark.pace import Pace, Ratio, Stillness
 from steadyworker.exports.spark.planning import Planning
 
-_NEWEST = 250  # tasks in one poll; fewer tasks end between two polls
+_NEWEST = 250  # the largest number of tasks in one poll; between two polls, fewer tasks end
 _LIVE = 1.0  # seconds between two polls inside tasks; no such polls while tasks end
 _PART = re.compile(r"part-(\d+)(-[^.]+.*)")
 
@@ -153,9 +153,9 @@ class Tasks:
 
     def written_before(self) -> int:
         """
-        Return how many bytes and rows tasks have written before the write, as far as Spark's store has recorded it.
+        Return how many bytes and rows tasks have written before the write, as far as Spark's store has recorded them.
 
-        Any thread can call it.
+        Any thread can call this method.
         """
         written = 0
         with suppress(Py4JError, TypeError):
@@ -183,7 +183,7 @@ class Tasks:
 
         The file is None if the task wrote no rows.
         NFS can list a file of another machine late, so this method opens the file by its name.
-        If the file is still missing, a later call yields the task, or the end of the job reports its part.
+        If the file is still missing, a later call yields the task, or the end of the job reports the task's part.
         """
         self._waiting |= self._new()
         for index, rows in sorted(self._waiting.items()):
