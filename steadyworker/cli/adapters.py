@@ -63,7 +63,7 @@ def _needs(entry: EntryPoint) -> tuple[str | None, list[str]]:
     """
     Return this adapter's extra, and the libraries of that extra.
 
-    The extra of the module `steadyworker_x.y` is `x-y`.
+    The extra of the module `rocketmq.grpc` is `rocketmq-grpc`.
     """
     extra = entry.module.removeprefix(_PREFIX).replace(".", "-")
     distribution: Distribution | None = entry.dist

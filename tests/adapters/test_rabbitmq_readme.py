@@ -147,7 +147,7 @@ def test_the_table_counts_the_connections_that_stay(
     worker = adapters(WORKER)
     worker.publish(message())
     consume(worker)
-    assert "| worker process | 2 for each Worker: one consumes" in table
+    assert "| worker process | 2 for each Worker: the first consumes" in table
     both = [f"consumes {QUEUE}", f"publishes to {QUEUE}"]
     eventually(lambda: purposes() == both)
 
