@@ -48,7 +48,7 @@ GROUPS = frozenset(
 """The names of groups that mean the same in every entry; an entry may have further groups for its own texts."""
 
 _GROUP = re.compile(r"\(\?P<(\w+)>")
-_PLACE = re.compile(r"\{([a-z_]+)(?:\|([^{}]*))?\}")
+_PLACE = re.compile(r"\{([a-z_]+)(?:\|((?:[^{}]|\{[a-z_]*\})*))?\}")  # a default can contain the text "{name}"
 
 Id = Annotated[str, Meta(pattern=r"^[a-z0-9]+\.[a-z0-9]+(-[a-z0-9]+)*$")]
 Text = Annotated[str, Meta(min_length=1)]

@@ -42,7 +42,10 @@ def test_the_table_has_every_topic_with_its_type() -> None:
 
 
 def test_the_longest_groups_are_those_of_the_page() -> None:
-    for text, has_later in (("A group has at most 120 characters", False), ("With gRPC, it has at most 114", True)):
+    for text, has_later in (
+        ("A group has at most 120 characters", False),
+        ("With gRPC, a group has at most 114", True),
+    ):
         assert text in PAGE
         longest = int(text.split("at most ")[1].split(" ")[0])
         assert [*problems(names_of(SPEC, "g" * longest, has_later=has_later))] == []

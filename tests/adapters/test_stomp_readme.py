@@ -184,7 +184,7 @@ def test_the_table_counts_the_connections_that_stay(
     stomp_node: StompNode, spec: QueueSpec, eventually: Callable[..., Any]
 ) -> None:
     table = {row[0]: row[1] for row in rows("Connections")}
-    assert table["worker process"].startswith("2 for each Worker: one consumes, ")
+    assert table["worker process"].startswith("2 for each Worker: one consumes; ")
     eventually(lambda: connections(stomp_node) == 0)
     worker = Worker(stomp_node.url, spec.queue).start()
     sender = StompAdapter(stomp_node.url, spec, Settings())
