@@ -194,7 +194,7 @@ def test_the_table_counts_the_connections_that_stay(
         eventually(lambda: connections(stomp_node) == 1)
         worker.adapter.publish(OutgoingMessage(Target.DEAD, b"{}", {KEY: "k"}))
         eventually(lambda: connections(stomp_node) == 2)
-        assert table["sender (`Client`)"] == "1 for each queue that it has sent to"
+        assert table["sender (`Client`)"] == "1 for each queue to which the sender has sent"
         sender.publish(work())
         eventually(lambda: connections(stomp_node) == 3)
         assert (
