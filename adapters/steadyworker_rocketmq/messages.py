@@ -7,7 +7,7 @@ The header `TAGS` has the message's tag. The header `KEYS` has the message's key
 - RocketMQ reserves some names, and cannot express some texts: an empty value, a control character.
   Such a header travels in the property `sw-rocketmq`, as JSON: `{"headers": {name: text}}`. So the header arrives as it was sent.
 - The broker gives a copy a new id and time. So this property also has the id and the time of the original.
-- An empty body travels as one marked byte, because both client libraries refuse an empty body.
+- An empty body travels as one NUL byte, which a property marks, because both client libraries refuse an empty body.
 - A body that cannot be decompressed stays unchanged, and the header `sw-compression` names the compression. The message becomes a dead letter.
 - Without a header `KEYS`, the job's key becomes the message's key, so that an operator can find the message in RocketMQ's own tools.
 """

@@ -211,7 +211,7 @@ def _is_system(kind: str, name: str) -> bool:
 
 
 def _hint(names: QueueNames) -> str:
-    """Return a sentence if the URL's group contains the topic's name, and more; otherwise return an empty text."""
+    """Return a hint for the error if the URL's group contains the topic's name; otherwise return an empty text."""
     if names.work and names.work in names.group:
         return (
             f" The group contains the topic's name {_shown(names.work)} and more, like one that is made of group, topic and tags; "

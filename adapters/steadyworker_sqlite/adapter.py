@@ -64,7 +64,7 @@ class SqliteAdapter(Adapter):
     @property
     @override
     def capabilities(self) -> Capabilities:
-        """All abilities, for one host alone. The operator sets the limit for bodies."""
+        """Every capability, but all worker processes must be on one host. The operator sets the limit for bodies."""
         return Capabilities(
             counts_consumers=True, redelivers_within=self._silence, max_body=self._settings.max_body, one_host=True
         )

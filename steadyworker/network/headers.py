@@ -62,7 +62,7 @@ def restored(
     Return all headers and the body of a message that `carried` made.
 
     Any other message stays as it is.
-    `unpacked` is the inverse of `packed`.
+    `unpacked` is the inverse of the `packed` that was given to `carried`.
     """
     size = headers.get(BEHIND)
     if not (isinstance(size, str) and size.isascii() and size.isdigit() and len(size) < len(str(1 << 63))):

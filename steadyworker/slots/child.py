@@ -315,7 +315,7 @@ def main() -> None:
 
 
 def _die_with(parent: int) -> None:
-    """Ask Linux to kill this child when the thread that started it ends, and before other processes when memory runs out."""
+    """Ask Linux to kill this child when the thread that started it ends; if memory runs out, Linux kills this child before other processes."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         with suppress(OSError):

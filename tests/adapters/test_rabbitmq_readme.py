@@ -153,13 +153,13 @@ def test_the_table_counts_the_connections_that_stay(
 
     sender = adapters(SENDER)
     sender.publish(message())
-    assert "| 1 for each queue that it has sent to |" in table
+    assert "| 1 for each queue to which the sender has sent |" in table
     eventually(lambda: purposes() == sorted([*both, f"publishes to {QUEUE}"]))
     sender.stop(5)
 
     operator = adapters(OPERATOR)
     with operator.dead_letters() as letters:
-        assert "| 1 while it reads, and 1 more once it replays |" in table
+        assert "| 1 while the command reads, and 1 more from its first replay on |" in table
         eventually(lambda: purposes() == sorted([*both, f"reads {QUEUE}.dead"]))
         letters.publish(message(key="replayed"))
         eventually(lambda: purposes() == sorted([*both, f"publishes to {QUEUE}", f"reads {QUEUE}.dead"]))

@@ -199,7 +199,7 @@ def test_the_table_counts_the_connections_that_stay(
         eventually(lambda: connections(stomp_node) == 3)
         assert (
             table["`steadyworker dead …`"]
-            == "1 for each existing dead-letter queue while it reads, and 1 more once it replays"
+            == "1 for each existing dead-letter queue while the command reads, and 1 more once it replays"
         )
         with operator.dead_letters() as letters:
             assert len(list(letters)) == 1

@@ -2,7 +2,7 @@
 The places of a group in the queues of a topic, as a broker's statistics report them.
 
 A place is an offset, and **an offset does not identify a message**.
-If a topic is deleted and made again, its offsets begin at 0 again, and a broker of 4.9.7 keeps the group's places.
+If a topic is deleted and made again, its offsets begin at 0 again, but a broker of version 4.9.7 still has the group's old places.
 A broker also uses offsets again if it has lost its newest messages, or has destroyed an expired queue (`mqadmin cleanExpiredCQ`).
 So the adapter also remembers a second number from the statistics: the time at which the message before the place was stored.
 """

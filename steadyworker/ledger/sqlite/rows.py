@@ -23,7 +23,7 @@ def kept_values(message: KeptMessage) -> Values:
 
 
 def row_of(found: Sequence[Any], clock: Clock, times: Times, boot: str, is_dead: Callable[[str], bool]) -> Row:
-    """Return the present row; this boot's clock and the proof of the owner's death decide whether the lease is over."""
+    """Return the present row; its lease is over if lease and margin have passed by this boot's clock, if the lease is of another boot, or if `is_dead(owner)` is true."""
     # Columns are read by position, because a lookup of 35 columns by name takes longer than the read from the file.
     (
         namespace, queue, key, round_, uid, state, body_sha256, hop, fence, owner, lease_boot, lease_until,
