@@ -78,7 +78,13 @@ Example:
 )
 @_shared
 @click.option("--directory", default="", callback=_is_folder, help="The Worker's folder [default: /opt/NAME].")
-@click.option("--instances", default=1, show_default=True, help="Number of worker processes that the target starts.")
+@click.option(
+    "--instances",
+    type=click.IntRange(1, 1000),
+    default=1,
+    show_default=True,
+    help="Number of worker processes that the target starts.",
+)
 def systemd(
     options: Options, *, targets: tuple[str, ...], output: Path | None, name: str, directory: str, instances: int
 ) -> None:
@@ -87,14 +93,15 @@ def systemd(
 
     A URL does not go into the unit: systemd gives the worker process a file that only root can read.
     """
-    _, numbers = _planned(targets, options)
+    specs, numbers = _planned(targets, options)
     steps = [f"useradd --system --home-dir /var/lib/{name} --shell /usr/sbin/nologin {name}"]
     if options.config:
         steps += [f"install -D --mode 0640 --group {name} {options.config} /etc/{name}/{options.config.name}"]
     for url in given_urls(options):
         steps += [f"install -D --mode 0600 YOUR-FILE /etc/{name}/{url}-url    # one line: the URL of the {url}"]
     steps += ["systemctl daemon-reload", f"systemctl enable --now {name}.target"]
-    _print(units(targets, options, numbers, name=name, directory=directory, instances=instances), output, steps)
+    named = [spec.target for spec in specs]  # a file of the command line is not in the unit's working directory
+    _print(units(named, options, numbers, name=name, directory=directory, instances=instances), output, steps)
 
 
 @command.command(

@@ -53,5 +53,6 @@ def units(
 
 
 def given_urls(options: Options) -> list[str]:
-    """Return which URLs the command line or the environment gives; the URLs of the settings file stay in that file."""
-    return [url for url in ("broker", "ledger") if options.origins.get(url, "").startswith(("--", PREFIX))]
+    """Return which URLs the unit gets as files; a URL that stands in the settings file itself stays there."""
+    urls = ("broker", "ledger")
+    return [url for url in urls if url in options.files or options.origins.get(url, "").startswith(("--", PREFIX))]

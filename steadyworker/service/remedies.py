@@ -41,7 +41,14 @@ class InstalledRemedies:
             if self._remedies is None:
                 self._remedies = []  # an import can log a line, too
                 self._remedies = _installed()
-        return next(filter(None, (each(line) for each in self._remedies)), "")
+        return next(filter(None, (_remedy(each, line) for each in self._remedies)), "")
+
+
+def _remedy(remedy_of: RemedyOf, line: Mapping[str, Any]) -> str:
+    try:
+        return remedy_of(line)
+    except Exception:  # noqa: BLE001 - any code can run here, and no line may be lost for its remedy
+        return ""
 
 
 def _installed() -> list[RemedyOf]:

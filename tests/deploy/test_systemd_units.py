@@ -236,6 +236,21 @@ def test_a_url_of_the_settings_file_stays_there(tmp_path: Path) -> None:
     assert "hunter2" not in text
 
 
+def test_a_file_with_a_url_that_the_settings_file_names_is_given_to_the_unit(tmp_path: Path) -> None:
+    (tmp_path / "url").write_text("amqp://shop:hunter2@rabbitmq\n")
+    (tmp_path / "steadyworker.toml").write_text(f'broker_file = "{tmp_path}/url"\n')
+    text = printed(tmp_path / "a")["steadyworker@.service"]
+    assert "\nLoadCredential=broker-url:/etc/steadyworker/broker-url\n" in text
+    assert "hunter2" not in text
+
+
+def test_a_worker_that_is_named_by_its_file_is_named_by_its_module(tmp_path: Path) -> None:
+    done = CliRunner().invoke(verbs, ["deploy", "systemd", "exports.py:PaymentExports"])
+    assert done.exit_code == 0, done.output
+    assert "steadyworker run exports:PaymentExports" in done.output
+    assert "exports.py" not in done.output
+
+
 def test_the_next_steps_name_what_the_units_need(tmp_path: Path) -> None:
     (tmp_path / "steadyworker.toml").write_text("stop_within = 60\n")
     (tmp_path / "units").mkdir()

@@ -50,3 +50,9 @@ def test_a_broken_one_is_named_once_and_the_others_stay(site: Path, source: str)
         "Expected third_party_broken:make (of third_party_broken) to be usable as 'broken' in the group"
     )
     assert remedies(FENCED) == Remedies()(FENCED)
+
+
+def test_one_that_fails_at_a_line_costs_no_line(site: Path) -> None:
+    source = "def make():\n    def remedy(line): raise RuntimeError('odd')\n    return remedy"
+    distribution(site, "third_party_odd", GROUP, {"a-odd": "third_party_odd:make"}, source)
+    assert InstalledRemedies()(FENCED) == Remedies()(FENCED)
