@@ -95,7 +95,7 @@ class RocketmqPlace(ABC):
         deadline = time.monotonic() + 60
         while not self.node.witness.brokers():
             assert time.monotonic() < deadline, "expected a broker that the name server knows"
-            time.sleep(PAUSE)
+            time.sleep(PAUSE)  # a name server reports no event when a broker registers
 
     # --- How it is reached ---
 
