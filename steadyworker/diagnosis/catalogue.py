@@ -33,7 +33,6 @@ from msgspec import Meta
 from steadyworker.diagnosis.protocols import OPENINGS
 from steadyworker.errors import ConfigError
 from steadyworker.findings import TABLE, FindingText, general
-from steadyworker.system.entry_points import origin
 
 FOLDER = "steadyworker.diagnosis.entries"
 
@@ -195,9 +194,10 @@ def load(skipped: Callable[[str], object] = lambda _text: None) -> dict[str, Ent
         try:
             found |= _new(found, read(_table(point.value), TABLE), TABLE)
         except Exception as error:  # noqa: BLE001 - the package can be gone, and the search for it can run any code
-            got = f"{type(error).__name__}: {error}"
+            package = f"{point.value} (of {point.dist.name})" if point.dist is not None else point.value
             skipped(
-                f"Expected a {TABLE} that can be used in {origin(point)}, an entry point of the group {FINDINGS}, got {got}\n"
+                f"Expected a {TABLE} that can be used in {package}, an entry point of the group {FINDINGS}, "
+                f"got {type(error).__name__}: {error}\n"
                 "Its ids are not explained: install that distribution again, or uninstall it."
             )
     return found
