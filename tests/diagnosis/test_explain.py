@@ -23,7 +23,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from steadyworker.cli import verbs
-from steadyworker.diagnosis.catalogue import load
+from steadyworker.diagnosis.catalogue import FINDINGS, find, load
 from steadyworker.diagnosis.following import QUIET, SETTLE, Following
 from steadyworker.diagnosis.report import WIDEST, Report, as_data, safe
 from steadyworker.diagnosis.scan import Scanner, Search
@@ -32,6 +32,7 @@ from steadyworker.units import count_text
 from tests.cli.kit import Shell
 from tests.conftest import Eventually
 from tests.diagnosis.small_catalogue import SMALL
+from tests.support.distributions import distribution
 
 pytestmark = pytest.mark.long
 
@@ -193,6 +194,39 @@ def test_the_catalogue_can_be_listed_and_each_entry_shown() -> None:
     assert [json.loads(line)["id"] for line in said.output.splitlines()] == list(TITLES)
     said = CliRunner().invoke(verbs, ["explain", "--id", ID])
     assert (said.exit_code, said.output.splitlines()[0]) == (0, TITLES[ID])
+
+
+TABLES_THAT_CANNOT_BE_USED = {
+    "a package that is gone": ("third_party_gone", "", "ModuleNotFoundError: No package named 'third_party_gone'"),
+    "a package whose parent is gone": ("no_such_parent.inner", "", "ModuleNotFoundError: No module named"),
+    "a package without a table": ("third_party", "", "FileNotFoundError: "),
+    "a table without a title": ("third_party", '[[finding]]\nid = "shop.odd"', "shop.odd: expected a title, or a text"),
+    "no TOML": ("third_party", "[[finding]", "findings.toml: expected TOML, got: "),
+    "an id that is known": ("third_party", f'[[finding]]\nid = "{ID}"\ntitle = "Odd"', f"got {ID} again: rename"),
+}
+
+
+@pytest.mark.parametrize(
+    ("package", "table", "got"), TABLES_THAT_CANNOT_BE_USED.values(), ids=TABLES_THAT_CANNOT_BE_USED
+)
+def test_a_package_whose_table_cannot_be_used_is_named_and_the_others_are_explained(
+    package: str, table: str, got: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    distribution(tmp_path, "third_party_findings", FINDINGS, {"odd": package}, "")
+    (tmp_path / "third_party").mkdir()
+    (tmp_path / "third_party/__init__.py").touch()
+    if table:
+        (tmp_path / "third_party/findings.toml").write_text(table)
+
+    said = CliRunner().invoke(verbs, ["explain", "--id", "rabbitmq.transient-queue"])
+
+    assert said.exit_code == 0, said.output
+    assert f"in {package} (of third_party_findings), an entry point of the group {FINDINGS}, got " in said.stderr
+    assert got in said.stderr
+    assert len(said.stderr.splitlines()) == 2
+    assert find("steadyworker.fenced") == load()["steadyworker.fenced"]
+    assert find("system.no-such-id") is None
 
 
 def test_an_entry_is_shown_with_the_hints_of_its_lines() -> None:
