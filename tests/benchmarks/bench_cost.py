@@ -1,0 +1,117 @@
+"""
+The cost of a job that does nothing, by thread: `make bench ARGS=--cost`, in under two minutes.
+
+On RabbitMQ, ours takes turns with raw pika; without a RabbitMQ, the embedded queue is measured alone.
+Compare the CPU of two commits, or the ratios: the time on the wall is that of this machine at this moment.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean, median
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from tests.benchmarks.bench_brokers import JOBS, PROCESSES, RAW, THREADS, Measured, measured
+from tests.benchmarks.embedded import folder, send, wait_for, worker
+from tests.benchmarks.usage import NAMED, Usage, per_job, usage
+from tests.brokers.install import MissingError, newest_rabbitmq
+from tests.brokers.rabbitmq import Node
+from tests.brokers.rabbitmq_place import RabbitmqPlaces
+from tests.drills.contestants import ROOT, Contestant
+
+ROUNDS = 3
+WARM = 100
+ENVIRON = {"PYTHONPATH": f"{NAMED}{os.pathsep}{ROOT}"}
+OWN_RAW = replace(RAW, peer=False, slots=1)
+"""In our own environment, which has pika, so that no other one need be made."""
+CONTESTANTS: Mapping[int, tuple[Contestant, ...]] = {1: (OWN_RAW, PROCESSES, THREADS), 8: (OWN_RAW, PROCESSES)}
+"""By prefetch, the raw client first."""
+
+
+def main() -> int:
+    """Measure and print."""
+    try:
+        broker = Node(newest_rabbitmq())
+    except MissingError as missing:
+        print(f"The embedded queue was measured instead of RabbitMQ: {missing}")
+        for slots in CONTESTANTS:
+            found = {"process slots": [embedded(slots) for _ in range(ROUNDS)]}
+            Console(width=110).print(table(f"the embedded queue, prefetch {slots}", found))
+        return 0
+    with closing(broker), tempfile.TemporaryDirectory(prefix="bench-") as place:
+        broker.start()
+        places = RabbitmqPlaces(broker)
+        for prefetch, contestants in CONTESTANTS.items():
+            found = {one.name: [] for one in contestants}
+            for number in range(ROUNDS):
+                for one in contestants:
+                    logs = Path(place, f"{prefetch}-{number}-{one.name}")
+                    named = replace(one, environ=ENVIRON)
+                    found[one.name].append(measured(places, named, "classic", prefetch, logs))
+            Console(width=110).print(table(f"{places.title}, prefetch {prefetch}", found))
+    return 0
+
+
+def embedded(slots: int) -> Measured:
+    """Measure process slots on the embedded queue, from one line of the log to another."""
+    jobs = JOBS[slots]
+    with folder() as environ:
+        send(environ, WARM + jobs)
+        with worker({**environ, **ENVIRON, "STEADYWORKER_CONCURRENCY": str(slots)}) as (process, lines):
+            for _ in range(WARM):
+                wait_for(lines, "job_settled")
+            before, began = usage(process.pid), time.monotonic()
+            for _ in range(jobs):
+                wait_for(lines, "job_settled")
+            seconds = time.monotonic() - began
+            return Measured(jobs / seconds, per_job(before, usage(process.pid), jobs))
+
+
+def table(title: str, found: Mapping[str, list[Measured]]) -> Table:
+    """Return the medians of the rounds: for each contestant a line of sums, and one for each of its threads."""
+    columns = ("a job", "CPU µs", "voluntary switches", "forced", "wall µs", "speed of raw's", "CPU of raw's")
+    shown = Table(*columns, title=title, box=SIMPLE_HEAD)
+    shown.columns[0].no_wrap = True
+    raw = found.get(OWN_RAW.name, [])
+    for name, rounds in found.items():
+        wall = f"{1e6 / median(one.rate for one in rounds):,.0f}"
+        pairs = list(zip(rounds, raw, strict=False))
+        speeds = [one.rate / other.rate for one, other in pairs]
+        cpus = [_sum(one).cpu / _sum(other).cpu for one, other in pairs]
+        ratios = [f"{median(each):.2f}" for each in (speeds, cpus) if each]
+        shown.add_row(name, *_cells([_sum(one) for one in rounds]), wall, *ratios)
+        for thread, cells in _by_thread(rounds):
+            shown.add_row(f"  {thread}", *cells)
+    return shown
+
+
+def _by_thread(rounds: list[Measured]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    nothing = Usage(0, 0, 0)
+    threads = {name for one in rounds for name in one.used}
+    by_name = {name: [one.used.get(name, nothing) for one in rounds] for name in threads}
+    for name, used in sorted(by_name.items(), key=lambda pair: -mean(one.cpu for one in pair[1])):
+        if any(one.cpu >= 1 for one in used):
+            yield name, _cells(used)
+
+
+def _sum(one: Measured) -> Usage:
+    return Usage(*map(sum, zip(*one.used.values(), strict=True)))
+
+
+def _cells(used: list[Usage]) -> tuple[str, str, str]:
+    cpu, waits, forced = (median(column) for column in zip(*used, strict=True))
+    return f"{cpu:,.0f}", f"{waits:.2f}", f"{forced:.2f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

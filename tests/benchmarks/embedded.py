@@ -1,0 +1,48 @@
+"""A worker process on the embedded queue, and the lines that it logs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from steadyworker import Client
+
+ROOT = Path(__file__).parents[2]
+
+
+@contextmanager
+def folder() -> Iterator[dict[str, str]]:
+    """An environment with a state directory of its own."""
+    with tempfile.TemporaryDirectory() as place:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("STEADYWORKER_")}
+        yield {**kept, "STEADYWORKER_STATE_DIR": place}
+
+
+def send(environ: dict[str, str], jobs: int) -> None:
+    """Queue no-op jobs."""
+    with Client(f"sqlite:{environ['STEADYWORKER_STATE_DIR']}/broker.db") as client:
+        for number in range(jobs):
+            client.send("noop", {"number": number})
+
+
+@contextmanager
+def worker(environ: dict[str, str]) -> Iterator[tuple[subprocess.Popen[str], Iterator[str]]]:
+    """A worker process, and the lines that it logs."""
+    command = [sys.executable, "-m", "steadyworker", "run", "tests.benchmarks.noop:Processes", "--log-format", "json"]
+    with subprocess.Popen(command, env=environ, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            yield process, iter(process.stderr)
+        finally:
+            process.terminate()
+            process.communicate()
+
+
+def wait_for(lines: Iterator[str], event: str) -> None:
+    """Read until the worker has said it."""
+    next(line for line in lines if f'"event":"{event}"' in line)
