@@ -24,7 +24,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from tests.benchmarks.usage import Usage, per_job, usage
+from tests.benchmarks.usage import WARM_UP, Measured, per_job, usage
 from tests.brokers.install import MissingError, newest_rabbitmq
 from tests.brokers.place import Places
 from tests.brokers.rabbitmq import Node
@@ -54,9 +54,6 @@ JOBS = {1: 1_000, 8: 2_000}
 ROUNDS = {1: 3, 8: 2}
 """How often each is measured, by prefetch."""
 
-WARM = 100
-"""So many jobs come before the timed ones, because the slots do not begin at the same moment."""
-
 SETTLED_WITHIN = 0.2
 """Seconds from the end of the last job, within which it is acknowledged."""
 
@@ -77,14 +74,6 @@ THREADS = replace(STEADYWORKER, name="thread slots", worker=("steadyworker", "ru
 
 CELERY_PREFORK = replace(CELERY, name="Celery, prefork")
 CELERY_THREADS = replace(CELERY, name="Celery, threads", worker=(*CELERY.worker, "--pool", "threads"))
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What one worker process did: jobs a second, and what its threads used for a job, by their names."""
-
-    rate: float
-    used: Mapping[str, Usage]
 
 
 @dataclass(frozen=True)
@@ -183,7 +172,7 @@ def measured(
     contestant = replace(contestant, environ={**contestant.environ, "DRILL_QUEUE_TYPE": kind})
     slots = contestant.slots or (1 if contestant.peer else prefetch)
     mark, noop = job("mark", id="timed"), job("noop")
-    jobs = [*[noop] * WARM, mark, *[noop] * JOBS[prefetch], mark] if ordered else [mark] * (JOBS[prefetch] + 1)
+    jobs = [*[noop] * WARM_UP, mark, *[noop] * JOBS[prefetch], mark] if ordered else [mark] * (JOBS[prefetch] + 1)
     marks = jobs.count(mark)
     with closing(Stage(places, contestant, folder, prefetch=prefetch, proxied=False)) as stage:
         if not contestant.peer and kind == "classic":

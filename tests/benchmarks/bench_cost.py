@@ -1,16 +1,14 @@
 """
 The cost of a job that does nothing, by thread: `make bench ARGS=--cost`, in under two minutes.
 
-On RabbitMQ, ours takes turns with raw pika; without a RabbitMQ, the embedded queue is measured alone.
+On RabbitMQ, ours takes turns with raw pika; without a RabbitMQ, the embedded queue is measured instead.
 Compare the CPU of two commits, or the ratios: the time on the wall is that of this machine at this moment.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -21,17 +19,15 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from tests.benchmarks.bench_brokers import JOBS, PROCESSES, RAW, THREADS, Measured, measured
-from tests.benchmarks.embedded import folder, send, wait_for, worker
-from tests.benchmarks.usage import NAMED, Usage, per_job, usage
+from tests.benchmarks import embedded
+from tests.benchmarks.bench_brokers import JOBS, PROCESSES, RAW, THREADS, measured
+from tests.benchmarks.usage import NAMED, Measured, Usage
 from tests.brokers.install import MissingError, newest_rabbitmq
 from tests.brokers.rabbitmq import Node
 from tests.brokers.rabbitmq_place import RabbitmqPlaces
-from tests.drills.contestants import ROOT, Contestant
+from tests.drills.contestants import Contestant
 
 ROUNDS = 3
-WARM = 100
-ENVIRON = {"PYTHONPATH": f"{NAMED}{os.pathsep}{ROOT}"}
 OWN_RAW = replace(RAW, peer=False, slots=1)
 """In our own environment, which has pika, so that no other one need be made."""
 CONTESTANTS: Mapping[int, tuple[Contestant, ...]] = {1: (OWN_RAW, PROCESSES, THREADS), 8: (OWN_RAW, PROCESSES)}
@@ -45,7 +41,9 @@ def main() -> int:
     except MissingError as missing:
         print(f"The embedded queue was measured instead of RabbitMQ: {missing}")
         for slots in CONTESTANTS:
-            found = {"process slots": [embedded(slots) for _ in range(ROUNDS)]}
+            found = {
+                kind: [embedded.measured(kind, slots, JOBS[slots]) for _ in range(ROUNDS)] for kind in embedded.KINDS
+            }
             Console(width=110).print(table(f"the embedded queue, prefetch {slots}", found))
         return 0
     with closing(broker), tempfile.TemporaryDirectory(prefix="bench-") as place:
@@ -56,25 +54,10 @@ def main() -> int:
             for number in range(ROUNDS):
                 for one in contestants:
                     logs = Path(place, f"{prefetch}-{number}-{one.name}")
-                    named = replace(one, environ=ENVIRON)
+                    named = replace(one, environ=NAMED)
                     found[one.name].append(measured(places, named, "classic", prefetch, logs))
             Console(width=110).print(table(f"{places.title}, prefetch {prefetch}", found))
     return 0
-
-
-def embedded(slots: int) -> Measured:
-    """Measure process slots on the embedded queue, from one line of the log to another."""
-    jobs = JOBS[slots]
-    with folder() as environ:
-        send(environ, WARM + jobs)
-        with worker({**environ, **ENVIRON, "STEADYWORKER_CONCURRENCY": str(slots)}) as (process, lines):
-            for _ in range(WARM):
-                wait_for(lines, "job_settled")
-            before, began = usage(process.pid), time.monotonic()
-            for _ in range(jobs):
-                wait_for(lines, "job_settled")
-            seconds = time.monotonic() - began
-            return Measured(jobs / seconds, per_job(before, usage(process.pid), jobs))
 
 
 def table(title: str, found: Mapping[str, list[Measured]]) -> Table:

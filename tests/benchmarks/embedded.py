@@ -6,13 +6,17 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from steadyworker import Client
+from tests.benchmarks.usage import NAMED, WARM_UP, Measured, per_job, usage
 
 ROOT = Path(__file__).parents[2]
+KINDS = ("Processes", "Threads")
+"""Workers of `noop`: process slots, and thread slots."""
 
 
 @contextmanager
@@ -31,9 +35,9 @@ def send(environ: dict[str, str], jobs: int) -> None:
 
 
 @contextmanager
-def worker(environ: dict[str, str]) -> Iterator[tuple[subprocess.Popen[str], Iterator[str]]]:
+def worker(environ: dict[str, str], kind: str = "Processes") -> Iterator[tuple[subprocess.Popen[str], Iterator[str]]]:
     """A worker process, and the lines that it logs."""
-    command = [sys.executable, "-m", "steadyworker", "run", "tests.benchmarks.noop:Processes", "--log-format", "json"]
+    command = [sys.executable, "-m", "steadyworker", "run", f"tests.benchmarks.noop:{kind}", "--log-format", "json"]
     with subprocess.Popen(command, env=environ, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
@@ -46,3 +50,17 @@ def worker(environ: dict[str, str]) -> Iterator[tuple[subprocess.Popen[str], Ite
 def wait_for(lines: Iterator[str], event: str) -> None:
     """Read until the worker has said it."""
     next(line for line in lines if f'"event":"{event}"' in line)
+
+
+def measured(kind: str, slots: int, jobs: int) -> Measured:
+    """Measure one worker process, from one line of its log to another."""
+    with folder() as environ:
+        send(environ, WARM_UP + jobs)
+        with worker({**environ, **NAMED, "STEADYWORKER_CONCURRENCY": str(slots)}, kind) as (process, lines):
+            for _ in range(WARM_UP):
+                wait_for(lines, "job_settled")
+            before, began = usage(process.pid), time.monotonic()
+            for _ in range(jobs):
+                wait_for(lines, "job_settled")
+            seconds = time.monotonic() - began
+            return Measured(jobs / seconds, per_job(before, usage(process.pid), jobs))

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from steadyworker import Job, Worker
 
-SLOTS = 2
-
 
 class Noop(Worker[dict[str, int]]):
     time_limit = 60
-    concurrency = SLOTS
 
     def handle(self, job: Job[dict[str, int]]) -> None:
         """Nothing."""

@@ -25,7 +25,7 @@ from steadyworker.clock import SystemClock, Times
 from steadyworker.ledger.base import Claimed, JobId
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Counters
-from tests.benchmarks import bench_cost, bench_trace
+from tests.benchmarks import bench_cost, bench_trace, embedded
 from tests.benchmarks.embedded import ROOT, folder, send, wait_for, worker
 from tests.benchmarks.usage import per_job, pss, usage
 
@@ -62,32 +62,10 @@ def main() -> int:
 
 
 def throughput() -> Iterator[Line]:
-    """No-op jobs per second, and what part of the bare queue's speed that is."""
-    rates: dict[str, list[float]] = {"bare": [], "thread": [], "process": [], "memory": []}
-    for _ in range(ROUNDS):
-        for how, found in rates.items():
-            with folder() as environ:
-                send(environ, JOBS)
-                said = subprocess.run(
-                    [sys.executable, "-m", "tests.benchmarks.ways", how, str(JOBS)],
-                    env=environ,
-                    cwd=ROOT,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.DEVNULL,
-                    check=True,
-                )
-                found.append(JOBS / float(said.stdout))
-    bare = median(rates["bare"])
-    yield "bare loop of the embedded queue: receive, acknowledge", f"{bare:,.0f} jobs/s", ""
-    for how in ("thread", "process"):
-        ratio = median(one / other for one, other in zip(rates[how], rates["bare"], strict=True))
-        yield f"two {how} slots", f"{median(rates[how]):,.0f} jobs/s, {ratio:.0%} of bare", ""
-    alone = median(rates["memory"])
-    yield (
-        "two thread slots, queue and ledger in memory, no log",
-        f"{alone:,.0f} jobs/s, {1e6 / alone:,.0f} µs a job",
-        "",
-    )
+    """No-op jobs per second on the embedded queue."""
+    for kind in embedded.KINDS:
+        rate = median(embedded.measured(kind, 2, JOBS).rate for _ in range(ROUNDS))
+        yield f"embedded queue, {kind.lower()}, two slots", f"{rate:,.0f} jobs/s", ""
 
 
 def starts() -> Iterator[Line]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -12,8 +13,12 @@ import psutil  # type: ignore[import-untyped]
 
 from tests.brokers.guard import family
 
-NAMED = str(Path(__file__).with_name("names"))
-"""In the PYTHONPATH of a process, it gives the threads their names."""
+NAMED = {"PYTHONPATH": os.pathsep.join(map(str, (Path(__file__).with_name("names"), Path(__file__).parents[2])))}
+"""In the environment of a process of the tests, it gives the threads their names."""
+
+
+WARM_UP = 100
+"""So many jobs come before the timed ones, because the slots do not begin at the same moment."""
 
 
 class Usage(NamedTuple):
@@ -22,6 +27,13 @@ class Usage(NamedTuple):
     cpu: float
     waits: float
     forced: float
+
+
+class Measured(NamedTuple):
+    """What one worker process did: jobs a second, and what its threads used for a job, by their names."""
+
+    rate: float
+    used: Mapping[str, Usage]
 
 
 def usage(pid: int) -> Mapping[tuple[str, int], Usage]:
