@@ -139,7 +139,7 @@ def tables(places: Places, field: Field, folder: Path) -> Iterator[Table]:
         found = [rates(places, kind, prefetch, contestants, folder, ordered=field.ordered) for prefetch in JOBS]
         for one in contestants:
             cells = [_cell(per_round[one.name], per_round[contestants[0].name]) for per_round in found]
-            table.add_row(one.name, kind, *cells, AIMS.get(one.name, ""))
+            table.add_row(one.name, kind, *cells, AIMS.get(one.name, "") if kind == "classic" else "")
     yield table
     cuts = Table("from a cut to the next job", "median", "aim", box=SIMPLE_HEAD)
     for one in field.cuts:

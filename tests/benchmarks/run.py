@@ -1,5 +1,5 @@
 """
-The benchmarks, one table: `make bench`.
+The benchmarks, one table: `make bench`; only the cost of a job with `--cost`, only starts and memory with `--start`.
 
 Ratios are measured side by side: each round does one after the other, and the table has the median of the rounds.
 """
