@@ -24,7 +24,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from tests.benchmarks.usage import WARM_UP, Measured, per_job, usage
+from tests.benchmarks.usage import WARM_UP, Measured, added, per_job, usage
 from tests.brokers.install import MissingError, newest_rabbitmq
 from tests.brokers.place import Places
 from tests.brokers.rabbitmq import Node
@@ -166,9 +166,16 @@ def rates(
 
 
 def measured(
-    places: Places, contestant: Contestant, kind: str, prefetch: int, folder: Path, *, ordered: bool = True
+    places: Places,
+    contestant: Contestant,
+    kind: str,
+    prefetch: int,
+    folder: Path,
+    *,
+    ordered: bool = True,
+    broker: int = 0,
 ) -> Measured:
-    """Measure one worker process: its slots wait until the jobs are queued."""
+    """Measure one worker process, whose slots wait until the jobs are queued, and the broker with this process id."""
     contestant = replace(contestant, environ={**contestant.environ, "DRILL_QUEUE_TYPE": kind})
     slots = contestant.slots or (1 if contestant.peer else prefetch)
     mark, noop = job("mark", id="timed"), job("noop")
@@ -181,13 +188,15 @@ def measured(
         worker = stage.start_worker()
         stage.expect("a job in each slot", lambda: len(stage.notes("start")) == slots)
         stage.send(*jobs)
-        before = usage(worker.pid)
+        before, before_broker = usage(worker.pid), usage(broker)
         stage.open("go")
         stage.expect("the last job", lambda: len(stage.notes("end", "timed")) == marks)
         stage.until(lambda: False, SETTLED_WITHIN)
-        used = per_job(before, usage(worker.pid), slots + len(jobs))
+        done = slots + len(jobs)
+        used = per_job(before, usage(worker.pid), done)
+        used_by_broker = added(per_job(before_broker, usage(broker), done).values())
         times = [note.at for note in stage.notes("start", "timed")]
-        return Measured(JOBS[prefetch] / (max(times) - min(times)), used)
+        return Measured(JOBS[prefetch] / (max(times) - min(times)), used, used_by_broker)
 
 
 def reconnections(places: Places, contestant: Contestant, folder: Path) -> Iterator[float]:

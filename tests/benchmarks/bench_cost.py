@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -21,7 +21,7 @@ from rich.table import Table
 
 from tests.benchmarks import embedded
 from tests.benchmarks.bench_brokers import JOBS, PROCESSES, RAW, THREADS, measured
-from tests.benchmarks.usage import NAMED, Measured, Usage
+from tests.benchmarks.usage import NAMED, NOTHING, Measured, Usage
 from tests.brokers.install import MissingError, newest_rabbitmq
 from tests.brokers.rabbitmq import Node
 from tests.brokers.rabbitmq_place import RabbitmqPlaces
@@ -55,14 +55,14 @@ def main() -> int:
                 for one in contestants:
                     logs = Path(place, f"{prefetch}-{number}-{one.name}")
                     named = replace(one, environ=NAMED)
-                    found[one.name].append(measured(places, named, "classic", prefetch, logs))
+                    found[one.name].append(measured(places, named, "classic", prefetch, logs, broker=broker.pid))
             Console(width=110).print(table(f"{places.title}, prefetch {prefetch}", found))
     return 0
 
 
 def table(title: str, found: Mapping[str, list[Measured]]) -> Table:
     """Return the medians of the rounds: for each contestant a line of sums, and one for each of its threads."""
-    columns = ("a job", "CPU µs", "voluntary switches", "forced", "wall µs", "speed of raw's", "CPU of raw's")
+    columns = ("a job", "CPU µs", "voluntary switches", "forced", "wall µs", "speed of raw's", "on one core")
     shown = Table(*columns, title=title, box=SIMPLE_HEAD)
     shown.columns[0].no_wrap = True
     raw = found.get(OWN_RAW.name, [])
@@ -70,25 +70,21 @@ def table(title: str, found: Mapping[str, list[Measured]]) -> Table:
         wall = f"{1e6 / median(one.rate for one in rounds):,.0f}"
         pairs = list(zip(rounds, raw, strict=False))
         speeds = [one.rate / other.rate for one, other in pairs]
-        cpus = [_sum(one).cpu / _sum(other).cpu for one, other in pairs]
-        ratios = [f"{median(each):.2f}" for each in (speeds, cpus) if each]
-        shown.add_row(name, *_cells([_sum(one) for one in rounds]), wall, *ratios)
-        for thread, cells in _by_thread(rounds):
-            shown.add_row(f"  {thread}", *cells)
+        on_one_core = [_with_broker(other) / _with_broker(one) for one, other in pairs]
+        ratios = [f"{median(each):.2f}" for each in (speeds, on_one_core) if each]
+        shown.add_row(name, *_cells([one.total for one in rounds]), wall, *ratios)
+        names = {thread for one in rounds for thread in one.used}
+        parts = {thread: [one.used.get(thread, NOTHING) for one in rounds] for thread in names}
+        parts["the broker, not in the sum"] = [one.broker for one in rounds]
+        for thread, used in sorted(parts.items(), key=lambda pair: -median(one.cpu for one in pair[1])):
+            if any(one.cpu >= 1 for one in used):
+                shown.add_row(f"  {thread}", *_cells(used))
     return shown
 
 
-def _by_thread(rounds: list[Measured]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    nothing = Usage(0, 0, 0)
-    threads = {name for one in rounds for name in one.used}
-    by_name = {name: [one.used.get(name, nothing) for one in rounds] for name in threads}
-    for name, used in sorted(by_name.items(), key=lambda pair: -mean(one.cpu for one in pair[1])):
-        if any(one.cpu >= 1 for one in used):
-            yield name, _cells(used)
-
-
-def _sum(one: Measured) -> Usage:
-    return Usage(*map(sum, zip(*one.used.values(), strict=True)))
+def _with_broker(one: Measured) -> float:
+    """Return the microseconds that a job would take if the worker process and the broker had one core."""
+    return one.total.cpu + one.broker.cpu
 
 
 def _cells(used: list[Usage]) -> tuple[str, str, str]:

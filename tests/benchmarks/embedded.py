@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from steadyworker import Client
-from tests.benchmarks.usage import NAMED, WARM_UP, Measured, per_job, usage
+from tests.benchmarks.usage import NAMED, NOTHING, WARM_UP, Measured, per_job, usage
 
 ROOT = Path(__file__).parents[2]
 KINDS = ("Processes", "Threads")
@@ -63,4 +63,4 @@ def measured(kind: str, slots: int, jobs: int) -> Measured:
             for _ in range(jobs):
                 wait_for(lines, "job_settled")
             seconds = time.monotonic() - began
-            return Measured(jobs / seconds, per_job(before, usage(process.pid), jobs))
+            return Measured(jobs / seconds, per_job(before, usage(process.pid), jobs), NOTHING)

@@ -27,10 +27,10 @@ from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Counters
 from tests.benchmarks import bench_cost, bench_trace, embedded
 from tests.benchmarks.embedded import ROOT, folder, send, wait_for, worker
-from tests.benchmarks.usage import per_job, pss, usage
+from tests.benchmarks.usage import added, per_job, pss, usage
 
 JOBS, ROUNDS, STARTS, IDLE, ROWS = 1_000, 3, 5, 20.0, 2_000
-SETTLED = 2.0
+SETTLED = 5.0
 """Seconds after which a worker process has done what its start left for later."""
 
 CLOCK = SystemClock()
@@ -107,7 +107,7 @@ def footprint() -> Iterator[Line]:
             time.sleep(IDLE)
             after, seconds = usage(process.pid), CLOCK.monotonic() - began
             own = len(list(Path(f"/proc/{process.pid}/task").iterdir()))
-            used = sum(one.cpu for one in per_job(before, after, 1).values()) / 1e6 / seconds
+            used = added(per_job(before, after, 1).values()).cpu / 1e6 / seconds
             yield "eight process slots: threads of the worker process", f"{own}", ""
             yield "eight process slots: memory (PSS)", f"{pss(process.pid) / 1e6:.0f} MB", "≤ 160 MB"
             yield f"eight process slots: CPU when idle, over {IDLE:g} s", f"{used:.2%}", "≤ 0.05 %"
