@@ -24,7 +24,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from tests.benchmarks.usage import WARM_UP, Measured, added, per_job, usage
+from tests.benchmarks.usage import Measured, added, per_job, usage
 from tests.brokers.install import MissingError, newest_rabbitmq
 from tests.brokers.place import Places
 from tests.brokers.rabbitmq import Node
@@ -53,6 +53,9 @@ JOBS = {1: 1_000, 8: 2_000}
 
 ROUNDS = {1: 3, 8: 2}
 """How often each is measured, by prefetch."""
+
+WARM_UP = 100
+"""So many jobs come before the timed ones, because the slots do not begin at the same moment."""
 
 SETTLED_WITHIN = 0.2
 """Seconds from the end of the last job, within which it is acknowledged."""

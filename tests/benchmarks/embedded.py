@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from steadyworker import Client
-from tests.benchmarks.usage import NAMED, NOTHING, WARM_UP, Measured, per_job, usage
+from tests.benchmarks.usage import NAMED, NOTHING, Measured, per_job, usage
 
 ROOT = Path(__file__).parents[2]
 KINDS = ("Processes", "Threads")
@@ -27,11 +27,11 @@ def folder() -> Iterator[dict[str, str]]:
         yield {**kept, "STEADYWORKER_STATE_DIR": place}
 
 
-def send(environ: dict[str, str], jobs: int) -> None:
-    """Queue no-op jobs."""
+def send(environ: dict[str, str], jobs: int, **payload: str) -> None:
+    """Queue no-op jobs with this payload."""
     with Client(f"sqlite:{environ['STEADYWORKER_STATE_DIR']}/broker.db") as client:
-        for number in range(jobs):
-            client.send("noop", {"number": number})
+        for _ in range(jobs):
+            client.send("noop", payload)
 
 
 @contextmanager
@@ -53,14 +53,17 @@ def wait_for(lines: Iterator[str], event: str) -> None:
 
 
 def measured(kind: str, slots: int, jobs: int) -> Measured:
-    """Measure one worker process, from one line of its log to another."""
+    """Measure one worker process, whose slots wait until the jobs are queued."""
     with folder() as environ:
-        send(environ, WARM_UP + jobs)
+        gate = Path(environ["STEADYWORKER_STATE_DIR"], "gate")
+        send(environ, slots, gate=str(gate))
+        send(environ, jobs)
         with worker({**environ, **NAMED, "STEADYWORKER_CONCURRENCY": str(slots)}, kind) as (process, lines):
-            for _ in range(WARM_UP):
-                wait_for(lines, "job_settled")
+            for _ in range(slots):
+                wait_for(lines, "job_started")
             before, began = usage(process.pid), time.monotonic()
-            for _ in range(jobs):
+            gate.touch()
+            for _ in range(slots + jobs):
                 wait_for(lines, "job_settled")
             seconds = time.monotonic() - began
-            return Measured(jobs / seconds, per_job(before, usage(process.pid), jobs), NOTHING)
+            return Measured(jobs / seconds, per_job(before, usage(process.pid), slots + jobs), NOTHING)

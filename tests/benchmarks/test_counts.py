@@ -45,8 +45,8 @@ def counts(kind: str, broker: str, folder: Path) -> dict[str, float]:
         assert process.stdout is not None
         try:
             found = []
-            for number in range(1 + JOBS):
-                client.send("noop", {"number": number})
+            for _ in range(1 + JOBS):
+                client.send("noop", {})
                 found.append(Counter(json.loads(process.stdout.readline())))
         finally:
             process.terminate()

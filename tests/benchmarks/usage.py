@@ -16,9 +16,6 @@ from tests.brokers.guard import family
 NAMED = {"PYTHONPATH": os.pathsep.join(map(str, (Path(__file__).with_name("names"), Path(__file__).parents[2])))}
 """In the environment of a process of the tests, it gives the threads their names."""
 
-WARM_UP = 100
-"""So many jobs come before the timed ones, because the slots do not begin at the same moment."""
-
 
 class Usage(NamedTuple):
     """Microseconds of CPU, and how often the thread waited, and was interrupted."""
