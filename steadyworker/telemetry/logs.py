@@ -62,7 +62,7 @@ RemedyOf = Callable[[Mapping[str, Any]], str]
 _LABORIOUS = frozenset({"exc_info", "stack_info", "positional_args"})
 _DEPTH = 6
 _HALF = 32 << 10
-_PLAIN = frozenset({str, int, float, type(None)})
+_PLAIN = frozenset({int, float, type(None)})
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -274,15 +274,23 @@ def _clean(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> Mutabl
 
 
 def _at_a_glance(line: Mapping[str, Any]) -> str | None:
-    """Return the line as JSON if one test of the whole text shows that no value needs a change, otherwise None."""
-    kinds = set(map(type, line.values()))
-    if not kinds <= _PLAIN or not all(map(math.isfinite, [each for each in line.values() if type(each) is float])):
+    """Return the line as JSON if one test of all its texts shows that no value needs a change, otherwise None."""
+    texts = []
+    for value in line.values():
+        kind = type(value)
+        if kind is str:
+            texts.append(value)
+        elif kind not in _PLAIN or (kind is float and not math.isfinite(value)):
+            return None
+    text = "\n".join(texts)  # no hint at a secret contains a line break
+    if len(text) > 2 * _HALF or not text.isascii() or may_hold_secret(text) or _has_secret_name(tuple(line)):
         return None
-    try:
-        text = _json(line)
-    except (TypeError, ValueError):  # a key that is not a string, or text that is not Unicode
-        return None
-    return text if len(text) <= 2 * _HALF and text.isascii() and not may_hold_secret(text) else None
+    return _json(line)
+
+
+@lru_cache(maxsize=100)
+def _has_secret_name(names: tuple[str, ...]) -> bool:
+    return any(map(is_secret_name, names))
 
 
 def _plain(value: Any, name: str, depth: int) -> Any:
