@@ -191,7 +191,9 @@ def test_an_events_line_is_the_same_with_and_without_a_record(
     tmp_path: Path, kind: type[Event], values: tuple[int, float, str]
 ) -> None:
     by_type: dict[Any, Any] = dict(zip((int, float, str), values, strict=True))
-    event = kind(**{field.name: by_type[field.type] for field in structs.fields(kind)} | {"at": 1_767_225_599.0625})
+    fields: dict[str, Any] = {field.name: by_type[field.type] for field in structs.fields(kind)}
+    fields["at"] = 1_767_225_599.0625
+    event = kind(**fields)
     with alone_in(tmp_path) as alone:
         log_events()(event)
         without = alone.written()
