@@ -275,7 +275,7 @@ class _Head:
 
 class _JsonFormatter(ProcessorFormatter):
     """
-    A JSON formatter that is fast for SteadyWorker's own plain lines, of which every job writes two.
+    A JSON formatter that is fast for plain lines of SteadyWorker's loggers, such as `job.log`.
 
     Lines with an exception or a stack, and records of other loggers, go through structlog's slower formatter.
     """
