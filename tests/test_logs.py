@@ -5,11 +5,15 @@ from __future__ import annotations
 import io
 import json
 import logging
+import math
+import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, TextIO, cast
 
 import pytest
@@ -17,7 +21,7 @@ from msgspec import structs
 from structlog.contextvars import bound_contextvars
 
 from steadyworker import events
-from steadyworker.events import Event, JobSettled
+from steadyworker.events import Event, Fenced, JobSettled, MessageLost, TakenOver
 from steadyworker.telemetry.event_log import LINES, log_events
 from steadyworker.telemetry.logs import _CLIENT_LIBRARIES, configure, get_logger
 
@@ -36,6 +40,49 @@ def out() -> Iterator[io.StringIO]:
     root.handlers[:] = handlers
     for logger, level in levels.items():
         logger.setLevel(level)
+
+
+See = Callable[[logging.LogRecord], bool]
+"""A function that notes a record and returns True, as a filter does."""
+
+
+class Alone:
+    """The logging of a process in which SteadyWorker's handler is alone and writes JSON to a file; and the records that events made."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.records: list[logging.LogRecord] = []
+        self.log = logging.getLogger("steadyworker")
+
+    def make(self, *args: Any, **more: Any) -> logging.LogRecord:
+        """Make a record as the logger's class does, and keep it."""
+        self.records.append(type(self.log).makeRecord(self.log, *args, **more))
+        return self.records[-1]
+
+    def written(self) -> str:
+        """Return the lines since the last call."""
+        text = self.path.read_text("utf-8")
+        os.truncate(self.path, 0)
+        return text
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[Alone]:
+    """Log without pytest's handlers, which are on the root logger in each test; the fixture `out` restores them."""
+    alone, factory = Alone(folder / "log"), logging.getLogRecordFactory()
+    with alone.path.open("a", encoding="utf-8") as file:
+        configure("json", "debug", file)
+        root = logging.getLogger()
+        root.handlers[:] = [handler for handler in root.handlers if getattr(handler, "stream", None) is file]
+        alone.log.makeRecord = alone.make  # type: ignore[method-assign]
+        try:
+            yield alone
+        finally:
+            del alone.log.makeRecord
+            alone.log.handlers.clear()
+            alone.log.filters.clear()
+            alone.log.propagate = True
+            logging.setLogRecordFactory(factory)
 
 
 def lines(stream: io.StringIO) -> list[dict[str, Any]]:
@@ -125,6 +172,156 @@ def test_every_kind_of_event_has_a_line(out: io.StringIO) -> None:
         }
         listen(kind(**values))
     assert sorted(line["event"] for line in lines(out)) == sorted(name for name, _ in LINES.values())
+
+
+VALUES = {
+    "plain": (7, 0.5, "x"),
+    "empty": (0, 0.0, ""),
+    "not ASCII": (-1, 1e300, "Zoë\n\x1b[31m"),
+    "a secret": (1 << 70, 1e-9, "amqp://joe:canary@host"),
+    "no number": (1, math.nan, "a lone \udce9"),
+    "long": (1, 1.0, "x" * 70_000),
+}
+
+
+@pytest.mark.usefixtures("out")
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+@pytest.mark.parametrize("kind", LINES, ids=lambda kind: kind.__name__)
+def test_an_events_line_is_the_same_with_and_without_a_record(
+    tmp_path: Path, kind: type[Event], values: tuple[int, float, str]
+) -> None:
+    by_type: dict[Any, Any] = dict(zip((int, float, str), values, strict=True))
+    fields: dict[str, Any] = {field.name: by_type[field.type] for field in structs.fields(kind)}
+    fields["at"] = 1_767_225_599.0625
+    event = kind(**fields)
+    with alone_in(tmp_path) as alone:
+        log_events()(event)
+        without = alone.written()
+        alone.records.clear()
+        logging.getLogger().addHandler(logging.NullHandler())
+        log_events()(event)
+        assert alone.written() == without
+        assert len(alone.records) == 1
+    assert json.loads(without)["timestamp"] == "2025-12-31T23:59:59.062Z"
+    assert "canary" not in without
+
+
+@pytest.mark.usefixtures("out")
+@pytest.mark.parametrize("kind", LINES, ids=lambda kind: kind.__name__)
+def test_an_event_makes_a_record_only_for_a_remedy(tmp_path: Path, kind: type[Event]) -> None:
+    empty: dict[str, Any] = {field.name: "" if field.type is str else 1 for field in structs.fields(kind)}
+    with alone_in(tmp_path) as alone:
+        log_events()(kind(**empty))
+        assert len(alone.records) == (kind in {MessageLost, TakenOver, Fenced})
+        assert len(alone.written().splitlines()) == 1
+
+
+def see_by_handler(log: logging.Logger, see: See, _patch: pytest.MonkeyPatch) -> None:
+    class Seeing(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            see(record)
+
+    log.handlers.insert(0, Seeing())
+
+
+def see_by_roots_handler(_log: logging.Logger, see: See, patch: pytest.MonkeyPatch) -> None:
+    see_by_handler(logging.getLogger(), see, patch)
+
+
+def see_by_filter(log: logging.Logger, see: See, _patch: pytest.MonkeyPatch) -> None:
+    log.addFilter(see)
+
+
+def see_by_handlers_filter(_log: logging.Logger, see: See, _patch: pytest.MonkeyPatch) -> None:
+    logging.getLogger().handlers[0].addFilter(see)
+
+
+def see_by_formatter(_log: logging.Logger, see: See, _patch: pytest.MonkeyPatch) -> None:
+    class Seeing(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            return str(see(record))
+
+    logging.getLogger().handlers[0].setFormatter(Seeing())
+
+
+def see_by_factory(_log: logging.Logger, see: See, _patch: pytest.MonkeyPatch) -> None:
+    def factory(*args: Any, **more: Any) -> logging.LogRecord:
+        record = logging.LogRecord(*args, **more)
+        see(record)
+        return record
+
+    logging.setLogRecordFactory(factory)
+
+
+def see_by_call_handlers(_log: logging.Logger, see: See, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(logging.Logger, "callHandlers", lambda _self, record: see(record))
+
+
+def see_by_handle(_log: logging.Logger, see: See, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(logging.Logger, "handle", lambda _self, record: see(record))
+
+
+@pytest.mark.usefixtures("out")
+@pytest.mark.parametrize(
+    "arrange",
+    [
+        see_by_handler,
+        see_by_roots_handler,
+        see_by_filter,
+        see_by_handlers_filter,
+        see_by_formatter,
+        see_by_factory,
+        see_by_call_handlers,
+        see_by_handle,
+    ],
+)
+def test_a_program_that_looks_at_records_sees_those_of_events(
+    tmp_path: Path, arrange: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    def see(record: logging.LogRecord) -> bool:
+        seen.append(cast(dict[str, Any], record.msg)["event"])
+        return True
+
+    with alone_in(tmp_path) as alone:
+        arrange(alone.log, see, monkeypatch)
+        log_events()(settled("ack"))
+    assert seen == ["job_settled"]
+
+
+def test_a_library_that_replaced_a_method_before_our_import_sees_the_records_of_events() -> None:
+    program = """if True:
+        import logging
+        logging.Logger.callHandlers = lambda self, record: print(record.msg["event"])
+        from steadyworker.events import Adopted
+        from steadyworker.telemetry.event_log import log_events
+        from steadyworker.telemetry.logs import configure
+        configure("json", "info")
+        log_events()(Adopted(key="m-17", queue="q", fence=7, at=0.0))
+    """
+    ended = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert (ended.stdout, ended.stderr) == ("adopted\n", "")
+
+
+@pytest.mark.usefixtures("out")
+def test_an_events_line_has_the_context_variables(tmp_path: Path) -> None:
+    with alone_in(tmp_path) as alone, bound_contextvars(tenant="acme"):
+        log_events()(settled("ack"))
+        assert json.loads(alone.written())["tenant"] == "acme"
+
+
+@pytest.mark.usefixtures("out")
+def test_an_events_line_obeys_the_handlers_level_and_propagate(tmp_path: Path) -> None:
+    with alone_in(tmp_path) as alone:
+        alone.log.propagate = False
+        log_events()(settled("ack"))
+        alone.log.propagate = True
+        logging.getLogger().handlers[0].setLevel(logging.ERROR)
+        log_events()(settled("ack"))
+        assert alone.written() == ""
+        log_events()(settled("dead-letter"))
+        assert json.loads(alone.written())["level"] == "error"
 
 
 @pytest.mark.parametrize("value", ["x" * 17_000_000, "é" * 200_000, "two words " * 100_000])
@@ -246,6 +443,19 @@ def test_a_broken_stream_fails_nobody() -> None:
         os._exit(7)
     """
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 7
+
+
+def test_a_stream_with_an_unknown_encoding_gets_lines(out: io.StringIO, tmp_path: Path) -> None:
+    class Odd(io.StringIO):
+        encoding = "no-such"
+
+        def fileno(self) -> int:
+            return file.fileno()
+
+    with (tmp_path / "log").open("w") as file:
+        configure("json", "info", stream := Odd())
+        get_logger("app").info("one")
+    assert [line["event"] for line in lines(stream)] == ["one"]
 
 
 def test_configure_twice_writes_each_line_once(out: io.StringIO) -> None:

@@ -26,11 +26,13 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
+from operator import attrgetter
+from types import FunctionType
 from typing import Any, Literal, TextIO
 
 import msgspec
 import structlog
-from structlog.contextvars import merge_contextvars
+from structlog.contextvars import get_contextvars, merge_contextvars
 from structlog.stdlib import BoundLogger, ProcessorFormatter
 
 from steadyworker.telemetry.line_writer import LineWriter
@@ -60,9 +62,16 @@ _LAST_LINES = 0.5
 RemedyOf = Callable[[Mapping[str, Any]], str]
 
 _LABORIOUS = frozenset({"exc_info", "stack_info", "positional_args"})
+_METHODS = attrgetter("makeRecord", "handle", "callHandlers")
+_STDLIB_METHODS = tuple(
+    method
+    for method in _METHODS(logging.Logger)
+    if type(method) is FunctionType and method.__globals__ is vars(logging)
+)
+"""The methods by which a logger sends a record to its handlers; fewer than three if a library has already replaced one."""
 _DEPTH = 6
 _HALF = 32 << 10
-_PLAIN = frozenset({str, int, float, type(None)})
+_PLAIN = frozenset({bool, int, float, type(None)})
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -123,6 +132,50 @@ def get_logger(name: str) -> BoundLogger:
     return logger
 
 
+def write_line(log: logging.Logger, level: int, event: str, at: float, fields: dict[str, Any]) -> None:
+    """
+    Write a line of SteadyWorker's own; each job writes two of them.
+
+    A LogRecord and its way take more than half of a line's time.
+    So this function makes a LogRecord only if more than SteadyWorker's handler would receive it; the line is the same.
+
+    Args:
+        log: The logger, which is enabled for the level.
+        level: The level.
+        event: The id of the event.
+        at: The line's time (wall clock, seconds in UTC).
+        fields: All other fields.
+    """
+    handler = _sole_handler(log)
+    if handler is not None and EXPLAIN not in fields and _is_plain(fields):
+        handler.write(_json(_head(at, logging.getLevelName(level), event, log.name) | fields))
+        return
+    (line,), more = ProcessorFormatter.wrap_for_formatter(log, event, {"event": event, **fields})
+    record = log.makeRecord(log.name, level, "", 0, line, (), None, extra=more["extra"])
+    record.created, record.msecs = at, at % 1 * 1000
+    log.handle(record)
+
+
+def _sole_handler(log: logging.Logger) -> _Handler | None:
+    """
+    Return SteadyWorker's handler if nothing else would receive or change a record of this logger, otherwise None.
+
+    A program can add handlers, filters and context variables, and set a formatter and a factory of records.
+    Some libraries replace methods of `logging.Logger`, as sentry-sdk replaces `callHandlers`.
+    """
+    handlers = logging.getLogger().handlers
+    if len(handlers) != 1 or type(handler := handlers[0]) is not _Handler or handler.lines is None:
+        return None
+    added = log.handlers or log.filters or handler.filters or handler.level or get_contextvars()
+    replaced = (
+        not log.propagate
+        or type(handler.formatter) is not _JsonFormatter
+        or logging.getLogRecordFactory() is not logging.LogRecord
+        or _METHODS(type(log)) != _STDLIB_METHODS
+    )
+    return None if added or replaced else handler
+
+
 class _Handler(logging.Handler):
     """
     A handler that writes lines; if a line cannot be formatted or written, the handler raises nothing, and prints no traceback.
@@ -136,12 +189,13 @@ class _Handler(logging.Handler):
         self.lines: LineWriter | None = None
         with suppress(Exception):  # a program can replace standard error by any object, with or without a descriptor
             stream.flush()
+            self._encoded("")
             self.lines = LineWriter(stream.fileno(), self._report)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Format and write the record; raise nothing, not even RecursionError."""
         try:
-            self._write(self.format(record))
+            self.write(self.format(record))
         except RecursionError:
             pass
         except Exception:  # noqa: BLE001 - a record's text or the stream can raise anything
@@ -160,14 +214,15 @@ class _Handler(logging.Handler):
             "error": type(sys.exception()).__name__,
         }
         with suppress(Exception):
-            self._write(json.dumps(lost))
+            self.write(json.dumps(lost))
 
     def flush(self) -> None:
         """Wait at most half a second for the lines that still wait; the stdlib calls this method at the end of the process."""
         if self.lines is not None:
             self.lines.drain(_LAST_LINES)
 
-    def _write(self, line: str) -> None:
+    def write(self, line: str) -> None:
+        """Write a formatted line; a stream without a descriptor can raise anything."""
         if self.lines is not None:
             self.lines.write(self._encoded(line))
         else:
@@ -207,12 +262,7 @@ class _Head:
 
     def of(self, record: logging.LogRecord, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         """Return the line of this record."""
-        head = {
-            "timestamp": f"{_second(int(record.created))}.{int(record.created % 1 * 1000):03d}Z",
-            "level": record.levelname.lower(),
-            "event": line.pop("event", ""),
-            "logger": record.name,
-        }
+        head = _head(record.created, record.levelname, line.pop("event", ""), record.name)
         if (
             EXPLAIN in line
             and "remedy" not in line
@@ -225,7 +275,7 @@ class _Head:
 
 class _JsonFormatter(ProcessorFormatter):
     """
-    A JSON formatter that is fast for SteadyWorker's own plain lines, of which every job writes two.
+    A JSON formatter that is fast for plain lines of SteadyWorker's loggers, such as `job.log`.
 
     Lines with an exception or a stack, and records of other loggers, go through structlog's slower formatter.
     """
@@ -237,7 +287,7 @@ class _JsonFormatter(ProcessorFormatter):
     def format(self, record: logging.LogRecord) -> str:
         if hasattr(record, "_logger") and isinstance(record.msg, dict) and _LABORIOUS.isdisjoint(record.msg):
             line = self._head.of(record, merge_contextvars(None, "", {**record.msg}))
-            return _at_a_glance(line) or _json(_clean(None, "", line))
+            return _json(line if _is_plain(line) else _clean(None, "", line))
         return super().format(record)
 
 
@@ -263,6 +313,16 @@ def _formatter(head: _Head, *, colors: bool | None = None) -> ProcessorFormatter
     return ProcessorFormatter(processors=chain, foreign_pre_chain=[structlog.stdlib.ExtraAdder()])
 
 
+def _head(at: float, level: str, event: Any, logger: str) -> dict[str, Any]:
+    """Return the four fixed keys of a line."""
+    return {
+        "timestamp": f"{_second(int(at))}.{int(at % 1 * 1000):03d}Z",
+        "level": level.lower(),
+        "event": event,
+        "logger": logger,
+    }
+
+
 @lru_cache(maxsize=1)
 def _second(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
@@ -273,16 +333,24 @@ def _clean(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> Mutabl
     return {str(key): _plain(value, str(key), _DEPTH) for key, value in line.items()}
 
 
-def _at_a_glance(line: Mapping[str, Any]) -> str | None:
-    """Return the line as JSON if one test of the whole text shows that no value needs a change, otherwise None."""
-    kinds = set(map(type, line.values()))
-    if not kinds <= _PLAIN or not all(map(math.isfinite, [each for each in line.values() if type(each) is float])):
-        return None
-    try:
-        text = _json(line)
-    except (TypeError, ValueError):  # a key that is not a string, or text that is not Unicode
-        return None
-    return text if len(text) <= 2 * _HALF and text.isascii() and not may_hold_secret(text) else None
+def _is_plain(line: Mapping[str, Any]) -> bool:
+    """Return True if one test of all texts together shows that no value needs a change."""
+    texts = []
+    for value in line.values():
+        kind = type(value)
+        if kind is str:
+            texts.append(value)
+        elif kind not in _PLAIN or (kind is float and not math.isfinite(value)):
+            return False
+    text = "\n".join(texts)  # no sign of a secret contains a line break
+    if len(text) > 2 * _HALF or not text.isascii():
+        return False
+    return not may_hold_secret(text) and not _has_secret_name(tuple(line))
+
+
+@lru_cache(maxsize=100)
+def _has_secret_name(names: tuple[str, ...]) -> bool:
+    return any(map(is_secret_name, names))
 
 
 def _plain(value: Any, name: str, depth: int) -> Any:
