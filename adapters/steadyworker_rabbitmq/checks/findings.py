@@ -260,7 +260,8 @@ def _existing(
         if found := retry_finding(planned, queue):
             yield found
     else:
-        if topology.mode != "declare" and (different := differences(planned, queue)):
+        compares = topology.mode != "declare" or queue.arguments is None  # no other finding reports an unknown argument
+        if compares and (different := differences(planned, queue)):
             listed = "; ".join(map(str, different))
             yield _finding("rabbitmq.queue-differs", role=_ROLES[role], queue=queue.name, differences=listed)
         yield from risks.delivery_limit(version, broker.vhost, planned, queue, topology.time_limit)
@@ -268,6 +269,8 @@ def _existing(
     if role == "work":
         timeout = risks.delivery_timeout(version, broker.vhost, queue, topology.time_limit, _why(broker))
         yield from timeout if broker.unasked is None else _unseen(broker.unasked, queue, timeout)
+    elif role == "dead" and broker.unasked is not None:
+        yield from _unseen(broker.unasked, queue, iter(()))
     yield from risks.losses(planned, queue)
     if role == "work":
         yield from risks.oddities(version, queue)

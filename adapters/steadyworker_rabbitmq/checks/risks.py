@@ -41,9 +41,11 @@ _finding = FindingTexts("steadyworker_rabbitmq")
 def losses(planned: PlannedQueue, queue: ExistingQueue) -> Iterator[Finding]:
     """Yield a finding for every setting that drops messages without an ack, or ends a delay too early."""
     forwards = planned.role == "work" and queue.text("dead-letter-exchange") is not None
-    # Two cases are only warnings: an operator can want a limit on dead letters, and a job that the broker dead-letters is not lost.
-    level: Literal["error", "warning"] = "warning" if forwards or planned.role == "dead" else "error"
-    fate = "become dead letters without being run" if forwards else "are lost"
+    unknown = queue.policy is None  # the policy can name a dead-letter exchange, or an overflow that drops nothing
+    # Three cases are only warnings: an operator can want a limit on dead letters, a job that the broker dead-letters is not lost,
+    # and an unknown policy can prevent the loss.
+    level: Literal["error", "warning"] = "warning" if forwards or unknown or planned.role == "dead" else "error"
+    fate = "become dead letters without being run" if forwards else "can be lost" if unknown else "are lost"
     messages, loses, name = _MESSAGES[planned.role], LOSSES[planned.role], queue.name
 
     ttl = queue.number("message-ttl")
