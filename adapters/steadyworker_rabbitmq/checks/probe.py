@@ -158,8 +158,8 @@ class BrokerProbe:
             return queue
         argument, current = named["name"], named["current"]
         expected = {**_FLAGS, **planned.arguments}.get(argument)
-        got = current == "'true'" if argument in _FLAGS else _value(current)
-        return replace(queue, difference=Difference(argument, expected, got))
+        actual = current == "'true'" if argument in _FLAGS else _value(current)
+        return replace(queue, difference=Difference(argument, expected, actual))
 
     def queue_type(self, name: str) -> QueueType | None:
         """
