@@ -115,17 +115,6 @@ def facts(prepared: PreparedQueues) -> PreparedQueues:
     return replace(prepared, longer_timeout="")
 
 
-def found_with(bench: Bench, text: str) -> list[Finding]:
-    """All findings, once one of them has this text: of a new queue, the API reports neither policy nor limit for some seconds."""
-
-    def found() -> list[Finding]:
-        found = find(bench.connection, bench.topology(), bench.management)
-        return found if any(text in finding.what for finding in found) else []
-
-    findings: list[Finding] = until(found)
-    return findings
-
-
 @pytest.fixture
 def bench(rabbitmq: RabbitMQ, vhost: Vhost) -> Iterator[Bench]:
     bench = Bench(rabbitmq, vhost)
@@ -656,6 +645,9 @@ def test_a_policy_is_reported_with_the_first_statistics_of_a_new_queue(ours: Ben
         until(made_without_statistics)
         found = find(ours.connection, ours.topology(), ours.management)
         assert [finding for finding in found if "'exports' are lost" in finding.what] == []
+        found = find(ours.connection, ours.topology(), ours.management, consuming=True)
+        finding = about(found, "policies of queue 'exports' could not be read: the management API reports no policy")
+        assert "disable_metrics_collector" in finding.remedy
     for name in ours.queues():
         ours.connection.channel().queue_delete(name)
     prepare(ours.connection, ours.topology(), ours.management)
@@ -687,7 +679,13 @@ def test_a_policy_with_lists_hides_no_error(bench: Bench) -> None:
 
 def test_a_queue_of_somebody_s_own_that_drops_messages_is_an_error(bench: Bench) -> None:
     bench.make("exports", x_queue_type="quorum", x_message_ttl=60_000, x_max_length=10, x_delivery_limit=100)
-    found = found_with(bench, "100 deliveries")
+
+    def judged() -> list[Finding]:
+        """All findings, once the API reports that the new queue has no policy."""
+        found = find(bench.connection, bench.topology(), bench.management)
+        return found if any("100 deliveries" in finding.what for finding in found) else []
+
+    found = until(judged)
     for text in (
         "Jobs in 'exports' are lost after 60 s",
         "more than 10 (max-length)",
@@ -716,7 +714,7 @@ def test_what_will_surprise_is_found(bench: Bench) -> None:
         x_delivery_limit=50,
         x_dead_letter_exchange="",
     )
-    found = found_with(bench, "50 deliveries")
+    found = find(bench.connection, bench.topology(), bench.management)
     for text in ("has a single active consumer", "becomes a dead letter after 50 deliveries"):
         assert about(found, text).level == "warning"
     delayed = [finding.what for finding in found if "an interrupted job goes on 5 s later" in finding.what]
@@ -725,7 +723,7 @@ def test_what_will_surprise_is_found(bench: Bench) -> None:
 
 def test_a_dead_letter_queue_that_counts_how_often_it_is_read_is_found(bench: Bench) -> None:
     bench.make("exports.dead", x_queue_type="quorum", x_delivery_limit=20)
-    finding = about(found_with(bench, "20 times"), "that has been read 20 times")
+    finding = about(find(bench.connection, bench.topology(), bench.management), "that has been read 20 times")
     assert finding.level == "warning"
 
 

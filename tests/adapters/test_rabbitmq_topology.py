@@ -239,13 +239,23 @@ def test_the_delivery_limit_of_each_version(
     assert limits.delivery_limit(version, ExistingQueue("exports", arguments, policies, type="classic")) is None
 
 
-@pytest.mark.parametrize("arguments", [{}, {"x-delivery-limit": 100}])
-def test_a_limit_is_unknown_while_the_policy_is_unknown(arguments: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "limit", "ids"),
+    [
+        ({}, None, []),
+        ({"x-delivery-limit": 3}, 3, []),
+        ({"x-delivery-limit": 3, "x-dead-letter-exchange": ""}, 3, ["rabbitmq.delivery-limit"]),
+    ],
+)
+def test_no_limit_is_an_error_while_the_policy_is_unknown(
+    arguments: dict[str, object], limit: int | None, ids: list[str]
+) -> None:
     """A policy can remove the default, name a dead-letter exchange, and raise the delivery timeout."""
     (work,) = (planned for planned in plan().queues(V40) if planned.role == "work")
     unknown = ExistingQueue("exports", {"x-queue-type": "quorum", **arguments}, policy_name="prod", type="quorum")
-    assert limits.delivery_limit(V40, unknown) is None
-    assert [*risks.delivery_limit(V40, "/", work, unknown, 60.0)] == []
+    assert limits.delivery_limit(V40, unknown) == limit
+    found = [*risks.delivery_limit(V40, "/", work, unknown, None)]
+    assert [(finding.id, finding.level) for finding in found] == [(id_, "warning") for id_ in ids]
 
 
 @pytest.mark.parametrize("arguments", [{"x-message-ttl": 60_000}, {"x-max-length": 7}, {"x-max-length-bytes": 7}])

@@ -44,6 +44,12 @@ _EFFECTS: dict[Role, str] = {
 }
 """The effect on jobs and dead letters while the broker cannot reach a queue of this role."""
 
+_NO_POLICY = Unanswered(
+    "the management API reports no policy",
+    "remove management_agent.disable_metrics_collector from rabbitmq.conf, or correct ?management= in --broker.",
+)
+"""Up to 4.2, the API never reports the policy of a queue without statistics (seen on 3.10.8 and 4.0.5)."""
+
 _finding = FindingTexts("steadyworker_rabbitmq")
 
 
@@ -81,6 +87,8 @@ def find(
                 found += _trusted(broker, planned)
             elif (queue := broker.queue(planned, redeclare=topology.mode == "declare")) is not None:
                 found += _existing(broker, topology, planned, queue)
+                if consuming and planned.role == "work" and queue.policy is None and broker.asks and not broker.unasked:
+                    found += _unseen(_NO_POLICY, queue, iter(()))
                 work = queue if planned.role == "work" else work
             elif not consuming:
                 found += _missing(broker, topology, planned)

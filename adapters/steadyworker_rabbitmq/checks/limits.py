@@ -116,17 +116,16 @@ def delivery_limit(version: Version, queue: ExistingQueue) -> int | None:
     """
     Return the delivery limit of a quorum queue; None if the queue has no limit, or if the limit is unknown.
 
-    While the policy is unknown, the limit is unknown too, because a policy can remove the default limit.
-    The policy also decides whether a limit does harm: it can name a dead-letter exchange, and a longer delivery timeout.
+    If the policy is unknown, only the queue's own limit is known, because a policy can remove the default limit.
     """
-    if queue.type != "quorum" or queue.arguments is None or queue.policy is None:
+    if queue.type != "quorum" or queue.arguments is None:
         return None
-    values = [queue.arguments.get("x-delivery-limit"), queue.policy.get("delivery-limit")]
+    values = [queue.arguments.get("x-delivery-limit"), (queue.policy or {}).get("delivery-limit")]
     numbers = [value for value in values if isinstance(value, int)]
     limits = [number for number in numbers if 0 <= number < KEEPS_PLACE]
     if limits:
         return min(limits)
-    return None if numbers or version < DELIVERY_LIMITS else DEFAULT_LIMIT
+    return None if numbers or queue.policy is None or version < DELIVERY_LIMITS else DEFAULT_LIMIT
 
 
 def outlives(time_limit: float | None, timeout: float | None) -> bool:
