@@ -245,6 +245,9 @@ def test_every_entry_can_be_shown() -> None:
         Report(console).entry(entry)
         assert isinstance(console.file, io.StringIO)
         assert console.file.getvalue().startswith(f"{entry.title}\n{entry.id}, {entry.severity}\n")
+        assert not re.search("[<{]", entry.title), (
+            f"{entry.id}: give it a title, because its text has a place for a value"
+        )
 
 
 def test_it_imports_no_client_library_and_no_ledger() -> None:
