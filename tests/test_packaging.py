@@ -186,6 +186,22 @@ def test_entry_points_are_those_of_the_project(
     }
 
 
+def test_each_scheme_of_a_broker_url_has_its_adapter(
+    pyproject: dict[str, dict[str, dict[str, dict[str, str]]]],
+) -> None:
+    """Written out, because users have these URLs in their settings: a scheme that is missing is a broker lost."""
+    assert pyproject["project"]["entry-points"]["steadyworker.adapters"] == {
+        "amqp": "steadyworker_rabbitmq",
+        "amqps": "steadyworker_rabbitmq",
+        "rocketmq": "steadyworker_rocketmq",
+        "rocketmq.grpc": "steadyworker_rocketmq.grpc",
+        "rocketmq.grpcs": "steadyworker_rocketmq.grpc",
+        "sqlite": "steadyworker_sqlite",
+        "stomp": "steadyworker_stomp",
+        "stomp+ssl": "steadyworker_stomp",
+    }
+
+
 def test_every_entry_point_loads_from_the_wheel_alone(
     installed: Path, pyproject: dict[str, dict[str, dict[str, dict[str, str]]]]
 ) -> None:

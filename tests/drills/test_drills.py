@@ -89,6 +89,16 @@ def test_we_pass_every_drill(places: Places, own_places: RabbitmqPlaces | None, 
         )
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("place_kind", ["4.x"], indirect=True)
+def test_a_cut_and_a_stalled_connection_cost_our_job_nothing(places: Places, tmp_path: Path) -> None:
+    """Two drills of the slow test above, for `make test`; both sleep most of the time."""
+    pairs = [(drill, STEADYWORKER) for drill in DRILLS if drill.name in ("D2 reset", "D2 blackhole")]
+    verdicts = list(hold(pairs, places, None, tmp_path / "drills"))
+    assert [verdict.drill for verdict in verdicts] == ["D2 reset", "D2 blackhole"]
+    assert [verdict for verdict in verdicts if not is_right(verdict)] == []
+
+
 def is_right(verdict: Verdict) -> bool:
     """The rules for everybody, and the exact numbers that are ours."""
     match verdict.drill:

@@ -405,7 +405,6 @@ def is_idle(host: int) -> bool:
     return session_cpu(host) - before < 0.1
 
 
-@pytest.mark.slow
 def test_a_cancelled_export_leaves_no_stage_although_spark_writes_into_it(
     warm: SparkService, tmp_path: Path, eventually: Any
 ) -> None:
