@@ -113,7 +113,7 @@ def test_nothing_but_source_is_in_the_packages(names: list[str]) -> None:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_packages_say_that_they_are_typed(names: list[str], package: str) -> None:
+def test_packages_declare_that_they_are_typed(names: list[str], package: str) -> None:
     assert f"{package}/py.typed" in names
 
 

@@ -13,5 +13,5 @@ def test_a_size_up_to_the_limit_is_accepted(size: int) -> None:
 
 
 def test_one_byte_above_the_limit_is_refused_with_both_numbers() -> None:
-    with pytest.raises(ValueError, match="^Expected a body of at most 10 bytes, got 11: send a reference to the data"):
+    with pytest.raises(ValueError, match=r"^Expected a body of at most 10 bytes, got 11: send a reference to the data"):
         check_size("a body", 11, 10)

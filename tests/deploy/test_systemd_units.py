@@ -56,8 +56,8 @@ def unit(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> li
 
 def seconds(lines: Sequence[str]) -> dict[str, str]:
     """The durations of a unit, each of which stands there once."""
-    pairs = [line.split("=") for line in lines if re.match(r"\w+Sec=", line)]
-    found = {name: text for name, text in pairs}
+    pairs = re.findall(r"^(\w+Sec)=(.*)$", "\n".join(lines), re.MULTILINE)
+    found = dict(pairs)
     assert len(found) == len(pairs), pairs
     return found
 

@@ -238,7 +238,7 @@ def test_a_message_that_the_broker_gave_up_is_a_dead_letter_and_not_still_in_the
     assert judged(given_up).faults[-1] == "a dead letter without the cause"
 
 
-def test_a_cell_says_the_worst() -> None:
+def test_a_cell_has_the_worst() -> None:
     passed, failed = replace(SETTLED, drill="D2 reset"), replace(SETTLED, drill="D2 closed", starts=3, together=2)
     assert cell([passed]) == "passed"
     assert cell([failed]) == "3 starts, 2 at once"
