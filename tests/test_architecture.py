@@ -341,10 +341,10 @@ def the_core_imports_no_side_house(house: House) -> Iterator[str]:
             if named.match(dotted):
                 yield file.at(node, f"imports {dotted}; the core finds it by its entry point")
         docstrings = {node.value for node in ast.walk(file.tree) if isinstance(node, ast.Expr)}
-        for node in ast.walk(file.tree):
-            text = node.value if isinstance(node, ast.Constant) and node not in docstrings else None
+        for part in ast.walk(file.tree):
+            text = part.value if isinstance(part, ast.Constant) and part not in docstrings else None
             if isinstance(text, str) and named.match(text):
-                yield file.at(node, f"names {text}; the core finds it by its entry point")
+                yield file.at(part, f"names {text}; the core finds it by its entry point")
 
 
 def the_core_imports_no_adapter(house: House) -> Iterator[str]:
