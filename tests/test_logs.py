@@ -115,7 +115,7 @@ def test_a_line_begins_with_time_level_event_and_logger(out: io.StringIO) -> Non
     assert line == {"level": "info", "event": "job_seen", "logger": "app", "key": "m-17", "count": 3}
 
 
-def test_client_libraries_are_heard_at_debug_only(out: io.StringIO) -> None:
+def test_client_libraries_are_logged_at_debug_only(out: io.StringIO) -> None:
     """Their adapter says it in our words; a program that only uses our Client hears them as ever."""
     for level, heard in (("info", 0), ("debug", 1)):
         configure("json", level, out)
@@ -399,7 +399,7 @@ def test_odd_values_are_written_as_valid_json(out: io.StringIO) -> None:
     assert line["huge"] == 1 << 200
 
 
-def test_a_line_that_cannot_be_formatted_is_said_to_be_lost_and_raises_nothing(out: io.StringIO) -> None:
+def test_a_line_that_cannot_be_formatted_is_reported_as_lost_and_raises_nothing(out: io.StringIO) -> None:
     root = logging.getLogger()
     root.handlers[:] = [
         handler for handler in root.handlers if getattr(handler, "stream", None) is out

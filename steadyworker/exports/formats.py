@@ -46,7 +46,7 @@ from steadyworker.exports.sources import Row
 from steadyworker.exports.stage import ExportTarget
 from steadyworker.exports.values import TEXTS
 
-__all__ = ["Csv", "Format", "JsonLines", "Parquet", "Writer", "format_of", "packed"]
+__all__ = ["Csv", "Format", "JsonLines", "Parquet"]
 
 _DELIMITERS = ",;|\t~^"
 _FORMULA = "=+-@\t\r\0"

@@ -73,7 +73,7 @@ def test_an_ordinary_log_has_no_finding(shell: Shell, lines: str) -> None:
     assert (said.code, said.err, said.out) == (0, "", f"Nothing found in {count_text(lines.count(chr(10)), 'line')}.\n")
 
 
-def test_what_is_not_in_the_catalogue_is_said_to_be_unknown(shell: Shell) -> None:
+def test_what_is_not_in_the_catalogue_is_named_as_unknown(shell: Shell) -> None:
     lines = [UNKNOWN.format(number) for number in range(12)]
     said = shell("explain", log(shell, "worker.log", *lines))
     assert said.code == 0
@@ -340,7 +340,7 @@ def test_bytes_are_shown_as_a_table() -> None:
     assert r"= AMQP\0\0\t  the beginning of an AMQP protocol header" in text
 
 
-def test_a_count_that_stops_at_its_limit_says_at_least() -> None:
+def test_a_count_that_stops_at_its_limit_is_shown_as_at_least() -> None:
     few, many = (
         shown("".join(f"2026-11-25 10:00:00,000 ERROR gone wrong with 'queue-{n}'\n" for n in range(10, number)))
         for number in (20, 60)
@@ -377,7 +377,7 @@ def test_a_terminal_has_colours_and_a_pipe_has_none() -> None:
         ("{queue}", "{queue}"),
     ],
 )
-def test_what_a_log_says_is_shown_safely(hostile: str, harmless: str) -> None:
+def test_the_text_of_a_log_is_shown_safely(hostile: str, harmless: str) -> None:
     """As a line of text, and as JSON, in which control characters are escaped; as the line that is quoted, and as a value."""
     for line in (
         f"2026-11-25 10:00:00 ERROR gone wrong with '{hostile}'",
@@ -573,7 +573,7 @@ def test_a_followed_log_ends_by_sigterm_as_by_an_interrupt(shell: Shell, start: 
     assert "1 finding in " in explain.output or "2 findings in " in explain.output
 
 
-def test_a_terminal_is_told_what_to_do(shell: Shell, start: Start) -> None:
+def test_at_a_terminal_it_prints_what_to_do(shell: Shell, start: Start) -> None:
     master, slave = pty.openpty()
     try:
         explain = start(stdin=slave)
