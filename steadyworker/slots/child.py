@@ -43,7 +43,7 @@ from steadyworker.errors import Interrupt
 from steadyworker.lifecycle import PAUSE_SIGNALS, STOP_SIGNALS
 from steadyworker.link import Answer, JobRequest, Link, Task
 from steadyworker.outcome import Done, Failed, Interrupted, Outcome
-from steadyworker.slots.dispositions import Dispositions, watch_for_stacks_signal
+from steadyworker.slots.dispositions import Dispositions, set_handler, watch_for_stacks_signal
 from steadyworker.slots.execute import Executor, class_name, error_text
 from steadyworker.slots.frames import (
     ANY_FRAME,
@@ -144,9 +144,9 @@ class Child:
     def catch_signals(self) -> None:
         """Set this process's handlers of stop and pause signals; call this method in the main thread."""
         for stop in STOP_SIGNALS:
-            signal.signal(stop, self.on_stop_signal)
+            set_handler(stop, self.on_stop_signal)
         for pause in PAUSE_SIGNALS:
-            signal.signal(pause, _ignore)
+            set_handler(pause, _ignore)
             signal.siginterrupt(pause, False)  # noqa: FBT003 - its name in the standard library
 
     def _restore(self, dispositions: Dispositions) -> None:
