@@ -316,7 +316,7 @@ class ProcessSlot:
                 state.setup_done()
                 return Ready(self._id)
             case SetupFailed(reason=reason):
-                state.setup_error = f"setup raised {reason}"
+                state.setup_error = reason
                 state.leave(now + PARTING, closing=False)
             case ProgressMade() if run is not None and run.task.fence == frame.fence:
                 run.limits.moved = now

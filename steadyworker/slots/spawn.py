@@ -20,18 +20,13 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from steadyworker.lifecycle import PAUSE_SIGNALS, STOP_SIGNALS
-from steadyworker.slots.frames import FromChild, Hello, ToChild, Unpacker, packed
+from steadyworker.slots.frames import PROTOCOL, FromChild, Hello, ToChild, Unpacker, packed
 from steadyworker.slots.guard import Guard
 from steadyworker.system.interpreter import command
 from steadyworker.system.procfs import end_sessions, kill_sessions
 
 _CHUNK = 1 << 16
 _POLL_EVERY = 0.25
-
-# systemd sets these variables for the worker process, not for its children.
-_NOT_INHERITED = frozenset(
-    {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"}
-)
 
 
 class NewChild(NamedTuple):
@@ -60,11 +55,10 @@ def start_child() -> NewChild:
     try:
         with theirs:
             process = subprocess.Popen(
-                command("steadyworker.slots.child", str(theirs.fileno()), str(os.getpid())),
+                command("steadyworker.slots.child", *map(str, (theirs.fileno(), os.getpid(), PROTOCOL))),
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
-                env={name: value for name, value in os.environ.items() if name not in _NOT_INHERITED},
             )
     except BaseException:
         ours.close()

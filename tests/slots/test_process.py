@@ -18,7 +18,9 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from steadyworker.outcome import Crashed, Done, Failed, Interrupted, Outcome, Rejected
+from steadyworker.slots import spawn
 from steadyworker.slots.base import Ended, Progressed, Ready, Unready
+from steadyworker.slots.frames import PROTOCOL
 from steadyworker.slots.process import ProcessSlot
 from tests.conftest import Eventually
 from tests.slots.conftest import MakeRig
@@ -317,6 +319,20 @@ def test_a_setup_that_fails_is_not_the_jobs_fault(
     monkeypatch.delenv("STEADYWORKER_TEST")
     slot.start()
     assert slot.ended().outcome == Done()
+
+
+def test_a_child_of_another_version_of_the_package_makes_the_slot_unready(
+    rig: MakeRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Someone has replaced the package under a live worker process: no job fails, and the reason names the remedy."""
+    monkeypatch.setattr(spawn, "PROTOCOL", PROTOCOL + 1)
+    slot = rig()
+    slot.slot.start(slot.events.put)
+    fence = slot.begin()
+    unready = slot.next(Unready)
+    why = "the installed SteadyWorker has another version than this worker process: restart the worker process"
+    assert (unready.reason, unready.after_setup) == (why, False)
+    assert slot.received == [Ended(0, fence, Interrupted(), slot.received[0].seconds), unready]  # type: ignore[union-attr]
 
 
 def test_a_module_that_cannot_be_imported_makes_the_slot_unready(
