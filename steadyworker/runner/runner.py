@@ -5,6 +5,7 @@ The runner is a step machine: every input is an event in its inbox.
 `handle` processes one event completely, and never waits for a job or a broker.
 `tick` makes the calls that are due.
 In production one thread calls both in a loop; the simulation calls them in any order.
+This thread also serves the process slots, which have no threads: it polls their sockets together with the inbox.
 
 ::
 
@@ -23,10 +24,9 @@ In production one thread calls both in a loop; the simulation calls them in any 
 from __future__ import annotations
 
 import math
-import queue
+import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
 from steadyworker.adapter import Blocked, Connected, Delivered, Lost, Signal, Unblocked, Undelivered, Unreachable
 from steadyworker.ledger.base import Renewal, Token
@@ -43,6 +43,7 @@ from steadyworker.runner.slot_health import SlotHealth
 from steadyworker.runner.state import (
     Cancelled,
     Deps,
+    Inbox,
     LedgerLost,
     Phase,
     PlanResult,
@@ -83,6 +84,7 @@ class Runner:
     def __init__(self, deps: Deps) -> None:
         self.deps = deps
         self.timers = Timers(deps.clock)
+        self.inbox: Inbox[RunnerEvent] = Inbox()
         self.state = RunnerState(deps)
         self.runs = Runs(deps, self.state, self.timers, self.post)
         self.deliveries = Deliveries(deps, self.state, self.runs, self.timers)
@@ -101,27 +103,29 @@ class Runner:
         self._holds = False
         self._not_ready: Mapping[str, Cause] = self._causes()
         self._tokens: tuple[Token, ...] = ()
-        self._inbox: queue.SimpleQueue[RunnerEvent] = queue.SimpleQueue()
 
     # --- driving ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Open the slots, then the adapter; the broker delivers messages once a slot is warm."""
         for slot in self.deps.slots:
-            slot.start(self.post)
+            slot.start(self.post, self.inbox)
         self.deps.adapter.start(self.post)
         self.timers.after(_PROGRESS_EVERY, self._write_progress)
         self.orphans.start()
 
     def run(self) -> None:
         """Drive the machine until `end`; the body of the runner's thread."""
-        while not self._ended:
-            wait = self.timers.next_in()
-            with suppress(queue.Empty):
-                self._receive(self._inbox.get(timeout=_LONGEST_WAIT if wait is None else min(wait, _LONGEST_WAIT)))
-                for _ in range(self._inbox.qsize()):
-                    self._receive(self._inbox.get())
-            self.tick()
+        self.inbox.thread = threading.current_thread()
+        try:
+            while not self._ended:
+                wait = self.timers.next_in()
+                self.inbox.wait(_LONGEST_WAIT if wait is None else min(wait, _LONGEST_WAIT))
+                for _ in range(len(self.inbox)):
+                    self._receive(self.inbox.pop())
+                self.tick()
+        finally:
+            self.inbox.close()
 
     def end(self) -> None:
         """Make `run` return, even if runs or plans are left; any thread may call this."""
@@ -130,13 +134,14 @@ class Runner:
 
     def post(self, event: RunnerEvent) -> None:
         """Put an event into the inbox."""
-        self._inbox.put(event)
+        self.inbox.post(event)
 
     def drain_inbox(self) -> int:
         """Handle the events that are in the inbox now, and return their number; for tests that drive the runner by hand."""
         handled = 0
-        while not self._inbox.empty():
-            self.handle(self._inbox.get())
+        self.inbox.wait(0.0)
+        while self.inbox:
+            self.handle(self.inbox.pop())
             handled += 1
         return handled
 
@@ -284,7 +289,7 @@ class Runner:
             self.deliveries.release_held()
         slot = next(each for each in self.deps.slots if each.id == event.slot)
         if self.state.stage < Stage.DRAINING:
-            self.timers.after(pause, lambda: slot.start(self.post))
+            self.timers.after(pause, lambda: slot.start(self.post, self.inbox))
 
     # --- the ledger ------------------------------------------------------------------------------------------------
 
