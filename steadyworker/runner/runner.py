@@ -100,8 +100,7 @@ class Runner:
         self._was_connected = False
         self._prefetch = 0
         self._idle_since: float | None = -math.inf
-        self._holds = False
-        self._not_ready: Mapping[str, Cause] = self._causes()
+        self._held = False
         self._tokens: tuple[Token, ...] = ()
 
     # --- driving ---------------------------------------------------------------------------------------------------
@@ -226,17 +225,18 @@ class Runner:
         self._tokens = tuple(run.token for run in state.by_fence.values() if not run.dropped)
         if state.paused:
             self._prefetch, state.paused = 0, False
-        if (wanted := self._wanted_prefetch()) != self._prefetch:
+        closed = self._closed
+        wanted = 0 if closed else self._wanted_prefetch()
+        if wanted != self._prefetch:
             if wanted > 0 and self.quiet:
                 self.deps.hurry()  # so that the ledger soon counts this process as a consumer again
             self._idle_since = None if wanted > 0 else self.deps.clock.monotonic()
             self._prefetch = wanted
             self.deps.adapter.prefetch(wanted)
-        self.orphans.turn(wanted, able=not (self._closed or BROKER in state.causes or ALARM in state.causes))
-        held, self._holds = self._holds, bool(state.valid) and self.deps.adapter.capabilities.counts_holders
-        if held and not self._holds and wanted == 0:
+        self.orphans.turn(wanted, able=not (closed or BROKER in state.causes or ALARM in state.causes))
+        held, self._held = self._held, bool(state.valid)
+        if wanted == 0 and held and not self._held and self.deps.adapter.capabilities.counts_holders:
             self.deps.hurry()  # so that the ledger soon stops counting this process, as the broker already does
-        self._not_ready = self._causes()
         self.last_turn = self.deps.clock.monotonic()
 
     # --- prefetch --------------------------------------------------------------------------------------------------
@@ -248,8 +248,6 @@ class Runner:
         A slot that is reserved for an orphan does not count.
         A slot with a detached run counts only for a while, in which the broker can deliver the run's message again.
         """
-        if self._closed:
-            return 0
         state = self.state
         detached = state.slots_detached()
         offered = detached if self.deps.adoption and self.deps.clock.monotonic() < state.adopt_until else 0
@@ -275,7 +273,7 @@ class Runner:
 
         The value dates from the runner's last turn; any thread may call this.
         """
-        return self._holds
+        return self._held and self.deps.adapter.capabilities.counts_holders
 
     # --- slots -----------------------------------------------------------------------------------------------------
 
@@ -393,12 +391,24 @@ class Runner:
     # --- for people ------------------------------------------------------------------------------------------------
 
     def not_ready(self) -> Mapping[str, Cause]:
-        """Return, by part, the reasons why the runner accepted no message at the end of its last turn; any thread may call this."""
-        return self._not_ready
+        """Return, by part, the reasons why the runner accepts no message; any thread may call this."""
+        # Each table is copied in one step, because the runner's thread changes the tables.
+        state, causes = self.state, dict(self.state.causes)
+        for target, why in self.runs.missing.items():
+            causes[f"{target} queue"] = Cause(why, "steadyworker.queue-refuses")
+        if self.audit_result.cause is not None:
+            causes[CONSUMERS] = Cause(self.audit_result.cause, "steadyworker.foreign-consumers")
+        if failed := list(self.slot_health.causes.values()):
+            causes[SETUP] = Cause(failed[0], "steadyworker.setup-failed")
+        elif not state.ready_slots:
+            causes[SETUP] = Cause("not over yet")
+        if state.stage is not Stage.RUNNING:
+            causes[STAGE] = Cause(state.stage.name.lower())
+        return causes
 
     def reading(self) -> QueueReading:
         """Return the runner's state for `/metrics`; any thread may call this."""
-        not_ready, state = self._not_ready, self.state
+        not_ready, state = self.not_ready(), self.state
         runs = tuple(state.by_fence.values())  # copied in one step, because the runner's thread changes the table
         now = self.deps.clock.monotonic()
         return QueueReading(
@@ -413,17 +423,3 @@ class Runner:
             time_limit=self.deps.spec.time_limit,
             losses=dict(self._losses),
         )
-
-    def _causes(self) -> Mapping[str, Cause]:
-        state, causes = self.state, dict(self.state.causes)
-        for target, why in self.runs.missing.items():
-            causes[f"{target} queue"] = Cause(why, "steadyworker.queue-refuses")
-        if self.audit_result.cause is not None:
-            causes[CONSUMERS] = Cause(self.audit_result.cause, "steadyworker.foreign-consumers")
-        if failed := list(self.slot_health.causes.values()):
-            causes[SETUP] = Cause(failed[0], "steadyworker.setup-failed")
-        elif not state.ready_slots:
-            causes[SETUP] = Cause("not over yet")
-        if state.stage is not Stage.RUNNING:
-            causes[STAGE] = Cause(state.stage.name.lower())
-        return causes
