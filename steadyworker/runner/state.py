@@ -498,6 +498,7 @@ class Inbox(Generic[EventOf]):
 
     def _ring(self) -> None:
         if self._asleep:
+            self._asleep = False  # one ring is enough
             with self._lock, suppress(BlockingIOError):
                 if self._bell is not None:
                     os.write(self._bell[1], _RING)
