@@ -101,6 +101,7 @@ class Runner:
         self._prefetch = 0
         self._idle_since: float | None = -math.inf
         self._held = False
+        self._progress_waits = False
         self._tokens: tuple[Token, ...] = ()
 
     # --- driving ---------------------------------------------------------------------------------------------------
@@ -110,7 +111,6 @@ class Runner:
         for slot in self.deps.slots:
             slot.start(self.post, self.inbox)
         self.deps.adapter.start(self.post)
-        self.timers.after(_PROGRESS_EVERY, self._write_progress)
         self.orphans.start()
 
     def run(self) -> None:
@@ -188,6 +188,7 @@ class Runner:
             case Progressed(fence=fence, done=done, total=total, note=note):
                 if (run := self.state.by_fence.get(fence)) is not None:
                     self.runs.remember(run, done, total, note)
+                    self._write_progress_later()
             case Asked():
                 self.requests.serve(event)
             case ServiceEvent():
@@ -384,9 +385,17 @@ class Runner:
         """True when the runner is idle, and accepts messages."""
         return self.idle and self._prefetch > 0
 
+    def _write_progress_later(self) -> None:
+        if not self._progress_waits:
+            self._progress_waits = True
+            self.timers.after(_PROGRESS_EVERY, self._write_progress)
+
     def _write_progress(self) -> None:
-        self.runs.write_progress(list(self.state.by_fence.values()))
-        self.timers.after(_PROGRESS_EVERY, self._write_progress)
+        self._progress_waits = False
+        runs = list(self.state.by_fence.values())
+        self.runs.write_progress(runs)
+        if any(run.progress is not None for run in runs):  # the ledger is away
+            self._write_progress_later()
 
     # --- for people ------------------------------------------------------------------------------------------------
 
