@@ -63,6 +63,9 @@ _PROGRESS_EVERY = 1.0
 _LONGEST_WAIT = 5.0
 """The loop turns at least once in this many seconds, so that the watchdog sees that an idle runner is alive."""
 
+_TURN_ENOUGH = 1.0
+"""Seconds after which a turn leaves the other events to the next turn, so that a slow ledger does not keep limits and pings waiting."""
+
 QUIET_AFTER = 60.0
 """
 Seconds without consuming after which an owner registers as quiet; shorter pauses are common and end by themselves.
@@ -119,12 +122,19 @@ class Runner:
         try:
             while not self._ended:
                 wait = self.timers.next_in()
-                self.inbox.wait(_LONGEST_WAIT if wait is None else min(wait, _LONGEST_WAIT))
-                for _ in range(len(self.inbox)):
-                    self._receive(self.inbox.pop())
-                self.tick()
+                self.turn(_LONGEST_WAIT if wait is None else min(wait, _LONGEST_WAIT))
         finally:
             self.inbox.close()
+
+    def turn(self, wait: float) -> None:
+        """Wait at most this many seconds, give the slots their turns, handle the events that are in the inbox then, and `tick`."""
+        self.inbox.wait(wait)
+        began = self.deps.clock.monotonic()
+        for _ in range(len(self.inbox)):
+            self._receive(self.inbox.pop())
+            if self.deps.clock.monotonic() - began > _TURN_ENOUGH:
+                break
+        self.tick()
 
     def end(self) -> None:
         """Make `run` return, even if runs or plans are left; any thread may call this."""
