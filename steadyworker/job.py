@@ -22,7 +22,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, Literal
 
-from structlog.stdlib import BoundLogger
 from typing_extensions import TypeVar
 
 from steadyworker.clock import Clock
@@ -31,6 +30,7 @@ from steadyworker.export import Export
 from steadyworker.link import FindEnded, Link, MayCommit, RememberFolder, SaveCheckpoint, SaveExportState, Task
 from steadyworker.names import file_name
 from steadyworker.payload import Decode, plain_encode
+from steadyworker.telemetry.field_logger import FieldLogger
 from steadyworker.telemetry.logs import get_logger
 from steadyworker.text.plain_text import as_unicode, plain_text
 
@@ -146,8 +146,8 @@ class Job(Generic[P, C]):
         return value
 
     @cached_property
-    def log(self) -> BoundLogger:
-        """A structlog logger that carries queue, key, attempt, fence and trace id."""
+    def log(self) -> FieldLogger:
+        """A logger like structlog's, which carries queue, key, attempt, fence and trace id."""
         return get_logger("steadyworker.job").bind(**self._task.context())
 
     def progress(self, done: float | None = None, total: float | None = None, note: str = "") -> None:
