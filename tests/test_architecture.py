@@ -135,6 +135,9 @@ LATE: dict[str, tuple[str, ...]] = {
     # Each of these two takes a third of a child's start and 3 MB of each child; most Workers need neither.
     "steadyworker/slots/execute.py": ("asyncio",),
     "steadyworker/telemetry/logs.py": ("structlog.dev",),
+    "steadyworker/service/monitor.py": (
+        "steadyworker.service.health",
+    ),  # it needs asyncio and http.server, for --health only
 }
 BROKERS = re.compile("rabbit|amqp|pika|stomp|activemq|artemis|rocketmq", re.IGNORECASE)
 SERVICES = re.compile("spark", re.IGNORECASE)

@@ -41,8 +41,7 @@ _JVM = {"pyspark", "py4j", "pyarrow"}
             {
                 "click",
                 *(f"steadyworker.{name}" for name in ("cli", "client", "testing", "exports", "diagnosis")),
-                "structlog",
-                "rich",
+                *("asyncio", "http.server", "structlog", "rich"),
                 *_JVM,
             },
         ),
