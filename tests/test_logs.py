@@ -45,7 +45,8 @@ def out() -> Iterator[io.StringIO]:
         logger.setLevel(level)
 
 
-See = Callable[[logging.LogRecord], None]
+See = Callable[[logging.LogRecord], bool]
+"""A function that notes a record and returns True, as a filter does."""
 
 
 class Alone:
@@ -256,8 +257,10 @@ VALUES = {
 def test_an_events_line_is_the_same_with_and_without_a_record(
     tmp_path: Path, kind: type[Event], values: tuple[int, float, str]
 ) -> None:
-    by_type = dict(zip((int, float, str), values, strict=True))
-    event = kind(**{field.name: by_type[field.type] for field in structs.fields(kind)} | {"at": 1_767_225_599.0625})
+    by_type: dict[Any, Any] = dict(zip((int, float, str), values, strict=True))
+    fields: dict[str, Any] = {field.name: by_type[field.type] for field in structs.fields(kind)}
+    fields["at"] = 1_767_225_599.0625
+    event = kind(**fields)
     with alone_in(tmp_path) as alone:
         log_events()(event)
         without = alone.written()
@@ -281,9 +284,11 @@ def test_an_event_makes_a_record_only_for_a_remedy(tmp_path: Path, kind: type[Ev
 
 
 def see_by_handler(log: logging.Logger, see: See, _patch: pytest.MonkeyPatch) -> None:
-    handler = logging.Handler()
-    handler.emit = see  # type: ignore[method-assign]
-    log.handlers.insert(0, handler)
+    class Seeing(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            see(record)
+
+    log.handlers.insert(0, Seeing())
 
 
 def see_by_roots_handler(_log: logging.Logger, see: See, patch: pytest.MonkeyPatch) -> None:
@@ -291,17 +296,19 @@ def see_by_roots_handler(_log: logging.Logger, see: See, patch: pytest.MonkeyPat
 
 
 def see_by_filter(log: logging.Logger, see: See, _patch: pytest.MonkeyPatch) -> None:
-    log.addFilter(lambda record: see(record) is None)
+    log.addFilter(see)
 
 
 def see_by_handlers_filter(_log: logging.Logger, see: See, _patch: pytest.MonkeyPatch) -> None:
-    logging.getLogger().handlers[0].addFilter(lambda record: see(record) is None)
+    logging.getLogger().handlers[0].addFilter(see)
 
 
 def see_by_formatter(_log: logging.Logger, see: See, _patch: pytest.MonkeyPatch) -> None:
-    formatter = logging.Formatter()
-    formatter.format = lambda record: str(see(record))  # type: ignore[method-assign]
-    logging.getLogger().handlers[0].setFormatter(formatter)
+    class Seeing(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            return str(see(record))
+
+    logging.getLogger().handlers[0].setFormatter(Seeing())
 
 
 def see_by_factory(_log: logging.Logger, see: See, _patch: pytest.MonkeyPatch) -> None:
@@ -339,8 +346,13 @@ def test_a_program_that_looks_at_records_sees_those_of_events(
     tmp_path: Path, arrange: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []
+
+    def see(record: logging.LogRecord) -> bool:
+        seen.append(cast(dict[str, Any], record.msg)["event"])
+        return True
+
     with alone_in(tmp_path) as alone:
-        arrange(alone.log, lambda record: seen.append(record.msg["event"]), monkeypatch)
+        arrange(alone.log, see, monkeypatch)
         log_events()(settled("ack"))
     assert seen == ["job_settled"]
 

@@ -1,6 +1,7 @@
 """
 The log lines of events, one for each event.
 
+The time of a line is the time of its event.
 Each settled message has one line `job_settled`, the canonical line of its job.
 The names in `LINES` are as stable as an API.
 """

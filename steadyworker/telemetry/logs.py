@@ -362,11 +362,13 @@ def _is_plain(line: Mapping[str, Any]) -> bool:
         elif kind not in _PLAIN or (kind is float and not math.isfinite(value)):
             return False
     text = "\n".join(texts)  # no sign of a secret contains a line break
-    return len(text) <= 2 * _HALF and text.isascii() and not may_hold_secret(text) and not _has_secret(tuple(line))
+    if len(text) > 2 * _HALF or not text.isascii():
+        return False
+    return not may_hold_secret(text) and not _has_secret_name(tuple(line))
 
 
 @lru_cache(maxsize=100)
-def _has_secret(names: tuple[str, ...]) -> bool:
+def _has_secret_name(names: tuple[str, ...]) -> bool:
     return any(map(is_secret_name, names))
 
 
