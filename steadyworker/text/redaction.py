@@ -17,7 +17,7 @@ LONGEST_VALUE = 4000
 """The largest number of characters of a secret in quotes."""
 
 
-class _Pattern:
+class _LazyPattern:
     """A pattern that is compiled at its first use: to compile all patterns takes 6 ms, and few processes need each of them."""
 
     def __init__(self, text: str, flags: int = 0) -> None:
@@ -33,9 +33,9 @@ class _Pattern:
 
 
 # Every repetition below has a bound, so that the search takes linear time, even in a long line that an attacker wrote.
-_WORD = _Pattern(r"\S+")
+_WORD = _LazyPattern(r"\S+")
 # This matches where a list's next URL starts within a word; every other comma or quote can belong to a password.
-_NEXT_URL = _Pattern(r"""(?=[,;"'()]{1,3}[a-z][a-z0-9+.-]{0,30}://)""", re.IGNORECASE)
+_NEXT_URL = _LazyPattern(r"""(?=[,;"'()]{1,3}[a-z][a-z0-9+.-]{0,30}://)""", re.IGNORECASE)
 # A key with one of these names identifies a thing, and is no secret.
 _PLAIN_KEYS = (
     "bad|binding|cache|composite|dedup|entity|event|foreign|group|hash|header|idempotency|index|invalid|job|lookup"
@@ -52,7 +52,7 @@ _SHORT_NAMES = r"(?<![a-z0-9])(?:pass|pw|sig(?:nature)?|auth)"
 _QUOTED = rf"""(?P<quote> \\{{0,9}}["'])
     (?P<value> (?: (?!(?P=quote)) (?:\\.|.) ){{0,{LONGEST_VALUE}}} ) (?P=quote)?"""
 _UNQUOTED = r"""(?: (?!\\[nr]) [^\s,;&"')\]}] )+"""
-_PAIR = _Pattern(
+_PAIR = _LazyPattern(
     rf"""(?P<name> {_SHORT_NAMES} (?: = | \\{{0,9}}["'] \s{{0,9}} (?: => | [=:] ) \s{{0,9}} )
          | {_NAMES} \\{{0,9}}["']? \]?
          (?: \s{{0,9}} (?: => | [=:] ) \s{{0,9}}  # Ruby and PHP print =>
@@ -66,18 +66,18 @@ _PAIR = _Pattern(
     re.IGNORECASE | re.VERBOSE,
 )
 # These are the arguments of a command, in one text or as a list: `--password x`, `['--password', 'x']`.
-_ARGUMENT = _Pattern(
+_ARGUMENT = _LazyPattern(
     rf"""(?P<name> --[\w-]{{0,30}} {_NAMES} (?: \s{{1,9}} | ["'] \s?,\s{{0,9}} (?=["']) ))
          (?: (?P<before>) {_QUOTED} | (?!-) {_UNQUOTED} )
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-_PEM = _Pattern(
+_PEM = _LazyPattern(
     r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)(?:(?!-----END).){1,20000}(?:-----END[A-Z ]{0,50}-----)?", re.DOTALL
 )
 # These are the header lines of a STOMP frame, plain or as a client's debug log shows the lines (`\n` escaped, quoted).
-_FRAME = _Pattern(r"((?:^|\\n|[\"'])(?:login|passcode):)(?:(?!\\[nr])[^\n\"'])+", re.IGNORECASE | re.MULTILINE)
-_AUTHORIZATION = _Pattern(
+_FRAME = _LazyPattern(r"((?:^|\\n|[\"'])(?:login|passcode):)(?:(?!\\[nr])[^\n\"'])+", re.IGNORECASE | re.MULTILINE)
+_AUTHORIZATION = _LazyPattern(
     r"""((?:authorization|cookie|(?<![a-z0-9])x-auth) \\{0,9}["']? \s{0,9} [=:] \s{0,9} (?:b(?=["']))? \\{0,9}["']?)  # name, and = or :
         (?:(?!\\[nr])[^\n"',}])+
     """,
@@ -85,15 +85,15 @@ _AUTHORIZATION = _Pattern(
 )
 # SASL's mechanism PLAIN sends NUL, the user, NUL, the password; logs and tracebacks show a NUL in four ways.
 _NUL = r"(?:\\x00|\\u0000|\\0|\x00)"
-_PLAIN = _Pattern(rf"""({_NUL}[^\s\\"'\x00]{{1,100}}{_NUL})[^\s\\"'\x00,)\]}}]+""")
-_TOKEN = _Pattern(r"(?<![\w-])eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{5,}")  # JSON Web Token
+_PLAIN = _LazyPattern(rf"""({_NUL}[^\s\\"'\x00]{{1,100}}{_NUL})[^\s\\"'\x00,)\]}}]+""")
+_TOKEN = _LazyPattern(r"(?<![\w-])eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{5,}")  # JSON Web Token
 # These are the arguments of a call in a stack trace of PHP: host, port, user, password.
-_CALL = _Pattern(r"(\b(?:AMQP\w{0,30}Connection|PDO)(?:(?:->|::)\w{1,40})?\((?=[^)\n]))[^\n]+")
-_PARAMETERS = _Pattern(r'(amqp_params_\w{1,20},<<"[^"\n]{0,200}">>,(?:\{\w{1,20},)?<<")[^"\n]*')  # Erlang's client
-_ORACLE = _Pattern(r"(jdbc:oracle:\w{1,10}:[^/\s@:]{1,100}/)\S{1,200}(?=@)", re.IGNORECASE)
+_CALL = _LazyPattern(r"(\b(?:AMQP\w{0,30}Connection|PDO)(?:(?:->|::)\w{1,40})?\((?=[^)\n]))[^\n]+")
+_PARAMETERS = _LazyPattern(r'(amqp_params_\w{1,20},<<"[^"\n]{0,200}">>,(?:\{\w{1,20},)?<<")[^"\n]*')  # Erlang's client
+_ORACLE = _LazyPattern(r"(jdbc:oracle:\w{1,10}:[^/\s@:]{1,100}/)\S{1,200}(?=@)", re.IGNORECASE)
 # GitHub, GitLab, Stripe, Slack, npm and SendGrid begin their tokens with these texts, so that a search can find the tokens.
 # Amazon's AKIA… is not in this list, because AKIA… only names a secret key, and a search for a leak needs the name.
-_KNOWN_TOKEN = _Pattern(
+_KNOWN_TOKEN = _LazyPattern(
     r"""(?<![a-z0-9]) ( gh[oprsu]_ | github_pat_ | glpat- | [rs]k_(?:live|test)_ | xox[a-z]-
                         | npm_ (?=[a-z0-9]{30}) | (?-i:SG) \. (?=[\w-]{16,64}\.[\w-]{16}) )
         [a-z0-9_-]{8,} (?: \.[a-z0-9_-]{16,} )?
@@ -104,7 +104,7 @@ _KNOWN_TOKEN = _Pattern(
 # MySQL reads the word in `-p word` as a database, but a user can mean a password.
 _NEXT = r"""(?: ["'] \s{0,3} ,? \s{0,3} (?=["']) | \s{1,3} )"""
 _ATTACHED = r"""(?! \\{0,9} ["'] [\s,:;)\]}] )"""  # the next character is no closing quote
-_COMMAND = _Pattern(
+_COMMAND = _LazyPattern(
     rf"""( \b(?: (?P<curl>curl) | (?P<redis>redis-cli) | (?:mysql|mariadb|mongo|rabbitmqadmin|sshpass)\w{{0,10}} )\b
           [^\n]{{0,200}}? (?: \s | (?P<around>["']) )
           (?(curl) (?: -[a-zA-Z]{{0,10}}?[uU] {_NEXT}? | --(?:proxy-)?user (?: = | {_NEXT}) )
@@ -120,25 +120,25 @@ _COMMAND = _Pattern(
 )
 # This is `user:password@host` without a scheme; after `mailto`, `from` and similar names, an e-mail address can follow.
 # A number after the name of a thing, as in `order:42@eu`, is no password; after another name, a number can be a password.
-_LOGIN = _Pattern(
+_LOGIN = _LazyPattern(
     rf"""(?<![\w/.@:+-])(?!(?:mailto|from|to|cc|bcc|e?mail|e-mail|sender|author|contact|node|sip|client_?id|\w{{1,40}}[_-]id):)
         (?! (?:{_PLAIN_KEYS}):\d{{1,20}}@ )
         ([a-z][\w.+-]{{0,60}}:)[^\s:/"'<>]{{1,100}}(?=@[\w\[(])
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-_BEARER = _Pattern(r"\b(bearer\s{1,9})[\w.~+/-]{8,}=*", re.IGNORECASE)
-_BASIC = _Pattern(r"\b(basic\s{1,9})([a-z0-9+/]{4,}={0,2})", re.IGNORECASE)
+_BEARER = _LazyPattern(r"\b(bearer\s{1,9})[\w.~+/-]{8,}=*", re.IGNORECASE)
+_BASIC = _LazyPattern(r"\b(basic\s{1,9})([a-z0-9+/]{4,}={0,2})", re.IGNORECASE)
 # This is a field's path in an error message, as in `$.password: expected str, got int`; such a message has no secret.
-_PLACE = _Pattern(r"\$(?:\.[\w-]{1,60}|\[\d{1,9}\]){0,9}\.\w{0,60}$")
+_PLACE = _LazyPattern(r"\$(?:\.[\w-]{1,60}|\[\d{1,9}\]){0,9}\.\w{0,60}$")
 _LONGEST_PLACE = 700
 _WORDS_ABOUT_FIELDS = frozenset({"duplicate", "expected", "field", "input", "missing", "unknown"})
-_WORDS = _Pattern(r" [a-z]{2,}")
+_WORDS = _LazyPattern(r" [a-z]{2,}")
 _PUNCTUATION = 3  # characters; a text of at most this length is no secret if it has no letter or digit
 _PREFIX = 2  # characters: b, rb
 _PORT_DIGITS = 5
 _MARKS = frozenset(":@")
-_SECRET_NAME = _Pattern(rf"{_NAMES}$|{_SHORT_NAMES}$|authorization$|cookie$|(?<![a-z0-9])x-auth$", re.IGNORECASE)
+_SECRET_NAME = _LazyPattern(rf"{_NAMES}$|{_SHORT_NAMES}$|authorization$|cookie$|(?<![a-z0-9])x-auth$", re.IGNORECASE)
 # Each pattern matches only a text that contains one of these hints; most log texts contain no hint, and need no search.
 _HINTS = (
     *("@", "pass", "pw", "login:", "secret", "credential", "token", "cookie", "sig", "auth", "session", "curl"),
