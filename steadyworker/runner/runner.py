@@ -97,7 +97,6 @@ class Runner:
         self._losses = Counter(dict.fromkeys(REASONS, 0))
         self._was_connected = False
         self._prefetch = 0
-        self._progress_waits = False
         self._idle_since: float | None = -math.inf
         self._holds = False
         self._not_ready: Mapping[str, Cause] = self._causes()
@@ -111,6 +110,7 @@ class Runner:
         for slot in self.deps.slots:
             slot.start(self.post)
         self.deps.adapter.start(self.post)
+        self.timers.after(_PROGRESS_EVERY, self._write_progress)
         self.orphans.start()
 
     def run(self) -> None:
@@ -184,7 +184,6 @@ class Runner:
             case Progressed(fence=fence, done=done, total=total, note=note):
                 if (run := self.state.by_fence.get(fence)) is not None:
                     self.runs.remember(run, done, total, note)
-                    self._write_progress_soon()
             case Asked():
                 self.requests.serve(event)
             case ServiceEvent():
@@ -382,18 +381,9 @@ class Runner:
         """True when the runner is idle, and accepts messages."""
         return self.idle and self._prefetch > 0
 
-    def _write_progress_soon(self) -> None:
-        """Write progress in 1 s; until then, further progress is written with it."""
-        if not self._progress_waits:
-            self._progress_waits = True
-            self.timers.after(_PROGRESS_EVERY, self._write_progress)
-
     def _write_progress(self) -> None:
-        runs = list(self.state.by_fence.values())
-        self.runs.write_progress(runs)
-        self._progress_waits = False
-        if any(run.progress is not None for run in runs):  # the ledger is unreachable
-            self._write_progress_soon()
+        self.runs.write_progress(list(self.state.by_fence.values()))
+        self.timers.after(_PROGRESS_EVERY, self._write_progress)
 
     # --- for people ------------------------------------------------------------------------------------------------
 
