@@ -132,7 +132,7 @@ LATE: dict[str, tuple[str, ...]] = {
     "steadyworker/cli/__init__.py": ("steadyworker.cli.",),  # a verb is imported when it is called
     "steadyworker/testing/plugin.py": ("",),  # pytest imports it at every start, in every project of a user's
     "steadyworker/backends/opening.py": ("steadyworker.ledger.postgres.",),  # its library is an extra
-    # Each of these two takes a third of a child's start and 3 MB of each child; most Workers need neither.
+    # Together they take a third of a child's start and 7 MB of each child; most Workers need neither.
     "steadyworker/slots/execute.py": ("asyncio",),
     "steadyworker/telemetry/logs.py": ("structlog.dev",),
     "steadyworker/service/monitor.py": (
