@@ -12,7 +12,8 @@ from http.client import HTTPConnection, HTTPResponse
 import pytest
 
 from steadyworker.errors import ConfigError
-from steadyworker.service.health import HealthServer, Snapshot
+from steadyworker.service.health import HealthServer
+from steadyworker.service.watchdog import Snapshot
 from steadyworker.telemetry.metrics import Page
 
 

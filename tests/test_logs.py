@@ -17,12 +17,15 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 
 import pytest
+import structlog
 from msgspec import structs
-from structlog.contextvars import bound_contextvars
+from structlog.contextvars import bind_contextvars, bound_contextvars, get_contextvars
+from structlog.stdlib import BoundLogger, ProcessorFormatter
 
 from steadyworker import events
 from steadyworker.events import Event, Fenced, JobSettled, MessageLost, TakenOver
 from steadyworker.telemetry.event_log import LINES, log_events
+from steadyworker.telemetry.line_context import LineContext
 from steadyworker.telemetry.logs import _CLIENT_LIBRARIES, configure, get_logger
 
 
@@ -142,6 +145,70 @@ def test_the_libraries_lines_look_like_ours_with_their_extras_and_the_context(ou
     (line,) = lines(out)
     assert (line["event"], line["logger"], line["level"]) == ("1 of 2", "lib", "warning")
     assert (line["part"], line["key"], line["attempt"]) == ("io", "m-17", 2)
+
+
+def test_a_line_of_a_users_structlog_logger_looks_like_ours(out: io.StringIO) -> None:
+    logger = structlog.wrap_logger(
+        logging.getLogger("users"), processors=[ProcessorFormatter.wrap_for_formatter], wrapper_class=BoundLogger
+    )
+    with bound_contextvars(key="m-17", page=1):
+        logger.bind(page=2).warning("seen", password="canary")
+    (line,) = lines(out)
+    del line["timestamp"]
+    assert line == {
+        "level": "warning",
+        "event": "seen",
+        "logger": "users",
+        "page": 2,
+        "password": "***",
+        "key": "m-17",
+    }
+
+
+def test_a_logger_keeps_the_fields_that_were_bound_to_it(out: io.StringIO) -> None:
+    log = get_logger("app")
+    bound = log.bind(key="m-17", page=1)
+    bound.error("one of %d", 2, page=3)
+    bound.critical("two")
+    bound.log(logging.DEBUG, "three", stack_info=True)
+    log.debug("four")
+    one, two, three, four = lines(out)
+    assert (one["level"], one["event"], one["page"], one["key"]) == ("error", "one of 2", 3, "m-17")
+    assert (two["level"], two["event"], two["page"], two["key"]) == ("critical", "two", 1, "m-17")
+    assert "test_logs.py" in three["stack"]
+    assert (four["event"], list(four)) == ("four", ["timestamp", "level", "event", "logger"])
+
+
+@pytest.mark.parametrize("loaded", [True, False], ids=["structlog loaded", "structlog not loaded"])
+def test_the_fields_of_a_run_are_in_the_context_of_structlog(
+    out: io.StringIO, monkeypatch: pytest.MonkeyPatch, *, loaded: bool
+) -> None:
+    """A user's own configuration of structlog shows them; what a handler binds itself is in SteadyWorker's lines."""
+    if not loaded:
+        monkeypatch.delitem(sys.modules, "structlog.contextvars")
+    context = LineContext()
+    with context.bound({"key": "m-17", "attempt": 1}):
+        assert get_contextvars() == {"key": "m-17", "attempt": 1}
+        with context.bound({"key": "m-18"}), bound_contextvars(page=3):
+            get_logger("app").info("inside")
+        get_logger("app").info("outside")
+    get_logger("app").info("after")
+    assert [(line.get("key"), line.get("attempt"), line.get("page")) for line in lines(out)] == [
+        ("m-18", 1, 3),
+        ("m-17", 1, None),
+        (None, None, None),
+    ]
+
+
+def test_a_handler_may_bind_a_field_of_its_run_to_another_value(out: io.StringIO) -> None:
+    context = LineContext()
+    with context.bound({"key": "m-17"}):
+        bind_contextvars(key="mine")
+        get_logger("app").info("one")
+    with context.bound({"key": "m-18"}):
+        get_logger("app").info("two")
+    assert [line["key"] for line in lines(out)] == ["mine", "m-18"]
+    assert get_contextvars() == {}
 
 
 def test_the_event_names_and_levels_are_frozen() -> None:

@@ -17,8 +17,8 @@ from typing import Any
 
 import click
 
-from steadyworker.client import checked_key
 from steadyworker.errors import ConfigError, SteadyWorkerError
+from steadyworker.names import checked_key
 from steadyworker.worker import WORKER, Worker, load_worker
 
 _PACKAGE = Path(__file__).parents[1]
