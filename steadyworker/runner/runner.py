@@ -58,7 +58,9 @@ from steadyworker.telemetry.loss_reasons import REASONS, reason_of
 
 RunnerEvent = Signal | SlotEvent | Renewed | Cancelled | LedgerLost | PlanResult | Staged | ServiceEvent | AuditResult
 
-_PROGRESS_EVERY = 1.0
+_WRITES_EVERY = 1.0
+"""Seconds between two writes of what may be lost: the progress of runs, and the settlements that the ledger has not yet committed."""
+
 _LONGEST_WAIT = 5.0
 """The loop turns at least once in this many seconds, so that the watchdog sees that an idle runner is alive."""
 
@@ -110,7 +112,7 @@ class Runner:
         for slot in self.deps.slots:
             slot.start(self.post)
         self.deps.adapter.start(self.post)
-        self.timers.after(_PROGRESS_EVERY, self._write_progress)
+        self.timers.after(_WRITES_EVERY, self._write)
         self.orphans.start()
 
     def run(self) -> None:
@@ -381,9 +383,10 @@ class Runner:
         """True when the runner is idle, and accepts messages."""
         return self.idle and self._prefetch > 0
 
-    def _write_progress(self) -> None:
+    def _write(self) -> None:
         self.runs.write_progress(list(self.state.by_fence.values()))
-        self.timers.after(_PROGRESS_EVERY, self._write_progress)
+        self.runs.flush()
+        self.timers.after(_WRITES_EVERY, self._write)
 
     # --- for people ------------------------------------------------------------------------------------------------
 
