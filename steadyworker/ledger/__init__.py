@@ -219,6 +219,7 @@ Retention of rows
 - `interrupted`, inserted by a cancel and never claimed: until 14 days after the last cancel.
 - `moved`: until 14 days after the retry is due.
 - `done`: until 24 hours after the broker confirmed the settlement; 14 days if the broker did not confirm it.
+  A ledger commits the confirms of the last second together, so a kill can lose them; these rows then stay 14 days, too.
 - `dead`: 30 days, or until its dead letter is replayed or dropped.
 - The message of a job: until the job is `done`, and never longer than its row.
 

@@ -425,8 +425,16 @@ class Ledger(Protocol):
 
         `known` is true if the broker has confirmed the acknowledgement, and false if the runner has only sent it.
         This value only decides how long the ledger keeps the row.
-        An implementation may commit this write together with a later call.
+        An implementation may commit this write together with a later call, such as `flush`.
         If the process dies before this commit, the ledger only keeps the row longer.
+        """
+        ...
+
+    def flush(self) -> None:
+        """
+        Commit what earlier calls of `settled` and `deferred` have left for a later call.
+
+        The runner calls this method every second.
         """
         ...
 
@@ -444,9 +452,9 @@ class Ledger(Protocol):
         """Count a message with this job's key and another body; only the row's counter of conflicts changes."""
         ...
 
-    def cancel_marks(self, uids: Sequence[str]) -> Mapping[str, str]:
+    def cancel_marks(self, owner: str) -> Mapping[str, str]:
         """
-        Return the cancel reasons of these jobs, by uid; the result leaves out jobs without a mark.
+        Return the cancel reasons of the jobs that this owner holds, by uid; the result leaves out jobs without a mark.
 
         The call is one query, without a write.
         """

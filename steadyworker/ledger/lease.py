@@ -136,11 +136,10 @@ class Keeper:
 
     def read_cancels(self) -> None:
         """Read the cancel marks of the jobs that run here, and report them to the holders."""
-        uids = [token.uid for holder in self._holders for token in holder.tokens()]
-        if not uids:
+        if not any(holder.tokens() for holder in self._holders):
             return
         try:
-            marks = self._ledger.cancel_marks(uids)
+            marks = self._ledger.cancel_marks(self._owner)
         except LedgerUnavailable:
             self.hurry()  # the turn reports it
             return

@@ -21,6 +21,7 @@ from steadyworker.ledger.base import (
     Progress,
     Renewal,
     Row,
+    State,
     Token,
     Verdict,
 )
@@ -36,6 +37,9 @@ _PURGED_ROWS = 500
 
 Values = dict[str, Any]
 """Named parameters of a statement; a statement may use only some of them."""
+
+ENDED = frozenset((State.DONE, State.DEAD))
+"""The states of a job that has ended."""
 
 KEEP: Values = {
     "keep_moved": retention.MOVED,
@@ -101,6 +105,11 @@ def progress_values(progress: Progress, storable: Callable[[str], str]) -> Value
 def filter_values(which: JobFilter) -> Values:
     """Return the conditions of a listing, without the states, because the two databases need different forms for states."""
     return {"namespace": which.namespace, "queue": which.queue, "late_by": which.late_by, "kept": which.kept}
+
+
+def unfinished(which: JobFilter) -> bool:
+    """Return whether only jobs that are neither done nor dead can fit these conditions."""
+    return which.late_by is not None or not ENDED & frozenset(State if which.states is None else which.states)
 
 
 def permit(found: Sequence[Sequence[Any]]) -> Renewal:

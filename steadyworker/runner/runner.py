@@ -59,7 +59,13 @@ from steadyworker.telemetry.loss_reasons import REASONS, reason_of
 
 RunnerEvent = Signal | SlotEvent | Renewed | Cancelled | LedgerLost | PlanResult | Staged | ServiceEvent | AuditResult
 
-_PROGRESS_EVERY = 1.0
+_WRITES_EVERY = 1.0
+"""
+Seconds until the runner writes what may be lost: the progress of runs, and the settlements that the ledger has not yet committed.
+
+If there is nothing to write, no timer wakes the runner.
+"""
+
 _LONGEST_WAIT = 5.0
 """The loop turns at least once in this many seconds, so that the watchdog sees that an idle runner is alive."""
 
@@ -104,7 +110,7 @@ class Runner:
         self._prefetch = 0
         self._idle_since: float | None = -math.inf
         self._held = False
-        self._progress_waits = False
+        self._writes_wait = False
         self._tokens: tuple[Token, ...] = ()
 
     # --- driving ---------------------------------------------------------------------------------------------------
@@ -198,7 +204,7 @@ class Runner:
             case Progressed(fence=fence, done=done, total=total, note=note):
                 if (run := self.state.by_fence.get(fence)) is not None:
                     self.runs.remember(run, done, total, note)
-                    self._write_progress_later()
+                    self._write_later()
             case Asked():
                 self.requests.serve(event)
             case ServiceEvent():
@@ -219,6 +225,7 @@ class Runner:
                 self.runs.ledger_lost(cause)
             case PlanResult():
                 self.deliveries.plan_returned(event)
+                self._write_later()
                 self.state.reconsider()
             case Staged(stage=stage, kill=kill):
                 self._staged(stage, kill=kill)
@@ -395,17 +402,18 @@ class Runner:
         """True when the runner is idle, and accepts messages."""
         return self.idle and self._prefetch > 0
 
-    def _write_progress_later(self) -> None:
-        if not self._progress_waits:
-            self._progress_waits = True
-            self.timers.after(_PROGRESS_EVERY, self._write_progress)
+    def _write_later(self) -> None:
+        if not self._writes_wait:
+            self._writes_wait = True
+            self.timers.after(_WRITES_EVERY, self._write)
 
-    def _write_progress(self) -> None:
-        self._progress_waits = False
+    def _write(self) -> None:
+        self._writes_wait = False
         runs = list(self.state.by_fence.values())
         self.runs.write_progress(runs)
-        if any(run.progress is not None for run in runs):  # the ledger is away
-            self._write_progress_later()
+        self.runs.flush()
+        if self.state.ledger_away or any(run.progress is not None for run in runs):
+            self._write_later()
 
     # --- for people ------------------------------------------------------------------------------------------------
 

@@ -428,3 +428,11 @@ class Runs:
                 except LedgerUnavailable as error:
                     self.ledger_lost(str(error))
                     return
+
+    def flush(self) -> None:
+        """Let the ledger commit the settlements that no claim has carried yet; a crash can lose such writes."""
+        if not self._state.ledger_away:
+            try:
+                self._deps.ledger.flush()
+            except LedgerUnavailable as error:
+                self.ledger_lost(str(error))

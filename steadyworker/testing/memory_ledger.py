@@ -326,6 +326,10 @@ class MemoryLedger(Ledger):
                 job.settled = "sent"
 
     @override
+    def flush(self) -> None:
+        """Do nothing, because each call of this ledger writes at once."""
+
+    @override
     def cancel(self, id: JobId, reason: str) -> State | None:
         with self._lock:
             job = self._jobs.get(id)
@@ -345,11 +349,10 @@ class MemoryLedger(Ledger):
                 job.conflicts += 1
 
     @override
-    def cancel_marks(self, uids: Sequence[str]) -> Mapping[str, str]:
-        asked = set(uids)
+    def cancel_marks(self, owner: str) -> Mapping[str, str]:
         with self._lock:
-            marked = [job for job in self._jobs.values() if job.uid in asked]
-            return {job.uid: job.cancel_reason for job in marked if job.cancel_reason is not None}
+            held = [job for job in self._jobs.values() if job.owner == owner]
+            return {job.uid: job.cancel_reason for job in held if job.cancel_reason is not None}
 
     @override
     def clear_checkpoint(self, id: JobId) -> None:

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from steadyworker.clock import Times
-from steadyworker.ledger.base import JobFilter, Ledger
+from steadyworker.ledger.base import JobFilter, Ledger, State
 from steadyworker.ledger.postgres import statements as sql
 from steadyworker.ledger.postgres.trust import ORPHANS
 from steadyworker.testing.clock import FakeClock
@@ -20,9 +20,10 @@ from tests.brokers.postgres import Postgres
 from tests.ledger.pgkit import Admin, Open, Schemas
 
 ROWS = """
-    INSERT INTO steadyworker_jobs (namespace, queue, key, round, uid, state, owner, lease_until, not_before)
-    SELECT 'shop', 'exports', 'k-' || n, 0, n, state, CASE state WHEN 'running' THEN 'me' END,
-        CASE state WHEN 'running' THEN now() END, CASE state WHEN 'moved' THEN now() - interval '1 day' END
+    INSERT INTO steadyworker_jobs (namespace, queue, key, round, uid, state, fence, owner, lease_until, wake_at, not_before)
+    SELECT 'shop', 'exports', 'k-' || n, 0, n, state, n, CASE state WHEN 'running' THEN 'me' END,
+        CASE state WHEN 'running' THEN now() END, CASE state WHEN 'moved' THEN now() END,
+        CASE state WHEN 'moved' THEN now() - interval '1 day' END
     FROM (SELECT n, CASE n % 1000 WHEN 0 THEN 'moved' WHEN 1 THEN 'running' ELSE 'done' END FROM generate_series(1, 30000) AS n)
         AS made (n, state)
 """
@@ -70,8 +71,8 @@ class TestOnTheServersClock(OnPostgres, ClaimPromises):
         )
 
 
-def test_late_jobs_are_found_by_an_index(opened: Open, admin: Admin) -> None:
-    """`jobs --overdue` reads the few rows that can be late, not the hundreds of thousands that are done."""
+def test_jobs_that_are_late_or_in_an_unfinished_state_are_found_by_an_index(opened: Open, admin: Admin) -> None:
+    """`jobs --overdue` and `jobs --state` read the few rows that are not done, not the hundreds of thousands that are."""
     ledger = opened()
     ledger.ledger_id()
     admin.execute(ROWS)
@@ -81,13 +82,18 @@ def test_late_jobs_are_found_by_an_index(opened: Open, admin: Admin) -> None:
     admin.execute("ANALYZE")
     values = dict.fromkeys(("namespace", "queue", "states")) | {
         "late_by": 3600.0,
+        "unfinished": True,
         "kept": False,
         "below": 1 << 62,
         "rows": 200,
     }
     steps = explained(admin, sql.PAGE, values | {"margin": 10.0, "lease": 60.0})
-    assert "steadyworker_jobs_waiting" in {step.get("Index Name") for step in steps}
+    assert "steadyworker_jobs_unfinished" in {step.get("Index Name") for step in steps}
     assert "steadyworker_jobs" not in {step["Relation Name"] for step in steps if step["Node Type"] == "Seq Scan"}
+    values |= {"late_by": None, "states": ["interrupted"]}
+    steps = explained(admin, sql.PAGE, values | {"margin": 10.0, "lease": 60.0})
+    assert {step.get("Index Name") for step in steps} >= {"steadyworker_jobs_unfinished"}
+    assert list(ledger.jobs(JobFilter(states=(State.INTERRUPTED,)))) == []
     late = [row.id.key for row, _ in ledger.jobs(JobFilter(late_by=3600.0))]
     assert late == [f"k-{number}" for number in range(30_000, 0, -1000)]
 
@@ -115,7 +121,9 @@ def test_orphans_are_found_by_an_index_among_a_hundred_thousand_jobs_that_wait(o
     for stranded in (False, True):
         steps = explained(admin, statement, values | {"after": 60.0, "rows": 100, "stranded": stranded}, "ANALYZE, ")
         read = [step for step in steps if step.get("Relation Name") == "steadyworker_jobs"]
-        assert {step["Index Name"] for step in read} >= {"steadyworker_jobs_to_wake", "steadyworker_jobs_held"}
+        assert [step["Index Name"] for step in read if "unfinished" in step["Index Name"]] == 2 * [
+            "steadyworker_jobs_unfinished"
+        ]
         assert "Seq Scan" not in {step["Node Type"] for step in read}
         assert sum(step.get("Rows Removed by Filter", 0) for step in read) == 10
         found = ledger.orphans("shop", "exports", 60.0, 100, stranded=stranded)

@@ -23,7 +23,7 @@ from steadyworker.ledger.postgres.schema import META, SCHEMA_VERSION
 from steadyworker.outcome import Counters
 from tests.ledger import postgres_schema_5 as old
 from tests.ledger.kit import Actor, line
-from tests.ledger.pgkit import JOB, QUICK, Admin, Open, seen
+from tests.ledger.pgkit import JOB, QUICK, Admin, Open, claim, seen
 from tests.support.stage import eventually
 
 NAME = registered_name(JOB.namespace, JOB.queue)
@@ -310,7 +310,7 @@ def test_a_user_that_may_not_alter_the_tables_is_told_what_to_do(
         parts = urlsplit(database)
         guest = parts._replace(netloc=f"guest:guest@{parts.hostname}:{parts.port}").geturl()
         with pytest.raises(
-            ConfigError, match=r"schema 6 at .*, got 5, and 'must be owner of table .*ALTER TABLE … OWNER TO"
+            ConfigError, match=r"schema 7 at .*, got 5, and 'must be owner of table .*ALTER TABLE … OWNER TO"
         ):
             opened(guest).ledger_id()
         assert schema_of(admin) == old.SCHEMA_VERSION
@@ -329,3 +329,31 @@ def test_only_a_worker_process_migrates(before: Before, database: str, tmp_path:
     with closing(reader), pytest.raises(ConfigError, match=r"got schema 5, .*: start a worker of .*, which migrates"):
         reader.ledger_id()
     assert schema_of(admin) == old.SCHEMA_VERSION
+
+
+SCHEMA_6: tuple[LiteralString, ...] = (
+    "DROP INDEX steadyworker_jobs_unfinished",
+    "CREATE INDEX steadyworker_jobs_held ON steadyworker_jobs (owner) WHERE owner IS NOT NULL",
+    "CREATE INDEX steadyworker_jobs_waiting ON steadyworker_jobs (number) WHERE (owner IS NOT NULL OR state = 'moved')",
+    """
+    CREATE INDEX steadyworker_jobs_to_wake ON steadyworker_jobs (namespace, queue, wake_at)
+    WHERE (state IN ('interrupted', 'moved') AND wake_at IS NOT NULL)
+    """,
+    "UPDATE steadyworker_meta SET schema = 6",
+)
+"""What makes a ledger of schema 6 out of one of this schema: the versions differ only in these indexes."""
+
+
+def test_from_schema_6_only_indexes_change(opened: Open, admin: Admin) -> None:
+    """No statement of PostgreSQL names an index, so a process of schema 6 works on."""
+    first = opened()
+    kept = [claim(first, replace(JOB, key=f"k-{number}")) for number in range(3)]
+    first.close()
+    made = structure(admin)
+    for statement in SCHEMA_6:
+        admin.execute(statement)
+    assert structure(admin) != made
+    ledger = opened()
+    assert [seen(ledger, row.id).fence for row in kept] == [row.fence for row in kept]
+    assert structure(admin) == made
+    assert schema_of(admin) == SCHEMA_VERSION

@@ -45,7 +45,7 @@ class TestInTransactionMode:
                 assert ledger.checkpoint(row.token, bytes(range(256)))
                 ledger.progress(row.token, Progress(1.0, None, "it's % \\ a note", 17.0))
                 assert ledger.may_commit(row.token).granted
-                assert ledger.cancel_marks([row.uid]) == {}
+                assert ledger.cancel_marks("me") == {}
                 if turn % 2:
                     assert ledger.moving(row.token, Verdict(Moving.DEAD, "no", Counters(attempts=1)))
                     assert ledger.moved(row.token, 60.0)

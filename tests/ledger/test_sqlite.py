@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -11,14 +12,14 @@ import pytest
 from msgspec.structs import replace
 
 from steadyworker.clock import Times
-from steadyworker.ledger.base import JobId, Ledger
+from steadyworker.ledger.base import JobFilter, JobId, Ledger, State
 from steadyworker.ledger.owners import OwnerLock, lock_path, new_owner_id
 from steadyworker.ledger.sqlite import schema as sql
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Counters
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.conformance import LedgerSuite
-from steadyworker.testing.conformance.ledger_fixtures import JOB, claimed, seen
+from steadyworker.testing.conformance.ledger_fixtures import JOB, claimed, in_state, seen
 
 
 @pytest.fixture
@@ -43,24 +44,50 @@ class TestSqliteLedger(LedgerSuite):
         return restore
 
 
-def test_what_is_settled_is_committed_with_the_next_claim_or_at_the_close(tmp_path: Path, clock: FakeClock) -> None:
-    """Nobody waits for it: another process sees it a commit later, who wrote it at once."""
+def test_what_is_settled_is_committed_with_a_later_claim_or_by_a_flush_or_a_read_or_the_close(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    """The ledger commits 32 at once; another process reads them later, and the process that wrote them reads them at once."""
     mine, theirs = (SqliteLedger(tmp_path / "ledger.db", clock=clock, times=Times()) for _ in range(2))
-    first, second = (replace(JOB, key=key) for key in ("first", "second"))
-    for job in (first, second):
-        token = claimed(mine, job).token
-        assert mine.done(token)
-        mine.settled(token, known=True)
-    assert [settled(theirs, job) for job in (first, second)] == ["confirmed", "unknown"]
-    assert settled(mine, second) == settled(theirs, second) == "confirmed"
+    keys = [f"k-{number:02}" for number in range(1, 41)]
 
-    token = claimed(mine).token
-    assert mine.done(token)
-    mine.settled(token, known=True)
+    def settle(keys: list[str]) -> None:
+        for key in keys:
+            token = claimed(mine, replace(JOB, key=key)).token
+            assert mine.done(token)
+            mine.settled(token, known=True)
+
+    def known() -> list[str]:
+        return sorted(row.id.key for row, _ in theirs.jobs() if row.settled == "confirmed")
+
+    settle(keys[:32])
+    assert known() == []
+    settle(keys[32:33])
+    assert known() == keys[:32]
+    mine.flush()
+    assert known() == keys[:33]
+    settle(keys[33:34])
+    assert settled(mine, replace(JOB, key=keys[33])) == "confirmed"
+    assert known() == keys[:34]
+    settle(keys[34:])
     mine.close()
     mine.close()
-    assert settled(theirs, JOB) == "confirmed"
+    assert known() == keys
     theirs.close()
+
+
+def test_a_kill_loses_only_the_marks_of_the_last_settlements(tmp_path: Path, clock: FakeClock) -> None:
+    """The rows are kept for 14 days instead of one."""
+    killed = SqliteLedger(tmp_path / "ledger.db", clock=clock, times=Times())
+    token = claimed(killed).token
+    assert killed.done(token)
+    killed.settled(token, known=True)
+    with closing(SqliteLedger(tmp_path / "ledger.db", clock=clock, times=Times())) as ledger:
+        assert (seen(ledger).state, seen(ledger).settled) == (State.DONE, "unknown")
+        clock.advance(13 * 86_400)
+        assert ledger.purge() == 0
+        clock.advance(86_400)
+        assert ledger.purge() == 1
 
 
 def test_a_settlement_that_cannot_be_committed_holds_nobody_up(tmp_path: Path, clock: FakeClock) -> None:
@@ -97,41 +124,64 @@ def test_a_deferred_message_is_written_with_the_next_registration(tmp_path: Path
         ledger.close()
 
 
-def test_the_rows_of_dead_owners_are_found_by_an_index(tmp_path: Path, clock: FakeClock) -> None:
-    """A scan of a million rows would hold the ledger's lock for a tenth of a second, for each owner."""
+PLANS = {
+    sql.HOLDING: ["SEARCH jobs USING COVERING INDEX jobs_held (owner=?)"],
+    sql.CANCEL_MARKS: ["SEARCH jobs USING INDEX jobs_held (owner=?)"],
+    sql.HELD_NUMBERS: ["SEARCH jobs USING COVERING INDEX jobs_held (owner>?)"],
+    sql.UNFINISHED_NUMBERS: ["SCAN jobs USING INDEX jobs_held"],
+    sql.PAGE_OF_NUMBERS: [
+        "SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)",
+        "SEARCH progress USING PRIMARY KEY (namespace=? AND queue=? AND key=? AND round=?) LEFT-JOIN",
+    ],
+    sql.PAGE: [
+        "SEARCH jobs USING INTEGER PRIMARY KEY (rowid<?)",
+        "SEARCH progress USING PRIMARY KEY (namespace=? AND queue=? AND key=? AND round=?) LEFT-JOIN",
+    ],
+    sql.ORPHANS: [
+        "SEARCH jobs USING INDEX jobs_held (owner>?)",
+        "SEARCH jobs USING INDEX jobs_held (owner=? AND namespace=? AND queue=? AND wake_at>? AND wake_at<?)",
+    ],
+    sql.PURGE: [
+        "SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)",
+        "SEARCH jobs USING COVERING INDEX jobs_to_purge (keep_until<?)",
+    ],
+    sql.ENDED: ["SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)"],
+    sql.ENDED_UNNUMBERED: ["SCAN jobs"],
+    sql.DONE: ["SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)"],
+    sql.SETTLED_CONFIRMED: ["SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)"],
+    sql.FENCE: ["SEARCH jobs"],
+}
+"""How each statement that reads rows by something else than their key finds them."""
+
+
+def test_each_index_has_its_readers_and_no_reader_scans_the_jobs_that_are_done(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    """Only `ended` does, of uids from before the migration; a scan of a million rows holds the ledger's lock for a third of a second."""
     with closing(SqliteLedger(tmp_path / "ledger.db", clock=clock, times=Times())) as ledger:
         ledger.ledger_id()
     with closing(sqlite3.connect(tmp_path / "ledger.db")) as db:
-        plan = [str(step[-1]) for step in db.execute(f"EXPLAIN QUERY PLAN {sql.HOLDING}", {"owners": "[]"})]
-    assert any("USING COVERING INDEX jobs_held (owner=?)" in step for step in plan)
-    assert not any(step.startswith("SCAN jobs") for step in plan)
+        found = {}
+        for statement in PLANS:
+            named = dict.fromkeys(re.findall(r":(\w+)", statement))
+            values = named or (None,) * statement.count("?")
+            steps = [str(step[-1]) for step in db.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
+            found[statement] = [step for step in steps if re.match(r"(SEARCH|SCAN) (jobs|progress)\b", step)]
+        assert found == PLANS
+        indexes = db.execute("SELECT name FROM sqlite_schema WHERE type = 'index' AND sql IS NOT NULL ORDER BY name")
+        assert indexes.fetchall() == [("jobs_held",), ("jobs_to_purge",)]
 
 
-def test_late_jobs_are_found_by_an_index(tmp_path: Path, clock: FakeClock) -> None:
-    """`jobs --overdue` reads the few rows that can be late, not the hundreds of thousands that are done, nor each page twice."""
+@pytest.mark.parametrize("state", State)
+def test_the_index_has_each_job_that_is_not_done_or_dead(tmp_path: Path, clock: FakeClock, state: State) -> None:
+    """A listing of such a state reads only this index; a cancel mark counts as interrupted."""
     with closing(SqliteLedger(tmp_path / "ledger.db", clock=clock, times=Times())) as ledger:
-        ledger.ledger_id()
-    names = ("namespace", "queue", "states", "boot", "boottime", "now", "late_by", "kept", "below", "rows")
-    values: dict[str, None] = dict.fromkeys(names)
-    with closing(sqlite3.connect(tmp_path / "ledger.db")) as db:
-        plan = [str(step[-1]) for step in db.execute(f"EXPLAIN QUERY PLAN {sql.LATE_PAGE}", values)]
-    assert "SEARCH jobs USING INDEX jobs_waiting (<expr>=? AND rowid<?)" in plan
-    assert not any(step.startswith(("SCAN jobs", "SCAN later", "USE TEMP B-TREE")) for step in plan)
-
-
-def test_orphans_are_found_by_indexes(tmp_path: Path, clock: FakeClock) -> None:
-    """Each worker process asks every 30 s: it reads the few rows that are held, and of those that wait the few that are late."""
-    with closing(SqliteLedger(tmp_path / "ledger.db", clock=clock, times=Times())) as ledger:
-        ledger.ledger_id()
-    names = ("namespace", "queue", "boot", "boottime", "now", "after", "margin", "trusted_from", "stranded", "rows")
-    with closing(sqlite3.connect(tmp_path / "ledger.db")) as db:
-        plan = [str(step[-1]) for step in db.execute(f"EXPLAIN QUERY PLAN {sql.ORPHANS}", dict.fromkeys(names))]
-    held, waiting = [step for step in plan if " jobs " in step]
-    assert held == "SEARCH jobs USING INDEX jobs_held (owner>?)"
-    assert waiting.startswith("SEARCH jobs USING INDEX jobs_to_wake (namespace=? AND queue=? AND ")
-    assert waiting.endswith("wake_at<?)")
-    assert "SEARCH messages USING INTEGER PRIMARY KEY (rowid=?)" in plan
-    assert not any(step.startswith(("SCAN jobs", "SCAN messages")) for step in plan)
+        in_state(ledger, state)
+        ledger.cancel(replace(JOB, key="mark"), "in advance")
+        ((number,),) = ledger._fetch("SELECT count(*) FROM jobs WHERE " + sql.UNFINISHED)
+        assert number == 1 + (state not in (State.DONE, State.DEAD))
+        listed = [row.id.key for row, _ in ledger.jobs(JobFilter(states=(state,)))]
+        assert listed == (["mark", JOB.key] if state is State.INTERRUPTED else [JOB.key])
 
 
 def test_a_purge_removes_the_locks_of_dead_owners_that_hold_no_job(tmp_path: Path, clock: FakeClock) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,25 @@ from msgspec.structs import replace
 
 from steadyworker.clock import SystemClock, Times
 from steadyworker.errors import ConfigError, LedgerUnavailable, OlderLedger
-from steadyworker.ledger.base import Claimed, JobId, KeptMessage, Moving, Orphan, Progress, Row, State, Verdict
+from steadyworker.ledger.base import (
+    Claimed,
+    JobFilter,
+    JobId,
+    KeptMessage,
+    Moving,
+    Orphan,
+    Progress,
+    Row,
+    State,
+    Verdict,
+)
 from steadyworker.ledger.sqlite import schema as sql
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Counters
 from steadyworker.testing.clock import FakeClock
 from tests.ledger.kit import ROOT, Actor, line, request
 from tests.ledger.test_sqlite_faults import in_own_mounts
-from tests.support import schema_6
+from tests.support import schema_6, schema_7
 from tests.support.schema_6 import version_before
 
 JOB = JobId("shop", "exports", "job")
@@ -150,13 +162,13 @@ class TestTheFirstOpen:
             assert [state_of(new, name) for name in NAMES] == list(NAMES)
             assert new.message(replace(JOB, key="running")) is None
         assert rows_of(path) == rows
-        assert asked(path, "SELECT schema, made_by FROM meta") == [(7, version("steadyworker"))]
+        assert asked(path, "SELECT schema, made_by FROM meta") == [(8, version("steadyworker"))]
         now = clock.wall()
         assert wakes(path) == dict.fromkeys([*NAMES, "marked"]) | {"moved": now + 600.0, "interrupted": now}
         with closing(SqliteLedger(tmp_path / "made.db", clock=clock, times=Times())) as made:
             made.ledger_id()
         expected = shape(tmp_path / "made.db")
-        expected["others"] = sorted([*expected["others"], ("schema_6_gives_up_a_row",)])
+        expected["others"] = sorted([*expected["others"], ("jobs_to_wake",), ("schema_6_gives_up_a_row",)])
         assert shape(path) == expected
         assert asked(path, "PRAGMA journal_mode") == [("wal",)]
         assert asked(path, "PRAGMA auto_vacuum") == [(2,)]
@@ -166,7 +178,7 @@ class TestTheFirstOpen:
         self, path: Path, old: SqliteLedger, clock: FakeClock
     ) -> None:
         before = shape(path)
-        text = f"to have schema 7, got schema 6, of an earlier version: start a worker of SteadyWorker {version('steadyworker')}"
+        text = f"to have schema 8, got schema 6, of an earlier version: start a worker of SteadyWorker {version('steadyworker')}"
         with closing(SqliteLedger(path, clock=clock, times=Times(), create=False)) as command:
             with pytest.raises(OlderLedger, match=text):
                 list(command.jobs())
@@ -179,7 +191,7 @@ class TestTheFirstOpen:
     ) -> None:
         """Started again, or after it has lost its connection; what it held is free when its lease is over."""
         ours = version("steadyworker")
-        text = f"Expected a ledger of schema 6 at {path}, got 7, of SteadyWorker {ours}: install SteadyWorker {ours} or newer"
+        text = f"Expected a ledger of schema 6 at {path}, got 8, of SteadyWorker {ours}: install SteadyWorker {ours} or newer"
         with version_before(), closing(SqliteLedger(path, clock=clock, times=Times())) as again:
             with pytest.raises(ConfigError, match=text):
                 again.ledger_id()
@@ -225,7 +237,7 @@ class TestTheFirstOpen:
             with pytest.raises(LedgerUnavailable, match="put it back"):
                 ledger.register("me", "host", ["shop/exports"])
             assert not ledger.register("me", "host", ["shop/exports"])
-            assert asked(path, "SELECT schema FROM meta") == [(7,)]
+            assert asked(path, "SELECT schema FROM meta") == [(8,)]
 
     def test_a_checkout_that_is_not_installed_has_no_version(
         self, tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
@@ -344,7 +356,7 @@ class TestWholeOrNotAtAll:
         """Before each statement from BEGIN to COMMIT, and right after that."""
         before, rows = shape(path), rows_of(path)
         process = actor("migrate", path)
-        last = len(sql.MIGRATIONS[6]) + 5
+        last = len(sql.MIGRATIONS[6]) + len(sql.MIGRATIONS[7]) + 6
         for step in range(1, last):
             assert reply_to(process, str(step)) == f"killed {step}"
             assert asked(path, "SELECT schema FROM meta") == [(6,)]
@@ -354,7 +366,7 @@ class TestWholeOrNotAtAll:
         with version_before():
             assert old.renew([row.token])[0].granted
         assert reply_to(process, str(last)) == f"killed {last}"
-        assert asked(path, "SELECT schema FROM meta") == [(7,)]
+        assert asked(path, "SELECT schema FROM meta") == [(8,)]
         assert asked(path, "PRAGMA integrity_check") == [("ok",)]
         assert rows_of(path) == rows
 
@@ -366,7 +378,7 @@ class TestWholeOrNotAtAll:
         for process in both:
             request(process, "0")
         assert sorted(line(process) for process in both) == ["ended False", "ended True"]
-        assert asked(path, "SELECT schema FROM meta") == [(7,)]
+        assert asked(path, "SELECT schema FROM meta") == [(8,)]
         assert rows_of(path) == rows
 
     def test_it_waits_for_a_writer_and_tries_again(self, path: Path, old: SqliteLedger, clock: FakeClock) -> None:
@@ -395,4 +407,103 @@ class TestWholeOrNotAtAll:
         first, second, third = said.stdout.splitlines()
         assert first.startswith("LedgerUnavailable")
         assert "its file system is full; free some space." in first
-        assert (second, third) == ("schema 6 rows 407", "schema 7 rows 407")
+        assert (second, third) == ("schema 6 rows 407", "schema 8 rows 407")
+
+
+class TestSchema7:
+    """The version right before this one, which draws fences from a number in `meta`, and has an index by uid."""
+
+    @pytest.fixture
+    def old(self, path: Path, clock: FakeClock) -> Iterator[SqliteLedger]:
+        with closing(SqliteLedger(path, clock=clock, times=Times(), worker="old")) as ledger:
+            with schema_7.version_before():
+                assert ledger.register("old", "host", ["shop/exports"])
+                for name in NAMES:
+                    bring(ledger, name)
+            yield ledger
+
+    def test_the_migration_changes_no_row_and_only_an_index_more_stays(
+        self, path: Path, old: SqliteLedger, clock: FakeClock, tmp_path: Path
+    ) -> None:
+        rows = rows_of(path)
+        with closing(SqliteLedger(path, clock=clock, times=Times())) as new:
+            assert [state_of(new, name) for name in NAMES] == list(NAMES)
+            assert [row.id.key for row, _ in new.jobs(JobFilter(states=(State.RUNNING, State.MOVED)))] == [
+                "moved",
+                "running",
+            ]
+        assert rows_of(path) == rows
+        with closing(SqliteLedger(tmp_path / "made.db", clock=clock, times=Times())) as made:
+            made.ledger_id()
+        expected = shape(tmp_path / "made.db")
+        expected["others"] = sorted([*expected["others"], ("jobs_to_wake",)])
+        assert shape(path) == expected
+        assert asked(path, "PRAGMA integrity_check") == [("ok",)]
+
+    def test_each_of_its_statements_is_still_valid(self, path: Path, old: SqliteLedger, new: SqliteLedger) -> None:
+        """The statements name the indexes that they use, so an index that is gone would make them fail."""
+        made = {"SCHEMA_VERSION", "APPLICATION_ID", "CREATE", "MIGRATIONS", "READERS", "TIMES"}
+        named = {name: value for name, value in vars(schema_7).items() if name.isupper() and name[0] != "_"}
+        statements = [value for name, value in named.items() if name not in made]
+        with closing(sqlite3.connect(path)) as db:
+            for statement in [*statements, *schema_7.READERS]:
+                values = dict.fromkeys(re.findall(r":(\w+)", statement))
+                assert db.execute(f"EXPLAIN {statement}", values).fetchall()
+
+    def test_the_fences_of_both_versions_rise_in_the_order_of_their_draws(
+        self, path: Path, old: SqliteLedger, new: SqliteLedger, clock: FakeClock
+    ) -> None:
+        """In the same millisecond, after the wall clock was set back, and after the row of the last fence was deleted."""
+        fences = [fence for (fence,) in asked(path, "SELECT max(fence) FROM jobs")]
+        for number in range(12):
+            if number == 4:
+                clock.step_wall(-3600)
+            for name in ("new", "old", "again"):
+                ledger = old if name == "old" else new
+                with schema_7.version_before() if name == "old" else nullcontext():
+                    key = f"{name}-{number}"
+                    row = begin(ledger, key, MESSAGE)
+                    fences.append(row.fence)
+                    end(ledger, row, "interrupted")
+                    fences.append(begin(ledger, key).fence)
+                    assert ledger.cancel(replace(JOB, key=f"{key}-marked"), "no") is None
+                    assert ledger.replay(replace(JOB, key=key, round=1), MESSAGE, b"")
+                    replayed = ledger.read(replace(JOB, key=key, round=1))
+                    assert replayed is not None
+                    fences.append(replayed.fence)
+                    last = begin(ledger, f"{key}-last")
+                    end(ledger, last, "dead")
+                    fences.append(last.fence)
+                    ledger.forget(last.id)
+        assert fences == sorted(set(fences))
+
+    def test_after_the_last_claim_every_older_row_is_an_old_record(
+        self, old: SqliteLedger, new: SqliteLedger, clock: FakeClock
+    ) -> None:
+        """Whichever version finds that the ledger went back in time; a later claim is trusted when this version found it."""
+        for finder in (old, new):
+            before = f"before {finder._worker}"
+            end(new, begin(new, before, MESSAGE), "interrupted")
+            with schema_7.version_before() if finder is old else nullcontext():
+                finder.distrust()
+            assert before in {orphan.row.id.key for orphan in new.orphans("shop", "exports", -1.0, 100, stranded=True)}
+        end(new, begin(new, "after", MESSAGE), "interrupted")
+        assert {orphan.row.id.key for orphan in new.orphans("shop", "exports", -1.0, 100)} == {"after"}
+
+    def test_a_job_of_the_version_before_is_settled_cancelled_and_found_by_its_uid(
+        self, old: SqliteLedger, new: SqliteLedger
+    ) -> None:
+        """Its uid does not begin with the number of its row."""
+        with schema_7.version_before():
+            rows = [begin(old, key, MESSAGE) for key in ("a", "b")]
+        new.cancel(rows[0].id, "no")
+        assert new.cancel_marks("old") == {rows[0].uid: "no"}
+        assert new.done(rows[1].token)
+        new.settled(rows[1].token, known=True)
+        settled = new.read(rows[1].id)
+        assert settled is not None
+        assert (settled.state, settled.settled) == (State.DONE, "confirmed")
+        ours = begin(new, "ours")
+        end(new, ours, "done")
+        assert new.ended([row.uid for row in rows]) == {rows[1].uid}
+        assert new.ended([rows[0].uid, ours.uid]) == new.ended([ours.uid]) == {ours.uid}

@@ -7,11 +7,11 @@ A test has a process of the version before by putting these statements in the pl
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from unittest.mock import patch
 
-from steadyworker.ledger.sqlite import schema
 from steadyworker.ledger.sqlite.trust import SqliteTrust
+from tests.support import schema_7
 
 SCHEMA_VERSION = 6
 MIGRATIONS: dict[int, tuple[str, ...]] = {}
@@ -271,9 +271,5 @@ COUNTED = "SELECT 0, NULL"
 @contextmanager
 def version_before() -> Iterator[None]:
     """Let the ledgers that are used in this context have schema 6."""
-    with ExitStack() as stack:
-        for name, value in globals().items():
-            if name.isupper() and not name.startswith("_"):
-                stack.enter_context(patch.object(schema, name, value))
-        stack.enter_context(patch.object(SqliteTrust, "_wrote"))
+    with schema_7.version_before(globals()), patch.object(SqliteTrust, "_wrote"):
         yield

@@ -16,7 +16,9 @@ The tests run on PostgreSQL 15.
 from __future__ import annotations
 
 import secrets
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, LiteralString
 
@@ -73,6 +75,7 @@ from steadyworker.ledger.shared import (
     progress_values,
     purged,
     seen_values,
+    unfinished,
     unusable_finding,
 )
 from steadyworker.outcome import Counters
@@ -127,6 +130,7 @@ class PostgresLedger(Ledger):
         self._call = times.call_timeout
         self._clock = clock
         self._identity = Identity()
+        self._settled: deque[tuple[Token, bool]] = deque()
         self._trust = PostgresTrust(clock, times.lease)
         self._record = PostgresSession(address, self._identity, times.call_timeout, clock, create=create)
         self._renewals = PostgresSession(address, self._identity, times.call_timeout, clock, create=create)
@@ -193,6 +197,8 @@ class PostgresLedger(Ledger):
 
     @override
     def read(self, id: JobId) -> Row | None:
+        if any(settled.id.key == id.key for settled, _ in tuple(self._settled)):
+            self.flush()
         found = self._fetch(sql.READ, pk_values(id) | self._lease)
         return row_of(found[0], self._is_dead) if found else None
 
@@ -294,7 +300,26 @@ class PostgresLedger(Ledger):
 
     @override
     def settled(self, token: Token, known: bool) -> None:
-        self._write(sql.SETTLED_CONFIRMED if known else sql.SETTLED_SENT, token, KEEP)
+        # The transaction of the next claim, or `flush`, carries this write out; this saves one commit in three.
+        self._settled.append((token, known))
+
+    @override
+    def flush(self) -> None:
+        if self._settled:
+            with self._record.connection() as db:
+                db.run(sql.FLUSH, self._settled_values())
+
+    def _settled_values(self) -> Values:
+        """Return the parameters of `SETTLE` for all settlements that no statement has carried yet; these settlements are lost if it fails."""
+        settled: dict[Token, bool] = {}
+        while self._settled:
+            token, known = self._settled.popleft()
+            settled[token] = known or settled.get(token, False)
+        return KEEP | {
+            "settled_uids": [token.uid for token in settled],
+            "settled_fences": [token.fence for token in settled],
+            "settled_known": list(settled.values()),
+        }
 
     @override
     def cancel(self, id: JobId, reason: str) -> State | None:
@@ -307,10 +332,10 @@ class PostgresLedger(Ledger):
         self._change(sql.CONFLICT, pk_values(id))
 
     @override
-    def cancel_marks(self, uids: Sequence[str]) -> Mapping[str, str]:
+    def cancel_marks(self, owner: str) -> Mapping[str, str]:
         with self._renewals.connection() as db:  # the keeper reads the marks between its renewals
             # This call sets no limits, because a read waits for no row; this is the most frequent call of a fleet.
-            return dict(db.execute(sql.CANCEL_MARKS, {"uids": list(uids)}).fetchall())
+            return dict(db.execute(sql.CANCEL_MARKS, {"owner": owner}).fetchall())
 
     @override
     def clear_checkpoint(self, id: JobId) -> None:
@@ -327,9 +352,10 @@ class PostgresLedger(Ledger):
 
     @override
     def jobs(self, which: JobFilter = EVERY_ROW) -> Iterable[tuple[Row, Progress | None]]:
-        values = filter_values(which)
+        self.flush()
+        values = filter_values(which) | {"unfinished": unfinished(which), "rows": PAGE_ROWS}
         values["states"] = None if which.states is None else [state.value for state in which.states]
-        return self._pages(values | {"rows": PAGE_ROWS} | self._lease)
+        return self._pages(values | self._lease)
 
     @override
     def ended(self, uids: Sequence[str]) -> frozenset[str]:
@@ -346,6 +372,7 @@ class PostgresLedger(Ledger):
 
     @override
     def purge(self) -> int:
+        self.flush()
         removed = purged(lambda rows: self._change(sql.PURGE, {"rows": rows}))
         self._change(sql.PURGE_OWNERS, KEEP)
         proof.sweep(self._owners_dir, self._holding)
@@ -353,6 +380,8 @@ class PostgresLedger(Ledger):
 
     @override
     def close(self) -> None:
+        with suppress(ConfigError, LedgerUnavailable):
+            self.flush()
         self._record.close()
         self._renewals.close()
 
@@ -378,7 +407,12 @@ class PostgresLedger(Ledger):
         """Run one statement that gives a row a new fence and a new owner; return the row, or None if the ledger refuses this."""
         with self._record.connection() as db:
             ((fence,),) = db.run(sql.DRAW).fetchall()
-            found = db.run(statement, values | self._lease | {"drawn": fence}).fetchall()
+            values = values | self._lease | {"drawn": fence}
+            if self._settled:
+                # The claim comes first: a claim that holds the row of another job, and waits for its own, could end in a deadlock.
+                found = db.run(statement, values | self._settled_values(), then=f"; {sql.SETTLE}").fetchall()
+            else:
+                found = db.run(statement, values).fetchall()
         return row_of(found[0], never_dead) if found else None
 
     def _lock_is_free(self, owner: str) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import LiteralString
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 """The version of the tables, raised with every change; a worker process migrates an older ledger to this version."""
 
 LIMITED = """
@@ -30,9 +30,16 @@ The isolation is READ COMMITTED, because the second of two concurrent compare-an
 At a stricter isolation, the server would raise an error instead.
 """
 
-# These are the conditions of partial indexes; the server uses a partial index only for a query that repeats its condition.
-CAN_BE_LATE: LiteralString = "(owner IS NOT NULL OR state = 'moved')"
-WAITS: LiteralString = "(state IN ('interrupted', 'moved') AND wake_at IS NOT NULL)"
+UNFINISHED: LiteralString = "(owner IS NOT NULL OR wake_at IS NOT NULL OR fence = 0)"
+"""
+The condition that a job is neither done nor dead: it has an owner, or waits for a message, or only holds a cancel mark.
+
+The server uses the index of these rows for a query that repeats this condition, or one of its three parts.
+The index begins with the owner, so it finds the rows of one owner, of any owner, and of none.
+A renewal changes none of the index's columns.
+"""
+
+_UNFINISHED: LiteralString = f"CREATE INDEX steadyworker_jobs_unfinished ON steadyworker_jobs (owner, namespace, queue, wake_at) WHERE {UNFINISHED}"
 # These statements make what schema 6 has, and schema 5 does not have.
 _SINCE_6: tuple[LiteralString, ...] = (
     # The number is the number of the job's row.
@@ -53,8 +60,6 @@ _SINCE_6: tuple[LiteralString, ...] = (
         trusted_from bigint NOT NULL
     ) WITH (fillfactor = 70)
     """,
-    # This index is for rows that wait for a message and have no owner; the rows with an owner are few.
-    f"CREATE INDEX steadyworker_jobs_to_wake ON steadyworker_jobs (namespace, queue, wake_at) WHERE {WAITS}",
 )
 _TABLES: tuple[LiteralString, ...] = (
     """
@@ -108,10 +113,8 @@ _TABLES: tuple[LiteralString, ...] = (
         PRIMARY KEY (namespace, queue, key, round)
     ) WITH (fillfactor = 70)
     """,
-    "CREATE INDEX steadyworker_jobs_held ON steadyworker_jobs (owner) WHERE owner IS NOT NULL",
+    _UNFINISHED,
     "CREATE INDEX steadyworker_jobs_to_purge ON steadyworker_jobs (keep_until) WHERE keep_until IS NOT NULL",
-    # This index is for the rows that can be late; a renewal changes none of the index's columns.
-    f"CREATE INDEX steadyworker_jobs_waiting ON steadyworker_jobs (number) WHERE {CAN_BE_LATE}",
     """
     CREATE TABLE steadyworker_progress (
         uid text PRIMARY KEY REFERENCES steadyworker_jobs (uid) ON DELETE CASCADE,
@@ -173,6 +176,12 @@ MIGRATIONS: Mapping[int, tuple[LiteralString, ...]] = {
             AND (NEW.wake_at IS NOT NULL OR NEW.state NOT IN ('done', 'dead')))
         EXECUTE FUNCTION steadyworker_wakes()
         """,
+    ),
+    # The migration from schema 5 makes no index `steadyworker_jobs_to_wake`.
+    6: (
+        "DROP INDEX steadyworker_jobs_held, steadyworker_jobs_waiting",
+        "DROP INDEX IF EXISTS steadyworker_jobs_to_wake",
+        _UNFINISHED,
     ),
 }
 """For each earlier version, the statements that migrate a ledger to the next version."""

@@ -111,11 +111,14 @@ class LedgerConnection(psycopg.Connection[tuple[Any, ...]]):
         statement: LiteralString,
         values: Mapping[str, Any] | None = None,
         *,
+        then: LiteralString = "",
         lock_wait: float | None = None,
         longest: float | None = None,
     ) -> psycopg.Cursor[tuple[Any, ...]]:
         """
         Run one statement as one transaction, and return the cursor with its result.
+
+        `then` is the rest of the transaction, from the semicolon after the statement; it has no result.
 
         The server's limits are shorter than this process's limit, so that no statement takes effect long after its call.
         The server waits for a lock for at most `lock_wait` seconds, by default half of the limit for a call.
@@ -125,9 +128,13 @@ class LedgerConnection(psycopg.Connection[tuple[Any, ...]]):
             "lock_timeout": max(1, round(1000 * (self.call / 2 if lock_wait is None else lock_wait))),  # 0 is no limit
             "statement_timeout": round(1000 * (longest or self.call * _SERVER_SHARE)),
         }
-        cursor = self.execute(sql.LIMITED + statement, {**(values or {}), **limits})
-        while cursor.nextset():
-            pass
+        cursor = self.execute(sql.LIMITED + statement + then, {**(values or {}), **limits})
+        if then:
+            for _ in range(sql.LIMITED.count(";")):
+                cursor.nextset()
+        else:
+            while cursor.nextset():
+                pass
         return cursor
 
     @override

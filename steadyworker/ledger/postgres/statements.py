@@ -3,7 +3,7 @@ The PostgreSQL ledger's statements.
 
 The server's clock (`clock_timestamp()`) sets and judges all times; no worker's clock decides anything.
 
-Each write is one statement, and therefore one transaction.
+Each write is one statement, and therefore one transaction; only a claim's transaction also marks settled jobs.
 A claim draws its fence in an earlier statement, so no statement locks both the row of `steadyworker_meta` and a job's row.
 Therefore claims never deadlock, and a claim that waits for its job's row, or for the disk, delays no other claim.
 If the ledger refuses a claim, the claim's fence stays unused.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import LiteralString
 
-from steadyworker.ledger.postgres.schema import CAN_BE_LATE
+from steadyworker.ledger.postgres.schema import UNFINISHED
 
 DURABILITY = "SELECT current_setting('synchronous_commit'), current_setting('fsync')"
 
@@ -189,18 +189,22 @@ MOVED = f"""
         END
     WHERE {_MINE} AND state = 'moving'
 """
-# These two writes do not wait for the disk: if one of them is lost, the ledger only keeps the row longer.
-SETTLED_CONFIRMED = f"""
-    {_committing("'off'")}
-    UPDATE steadyworker_jobs
-    SET settled = 'confirmed', keep_until = CASE state WHEN 'done' THEN {after("%(keep_confirmed)s")} ELSE keep_until END
-    FROM committed WHERE {_RUN} AND state NOT IN ('running', 'moving')
+# The statement waits for no row, because it follows the claim of another job in one transaction.
+# If another session holds a row, the row only stays without its mark, and the ledger keeps the row longer.
+SETTLE = f"""
+    UPDATE steadyworker_jobs AS job SET
+        settled = CASE WHEN known THEN 'confirmed' ELSE 'sent' END,
+        keep_until = CASE WHEN known AND state = 'done' THEN {after("%(keep_confirmed)s")} ELSE keep_until END
+    FROM (
+        SELECT number, known FROM steadyworker_jobs
+            JOIN unnest(%(settled_uids)s::text[], %(settled_fences)s::bigint[], %(settled_known)s::bool[])
+                AS mark (uid, fence, known) USING (uid, fence)
+        WHERE state NOT IN ('running', 'moving') AND (known OR settled = 'unknown')
+        FOR UPDATE OF steadyworker_jobs SKIP LOCKED
+    ) AS ended WHERE job.number = ended.number
 """
-SETTLED_SENT = f"""
-    {_committing("'off'")}
-    UPDATE steadyworker_jobs SET settled = 'sent'
-    FROM committed WHERE {_RUN} AND state NOT IN ('running', 'moving') AND settled = 'unknown'
-"""
+# If this write is lost, the ledger only keeps the rows longer, so it does not wait for the disk.
+FLUSH = f"SET LOCAL synchronous_commit = off; {SETTLE}"
 # A row without a fence was never claimed; it only holds a cancel mark, and the ledger keeps it for 14 days.
 CANCEL = f"""
     INSERT INTO steadyworker_jobs AS job (namespace, queue, key, round, uid, state, cancel_reason, keep_until)
@@ -228,7 +232,7 @@ PROGRESS = f"""
     SET fence = excluded.fence, done = excluded.done, total = excluded.total, note = excluded.note, at = excluded.at
 """
 CANCEL_MARKS = """
-    SELECT uid, cancel_reason FROM steadyworker_jobs WHERE uid = ANY(%(uids)s::text[]) AND cancel_reason IS NOT NULL
+    SELECT uid, cancel_reason FROM steadyworker_jobs WHERE owner = %(owner)s AND cancel_reason IS NOT NULL
 """
 ENDED = "SELECT uid FROM steadyworker_jobs WHERE uid = ANY(%(uids)s::text[]) AND state IN ('done', 'dead')"
 LAST_PROGRESS = (
@@ -247,7 +251,8 @@ PAGE = f"""
     WHERE number < %(below)s AND (%(namespace)s::text IS NULL OR namespace = %(namespace)s)
         AND (%(queue)s::text IS NULL OR queue = %(queue)s)
         AND (%(states)s::text[] IS NULL OR state = ANY(%(states)s::text[]))
-        AND (%(late_by)s::float8 IS NULL OR {CAN_BE_LATE} AND {_DUE} < {after("- %(late_by)s::float8")})
+        AND (NOT %(unfinished)s::bool OR {UNFINISHED})
+        AND (%(late_by)s::float8 IS NULL OR {_DUE} < {after("- %(late_by)s::float8")})
         AND (NOT %(kept)s::bool OR EXISTS (SELECT FROM steadyworker_messages AS kept WHERE kept.number = steadyworker_jobs.number))
     ORDER BY number DESC LIMIT %(rows)s
 """

@@ -23,7 +23,6 @@ import psycopg
 from steadyworker.clock import Clock
 from steadyworker.ledger import retention
 from steadyworker.ledger.lease import attended, registered_name
-from steadyworker.ledger.postgres.schema import WAITS
 from steadyworker.ledger.postgres.session import LedgerConnection
 from steadyworker.ledger.postgres.statements import COLUMNS, LAST_OF_ITS_KEY, NEXT_FENCE, NOW, after
 from steadyworker.ledger.shared import KEEP, Values
@@ -85,15 +84,16 @@ _HINDRANCE = f"""CASE
 END"""
 
 
-def _late(which: LiteralString, since: LiteralString) -> LiteralString:
+def _late(which: LiteralString, since: LiteralString, order: LiteralString) -> LiteralString:
     return f"""(
         SELECT number, {_SINCE} AS since, {_HINDRANCE} AS hindrance FROM steadyworker_jobs
         WHERE namespace = %(namespace)s AND queue = %(queue)s AND {which} AND fence > 0
             AND {since} < (SELECT latest FROM asked) AND ({_HINDRANCE} IS NOT NULL) = %(stranded)s
-        ORDER BY {since} LIMIT %(rows)s
+        ORDER BY {order} LIMIT %(rows)s
     )"""
 
 
+# The rows that wait are in the order of their index, which begins with the owner.
 # `asked` reads the clock once; a condition that reads the clock for each row could not use an index.
 # All jobs of a queue are old if no owner has registered the queue in this incarnation.
 # Without `jit = off`, the server would expect to read a third of the rows, and would compile the query first.
@@ -107,7 +107,8 @@ ORPHANS = f"""
         FROM (SELECT {NOW} AS moment) AS clock, steadyworker_meta
         WHERE %(beat)s <= coalesce((SELECT beat FROM steadyworker_owners WHERE owner = %(owner)s), 0)
     ), late AS (
-        {_late("owner IS NOT NULL", _SINCE)} UNION ALL {_late(WAITS, "wake_at")} ORDER BY since LIMIT %(rows)s
+        {_late("owner IS NOT NULL", _SINCE, _SINCE)} UNION ALL
+        {_late("owner IS NULL AND wake_at IS NOT NULL", "wake_at", "owner, wake_at")} ORDER BY since LIMIT %(rows)s
     )
     SELECT
         {COLUMNS}, extract(epoch FROM (SELECT moment FROM asked) - since)::float8, hindrance,

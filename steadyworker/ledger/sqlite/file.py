@@ -36,6 +36,8 @@ The number of free pages (4 MB) that the file may keep.
 
 One step of the vacuum returns at most this number to the file system.
 """
+_TOGETHER = 32
+"""The number of deferred writes that a claim carries out; fewer wait for another transaction, which comes within a second."""
 _WAL_LIMIT = 64 << 20
 _WAL_PAGES = 8_000  # 32 MB: a WAL checkpoint waits for the disk, and makes a commit at that moment wait, too
 _FINAL = {
@@ -62,6 +64,9 @@ _REMEDIES = {
     sqlite3.SQLITE_CORRUPT: "it is damaged; move it away, or restore a copy.",
     sqlite3.SQLITE_NOTADB: "it is not a SQLite database; move it away, or name another file.",
 }
+
+_Values = Mapping[str, Any] | tuple[Any, ...]
+"""The parameters of a statement, by name or by position."""
 
 _IDS = {sqlite3.SQLITE_BUSY: "ledger.locked", sqlite3.SQLITE_FULL: "ledger.disk-full"}
 """The entry of the catalogue for each result that has one cause."""
@@ -98,7 +103,7 @@ class LedgerFile:
         self._lock = Lock()
         self._connection: sqlite3.Connection | None = None
         self._level = ""
-        self._later: deque[tuple[str, Mapping[str, Any]]] = deque()
+        self._later: deque[tuple[str, str, _Values]] = deque()
         self._inode: tuple[int, int] | None = None
         self._was_open = False
         self._closed = False
@@ -145,27 +150,35 @@ class LedgerFile:
         finally:
             self._lock.release()
 
-    @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
+    def transaction(self) -> AbstractContextManager[sqlite3.Connection]:
         """Run the block as one write transaction; commit at the block's end, or roll back if the block raises."""
+        return self._transaction(1)
+
+    def claim(self) -> AbstractContextManager[sqlite3.Connection]:
+        """Run the block as a write transaction that carries out the deferred writes only if there are many."""
+        return self._transaction(_TOGETHER)
+
+    @contextmanager
+    def _transaction(self, together: int) -> Iterator[sqlite3.Connection]:
         with self.connection() as connection:
             connection.execute("BEGIN IMMEDIATE")
-            while self._later:
-                connection.execute(*self._later.popleft())
+            if len(self._later) >= together:
+                while self._later:
+                    connection.execute(*self._later.popleft()[1:])
             yield connection
             connection.execute("COMMIT")
 
-    def writing(self) -> AbstractContextManager[sqlite3.Connection]:
-        """Return a context for one statement that writes; its transaction also carries out the deferred writes."""
-        return self.transaction() if self._later else self.connection()
+    def later(self, key: str, statement: str, values: _Values) -> None:
+        """
+        Defer a write to the row of a job with this key to one of the next transactions.
 
-    def later(self, statement: str, values: Mapping[str, Any]) -> None:
-        """Defer a write to the next transaction; the write is lost if that transaction fails, or if this process ends earlier."""
-        self._later.append((statement, values))
+        The write is lost if that transaction fails, or if this process ends earlier.
+        """
+        self._later.append((key, statement, values))
 
-    def owes(self, name: str, value: object) -> bool:
-        """Return whether a deferred write has this value under this name."""
-        return any(values[name] == value for _, values in tuple(self._later))
+    def owes(self, key: str) -> bool:
+        """Return whether a deferred write changes the row of a job with this key."""
+        return any(key == owed for owed, _, _ in tuple(self._later))
 
     def catch_up(self) -> None:
         """Write the deferred writes now."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing_extensions import override
 from steadyworker.clock import Clock, Times
 from steadyworker.errors import ConfigError, Finding, NoLedger, OlderLedger
 from steadyworker.ledger import owners as proof
+from steadyworker.ledger import retention
 from steadyworker.ledger.base import (
     EVERY_ROW,
     REPLAYED,
@@ -54,12 +56,21 @@ from steadyworker.ledger.shared import (
     progress_values,
     purged,
     seen_values,
+    unfinished,
     unusable_finding,
 )
 from steadyworker.ledger.sqlite import schema as sql
 from steadyworker.ledger.sqlite.file import LedgerFile
 from steadyworker.ledger.sqlite.place import creation_findings, place_findings
-from steadyworker.ledger.sqlite.rows import kept_values, new_row, row_of, settlement_values, storable
+from steadyworker.ledger.sqlite.rows import (
+    kept_values,
+    new_row,
+    number_of,
+    row_of,
+    row_values,
+    settlement_values,
+    storable,
+)
 from steadyworker.ledger.sqlite.trust import SqliteTrust
 from steadyworker.outcome import Counters
 from steadyworker.system.private import access_findings
@@ -176,7 +187,7 @@ class SqliteLedger(Ledger):
 
     @override
     def read(self, id: JobId) -> Row | None:
-        if self._file.owes("key", id.key):
+        if self._file.owes(id.key):
             self._file.catch_up()
         found = self._fetch(sql.READ, pk_values(id))
         return self._row(found[0]) if found else None
@@ -208,35 +219,34 @@ class SqliteLedger(Ledger):
     @override
     def deferred(self, id: JobId, delay: float) -> None:
         # The next transaction carries out this write; if the write is lost, the job only counts as an orphan earlier.
-        self._file.later(sql.DEFERRED, pk_values(id) | {"wake_at": self._clock.wall() + delay})
+        self._file.later(id.key, sql.DEFERRED, pk_values(id) | {"wake_at": self._clock.wall() + delay})
 
     @override
     def replay(self, id: JobId, message: KeptMessage, body_sha256: bytes) -> bool:
-        values = pk_values(id) | self._drawn("") | {"uid": secrets.token_hex(16), "body_sha256": body_sha256}
-        values |= KEEP | {"now": self._clock.wall(), "reason": REPLAYED}
+        values = pk_values(id) | KEEP | {"now": self._clock.wall(), "body_sha256": body_sha256, "reason": REPLAYED}
         with self._file.transaction() as db:
-            inserted = db.execute(sql.REPLAY, values)
-            if inserted.rowcount == 1:
-                db.execute(sql.KEEP, kept_values(message) | {"number": inserted.lastrowid})
-        return inserted.rowcount == 1
+            drawn = self._draw(db)
+            inserted = db.execute(sql.REPLAY, values | {"drawn": drawn, "uid": _new_uid(drawn)}).rowcount == 1
+            if inserted:
+                db.execute(sql.KEEP, (drawn, message.body, message.facts))
+        return inserted
 
     @override
     def claim(self, claim: Claimed) -> Row | None:
-        now = self._started_now()
-        values = claim_values(claim, self._worker) | {"now": now}
+        now, message = self._started_now(), claim.message
         if claim.seen is not None:
-            return self._own(sql.CLAIM_SEEN, seen_values(claim.seen) | values, claim.owner, claim.message)
-        uid = secrets.token_hex(16)
-        values |= pk_values(claim.id) | self._lease() | self._drawn(claim.owner) | {"uid": uid}
-        with self._file.writing() if claim.message is None else self._file.transaction() as db:
-            inserted = db.execute(sql.CLAIM_NEW, values)
-            if inserted.rowcount != 1:
+            values = seen_values(claim.seen) | claim_values(claim, self._worker) | {"now": now}
+            return self._own(sql.CLAIM_SEEN, values, claim.owner, message)
+        with self._file.claim() as db:
+            number = self._draw(db)
+            checkpoint = _checkpoint_of_round_before(db, claim.id)
+            row = new_row(claim, _new_uid(number), number, checkpoint, now, self._worker)
+            lease_until = self._clock.boottime() + self._times.lease
+            if db.execute(sql.CLAIM_NEW, row_values(row, self._boot, lease_until)).rowcount != 1:
                 return None
-            if claim.message is not None:
-                db.execute(sql.KEEP, kept_values(claim.message) | {"number": inserted.lastrowid})
-            # The first round begins without a checkpoint.
-            checkpoint = db.execute(sql.CHECKPOINT_OF, values).fetchone()[0] if claim.id.round else None
-        return new_row(claim, uid, inserted.lastrowid or 0, checkpoint, now, self._worker)
+            if message is not None:
+                db.execute(sql.KEEP, (number, message.body, message.facts))
+        return row
 
     @override
     def take_over(self, seen: Row, owner: str) -> Row | None:
@@ -274,7 +284,8 @@ class SqliteLedger(Ledger):
 
     @override
     def done(self, token: Token) -> bool:
-        return self._write(sql.DONE, token, KEEP | {"now": self._clock.wall(), "step": self._step()})
+        now = self._clock.wall()
+        return self._change(sql.DONE, (now, self._step(), now + retention.DONE, *self._run(token), token.owner)) == 1
 
     @override
     def interrupted(self, token: Token, counters: Counters) -> bool:
@@ -291,9 +302,16 @@ class SqliteLedger(Ledger):
 
     @override
     def settled(self, token: Token, known: bool) -> None:
-        # The runner now claims the next job, and that transaction carries out this write: this saves one commit in three.
-        values = mine_values(token) | KEEP | {"now": self._clock.wall()}
-        self._file.later(sql.SETTLED_CONFIRMED if known else sql.SETTLED_SENT, values)
+        # One of the next transactions carries this write out, with many others; this saves one commit in three.
+        if known:
+            keep_until = self._clock.wall() + retention.DONE_AND_KNOWN
+            self._file.later(token.id.key, sql.SETTLED_CONFIRMED, (keep_until, *self._run(token)))
+        else:
+            self._file.later(token.id.key, sql.SETTLED_SENT, self._run(token))
+
+    @override
+    def flush(self) -> None:
+        self._file.catch_up()
 
     @override
     def cancel(self, id: JobId, reason: str) -> State | None:
@@ -303,9 +321,8 @@ class SqliteLedger(Ledger):
             if found is not None:
                 db.execute(sql.CANCEL, values)
                 return State(found[0])
-            values |= self._drawn("") | {"uid": secrets.token_hex(16)}
-            db.execute(sql.CANCEL_UNSEEN, values)
-            db.execute(sql.SKIP_FENCE, values)
+            drawn = self._draw(db)
+            db.execute(sql.CANCEL_UNSEEN, values | {"drawn": drawn, "uid": _new_uid(drawn)})
             return None
 
     @override
@@ -313,8 +330,8 @@ class SqliteLedger(Ledger):
         self._change(sql.CONFLICT, pk_values(id))
 
     @override
-    def cancel_marks(self, uids: Sequence[str]) -> Mapping[str, str]:
-        return dict(self._fetch(sql.CANCEL_MARKS, {"uids": json.dumps(list(uids))}))
+    def cancel_marks(self, owner: str) -> Mapping[str, str]:
+        return dict(self._fetch(sql.CANCEL_MARKS, {"owner": owner}))
 
     @override
     def clear_checkpoint(self, id: JobId) -> None:
@@ -331,13 +348,14 @@ class SqliteLedger(Ledger):
 
     @override
     def jobs(self, which: JobFilter = EVERY_ROW) -> Iterable[tuple[Row, Progress | None]]:
-        values = filter_values(which) | {"boot": self._boot, "boottime": self._clock.boottime()}
-        values["states"] = None if which.states is None else json.dumps([state.value for state in which.states])
-        return self._pages(values | {"now": self._clock.wall(), "rows": PAGE_ROWS})
+        return self._pages(which)
 
     @override
     def ended(self, uids: Sequence[str]) -> frozenset[str]:
-        return frozenset(uid for (uid,) in self._fetch(sql.ENDED, {"uids": json.dumps(list(uids))}))
+        numbers = [number_of(uid) for uid in uids]
+        statement = sql.ENDED_UNNUMBERED if None in numbers else sql.ENDED
+        values = {"uids": json.dumps(list(uids)), "numbers": json.dumps(numbers)}
+        return frozenset(uid for (uid,) in self._fetch(statement, values))
 
     @override
     def last_progress(self, id: JobId) -> Progress | None:
@@ -366,12 +384,20 @@ class SqliteLedger(Ledger):
         """Return which of these owners the rows still name."""
         return frozenset(owner for (owner,) in self._fetch(sql.HOLDING, {"owners": json.dumps(list(owners))}))
 
-    def _fetch(self, statement: str, values: Values | None = None) -> list[Any]:
+    def _fetch(self, statement: str, values: Values | tuple[Any, ...] = ()) -> list[Any]:
         """Run one statement, and return its rows."""
         with self._file.connection() as db:
-            return db.execute(statement, values or {}).fetchall()
+            return db.execute(statement, values).fetchall()
 
-    def _change(self, statement: str, values: Values) -> int:
+    def _run(self, token: Token) -> tuple[int, str, int]:
+        """Return the parameters that identify the row of a run, by position."""
+        number, id = number_of(token.uid), token.id
+        if number is None:  # a process of schema 7 has inserted the row
+            found = self._fetch(sql.NUMBER, (id.namespace, id.queue, id.key, id.round))
+            number = found[0][0] if found else 0
+        return number, token.uid, token.fence
+
+    def _change(self, statement: str, values: Values | tuple[Any, ...]) -> int:
         """Run one statement, and return the number of changed rows."""
         with self._file.connection() as db:
             return db.execute(statement, values).rowcount
@@ -383,8 +409,9 @@ class SqliteLedger(Ledger):
 
     def _own(self, statement: str, values: Values, owner: str, message: KeptMessage | None = None) -> Row | None:
         """Run one statement that gives a row a new fence and this owner; return the row, or None if the ledger refuses this."""
-        with self._file.writing() if message is None else self._file.transaction() as db:
-            found = db.execute(statement, values | self._lease() | self._drawn(owner)).fetchall()
+        with self._file.claim() as db:
+            drawn = {"owner": owner, "drawn": self._draw(db)}
+            found = db.execute(statement, values | self._lease() | drawn).fetchall()
             if found and message is not None:
                 db.execute(sql.KEEP_FIRST, values | kept_values(message))
         return row_of(found[0], self._clock, self._times, self._boot, never_dead) if found else None
@@ -401,8 +428,9 @@ class SqliteLedger(Ledger):
         """Return the wall clock minus its step since the last renewal, because the next renewal adds this step."""
         return self._clock.boottime() + self._offset
 
-    def _drawn(self, owner: str) -> Values:
-        return {"owner": owner, "wall_ms": int(self._clock.wall() * 1000)}
+    def _draw(self, db: sqlite3.Connection) -> int:
+        """Return a new fence; the transaction must write a row with this fence."""
+        return int(db.execute(sql.FENCE, (int(self._clock.wall() * 1000),)).fetchone()[0])
 
     def _lease(self) -> Values:
         return {"boot": self._boot, "lease_until": self._clock.boottime() + self._times.lease}
@@ -416,17 +444,43 @@ class SqliteLedger(Ledger):
     def _lock_is_free(self, owner: str) -> bool:
         return proof.is_dead(self.owners_dir, owner)
 
-    def _pages(self, values: Values) -> Iterator[tuple[Row, Progress | None]]:
+    def _pages(self, which: JobFilter) -> Iterator[tuple[Row, Progress | None]]:
         """Return the rows, newest first, page by page, so that a long listing delays no other call."""
         self._file.catch_up()
-        below, statement = sys.maxsize, sql.PAGE if values["late_by"] is None else sql.LATE_PAGE
+        values = filter_values(which) | {"boot": self._boot, "boottime": self._clock.boottime()}
+        values["states"] = None if which.states is None else json.dumps(which.states)
+        values["now"] = self._clock.wall()
+        if not unfinished(which):
+            yield from self._pages_of_all(values)
+            return
+        held = which.late_by is None and frozenset(which.states or ()) <= {State.RUNNING, State.MOVING}
+        numbers = [number for (number,) in self._fetch(sql.HELD_NUMBERS if held else sql.UNFINISHED_NUMBERS)]
+        for start in range(0, len(numbers), PAGE_ROWS):
+            page = json.dumps(numbers[start : start + PAGE_ROWS])
+            yield from map(self._listed, self._fetch(sql.PAGE_OF_NUMBERS, values | {"numbers": page}))
+
+    def _pages_of_all(self, values: Values) -> Iterator[tuple[Row, Progress | None]]:
+        below = sys.maxsize
         while True:
-            with self._file.connection() as db:
-                page = db.execute(statement, values | {"below": below}).fetchall()
-                ids = [pk_values(JobId(*found[:4])) for found in page]
-                reports = [db.execute(sql.LAST_PROGRESS, id_).fetchone() for id_ in ids]
-            for found, progress in zip(page, reports, strict=True):
-                yield self._row(found[:-1]), progress and Progress(*progress)
+            page = self._fetch(sql.PAGE, values | {"below": below, "rows": PAGE_ROWS})
+            yield from map(self._listed, page)
             if len(page) < PAGE_ROWS:
                 return
-            below = page[-1][-1]
+            below = page[-1][-5]
+
+    def _listed(self, found: Sequence[Any]) -> tuple[Row, Progress | None]:
+        *row, _number, done, total, note, at = found
+        return self._row(row), None if at is None else Progress(done, total, note, at)
+
+
+def _new_uid(number: int) -> str:
+    """Return the uid of a new row; the uid begins with the row's number, so that no index by uid is necessary."""
+    return f"{number:x}-{secrets.token_hex(10)}"
+
+
+def _checkpoint_of_round_before(db: sqlite3.Connection, id: JobId) -> bytes | None:
+    """Return the checkpoint with which the first claim of a round begins."""
+    if not id.round:
+        return None
+    found = db.execute(sql.CHECKPOINT_OF, (id.namespace, id.queue, id.key, id.round - 1)).fetchone()
+    return found[0] if found else None

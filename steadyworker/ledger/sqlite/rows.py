@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from steadyworker.clock import Clock, Times
@@ -87,6 +88,24 @@ def new_row(claim: Claimed, uid: str, fence: int, checkpoint: bytes | None, now:
         started_at=now,
         worker=worker,
     )
+
+
+def row_values(row: Row, boot: str, lease_until: float) -> tuple[Any, ...]:
+    """Return the parameters of `CLAIM_NEW` for this new row; the lease ends at `lease_until` by this boot's clock."""
+    id, counters = row.id, row.counters
+    return (
+        row.fence, id.namespace, id.queue, id.key, id.round, row.uid, row.body_sha256, row.hop, row.fence, row.owner,
+        boot, lease_until, counters.attempts, counters.crashes, counters.losses, counters.interruptions,
+        counters.first_failed_at, row.checkpoint, row.created_at, row.started_at, row.worker,
+    )  # fmt: skip
+
+
+def number_of(uid: str) -> int | None:
+    """Return the number with which this uid begins: that of its row; None for a uid of schema 7, and for a uid of no row."""
+    number, dash, _ = uid.partition("-")
+    with suppress(ValueError):
+        return int(number, 16) if dash else None
+    return None
 
 
 def storable(text: str) -> str:

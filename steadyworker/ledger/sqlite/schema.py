@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 """The version of the tables, raised with every change; a worker process migrates an older ledger to this version."""
 
 APPLICATION_ID = 0x53574C47
@@ -34,20 +34,40 @@ def _one_of(column: str, *values: str) -> str:
     return " OR ".join(f"{column} = '{value}'" for value in values)
 
 
-_FENCE_TRIGGERS = tuple(
-    f"""
-    CREATE TRIGGER IF NOT EXISTS fence_is_drawn_{name} AFTER {event} ON jobs WHEN new.fence > 0 BEGIN
-        UPDATE meta SET next_fence = new.fence + 1;
-    END
-    """
-    for name, event in (("first", "INSERT"), ("again", "UPDATE OF fence"))
-)
-_CAN_BE_LATE = "iif(owner IS NOT NULL OR state = 'moved', 1, NULL)"
+_AHEAD = 60_000
 """
-1 for a row that can be late, otherwise NULL.
+How far `meta.next_fence` is ahead of the last fence when it is written.
 
-With an index on this expression, which leaves out NULL, SQLite finds these rows in the order of their numbers.
+A process of schema 7 draws this number, or the wall clock in milliseconds, whichever is greater.
+So the number must be above every fence; a claim writes it about once a minute, because fences follow the wall clock.
 """
+
+_FENCE_TRIGGERS = (
+    f"""
+    CREATE TRIGGER fence_is_drawn_first AFTER INSERT ON jobs WHEN new.rowid >= (SELECT next_fence FROM meta) BEGIN
+        UPDATE meta SET next_fence = new.rowid + {_AHEAD};
+    END
+    """,
+    """
+    CREATE TRIGGER fence_is_drawn_again AFTER UPDATE OF fence ON jobs BEGIN
+        UPDATE meta SET least_fence = max(least_fence, new.fence + 1), next_fence = max(next_fence, new.fence + 1);
+    END
+    """,
+    """
+    CREATE TRIGGER fence_outlives_its_row AFTER DELETE ON jobs
+    WHEN NOT EXISTS (SELECT 1 FROM jobs WHERE rowid > old.rowid) BEGIN
+        UPDATE meta SET least_fence = max(least_fence, old.rowid + 1);
+    END
+    """,
+)
+UNFINISHED = "(owner IS NOT NULL OR wake_at IS NOT NULL OR fence = 0)"
+"""
+The condition that a job is neither done nor dead: it has an owner, or waits for a message, or only holds a cancel mark.
+
+The index of these rows begins with the owner, so it finds the rows of one owner, of any owner, and of none.
+The index has the name of an index of schema 7, because statements of schema 7 name the index that they use.
+"""
+_JOBS_HELD = f"CREATE INDEX jobs_held ON jobs (owner, namespace, queue, wake_at) WHERE {UNFINISHED}"
 _MESSAGES = (
     # The number is the number of the job's row.
     "CREATE TABLE messages (number INTEGER PRIMARY KEY, body BLOB NOT NULL, facts BLOB NOT NULL) STRICT",
@@ -61,7 +81,6 @@ _MESSAGES = (
         DELETE FROM messages WHERE number = old.rowid;
     END
     """,
-    "CREATE INDEX jobs_to_wake ON jobs (namespace, queue, wake_at) WHERE owner IS NULL AND wake_at IS NOT NULL",
     # This table has one row for each queue, with the name by which owners register the queue.
     """
     CREATE TABLE attended (
@@ -91,6 +110,19 @@ MIGRATIONS: Mapping[int, tuple[str, ...]] = {
         END
         """,
         *_MESSAGES,
+        "CREATE INDEX jobs_to_wake ON jobs (namespace, queue, wake_at) WHERE owner IS NULL AND wake_at IS NOT NULL",
+    ),
+    # The index `jobs_to_wake` stays, because statements of schema 7 name it; a job that ends well is never in it.
+    7: (
+        "ALTER TABLE meta ADD COLUMN least_fence INTEGER NOT NULL DEFAULT 1",
+        "UPDATE meta SET least_fence = next_fence",
+        "DROP INDEX jobs_by_uid",
+        "DROP INDEX jobs_waiting",
+        "DROP INDEX jobs_held",
+        _JOBS_HELD,
+        "DROP TRIGGER fence_is_drawn_first",
+        "DROP TRIGGER fence_is_drawn_again",
+        *_FENCE_TRIGGERS,
     ),
 }
 """For each earlier version, the statements that migrate a ledger to the next version; `:now` is the wall clock."""
@@ -104,7 +136,8 @@ CREATE = (
         next_fence INTEGER NOT NULL,
         made_by TEXT NOT NULL DEFAULT '',
         incarnation INTEGER,
-        registrations INTEGER NOT NULL DEFAULT 0
+        registrations INTEGER NOT NULL DEFAULT 0,
+        least_fence INTEGER NOT NULL DEFAULT 1
     ) STRICT
     """,
     f"""
@@ -149,10 +182,8 @@ CREATE = (
         PRIMARY KEY (namespace, queue, key, round)
     ) STRICT
     """,
-    "CREATE UNIQUE INDEX jobs_by_uid ON jobs (uid)",
-    "CREATE INDEX jobs_held ON jobs (owner) WHERE owner IS NOT NULL",
+    _JOBS_HELD,
     "CREATE INDEX jobs_to_purge ON jobs (keep_until) WHERE keep_until IS NOT NULL",
-    f"CREATE INDEX jobs_waiting ON jobs ({_CAN_BE_LATE}) WHERE {_CAN_BE_LATE} IS NOT NULL",
     """
     CREATE TABLE progress (
         namespace TEXT NOT NULL,
@@ -210,9 +241,18 @@ _CHECKPOINT_OF_ROUND_BEFORE = """(
     WHERE earlier.namespace = :namespace AND earlier.queue = :queue AND earlier.key = :key
         AND earlier.round = :round - 1
 )"""
-# This is a new fence, greater than every fence of a lost ledger; the triggers `fence_is_drawn_…` store the next fence.
-_FENCE = "(SELECT max(next_fence, :wall_ms) FROM meta)"
-_OWN = f"fence = {_FENCE}, owner = :owner, lease_boot = :boot, lease_until = :lease_until, wake_at = NULL"
+_ABOVE_ALL = "max(least_fence, (SELECT coalesce(max(rowid), 0) + 1 FROM jobs))"
+"""
+The smallest number that is greater than every fence, and than every row's number.
+
+A row's number (rowid) is the row's first fence, so the newest row shows the last fence without a write of another table.
+The triggers write `meta.least_fence` for the fences that no row's number shows: those of later claims, and of deleted rows.
+"""
+
+FENCE = f"SELECT max(?, {_ABOVE_ALL}) FROM meta"
+"""The next fence; the parameter is the wall clock in milliseconds, so that the fence is greater than every fence of a lost ledger."""
+
+_OWN = "fence = :drawn, owner = :owner, lease_boot = :boot, lease_until = :lease_until, wake_at = NULL"
 _NOBODY = "owner = NULL, lease_boot = NULL, lease_until = NULL"
 _COUNTERS = """
     attempts = :attempts, crashes = :crashes, losses = :losses, interruptions = :interruptions,
@@ -231,18 +271,14 @@ _LATE_BY = """CASE
     WHEN owner IS NOT NULL THEN :boottime - iif(lease_boot = :boot, lease_until, 0.0) WHEN state = 'moved' THEN :now - not_before
 END"""
 
+NUMBER = "SELECT rowid FROM jobs WHERE namespace = ? AND queue = ? AND key = ? AND round = ?"
 READ = f"SELECT {_COLUMNS} FROM jobs WHERE {_JOB}"
-# A row's number (rowid) is the row's first fence.
-# SQLite reports the rowid of an inserted row even without RETURNING; for RETURNING, SQLite would make a temporary table.
-CLAIM_NEW = f"""
+# The statements of a job that ends well have positional parameters, because SQLite looks up each named parameter.
+CLAIM_NEW = """
     INSERT INTO jobs (
         rowid, namespace, queue, key, round, uid, body_sha256, state, hop, fence, owner, lease_boot, lease_until,
         attempts, crashes, losses, interruptions, first_failed_at, checkpoint, created_at, started_at, worker
-    ) VALUES (
-        {_FENCE}, :namespace, :queue, :key, :round, :uid, :body_sha256, 'running', :hop, {_FENCE}, :owner, :boot,
-        :lease_until, :attempts, :crashes, :losses, :interruptions, :first_failed_at, {_CHECKPOINT_OF_ROUND_BEFORE},
-        :now, :now, :worker
-    ) ON CONFLICT DO NOTHING
+    ) VALUES (?, ?, ?, ?, ?, ?, ?, 'running', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
 """
 KEEP = "INSERT INTO messages (number, body, facts) VALUES (:number, :body, :facts)"
 KEEP_FIRST = f"""
@@ -254,7 +290,7 @@ REPLAY = f"""
         rowid, namespace, queue, key, round, uid, body_sha256, state, hop, fence, target, not_before, wake_at, reason,
         checkpoint, keep_until, created_at
     ) VALUES (
-        {_FENCE}, :namespace, :queue, :key, :round, :uid, :body_sha256, 'moved', -1, {_FENCE}, 'retry', :now, :now, :reason,
+        :drawn, :namespace, :queue, :key, :round, :uid, :body_sha256, 'moved', -1, :drawn, 'retry', :now, :now, :reason,
         {_CHECKPOINT_OF_ROUND_BEFORE}, :now + :keep_moved, :now
     ) ON CONFLICT DO NOTHING
 """
@@ -274,10 +310,11 @@ _HINDRANCE = f"""CASE
 END"""
 
 
-def _unseen(for_: str, index: str, which: str) -> str:
+def _unseen(for_: str, which: str) -> str:
     return f"""
-        SELECT {_COLUMNS}, {for_} AS unseen_for, {_HINDRANCE} AS hindrance FROM jobs INDEXED BY {index}
-        WHERE {which} AND namespace = :namespace AND queue = :queue AND fence > 0 AND (hindrance IS NOT NULL) = :stranded
+        SELECT {_COLUMNS}, {for_} AS unseen_for, {_HINDRANCE} AS hindrance FROM jobs INDEXED BY jobs_held
+        WHERE {UNFINISHED} AND {which} AND namespace = :namespace AND queue = :queue AND fence > 0
+            AND (hindrance IS NOT NULL) = :stranded
     """
 
 
@@ -285,14 +322,14 @@ def _unseen(for_: str, index: str, which: str) -> str:
 _HELD_FOR = "min(:boottime - :margin - iif(lease_boot = :boot, lease_until, 0.0), :now - coalesce(wake_at, 0))"
 # The second part reads its index in order and stops after `:rows`, even if a hundred thousand rows are late.
 ORPHANS = f"""
-    SELECT * FROM ({_unseen(_HELD_FOR, "jobs_held", f"owner IS NOT NULL AND {_HELD_FOR} > :after")})
+    SELECT * FROM ({_unseen(_HELD_FOR, f"owner IS NOT NULL AND {_HELD_FOR} > :after")})
     UNION ALL SELECT * FROM (
-        {_unseen(":now - wake_at", "jobs_to_wake", "owner IS NULL AND wake_at IS NOT NULL AND wake_at < :now - :after")}
+        {_unseen(":now - wake_at", "owner IS NULL AND wake_at IS NOT NULL AND wake_at < :now - :after")}
         ORDER BY wake_at LIMIT :rows
     ) ORDER BY unseen_for DESC LIMIT :rows
 """
 TRUSTED_FROM = "SELECT trusted_from FROM attended WHERE name = :name"
-CHECKPOINT_OF = f"SELECT checkpoint FROM jobs WHERE {_JOB}"
+CHECKPOINT_OF = "SELECT checkpoint FROM jobs WHERE namespace = ? AND queue = ? AND key = ? AND round = ?"
 CLAIM_SEEN = f"""
     UPDATE jobs SET
         state = 'running', hop = max(hop, :hop), {_OWN}, {_COUNTERS},
@@ -317,11 +354,12 @@ CHECKPOINT = f"""
     WHERE {_MINE} AND state = 'running'
 """
 EXPORT_STATE = f"UPDATE jobs SET export_state = :value WHERE {_MINE} AND state = 'running'"
+_THE_RUN = "rowid = ? AND uid = ? AND fence = ?"
 DONE = f"""
     UPDATE jobs SET
         state = 'done', {_NOBODY}, wake_at = NULL, reason = '', error_class = '', error_text = '',
-        ended_at = :now, started_at = started_at + :step, keep_until = :now + :keep_done
-    WHERE {_MINE} AND state = 'running'
+        ended_at = ?, started_at = started_at + ?, keep_until = ?
+    WHERE {_THE_RUN} AND owner = ? AND state = 'running'
 """
 INTERRUPTED = f"""
     UPDATE jobs SET state = 'interrupted', {_NOBODY}, {_COUNTERS}, wake_at = max(coalesce(wake_at, 0), :now)
@@ -337,12 +375,12 @@ MOVED = f"""
     WHERE {_MINE} AND state = 'moving'
 """
 SETTLED_CONFIRMED = f"""
-    UPDATE jobs SET settled = 'confirmed', keep_until = iif(state = 'done', :now + :keep_confirmed, keep_until)
-    WHERE {_JOB} AND uid = :uid AND fence = :fence AND state NOT IN ('running', 'moving')
+    UPDATE jobs SET settled = 'confirmed', keep_until = iif(state = 'done', ?, keep_until)
+    WHERE {_THE_RUN} AND state NOT IN ('running', 'moving')
 """
 SETTLED_SENT = f"""
     UPDATE jobs SET settled = 'sent'
-    WHERE {_JOB} AND uid = :uid AND fence = :fence AND state NOT IN ('running', 'moving') AND settled = 'unknown'
+    WHERE {_THE_RUN} AND state NOT IN ('running', 'moving') AND settled = 'unknown'
 """
 STATE_OF = f"SELECT state FROM jobs WHERE {_JOB}"
 # A row without a fence was never claimed; it only holds a cancel mark, and the ledger keeps it for 14 days.
@@ -350,12 +388,10 @@ CANCEL = f"""
     UPDATE jobs SET cancel_reason = :reason, keep_until = iif(fence = 0, :now + :keep_mark, keep_until)
     WHERE {_JOB} AND state NOT IN ('done', 'dead')
 """
-CANCEL_UNSEEN = f"""
+CANCEL_UNSEEN = """
     INSERT INTO jobs (rowid, namespace, queue, key, round, uid, state, cancel_reason, keep_until, created_at)
-    VALUES ({_FENCE}, :namespace, :queue, :key, :round, :uid, 'interrupted', :reason, :now + :keep_mark, :now)
+    VALUES (:drawn, :namespace, :queue, :key, :round, :uid, 'interrupted', :reason, :now + :keep_mark, :now)
 """
-SKIP_FENCE = f"UPDATE meta SET next_fence = {_FENCE} + 1"
-"""The statement to run after `CANCEL_UNSEEN`: no other row gets the number of the row that `CANCEL_UNSEEN` inserted."""
 CONFLICT = f"UPDATE jobs SET conflicts = conflicts + 1 WHERE {_JOB}"
 CLEAR_CHECKPOINT = f"""
     UPDATE jobs SET checkpoint = NULL, checkpoint_fence = NULL WHERE {_JOB} AND state NOT IN ('running', 'moving')
@@ -367,26 +403,29 @@ PROGRESS = f"""
     ON CONFLICT DO UPDATE
     SET fence = excluded.fence, done = excluded.done, total = excluded.total, note = excluded.note, at = excluded.at
 """
-CANCEL_MARKS = """
-    SELECT uid, cancel_reason FROM jobs
-    WHERE uid IN (SELECT value FROM json_each(:uids)) AND cancel_reason IS NOT NULL
-"""
-ENDED = "SELECT uid FROM jobs WHERE uid IN (SELECT value FROM json_each(:uids)) AND state IN ('done', 'dead')"
+CANCEL_MARKS = "SELECT uid, cancel_reason FROM jobs WHERE owner = :owner AND cancel_reason IS NOT NULL"
+_ENDED = "SELECT uid FROM jobs WHERE uid IN (SELECT value FROM json_each(:uids)) AND (state = 'done' OR state = 'dead')"
+ENDED = f"{_ENDED} AND rowid IN (SELECT value FROM json_each(:numbers))"
+ENDED_UNNUMBERED = _ENDED
+"""The statement for uids of schema 7, which do not begin with the number of their row; it reads every row."""
 LAST_PROGRESS = f"SELECT done, total, note, at FROM progress WHERE {_JOB}"
 LAST_ROUND = "SELECT max(round) FROM jobs WHERE namespace = :namespace AND queue = :queue AND key = :key"
-_PAGE = f"""
-    SELECT {_COLUMNS}, jobs.rowid FROM jobs
-    WHERE jobs.rowid < :below AND (:namespace IS NULL OR namespace = :namespace) AND (:queue IS NULL OR queue = :queue)
+_LISTED = f"""
+    SELECT {_COLUMNS}, jobs.rowid, done, total, note, at FROM jobs
+    LEFT JOIN (SELECT namespace, queue, key, round, done, total, note, at FROM progress) USING (namespace, queue, key, round)
+    WHERE (:namespace IS NULL OR namespace = :namespace) AND (:queue IS NULL OR queue = :queue)
         AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
+        AND (NOT :kept OR EXISTS (SELECT 1 FROM messages WHERE number = jobs.rowid) AND {_LAST_OF_ITS_KEY})
 """
-_NEWEST_FIRST = "ORDER BY jobs.rowid DESC LIMIT :rows"
-PAGE = f"""
-    {_PAGE} AND (NOT :kept OR EXISTS (SELECT 1 FROM messages WHERE number = jobs.rowid) AND {_LAST_OF_ITS_KEY})
-    {_NEWEST_FIRST}
-"""
-# This is a separate statement, because SQLite chooses a partial index without regard to the values.
-LATE_PAGE = f"""
-    {_PAGE} AND {_CAN_BE_LATE} = 1 AND {_LATE_BY} > :late_by AND {_LAST_OF_ITS_KEY} {_NEWEST_FIRST}
+PAGE = f"{_LISTED} AND jobs.rowid < :below ORDER BY jobs.rowid DESC LIMIT :rows"
+# For jobs that are not done, a listing first reads the numbers of their rows, and then pages of these rows.
+# So it reads no row of the hundreds of thousands that are done.
+UNFINISHED_NUMBERS = f"SELECT rowid FROM jobs INDEXED BY jobs_held WHERE {UNFINISHED} ORDER BY rowid DESC"
+HELD_NUMBERS = "SELECT rowid FROM jobs INDEXED BY jobs_held WHERE owner IS NOT NULL ORDER BY rowid DESC"
+PAGE_OF_NUMBERS = f"""
+    {_LISTED} AND jobs.rowid IN (SELECT value FROM json_each(:numbers))
+        AND (:late_by IS NULL OR {_LATE_BY} > :late_by AND {_LAST_OF_ITS_KEY})
+    ORDER BY jobs.rowid DESC
 """
 FORGET = f"""
     DELETE FROM jobs WHERE {_JOB} AND state = 'dead' AND (checkpoint IS NULL OR EXISTS (
@@ -408,7 +447,7 @@ REGISTER = """
 COUNTED = "SELECT registrations, incarnation FROM meta"
 SET_COUNTED = "UPDATE meta SET registrations = :count, incarnation = :incarnation"
 COUNT_END = "UPDATE meta SET registrations = registrations + 1 WHERE registrations >= :known RETURNING registrations"
-_NEXT = "(SELECT next_fence FROM meta)"
+_NEXT = f"(SELECT {_ABOVE_ALL} FROM meta)"
 DISTRUST = f"UPDATE attended SET trusted_from = {_NEXT}"
 ATTEND = f"""
     INSERT INTO attended (name, seen_at, trusted_from) VALUES (:name, :now, {_NEXT})

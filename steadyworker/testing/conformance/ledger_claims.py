@@ -170,7 +170,7 @@ class ClaimPromises(LedgerBench):
         """
         The ledger has one counter of fences for claims and take-overs.
 
-        If the wall clock is set back, the counter does not change.
+        If the wall clock is set back, or the row of the last fence is deleted, the counter does not change.
         """
         fences = [claimed(ledger).fence, claimed(ledger, replace(JOB, key="b")).fence]
         clock.step_wall(-3600)
@@ -182,6 +182,10 @@ class ClaimPromises(LedgerBench):
         assert ledger.moved(other.token)
         ledger.forget(JOB)
         fences.append(claimed(ledger).fence)
+        newest = replace(JOB, key="c")
+        fences.append(in_state(ledger, State.DEAD, id=newest)[0].fence)
+        ledger.forget(newest)
+        fences.append(claimed(ledger, newest).fence)
         assert fences == sorted(set(fences))
 
     def test_a_fence_is_at_least_the_wall_clock_in_milliseconds(self, ledger: Ledger, clock: FakeClock) -> None:

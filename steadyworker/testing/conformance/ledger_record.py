@@ -119,19 +119,20 @@ class RecordPromises(LedgerBench):
         assert ledger.cancel(JOB, "too late") is state
         assert timeless(seen(ledger)) == timeless(before)
 
-    def test_cancel_marks_are_read_for_the_jobs_that_are_named(self, ledger: Ledger) -> None:
+    def test_cancel_marks_are_read_for_the_jobs_that_an_owner_holds(self, ledger: Ledger) -> None:
         """
-        `cancel_marks` returns the reasons by uid, for jobs in any state.
+        `cancel_marks` returns the reasons by uid.
 
-        It leaves out jobs without a mark, and unknown jobs.
+        It leaves out jobs without a mark, jobs that have ended, and jobs of other owners.
         """
-        rows = {key: claimed(ledger, replace(JOB, key=key)) for key in ("a", "b", "c", "d")}
+        rows = {key: claimed(ledger, replace(JOB, key=key)) for key in ("a", "b", "c")}
+        rows["d"] = claimed(ledger, replace(JOB, key="d"), OTHER)
         for key in ("a", "b", "d"):
             ledger.cancel(rows[key].id, f"wrong month {key}")
         ledger.done(rows["b"].token)
-        asked = [rows["a"].uid, rows["b"].uid, rows["c"].uid, "unknown"]
-        assert ledger.cancel_marks(asked) == {rows["a"].uid: "wrong month a", rows["b"].uid: "wrong month b"}
-        assert ledger.cancel_marks([]) == {}
+        assert ledger.cancel_marks(ME) == {rows["a"].uid: "wrong month a"}
+        assert ledger.cancel_marks(OTHER) == {rows["d"].uid: "wrong month d"}
+        assert ledger.cancel_marks("unknown") == {}
 
     def test_a_cancel_that_is_quicker_than_its_job_makes_the_row(self, ledger: Ledger) -> None:
         """The row is `interrupted`, has no owner, and matches any body."""
