@@ -68,7 +68,7 @@ def test_a_job_takes_three_messages_and_two_commits_that_wait_for_the_disk_to_a_
     sent: list[str] = []
     execute = LedgerConnection.execute
 
-    def noted(self: LedgerConnection, query: str, *rest: Any, **options: Any) -> Any:
+    def noted(self: LedgerConnection, query: Any, *rest: Any, **options: Any) -> Any:
         sent.append(query)
         return execute(self, query, *rest, **options)
 
