@@ -354,14 +354,16 @@ def test_any_bytes_are_a_body(broker: FakeRocketMQ, body: bytes) -> None:
 def test_cycles_leave_nothing_behind(broker: FakeRocketMQ) -> None:
     """Threads and descriptors are as before after 50 starts and stops, each with a message."""
     process = psutil.Process()
-    counts = []
+    counts, before = [], {*threading.enumerate()}
     for n in range(50):
         with Worker(broker.url) as worker:
             worker.adapter.publish(work(f"k-{n}"))
             worker.adapter.settle(worker.delivery(), Settle.ACK)
         if n in (5, 49):
             eventually(
-                lambda: not [each for each in threading.enumerate() if "rocketmq" in each.name], "no thread", WITHIN
+                lambda: not [each for each in {*threading.enumerate()} - before if "rocketmq" in each.name],
+                "no thread",
+                WITHIN,
             )
             counts.append((threading.active_count(), process.num_fds()))
     (threads, fds), (later_threads, later_fds) = counts
