@@ -263,7 +263,7 @@ def is_system_group(name: str) -> bool:
 
 
 def is_system_property(name: str) -> bool:
-    """Return whether this property has a meaning for RocketMQ, so that no copy may carry it."""
+    """Return whether RocketMQ itself interprets this property; a copy of a message must not carry such a property."""
     return name in SYSTEM_PROPERTIES or name.startswith(_SYSTEM_PROPERTY_PREFIXES)
 
 

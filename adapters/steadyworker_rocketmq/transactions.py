@@ -188,7 +188,7 @@ class TransactionalPublisher:
         return decision
 
     def close(self) -> None:
-        """Close the connections. The broker then asks other producers of the group."""
+        """Close the connections; the broker then asks other producers of the group for the decisions."""
         self._transport.close()
 
     def _checked(self, topic: str, wire: WireMessage, id_: str) -> Decision:

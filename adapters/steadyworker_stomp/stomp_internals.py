@@ -289,7 +289,7 @@ class _Listener(ConnectionListener):  # type: ignore[misc]  # stomp.py has no ty
 
 
 class _Protocol(BaseConnection, Protocol12):  # type: ignore[misc]
-    """stomp.py's frames of STOMP 1.2, without its heart-beats."""
+    """The frames of STOMP 1.2 as stomp.py writes them, without stomp.py's heart-beats."""
 
     def __init__(self, transport: _Transport) -> None:
         BaseConnection.__init__(self, transport)

@@ -53,7 +53,7 @@ class SpelledRow:
 @dataclass(frozen=True, slots=True)
 class Spelled:
     """
-    Numbers written as bytes: a row for each number, and their bytes without a gap.
+    Numbers, written as bytes: `rows` has a row for each number, and `raw` has the bytes of all numbers, joined.
 
     `protocol` is the protocol that the bytes open, and `kind` is its short name.
     Both are None if the bytes are too few to decide.

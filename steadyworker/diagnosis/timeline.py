@@ -13,8 +13,8 @@ An example of a time line: heartbeats were missed, the connection was closed, th
 A sighting belongs to an incident if their entries are equal or related, and if one of two conditions is met.
 Two entries are related if one follows from the other (`Entry.follows`). The conditions are:
 
-- A key (connection, peer, queue, message …) has the same value in both, and the two are at most a day apart.
-- The two have no key in common, and are at most half a minute apart; in a log without times, at most 200 lines.
+- A key (connection, peer, queue, message …) has the same value in both entries, and the entries are at most a day apart.
+- The entries have no key in common, and are at most half a minute apart; in a log without times, at most 200 lines.
 
 The memory is bounded: if there are many incidents and steps, only their numbers are kept.
 """

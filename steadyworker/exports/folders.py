@@ -67,10 +67,10 @@ class StageFolders:
         return self
 
     def cancel(self) -> None:
-        """Do nothing, because a call ends at once."""
+        """Do nothing, because a call has ended when `open` returns."""
 
     def stop(self, within: float) -> None:
-        """Do nothing, because a call ends at once."""
+        """Do nothing, because a call has ended when `open` returns."""
 
     def remember(self, folder: bytes) -> None:
         """Record this folder; if that fails, log a warning and let the export continue."""

@@ -123,9 +123,10 @@ If the lost message comes later, the decision table settles it like any second c
 The log line `message_lost` names the job's last worker process, and what becomes of the job.
 
 In two cases, no worker process runs such a job by itself.
-The commands `jobs` and `check` list the job, and a worker process reports the job once, when no message waits in the queue:
+The commands `jobs` and `check` list the job.
+As soon as no message waits in the queue, a worker process also reports the job, one time. The two cases are:
 
-- *Old record.* Since the last claim of the job, the ledger went back in time, or the queue had no registered owner for an hour.
+- *Old record.* After the last claim of the job, the ledger went back in time, or for an hour the queue had no registered owner.
   A restored backup, or a fail-over without the last commits, makes a ledger go back in time.
   After a move to another ledger, a queue has no owner in this ledger.
   In all these cases, the job can be done without a record in this ledger.

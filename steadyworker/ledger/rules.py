@@ -22,8 +22,8 @@ class HeldBy(Enum):
     """
     The holder of a `running` or `moving` row, as one worker process sees it.
 
-    MINE: this process owns the row, and its run or settlement under the row's fence has a valid delivery.
-    DETACHED: this process owns the row, but the delivery of its run or settlement is no longer valid.
+    MINE: this process owns the row, and has a run or settlement with the row's fence, whose delivery is valid.
+    DETACHED: this process owns the row, but the delivery of that run or settlement is no longer valid.
     LOST: this process owns the row, but has no run or settlement under the row's fence.
     ALIVE: another process owns the row, lease and margin are not over, and there is no proof that this other process is dead.
     GONE: the row has no owner, or its owner is another process that is proven dead, or whose lease and margin are over.

@@ -1,7 +1,7 @@
 """
 The life of a consuming connection, which has one epoch after another until the adapter stops.
 
-`backoff.py` draws the waits between two tries; an adapter's consumer implements `_go`, which connects.
+`backoff.py` chooses the waits between two tries at random; an adapter's consumer implements `_go`, which connects.
 """
 
 from __future__ import annotations

@@ -56,7 +56,8 @@ class Executor:
 
     `exposed` is the link of the run whose synchronous handler runs now; a signal can raise Interrupt in this handler.
     `exposed` is None while the event loop runs an `async` handler, because a stop then cancels the handler's task instead.
-    The executor calls `calm` directly after the handler, to stop a timer whose signal handler could raise in the slot's code.
+    As soon as the Worker's method has ended, the executor calls `calm`, which stops a timer.
+    Otherwise the timer's signal could raise an exception in the slot's own code.
     `returned` is true once the handler of the last run has returned.
     """
 

@@ -1,4 +1,4 @@
-"""The connection of a consumer to the proxies. Blocking calls run in the background, at the same time."""
+"""The connection of a consumer to the proxies. Blocking calls run in background threads, several at once."""
 
 from __future__ import annotations
 

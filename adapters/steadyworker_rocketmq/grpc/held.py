@@ -122,7 +122,7 @@ class GrpcHeld(HeldDeliveries[_ReceivedDelivery]):
             self.call(lambda: self._release(session, item), lambda _: None)
 
     def release_all(self, then: Callable[[], None]) -> None:
-        """Release every delivery that is not being settled. Call `then` when nothing is held, and no call is under way."""
+        """Release every delivery that is not being settled. Call `then` as soon as nothing is held and no call is under way."""
         self._when_empty = then
         for item in self._to_release():
             self._turn(item)

@@ -137,7 +137,7 @@ class Mover:
             return not self._stopped
 
     def _move_all(self) -> None:
-        """Move messages while this is wanted; raise the error of a call that failed."""
+        """Move messages while `_wanted` is true; raise the error of a call that failed."""
         self._publisher.reach(self._names.later)
         session = GrpcSession(self._url(), self._names.later_group, self._names.later)
         began = self._clock.monotonic()

@@ -35,7 +35,7 @@ class Counts:
         self.counts[max(bin_, 0)] += number
 
     def grouped(self, number: int) -> list[int]:
-        """Return the counts of groups of `number` bins; the groups begin at the start, so that no bin is split."""
+        """Return the sum of each group of `number` successive bins; the first group begins with the first bin."""
         return [sum(self.counts[at : at + number]) for at in range(0, BINS, number)]
 
 

@@ -2,7 +2,8 @@
 The events of a connection in their order; some events are exact, and the runs of events between them are folded.
 
 Each event is exact while the event is one of the last `NEIGHBOURS` events.
-The neighbours before and after a flag stay exact; an event far from any flag joins a run.
+A flag is an event that points to a fault.
+The `NEIGHBOURS` events before and after a flag stay exact; the other events are folded into runs.
 If there are too many rows, runs become longer; then neighbours are folded, then openings and gaps, and at last flags.
 The first and the last rows of a connection are folded last.
 """

@@ -110,7 +110,7 @@ def ordered(result: DataFrame, by: Sequence[Key], size: int, pieces: int) -> Dat
     - The sort needs more than 500 pieces.
 
     Args:
-        result: The query's result, in a session of its own with `pieces` shuffle partitions.
+        result: The query's result; no other query uses its session, whose number of shuffle partitions is `pieces`.
             This function can change that setting; do not change the setting again before the rows are read.
         by: The columns to sort by.
         size: The size of the result in bytes, as Spark estimates it.

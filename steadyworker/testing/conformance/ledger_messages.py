@@ -249,7 +249,7 @@ class MessagePromises(LedgerBench):
 
     @pytest.mark.parametrize("how", ["claim", "take_over", "lose"])
     def test_a_new_owner_ends_the_time_of_a_deferred_message(self, ledger: Ledger, clock: FakeClock, how: str) -> None:
-        """A row that got a new owner waits only for the end of lease and margin."""
+        """After a change of owner, the time of a deferred message no longer counts: only lease and margin do."""
         ledger.register(ME, "host", [NAME])
         brought(ledger, State.MOVING if how == "take_over" else State.RUNNING)
         ledger.deferred(JOB, 100 * self.times.lease)

@@ -55,7 +55,7 @@ class WritePromises(LedgerBench):
 
     @pytest.mark.parametrize("write", WRITES)
     def test_no_write_lands_after_another_claimed(self, ledger: Ledger, write: str) -> None:
-        """Every write of a thawed owner is refused, so the row stays as the new owner left it."""
+        """After another owner has claimed the job, every write of the earlier owner is refused, and the row stays as it is."""
         stale = claimed(ledger)
         row = claimed(ledger, owner=OTHER, seen=stale)
         if write == "moved":
