@@ -102,3 +102,21 @@ def test_a_worker_process_that_exports_nothing_has_no_module_of_a_side_house(tmp
         modules = path.read_text().split()
         assert "steadyworker.job" in modules
         assert [name for name in modules if name.startswith(("steadyworker.exports", "steadyworker.diagnosis"))] == []
+
+
+def test_files_of_a_user_hide_no_library_that_is_imported_late(tmp_path: Path) -> None:
+    (tmp_path / "ssl.py").write_text("raise SystemExit('imported the file of the user')")
+    program = """
+import sys
+from steadyworker.telemetry.late_imports import libraries_first
+sys.path.insert(0, sys.argv[1])
+before = sys.path[:]
+with libraries_first():
+    import asyncio, ssl
+assert sys.path == before
+print(ssl.__file__.startswith(sys.argv[1]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("False\n", "", 0)

@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -26,7 +27,7 @@ from steadyworker import events
 from steadyworker.events import Event, Fenced, JobSettled, MessageLost, TakenOver
 from steadyworker.telemetry.event_log import LINES, log_events
 from steadyworker.telemetry.line_context import LineContext
-from steadyworker.telemetry.logs import _CLIENT_LIBRARIES, configure, get_logger
+from steadyworker.telemetry.logs import _CLIENT_LIBRARIES, configure, get_logger, structlog_logger
 
 
 @pytest.fixture
@@ -568,3 +569,24 @@ def test_an_unconfigured_logger_is_a_plain_stdlib_logger(caplog: pytest.LogCaptu
     with caplog.at_level(logging.INFO):
         get_logger("steadyworker.client").info("sent", key="k")
     assert [record.name for record in caplog.records] == ["steadyworker.client"]
+
+
+def test_a_run_begins_while_another_thread_imports_structlog(out: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "structlog.contextvars", types.ModuleType("structlog.contextvars"))
+    with LineContext().bound({"key": "m-17"}):
+        get_logger("app").info("inside")
+    assert [line["key"] for line in lines(out)] == ["m-17"]
+
+
+def test_a_name_of_a_field_can_be_a_number(out: io.StringIO) -> None:
+    logging.getLogger("users").info("hello", extra={1: "a"})  # type: ignore[dict-item]
+    assert [(line["event"], line["1"]) for line in lines(out)] == [("hello", "a")]
+
+
+def test_a_stack_ends_with_the_caller_of_the_logger(out: io.StringIO) -> None:
+    get_logger("app").info("one", stack_info=True)
+    structlog_logger("app").info("two", stack_info=True)
+    for line in lines(out):
+        first, *_, last = line["stack"].splitlines()
+        assert first == "Stack (most recent call last):"
+        assert "stack_info=True" in last

@@ -453,15 +453,27 @@ class Inbox(Generic[EventOf]):
         self._called.append(slot)
         self._ring()
 
-    def until(self, over: threading.Event) -> None:
-        """Return when a turn has set this event, or the runner's thread has ended; any thread may call this."""
-        if (thread := self.thread) is not None and thread is not threading.current_thread():
-            while not over.wait(_STEP) and thread.is_alive():
+    def until(self, over: threading.Event, seconds: float) -> bool:
+        """
+        Return True when a turn has set this event; any thread may call this.
+
+        Return False after this many seconds, or when the runner's thread has ended.
+        """
+        end = self._clock.monotonic() + seconds
+        thread = self.thread
+        if thread is not None and thread.ident is not None and thread is not threading.current_thread():
+            while not over.wait(_STEP) and thread.is_alive() and self._clock.monotonic() < end:
                 pass
-            return
+            return over.is_set()
         with self._lock:
-            while not over.is_set():
+            while not over.is_set() and self._clock.monotonic() < end:
                 self._serve(_STEP)
+        return over.is_set()
+
+    def ping_if_late(self) -> None:
+        """Let each slot ping its child, if the Ping is overdue because the runner's thread is late; any thread may call this."""
+        for slot in tuple(self._slots):
+            slot.ping_if_late()
 
     def _serve(self, seconds: float) -> None:
         """Wait until a slot must have a turn or the bell rings, at most this many seconds, and give each such slot its turn."""
@@ -475,7 +487,8 @@ class Inbox(Generic[EventOf]):
             if (slot := self._watched.get(descriptor)) is not None:
                 turns[slot] = None
             elif self._bell is not None:
-                os.read(self._bell[0], _CHUNK)
+                with suppress(BlockingIOError):
+                    os.read(self._bell[0], _CHUNK)
         while self._called:
             turns[self._called.popleft()] = None
         if self._slots:

@@ -147,6 +147,8 @@ class Service:
                     self._wait_for_signal()
                     self._check(self._assembly)
                     self._monitor.check(self._assembly, self.stage)
+                    for runner in self._assembly.runners:
+                        runner.inbox.ping_if_late()
                     self._pause_while_stuck(self._monitor.stuck)
         finally:
             try:
@@ -220,9 +222,9 @@ class Service:
         self._threads.append(threading.Thread(target=keeper.run, name="keeper", daemon=True))
         for runner in assembly.runners:
             runner.start()
-            self._threads.append(
-                threading.Thread(target=runner.run, name=f"runner-{runner.deps.spec.queue}", daemon=True)
-            )
+            thread = threading.Thread(target=runner.run, name=f"runner-{runner.deps.spec.queue}", daemon=True)
+            runner.inbox.thread = thread  # before its start, so that no other thread serves the inbox at the same time
+            self._threads.append(thread)
         queues = [runner.deps.spec.queue for runner in assembly.runners]
         broker = redact(self._options.broker)
         self._log.info("worker_started", queues=queues, owner=assembly.owner, broker=broker, ledger=assembly.ledger.url)

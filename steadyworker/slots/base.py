@@ -91,6 +91,10 @@ class PolledSlot(Protocol):
         """Do everything that is due now, without waiting."""
         ...
 
+    def ping_if_late(self) -> None:
+        """Send a Ping that is overdue; any thread may call this."""
+        ...
+
 
 class SlotPoll(Protocol):
     """The poll of the runner's thread; only this thread calls `add`, `watch`, `forget` and `remove`."""
@@ -115,8 +119,12 @@ class SlotPoll(Protocol):
         """Give this slot a turn soon; any thread may call this."""
         ...
 
-    def until(self, over: threading.Event) -> None:
-        """Return when a turn has set this event, or the runner's thread has ended; any thread may call this."""
+    def until(self, over: threading.Event, seconds: float) -> bool:
+        """
+        Return True when a turn has set this event; any thread may call this.
+
+        Return False after this many seconds, or when the runner's thread has ended.
+        """
         ...
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -52,8 +53,10 @@ _TICK = 0.5  # seconds between two checks of a run's memory
 _STACKS_TIME = 0.5  # seconds that a stalled child gets to write its stacks
 _LAST_BREATH = 1.0  # seconds that a child gets to exit after it has closed its socket
 _POLL_EVERY = 0.25  # seconds between two checks for a death without a pidfd (macOS)
-_KILL_EVERY = 0.01  # seconds between two kills of what is left of a dead child's session
-_KILLS = 500
+_KILL_EVERY = 0.01  # seconds between the first two kills of what is left of a dead child's session; the pause doubles
+_KILL_SELDOM = 0.5
+_KILL_FOR = 5.0
+_LATE = 1.0  # seconds after which another thread sends a Ping for a runner that is late
 
 
 @dataclass(slots=True, eq=False)
@@ -133,12 +136,16 @@ class ChildProcess:
         self._ping_at = self._started_at + ping
         self._leave_by = NEVER
         self._leaving = self._silent = self._dead = False
-        self._kills = 0
+        self._kill_pause = _KILL_EVERY
+        self._reap_at = NEVER
+        self._sending = threading.Lock()
         self._frames: Unpacker[FromChild] = Unpacker(FromChild)
         self._wire.setblocking(False)  # noqa: FBT003 - its name in the standard library
         self._unsent = bytearray(packed(hello))
-        with suppress(OSError):  # the child has died: `receive` finds the end of the stream
+        try:
             del self._unsent[: socket.send_fds(self._wire, [self._unsent], held)]
+        except ConnectionError:  # the child has died: `receive` finds the end of the stream
+            self._unsent.clear()
         # Without a pidfd (macOS), only regular checks find a death.
         self._death = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
         self._blocked = bool(self._unsent)
@@ -161,13 +168,16 @@ class ChildProcess:
     @property
     def dead(self) -> bool:
         """True when the child has ended; the system does not reuse the child's process id before `reaped`."""
-        self._dead = self._dead or os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        try:
+            self._dead = self._dead or os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:  # another part of this process has reaped it
+            self._dead = True
         return self._dead
 
     def due(self) -> float:
         """Return the monotonic time at which the slot must have its next turn."""
         if self._dead:
-            return self._clock.monotonic() + _KILL_EVERY
+            return self._clock.monotonic() + self._kill_pause
         due = min(self._ping_at, self._leave_by)
         if self._ready_at is None:
             due = min(due, self._started_at + self._setup_limit)
@@ -260,24 +270,40 @@ class ChildProcess:
         self._leave_by = NEVER
         self._kill_session()
 
+    def ping_if_late(self) -> None:
+        """
+        Send a Ping if it is due for more than a second; any thread may call this.
+
+        A runner that waits for a slow ledger gives its slots no turn, and a child without Pings ends itself.
+        """
+        with self._sending:
+            if self._wire.fileno() < 0 or self._unsent or self._clock.monotonic() < self._ping_at + _LATE:
+                return
+            self._ping_at = self._clock.monotonic() + self._ping
+            self._unsent += packed(Ping())
+            with suppress(OSError):
+                del self._unsent[: self._wire.send(self._unsent)]
+
     # --- frames ----------------------------------------------------------------------------------------------------
 
     def send(self, frame: ToChild) -> None:
         """Send a frame; bytes that the socket does not accept wait for `flush`."""
-        self._unsent += packed(frame)
+        with self._sending:
+            self._unsent += packed(frame)
         if not self._blocked:
             self.flush()
 
     def flush(self) -> None:
         """Send the bytes that the socket accepts; if bytes are left, the slot gets a turn when the socket accepts more."""
         blocked = False
-        while self._unsent and not blocked:
-            try:
-                del self._unsent[: self._wire.send(self._unsent)]
-            except BlockingIOError:
-                blocked = True
-            except OSError:  # the child is dying: `receive` finds the end of the stream
-                self._unsent.clear()
+        with self._sending:
+            while self._unsent and not blocked:
+                try:
+                    del self._unsent[: self._wire.send(self._unsent)]
+                except BlockingIOError:
+                    blocked = True
+                except OSError:  # the child is dying: `receive` finds the end of the stream
+                    self._unsent.clear()
         if blocked != self._blocked and not self._silent:
             self._blocked = blocked
             self._watch_wire()
@@ -312,11 +338,13 @@ class ChildProcess:
         Kill the rest of a dead child's session, and reap the child once nothing of its session is alive.
 
         Return the code of `Popen.returncode`, or None if this method must be called again.
-        After about 5 s, reap the child at the next call, because a process can hang.
+        After 5 s, reap the child at the next call, because a process can hang.
         """
-        self._kills += 1
-        if kill_sessions([self.pid]) and self._kills < _KILLS:
+        now = self._clock.monotonic()
+        self._reap_at = min(self._reap_at, now + _KILL_FOR)
+        if kill_sessions([self.pid]) and now < self._reap_at:
             self._forget()
+            self._kill_pause = min(2 * self._kill_pause, _KILL_SELDOM)
             return None
         return self._reap()
 
@@ -343,7 +371,8 @@ class ChildProcess:
         if self._guard is not None:
             self._guard.forget(self.pid)
         code = self._process.wait()
-        self._wire.close()
+        with self._sending:
+            self._wire.close()
         if self._death is not None:
             death, self._death = self._death, None
             os.close(death)
@@ -360,7 +389,7 @@ class ChildProcess:
         self._poll.watch(self._wire.fileno(), self._slot, send=self._blocked)
 
     def _signal(self, number: signal.Signals, *, group: bool) -> None:
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, PermissionError):  # macOS refuses to signal a zombie
             (os.killpg if group else os.kill)(self.pid, number)
 
     def _kill_session(self) -> None:

@@ -31,6 +31,7 @@ from steadyworker.link import Link, Task
 from steadyworker.outcome import Done, Failed, Interrupted, Outcome, Rejected, Snoozed
 from steadyworker.payload import decoder, plain_decoder
 from steadyworker.spec import checkpoint_type, payload_type
+from steadyworker.telemetry.late_imports import libraries_first
 from steadyworker.telemetry.line_context import LineContext
 from steadyworker.telemetry.logs import get_logger
 from steadyworker.text.plain_text import plain_text
@@ -208,7 +209,8 @@ class Executor:
             self._runner().run(result)
 
     def _await(self, handling: Awaitable[Any], link: Link) -> Any:
-        import asyncio
+        with libraries_first():
+            import asyncio
 
         async def cancellable() -> Any:
             task, loop = asyncio.current_task(), asyncio.get_running_loop()
@@ -226,7 +228,8 @@ class Executor:
         return self._runner().run(cancellable(), context=contextvars.copy_context())
 
     def _runner(self) -> asyncio.Runner:
-        import asyncio
+        with libraries_first():
+            import asyncio
 
         if self._loop is None:
             self._loop = asyncio.Runner()

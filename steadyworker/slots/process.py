@@ -53,6 +53,7 @@ from steadyworker.slots.guard import Guard
 from steadyworker.slots.runs import Limits
 from steadyworker.slots.spawn import start_child
 from steadyworker.spec import WorkerSpec
+from steadyworker.system.procfs import kill_sessions
 from steadyworker.telemetry.logs import get_logger
 
 
@@ -195,11 +196,21 @@ class ProcessSlot:
         self._stopping = True
 
     def close(self, within: float) -> None:
-        """Ask the child to run `teardown` and exit; kill the child after `within` seconds, and return when the child is dead."""
+        """
+        Ask the child to run `teardown` and exit; kill the child after `within` seconds, and return when the child is dead.
+
+        If the runner's thread gives the slot no turn, kill the child 5 s later, without `teardown`.
+        """
         self._close_by = min(self._close_by, self._clock.monotonic() + within)
         if self._poll is not None and not self._ended.is_set():
             self._poll.wake(self)
-            self._poll.until(self._ended)
+            if not self._poll.until(self._ended, within + PARTING) and (child := self._child) is not None:
+                kill_sessions([child.pid])  # the runner gives no turns, for example because it waits for the ledger
+
+    def ping_if_late(self) -> None:
+        """Send the child a Ping that is overdue, because the runner gives the slot no turn; any thread may call this."""
+        if (child := self._child) is not None:
+            child.ping_if_late()
 
     # --- The turns of the slot -------------------------------------------------------------------------------------
 
@@ -328,11 +339,13 @@ class ProcessSlot:
         get_logger("steadyworker.slots").error("slot_failed", **about, exc_info=error)
         child, self._child = self._child, None
         reason = f"the slot failed: {error_text(error)}"
-        if child is not None:
-            child.end()
-            if (run := child.run) is not None:
+        try:
+            if child is not None:
+                child.end()
+        finally:
+            if child is not None and (run := child.run) is not None:
                 self._sink(self._end_of(run, run.forced_outcome or Crashed(reason)))
-        self._give_up(reason, after_setup=child is not None and child.ready)
+            self._give_up(reason, after_setup=child is not None and child.ready)
 
     def _end_waiting(self, outcome: Outcome) -> None:
         assert self._waiting is not None, "the caller has checked this"

@@ -25,9 +25,10 @@ class LineContext:
     @contextmanager
     def bound(self, fields: Mapping[str, Any]) -> Iterator[None]:
         """Bind these fields, until the end of the `with` block."""
-        structlog = sys.modules.get("structlog.contextvars")
-        if structlog is not None:  # a user has imported structlog, and can bind the same names
-            with structlog.bound_contextvars(**fields):
+        # While another thread imports structlog, the module exists without this function; nothing is bound by structlog then.
+        bound_by_structlog = getattr(sys.modules.get("structlog.contextvars"), "bound_contextvars", None)
+        if bound_by_structlog is not None:  # a user can bind the same names
+            with bound_by_structlog(**fields):
                 yield
             return
         set_here = [(variable := self._variable(name), variable.set(value)) for name, value in fields.items()]

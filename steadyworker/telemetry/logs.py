@@ -36,6 +36,7 @@ import msgspec
 from typing_extensions import override
 
 from steadyworker.telemetry.field_logger import FieldLogger, marked
+from steadyworker.telemetry.late_imports import libraries_first
 from steadyworker.telemetry.line_writer import LineWriter
 from steadyworker.text.plain_text import as_unicode
 from steadyworker.text.redaction import LONGEST_VALUE, REDACTED, is_secret_name, may_hold_secret, redact
@@ -76,6 +77,9 @@ _STDLIB_METHODS = tuple(
     if type(method) is FunctionType and method.__globals__ is vars(logging)
 )
 """The methods by which a logger sends a record to its handlers; fewer than three if a library has already replaced one."""
+_LOGGERS = frozenset({"logging", "telemetry", "structlog"})
+"""The folders of the files whose frames are on top of each stack in a line."""
+
 _RECORD = frozenset(vars(logging.makeLogRecord({})))
 """The attributes that each record has; a record has further attributes from `extra`."""
 
@@ -140,7 +144,8 @@ def structlog_logger(name: str) -> BoundLogger:
 
     The first call in a process imports structlog, which takes about 30 ms and 7 MB.
     """
-    import structlog
+    with libraries_first():
+        import structlog
 
     logger: BoundLogger = structlog.wrap_logger(
         logging.getLogger(name),
@@ -336,12 +341,20 @@ def _work_out(line: dict[str, Any]) -> None:
             arguments[0] if len(arguments) == 1 and arguments[0] and isinstance(arguments[0], dict) else arguments
         )
     if stack := line.pop("stack_info", None):
-        line["stack"] = stack if isinstance(stack, str) else "".join(traceback.format_stack()).rstrip("\n")
+        line["stack"] = stack if isinstance(stack, str) else _stack()
     found = line.pop("exc_info", None)
     if found and not isinstance(found, BaseException):
         found = found[1] if isinstance(found, tuple) else sys.exception()
     if found:
         line["exception"] = "".join(traceback.format_exception(found)).rstrip("\n")
+
+
+def _stack() -> str:
+    """Return the stack of the call that writes the line, without the frames of the loggers."""
+    frames = traceback.extract_stack()
+    while frames and os.path.basename(os.path.dirname(frames[-1].filename)) in _LOGGERS:  # noqa: PTH119, PTH120
+        frames.pop()
+    return "Stack (most recent call last):\n" + "".join(frames.format()).rstrip("\n")
 
 
 def _context() -> dict[str, Any]:
@@ -390,7 +403,8 @@ def _is_plain(line: Mapping[str, Any]) -> bool:
 
 @lru_cache(maxsize=100)
 def _has_secret_name(names: tuple[str, ...]) -> bool:
-    return any(map(is_secret_name, names))
+    """Return whether a name is that of a secret, or is no text, so that the line needs a change."""
+    return any(not isinstance(name, str) or is_secret_name(name) for name in names)
 
 
 def _plain(value: Any, name: str, depth: int) -> Any:

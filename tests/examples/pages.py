@@ -27,7 +27,7 @@ _PROMPT, _MORE = "$ ", "> "
 SAME = (
     (re.compile(r"\x1b\[[0-9;?]*[A-Za-z]"), ""),  # colours
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"), "TIME"),
-    (re.compile(r"\b(pid|fence|seconds|uid)(=|: +)[\w.]+"), r"\1\2N"),
+    (re.compile(r"\b(pid|fence|seconds|uid)(=|: +)[\w.-]+"), r"\1\2N"),
     (re.compile(r"\b\d+(\.\d+)? ?s\b"), "N s"),
     (re.compile(r"[─━]+"), "─"),  # as long as the terminal is wide
     (re.compile(r"[ \t]+"), " "),

@@ -477,6 +477,16 @@ class TestSchema7:
                     ledger.forget(last.id)
         assert fences == sorted(set(fences))
 
+    def test_jobs_of_the_version_before_leave_the_fences_near_the_wall_clock(
+        self, old: SqliteLedger, new: SqliteLedger, clock: FakeClock
+    ) -> None:
+        """A new or restored ledger draws from the wall clock, and its fences must be greater."""
+        begin(new, "new")
+        with schema_7.version_before():
+            for number in range(20):
+                begin(old, f"old-{number}")
+        assert begin(new, "last").fence - clock.wall() * 1000 < 2 * 60_000
+
     def test_after_the_last_claim_every_older_row_is_an_old_record(
         self, old: SqliteLedger, new: SqliteLedger, clock: FakeClock
     ) -> None:

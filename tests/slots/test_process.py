@@ -580,3 +580,33 @@ def test_a_child_whose_worker_process_is_frozen_ends_as_interrupted(
     process.send_signal(signal.SIGCONT)
     assert process.stdout is not None
     assert process.stdout.readline() == f"{Interrupted()}\n"
+
+
+def test_a_runner_that_waits_for_a_slow_ledger_costs_no_child(rig: MakeRig) -> None:
+    """The slot gets no turn for longer than the child bears silence; another thread sends the Pings that are overdue."""
+    slot = rig(silence=3.0, ping=0.5).start()
+    slot.begun("until_checked")
+    until = time.monotonic() + 5
+    while time.monotonic() < until:
+        slot.inbox.ping_if_late()
+        time.sleep(0.1)  # as the main thread does between two checks
+    assert slot.slot.pid is not None
+    assert alive(slot.slot.pid)
+
+
+def test_a_child_that_another_part_of_the_process_has_reaped_is_replaced(rig: MakeRig) -> None:
+    slot = rig().start()
+    assert slot.ended().outcome == Done()
+    child = slot.slot.pid
+    assert child is not None
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert slot.ended().outcome == Done()
+    assert slot.slot.pid not in {None, child}
+
+
+def test_a_child_that_cannot_get_the_owners_lock_gets_no_run(rig: MakeRig) -> None:
+    """The descriptor of the lock is closed: without the lock, the child would look dead to other worker processes."""
+    slot = rig(held=(10_000,))
+    slot.open()
+    assert "could not be started" in slot.next(Unready).reason

@@ -380,10 +380,12 @@ class PostgresLedger(Ledger):
 
     @override
     def close(self) -> None:
-        with suppress(ConfigError, LedgerUnavailable):
-            self.flush()
-        self._record.close()
-        self._renewals.close()
+        try:
+            with suppress(ConfigError, LedgerUnavailable):
+                self.flush()
+        finally:
+            self._record.close()
+            self._renewals.close()
 
     def _holding(self, owners: Sequence[str]) -> frozenset[str]:
         """Return which of these owners the rows still name."""

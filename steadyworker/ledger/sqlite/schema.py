@@ -40,12 +40,13 @@ How far `meta.next_fence` is ahead of the last fence when it is written.
 
 A process of schema 7 draws this number, or the wall clock in milliseconds, whichever is greater.
 So the number must be above every fence; a claim writes it about once a minute, because fences follow the wall clock.
+A fence that is equal to this number was drawn from it, and moves it by one only: otherwise each job of schema 7 would move it by a minute.
 """
 
 _FENCE_TRIGGERS = (
     f"""
     CREATE TRIGGER fence_is_drawn_first AFTER INSERT ON jobs WHEN new.rowid >= (SELECT next_fence FROM meta) BEGIN
-        UPDATE meta SET next_fence = new.rowid + {_AHEAD};
+        UPDATE meta SET next_fence = new.rowid + iif(new.rowid = next_fence, 1, {_AHEAD});
     END
     """,
     """
