@@ -18,6 +18,7 @@ from steadyworker.config import resolve as config
 from steadyworker.lifecycle import Stage
 from steadyworker.runner.causes import Cause
 from steadyworker.runner.consumer_audit import AuditResult
+from steadyworker.runner.state import Inbox
 from steadyworker.service.assemble import Assembly
 from steadyworker.service.broker_recheck import BrokerRecheck
 from steadyworker.service.monitor import Monitor
@@ -51,6 +52,7 @@ class DeadRunner:
 
     def __init__(self) -> None:
         self.deps = SimpleNamespace(spec=SimpleNamespace(queue="exports", isolation="process"), slots=[], adapter=self)
+        self.inbox: Inbox[Any] = Inbox()
         self.stopped = False
 
     def start(self) -> None: ...

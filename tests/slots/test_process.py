@@ -590,6 +590,7 @@ def test_a_runner_that_waits_for_a_slow_ledger_costs_no_child(rig: MakeRig) -> N
     while time.monotonic() < until:
         slot.inbox.ping_if_late()
         time.sleep(0.1)  # as the main thread does between two checks
+    assert isinstance(slot.slot, ProcessSlot)
     assert slot.slot.pid is not None
     assert alive(slot.slot.pid)
 
@@ -597,6 +598,7 @@ def test_a_runner_that_waits_for_a_slow_ledger_costs_no_child(rig: MakeRig) -> N
 def test_a_child_that_another_part_of_the_process_has_reaped_is_replaced(rig: MakeRig) -> None:
     slot = rig().start()
     assert slot.ended().outcome == Done()
+    assert isinstance(slot.slot, ProcessSlot)
     child = slot.slot.pid
     assert child is not None
     os.kill(child, signal.SIGKILL)
