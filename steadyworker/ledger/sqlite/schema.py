@@ -9,6 +9,7 @@ The start of a run is such a wall time; the owner's renewals add each step of th
 
 While a newer process migrates the file, processes of the previous version go on until they open the file again.
 So a migration only adds tables, columns with a default, and triggers that write values which the older version does not know.
+It can also replace an index, but then a query of the older version can become slower until its processes end.
 Each statement that inserts into a table names the columns, so that a later migration can add columns.
 """
 # ruff: noqa: S608 - this file makes its statements from its own constants, once, at import
