@@ -14,7 +14,7 @@ class Noop(Worker[dict[str, str]]):
     def handle(self, job: Job[dict[str, str]]) -> None:
         """Nothing, but a job with a gate waits until this file is there."""
         while (gate := job.payload.get("gate")) and not Path(gate).exists():
-            time.sleep(0.02)
+            time.sleep(0.02)  # the gate is a file that another process makes, which no event reports
 
 
 class Threads(Noop):

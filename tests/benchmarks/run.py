@@ -102,7 +102,7 @@ def footprint() -> Iterator[Line]:
         with worker({**environ, "STEADYWORKER_CONCURRENCY": "8"}) as (process, lines):
             for _ in range(50):
                 wait_for(lines, "job_settled")
-            time.sleep(SETTLED)
+            time.sleep(SETTLED)  # no event reports that a start has left nothing for later
             before, began = usage(process.pid), CLOCK.monotonic()
             time.sleep(IDLE)
             after, seconds = usage(process.pid), CLOCK.monotonic() - began
