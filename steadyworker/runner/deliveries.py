@@ -56,6 +56,7 @@ from steadyworker.runner.envelope import (
 from steadyworker.runner.redeliveries import RELEASED, Redeliveries, cause_of
 from steadyworker.runner.runs import Runs
 from steadyworker.runner.settlement_plan import SettlementPlan
+from steadyworker.runner.settler import NotRejected
 from steadyworker.runner.state import Deps, PlanResult, RunnerState, Timers
 from steadyworker.runner.unkeyed import UnkeyedMessages
 from steadyworker.slots.base import Slot
@@ -110,14 +111,14 @@ class Deliveries:
         self.consider(delivery)
 
     def plan_returned(self, result: PlanResult) -> None:
-        """Receive a plan that was carried out, or stopped by an error; a settled delivery is no longer valid."""
+        """Receive a plan that was carried out, or stopped by an error; a delivery that was settled or rejected is no longer valid."""
         unkeyed = result.plan in self._unkeyed.plans
         if unkeyed and self._unkeyed.refused(result):
             return
         if result.run is None and isinstance(result.error, MessageRefused) and self._kept(result.plan, result.error):
             return
         self._runs.plan_returned(result)
-        if result.error is not None:
+        if result.error is not None and not isinstance(result.error, NotRejected):
             return
         self._state.settled(result.plan.settled_with)
         if unkeyed:

@@ -58,7 +58,8 @@ class Requests:
         if run is None or run.slot is None:
             return
         if run.dropped:
-            run.slot.reply(asked.fence, asked.id, None, refused="fenced")
+            if not isinstance(asked.request, CancelCall):
+                run.slot.reply(asked.fence, asked.id, None, refused="fenced")
             return
         match asked.request:
             case SaveCheckpoint() | SaveExportState() | MayCommit() | FindEnded() as request:

@@ -5,6 +5,7 @@ The runner is a step machine: every input is an event in its inbox.
 `handle` processes one event completely, and never waits for a job or a broker.
 `tick` makes the calls that are due.
 In production one thread calls both in a loop; the simulation calls them in any order.
+This thread also serves the process slots, which have no threads: it polls their sockets together with the inbox.
 
 ::
 
@@ -23,10 +24,9 @@ In production one thread calls both in a loop; the simulation calls them in any 
 from __future__ import annotations
 
 import math
-import queue
+import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
 from steadyworker.adapter import Blocked, Connected, Delivered, Lost, Signal, Unblocked, Undelivered, Unreachable
 from steadyworker.ledger.base import Renewal, Token
@@ -43,6 +43,7 @@ from steadyworker.runner.slot_health import SlotHealth
 from steadyworker.runner.state import (
     Cancelled,
     Deps,
+    Inbox,
     LedgerLost,
     Phase,
     PlanResult,
@@ -85,6 +86,7 @@ class Runner:
     def __init__(self, deps: Deps) -> None:
         self.deps = deps
         self.timers = Timers(deps.clock)
+        self.inbox: Inbox[RunnerEvent] = Inbox()
         self.state = RunnerState(deps)
         self.runs = Runs(deps, self.state, self.timers, self.post)
         self.deliveries = Deliveries(deps, self.state, self.runs, self.timers)
@@ -100,30 +102,31 @@ class Runner:
         self._was_connected = False
         self._prefetch = 0
         self._idle_since: float | None = -math.inf
-        self._holds = False
-        self._not_ready: Mapping[str, Cause] = self._causes()
+        self._held = False
         self._tokens: tuple[Token, ...] = ()
-        self._inbox: queue.SimpleQueue[RunnerEvent] = queue.SimpleQueue()
 
     # --- driving ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Open the slots, then the adapter; the broker delivers messages once a slot is warm."""
         for slot in self.deps.slots:
-            slot.start(self.post)
+            slot.start(self.post, self.inbox)
         self.deps.adapter.start(self.post)
         self.timers.after(_WRITES_EVERY, self._write)
         self.orphans.start()
 
     def run(self) -> None:
         """Drive the machine until `end`; the body of the runner's thread."""
-        while not self._ended:
-            wait = self.timers.next_in()
-            with suppress(queue.Empty):
-                self._receive(self._inbox.get(timeout=_LONGEST_WAIT if wait is None else min(wait, _LONGEST_WAIT)))
-                for _ in range(self._inbox.qsize()):
-                    self._receive(self._inbox.get())
-            self.tick()
+        self.inbox.thread = threading.current_thread()
+        try:
+            while not self._ended:
+                wait = self.timers.next_in()
+                self.inbox.wait(_LONGEST_WAIT if wait is None else min(wait, _LONGEST_WAIT))
+                for _ in range(len(self.inbox)):
+                    self._receive(self.inbox.pop())
+                self.tick()
+        finally:
+            self.inbox.close()
 
     def end(self) -> None:
         """Make `run` return, even if runs or plans are left; any thread may call this."""
@@ -132,13 +135,14 @@ class Runner:
 
     def post(self, event: RunnerEvent) -> None:
         """Put an event into the inbox."""
-        self._inbox.put(event)
+        self.inbox.post(event)
 
     def drain_inbox(self) -> int:
         """Handle the events that are in the inbox now, and return their number; for tests that drive the runner by hand."""
         handled = 0
-        while not self._inbox.empty():
-            self.handle(self._inbox.get())
+        self.inbox.wait(0.0)
+        while self.inbox:
+            self.handle(self.inbox.pop())
             handled += 1
         return handled
 
@@ -223,17 +227,18 @@ class Runner:
         self._tokens = tuple(run.token for run in state.by_fence.values() if not run.dropped)
         if state.paused:
             self._prefetch, state.paused = 0, False
-        if (wanted := self._wanted_prefetch()) != self._prefetch:
+        closed = self._closed
+        wanted = 0 if closed else self._wanted_prefetch()
+        if wanted != self._prefetch:
             if wanted > 0 and self.quiet:
                 self.deps.hurry()  # so that the ledger soon counts this process as a consumer again
             self._idle_since = None if wanted > 0 else self.deps.clock.monotonic()
             self._prefetch = wanted
             self.deps.adapter.prefetch(wanted)
-        self.orphans.turn(wanted, able=not (self._closed or BROKER in state.causes or ALARM in state.causes))
-        held, self._holds = self._holds, bool(state.valid) and self.deps.adapter.capabilities.counts_holders
-        if held and not self._holds and wanted == 0:
+        self.orphans.turn(wanted, able=not (closed or BROKER in state.causes or ALARM in state.causes))
+        held, self._held = self._held, bool(state.valid)
+        if wanted == 0 and held and not self._held and self.deps.adapter.capabilities.counts_holders:
             self.deps.hurry()  # so that the ledger soon stops counting this process, as the broker already does
-        self._not_ready = self._causes()
         self.last_turn = self.deps.clock.monotonic()
 
     # --- prefetch --------------------------------------------------------------------------------------------------
@@ -245,8 +250,6 @@ class Runner:
         A slot that is reserved for an orphan does not count.
         A slot with a detached run counts only for a while, in which the broker can deliver the run's message again.
         """
-        if self._closed:
-            return 0
         state = self.state
         detached = state.slots_detached()
         offered = detached if self.deps.adoption and self.deps.clock.monotonic() < state.adopt_until else 0
@@ -272,7 +275,7 @@ class Runner:
 
         The value dates from the runner's last turn; any thread may call this.
         """
-        return self._holds
+        return self._held and self.deps.adapter.capabilities.counts_holders
 
     # --- slots -----------------------------------------------------------------------------------------------------
 
@@ -286,7 +289,7 @@ class Runner:
             self.deliveries.release_held()
         slot = next(each for each in self.deps.slots if each.id == event.slot)
         if self.state.stage < Stage.DRAINING:
-            self.timers.after(pause, lambda: slot.start(self.post))
+            self.timers.after(pause, lambda: slot.start(self.post, self.inbox))
 
     # --- the ledger ------------------------------------------------------------------------------------------------
 
@@ -391,12 +394,24 @@ class Runner:
     # --- for people ------------------------------------------------------------------------------------------------
 
     def not_ready(self) -> Mapping[str, Cause]:
-        """Return, by part, the reasons why the runner accepted no message at the end of its last turn; any thread may call this."""
-        return self._not_ready
+        """Return, by part, the reasons why the runner accepts no message; any thread may call this."""
+        # Each table is copied in one step, because the runner's thread changes the tables.
+        state, causes = self.state, dict(self.state.causes)
+        for target, why in self.runs.missing.items():
+            causes[f"{target} queue"] = Cause(why, "steadyworker.queue-refuses")
+        if self.audit_result.cause is not None:
+            causes[CONSUMERS] = Cause(self.audit_result.cause, "steadyworker.foreign-consumers")
+        if failed := list(self.slot_health.causes.values()):
+            causes[SETUP] = Cause(failed[0], "steadyworker.setup-failed")
+        elif not state.ready_slots:
+            causes[SETUP] = Cause("not over yet")
+        if state.stage is not Stage.RUNNING:
+            causes[STAGE] = Cause(state.stage.name.lower())
+        return causes
 
     def reading(self) -> QueueReading:
         """Return the runner's state for `/metrics`; any thread may call this."""
-        not_ready, state = self._not_ready, self.state
+        not_ready, state = self.not_ready(), self.state
         runs = tuple(state.by_fence.values())  # copied in one step, because the runner's thread changes the table
         now = self.deps.clock.monotonic()
         return QueueReading(
@@ -411,17 +426,3 @@ class Runner:
             time_limit=self.deps.spec.time_limit,
             losses=dict(self._losses),
         )
-
-    def _causes(self) -> Mapping[str, Cause]:
-        state, causes = self.state, dict(self.state.causes)
-        for target, why in self.runs.missing.items():
-            causes[f"{target} queue"] = Cause(why, "steadyworker.queue-refuses")
-        if self.audit_result.cause is not None:
-            causes[CONSUMERS] = Cause(self.audit_result.cause, "steadyworker.foreign-consumers")
-        if failed := list(self.slot_health.causes.values()):
-            causes[SETUP] = Cause(failed[0], "steadyworker.setup-failed")
-        elif not state.ready_slots:
-            causes[SETUP] = Cause("not over yet")
-        if state.stage is not Stage.RUNNING:
-            causes[STAGE] = Cause(state.stage.name.lower())
-        return causes

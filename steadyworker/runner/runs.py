@@ -94,10 +94,11 @@ class Runs:
         The targets to which a plan could not publish, each with the cause.
 
         Parked plans count only if the runner has too many of them (`MOST_PARKED`).
+        Any thread may read this: each table is copied in one step, because the runner's thread changes the tables.
         """
         state = self._state
-        plans = {plan: str(error) for plan, error in state.failing.items()}
-        plans |= state.parked if state.parked_deliveries > MOST_PARKED else {}
+        plans = {plan: str(error) for plan, error in tuple(state.failing.items())}
+        plans |= dict(state.parked) if state.parked_deliveries > MOST_PARKED else {}
         return {plan.message.to.value: why for plan, why in plans.items() if plan.message is not None}
 
     # --- from claim to outcome -------------------------------------------------------------------------------------

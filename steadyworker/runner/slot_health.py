@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from steadyworker.clock import Clock
 from steadyworker.slots.base import Unready
-from steadyworker.slots.child_state import STEADY
+from steadyworker.slots.child_process import STEADY
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 

@@ -1,5 +1,5 @@
 """
-The dependencies of one runner (`Deps`), and the runs and deliveries that the runner holds (`RunnerState`).
+The dependencies of one runner (`Deps`), the runs and deliveries that the runner holds (`RunnerState`), its inbox and its timers.
 
 Only the runner's own thread changes the state; every other thread posts an event.
 """
@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import os
+import select
+import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Container, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
 from steadyworker.adapter import Adapter
-from steadyworker.clock import Clock, Times
+from steadyworker.clock import Clock, SystemClock, Times
 from steadyworker.delivery import Delivery
 from steadyworker.errors import NotPublished, PublishFailed
 from steadyworker.events import Listener
@@ -28,8 +33,18 @@ from steadyworker.outcome import Outcome
 from steadyworker.runner.causes import BROKER, HOST, LEDGER, Cause
 from steadyworker.runner.envelope import Envelope, kept
 from steadyworker.runner.settlement_plan import Incoming, SettlementPlan
-from steadyworker.slots.base import Asked, JobService, ServiceCall, Slot
+from steadyworker.slots.base import Asked, JobService, PolledSlot, ServiceCall, Slot
 from steadyworker.spec import WorkerSpec
+
+EventOf = TypeVar("EventOf")
+
+_STEP = 0.05
+"""Seconds between two checks whether the thread that serves the inbox has ended."""
+
+_RING = (1).to_bytes(8, sys.byteorder)
+"""The 8 bytes that an eventfd counts as one."""
+
+_CHUNK = 1 << 16
 
 
 class Quota:
@@ -361,6 +376,132 @@ class ServiceEvent:
     fence: int
     id: int
     event: Mapping[str, Any]
+
+
+class Inbox(Generic[EventOf]):
+    """
+    The inbox of the runner's thread: events from any thread, and the turns of slots that have no thread (`SlotPoll`).
+
+    The thread that serves the inbox calls `wait` and `pop`, and is `thread`; without such a thread, a test serves the inbox by hand.
+    The clock is the machine's own clock, because fake time does not reach a child process.
+    """
+
+    def __init__(self) -> None:
+        self.thread: threading.Thread | None = None
+        self._events: deque[EventOf] = deque()
+        self._called: deque[PolledSlot] = deque()
+        self._slots: list[PolledSlot] = []
+        self._watched: dict[int, PolledSlot] = {}
+        self._clock = SystemClock()
+        self._poll = select.poll()
+        self._asleep = False
+        self._lock = threading.Lock()
+        self._bell: tuple[int, int] | None = None
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def post(self, event: EventOf) -> None:
+        """Add an event; any thread may call this."""
+        self._events.append(event)
+        self._ring()
+
+    def pop(self) -> EventOf:
+        """Remove the oldest event, and return it; raise IndexError if there is none."""
+        return self._events.popleft()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until there is an event, or for at most this many seconds; one turn of each slot that is due ends the wait, too."""
+        if seconds > 0 and self._bell is None:
+            self._hang_bell()
+        self._asleep = True  # before the check of the events: an event that comes later rings the bell
+        self._serve(0.0 if self._events else seconds)
+
+    def close(self) -> None:
+        """Close the descriptors; a second call does nothing."""
+        with self._lock:
+            bell, self._bell = self._bell, None
+            if bell is not None:
+                self._poll.unregister(bell[0])
+            for descriptor in set(bell or ()):
+                os.close(descriptor)
+
+    # --- the turns of slots ----------------------------------------------------------------------------------------
+
+    def add(self, slot: PolledSlot) -> None:
+        """Give this slot a turn at each of its due times, until `remove`."""
+        self._slots.append(slot)
+
+    def watch(self, descriptor: int, slot: PolledSlot, *, send: bool = False) -> None:
+        """Give this slot a turn while the descriptor can be read; with `send`, also while the descriptor accepts bytes."""
+        self._watched[descriptor] = slot
+        self._poll.register(descriptor, select.POLLIN | (select.POLLOUT if send else 0))
+
+    def forget(self, descriptor: int) -> None:
+        """End the watch of a descriptor, before it is closed; do nothing if it is not watched."""
+        if self._watched.pop(descriptor, None) is not None:
+            self._poll.unregister(descriptor)
+
+    def remove(self, slot: PolledSlot) -> None:
+        """Give this slot no more turns, and end the watch of its descriptors."""
+        self._slots = [each for each in self._slots if each is not slot]
+        for descriptor in [each for each, owner in self._watched.items() if owner is slot]:
+            self.forget(descriptor)
+
+    def wake(self, slot: PolledSlot) -> None:
+        """Give this slot a turn soon; any thread may call this."""
+        self._called.append(slot)
+        self._ring()
+
+    def until(self, over: threading.Event) -> None:
+        """Return when a turn has set this event, or the runner's thread has ended; any thread may call this."""
+        if (thread := self.thread) is not None and thread is not threading.current_thread():
+            while not over.wait(_STEP) and thread.is_alive():
+                pass
+            return
+        with self._lock:
+            while not over.is_set():
+                self._serve(_STEP)
+
+    def _serve(self, seconds: float) -> None:
+        """Wait until a slot must have a turn or the bell rings, at most this many seconds, and give each such slot its turn."""
+        if self._slots:
+            due = min([slot.due for slot in self._slots])
+            seconds = 0.0 if self._called else min(seconds, max(0.0, due - self._clock.monotonic()))
+        ready = self._poll.poll(seconds * 1000) if seconds or self._watched else ()
+        self._asleep = False
+        turns: dict[PolledSlot, None] = {}
+        for descriptor, _ in ready:
+            if (slot := self._watched.get(descriptor)) is not None:
+                turns[slot] = None
+            elif self._bell is not None:
+                os.read(self._bell[0], _CHUNK)
+        while self._called:
+            turns[self._called.popleft()] = None
+        if self._slots:
+            now = self._clock.monotonic()
+            turns.update((slot, None) for slot in self._slots if slot.due <= now)
+        for slot in turns:
+            slot.turn()
+
+    # --- the bell, by which other threads end the wait -------------------------------------------------------------
+
+    def _hang_bell(self) -> None:
+        if hasattr(os, "eventfd"):
+            descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self._bell = descriptor, descriptor
+        else:  # macOS
+            self._bell = os.pipe()
+            for end in self._bell:
+                os.set_blocking(end, False)
+        self._poll.register(self._bell[0], select.POLLIN)
+
+    def _ring(self) -> None:
+        if self._asleep:
+            self._asleep = False  # one ring is enough
+            with self._lock, suppress(BlockingIOError):
+                if self._bell is not None:
+                    os.write(self._bell[1], _RING)
 
 
 class Timers:

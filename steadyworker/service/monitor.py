@@ -30,9 +30,10 @@ An idle thread turns every 5 s; one turn can wait for two ledger calls.
 """
 _SLOT_TURN_LIMIT = 60.0
 """
-Seconds without a turn after which a slot counts as stuck.
+Seconds without a turn after which the keeper of a thread slot counts as stuck.
 
-An idle slot turns every 15 s, and can take 5 s to kill a child.
+The keeper turns every 0.5 s while its run has a limit, but a handler that holds the GIL delays all threads.
+A process slot has no thread.
 """
 
 _EVIDENCE_LIMIT = 30.0

@@ -3,12 +3,14 @@ The Protocol of a slot: a place for one run at a time, in a child process or a t
 
 The runner calls the slot's methods.
 The slot calls the runner's `SlotSink` with each `SlotEvent`, from any thread.
+A slot without a thread has its turns in the runner's thread, by the runner's `SlotPoll`.
 A slot uses neither the broker nor the ledger.
 For each call of `run`, the slot sends exactly one `Ended` with the fence of that run.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -32,7 +34,7 @@ class Unready:
     """
     The event that the slot has ended; the runner must start the slot again after a back-off.
 
-    There are three causes: `setup` raised, hung or died; the child died just after `setup`; or the slot's own thread failed.
+    There are three causes: `setup` raised, hung or died; the child died just after `setup`; or the slot's own code failed.
     `after_setup` is true if the slot ended after `setup` had returned.
     """
 
@@ -77,6 +79,47 @@ SlotSink = Callable[[SlotEvent], None]
 EndedJobs = Callable[[Sequence[str]], Iterable[str]]
 
 
+class PolledSlot(Protocol):
+    """A slot without a thread, which has its turns in the runner's thread."""
+
+    @property
+    def due(self) -> float:
+        """The monotonic time of the slot's next turn, if no descriptor is ready before."""
+        ...
+
+    def turn(self) -> None:
+        """Do everything that is due now, without waiting."""
+        ...
+
+
+class SlotPoll(Protocol):
+    """The poll of the runner's thread; only this thread calls `add`, `watch`, `forget` and `remove`."""
+
+    def add(self, slot: PolledSlot) -> None:
+        """Give this slot a turn at each of its due times, until `remove`."""
+        ...
+
+    def watch(self, descriptor: int, slot: PolledSlot, *, send: bool = False) -> None:
+        """Give this slot a turn while the descriptor can be read; with `send`, also while the descriptor accepts bytes."""
+        ...
+
+    def forget(self, descriptor: int) -> None:
+        """End the watch of a descriptor, before it is closed; do nothing if it is not watched."""
+        ...
+
+    def remove(self, slot: PolledSlot) -> None:
+        """Give this slot no more turns, and end the watch of its descriptors."""
+        ...
+
+    def wake(self, slot: PolledSlot) -> None:
+        """Give this slot a turn soon; any thread may call this."""
+        ...
+
+    def until(self, over: threading.Event) -> None:
+        """Return when a turn has set this event, or the runner's thread has ended; any thread may call this."""
+        ...
+
+
 class Slot(Protocol):
     """A place for one run at a time."""
 
@@ -85,7 +128,7 @@ class Slot(Protocol):
         """The number of this slot within its Worker, from 0."""
         ...
 
-    def start(self, sink: SlotSink) -> None:
+    def start(self, sink: SlotSink, poll: SlotPoll) -> None:
         """
         Start the slot's child or thread, and return at once.
 
@@ -139,7 +182,7 @@ class Slot(Protocol):
 
     @property
     def last_turn(self) -> float | None:
-        """The monotonic time of the last turn of the slot's own thread; None while the thread need not make turns."""
+        """The monotonic time of the last turn of the slot's own thread; None without a thread that must make turns."""
         ...
 
     @property

@@ -1,7 +1,7 @@
 """
 The program of a slot's child process.
 
-`spawn.py` starts this program with two arguments: the descriptor of the child's socket, and the parent's process id.
+`spawn.py` starts this program with three arguments: the descriptor of the child's socket, the parent's process id, and PROTOCOL.
 The child uses neither the broker nor the ledger: it exchanges frames with its worker process over the socket.
 The main thread calls the handler, so that signals interrupt the handler.
 The reader thread receives frames from the worker process.
@@ -43,10 +43,11 @@ from steadyworker.errors import Interrupt
 from steadyworker.lifecycle import PAUSE_SIGNALS, STOP_SIGNALS
 from steadyworker.link import Answer, JobRequest, Link, Task
 from steadyworker.outcome import Done, Failed, Interrupted, Outcome
-from steadyworker.slots.dispositions import Dispositions, watch_for_stacks_signal
+from steadyworker.slots.dispositions import Dispositions, set_handler, watch_for_stacks_signal
 from steadyworker.slots.execute import Executor, class_name, error_text
 from steadyworker.slots.frames import (
     ANY_FRAME,
+    PROTOCOL,
     STACKS_SIGNAL,
     Begin,
     Close,
@@ -78,6 +79,11 @@ _GRACE_STEP, _GRACE_STEPS = 0.002, 10
 _PR_SET_PDEATHSIG = 1
 _UNCUT = frozenset({"steadyworker.link", __name__})
 
+# systemd sets these variables for the worker process, not for its children.
+_NOT_OURS = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")
+
+_OTHER_VERSION = "the installed SteadyWorker has another version than this worker process: restart the worker process"
+
 
 class Child:
     """One child: its exchange of frames with the worker process, and the runs of its handler."""
@@ -108,7 +114,7 @@ class Child:
             executor.setup()
         except BaseException as error:  # an import or a setup can raise anything, even SystemExit
             log.exception("setup_failed", target=hello.target, explain="steadyworker.setup-failed")
-            self.send(SetupFailed(error_text(error)))
+            self.send(SetupFailed(f"setup raised {error_text(error)}"))
             return 1
         self._executor = executor
         self.catch_signals()  # a second time, because a user's module can have set its own handlers
@@ -144,9 +150,9 @@ class Child:
     def catch_signals(self) -> None:
         """Set this process's handlers of stop and pause signals; call this method in the main thread."""
         for stop in STOP_SIGNALS:
-            signal.signal(stop, self.on_stop_signal)
+            set_handler(stop, self.on_stop_signal)
         for pause in PAUSE_SIGNALS:
-            signal.signal(pause, _ignore)
+            set_handler(pause, _ignore)
             signal.siginterrupt(pause, False)  # noqa: FBT003 - its name in the standard library
 
     def _restore(self, dispositions: Dispositions) -> None:
@@ -293,6 +299,8 @@ def main() -> None:
     """Run a child process; this function is the program's entry point."""
     wire = socket.socket(fileno=int(sys.argv[1]))
     wire.set_inheritable(False)
+    for name in _NOT_OURS:
+        os.environ.pop(name, None)
     child = Child(wire, SystemClock())
     child.catch_signals()
     _let_forks_be_ended()
@@ -301,6 +309,9 @@ def main() -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS | PAUSE_SIGNALS)
     _die_with(int(sys.argv[2]))
+    if sys.argv[3:] != [str(PROTOCOL)]:
+        child.send(SetupFailed(_OTHER_VERSION))
+        os._exit(1)
     faulthandler.enable()
     watch_for_stacks_signal()
     with suppress(OSError, AttributeError):  # standard output can be closed, or an object without line buffering

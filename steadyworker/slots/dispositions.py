@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found] # typeshed has no stub
 import faulthandler
 import signal
 from collections.abc import Callable, Collection
@@ -9,6 +10,9 @@ from contextlib import suppress
 from functools import partial
 
 from steadyworker.slots.frames import STACKS_SIGNAL
+
+# These functions of `signal` convert each handler to an enum, which takes six times as long.
+get_handler, set_handler = _signal.getsignal, _signal.signal
 
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
@@ -23,7 +27,7 @@ class Dispositions:
 
     def __init__(self) -> None:
         numbers = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
-        self._handlers = {number: signal.getsignal(number) for number in numbers}
+        self._handlers = {int(number): get_handler(number) for number in numbers}
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         self._timers = [timer for timer in _TIMERS if signal.getitimer(timer) == (0.0, 0.0)]
         self._wakeup = signal.set_wakeup_fd(-1)
@@ -48,7 +52,7 @@ class Dispositions:
                 continue
             if number in pending:
                 signal.signal(number, signal.SIG_IGN)  # SIG_IGN drops the pending signal
-            if signal.getsignal(number) is not handler:
+            if get_handler(number) is not handler:
                 signal.signal(number, handler)
                 if number == STACKS_SIGNAL:
                     watch_for_stacks_signal()

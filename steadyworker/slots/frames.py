@@ -30,6 +30,15 @@ from steadyworker.link import JobRequest, Task
 from steadyworker.outcome import Crashed, Done, Failed, Interrupted, Outcome, Rejected, Snoozed
 from steadyworker.text.plain_text import as_unicode_data
 
+PROTOCOL = 1
+"""
+The version of these frames, which a worker process passes to its child on the command line.
+
+A child of another version does not start: someone has replaced the package under a live worker process.
+Raise this number with each change of a frame, of `Task`, of a request or of an outcome.
+Never change SetupFailed, with which a child of another version reports this.
+"""
+
 STACKS_SIGNAL = signal.SIGQUIT
 """The signal at which a child writes the stacks of all its threads to standard error, even while a thread holds the GIL."""
 
@@ -103,7 +112,7 @@ class SetupDone(Frame):
 
 
 class SetupFailed(Frame):
-    """The report that the import failed or `setup` raised; after the report, the child exits."""
+    """The report that the child's version differs, the import failed or `setup` raised; after the report, the child exits."""
 
     reason: str
 

@@ -26,10 +26,10 @@ from steadyworker.clock import Clock
 from steadyworker.errors import InterruptReason
 from steadyworker.link import Answer, JobRequest, Link, Task
 from steadyworker.outcome import Crashed, Failed, Interrupted, Outcome
-from steadyworker.slots.base import Asked, Ended, Progressed, Ready, SlotEvent, SlotSink, Unready
+from steadyworker.slots.base import Asked, Ended, Progressed, Ready, SlotEvent, SlotPoll, SlotSink, Unready
 from steadyworker.slots.execute import Executor, error_text
 from steadyworker.slots.guard import Guard
-from steadyworker.slots.runs import Due, Limits, SlotRun, SlotRuns
+from steadyworker.slots.runs import Due, Limits, SlotRun
 from steadyworker.spec import WorkerSpec
 from steadyworker.telemetry.logs import get_logger
 
@@ -65,7 +65,7 @@ class ThreadSlot:
         self._changed = threading.Condition()
         self._sink: SlotSink = _drop
         self._handler: _HandlerThread | None = None
-        self._runs: SlotRuns[ThreadRun] = SlotRuns()
+        self._runs: ThreadRuns = ThreadRuns()
         self._abandoned: list[threading.Thread] = []
         self._keeper: threading.Thread | None = None
         self._keeper_wakes = _NEVER
@@ -102,8 +102,9 @@ class ThreadSlot:
         """True while an abandoned thread still runs."""
         return any(thread.is_alive() for thread in self._abandoned)
 
-    def start(self, sink: SlotSink) -> None:
+    def start(self, sink: SlotSink, poll: SlotPoll) -> None:
         """Start a thread, which calls `setup`; do nothing after `close`, or while the slot has a thread."""
+        del poll  # this slot has its turns in threads of its own
         with self._changed:
             if self._handler is not None or self._closing:
                 return
@@ -333,11 +334,13 @@ class ThreadRun(SlotRun):
     """
     One run in a thread slot, and the connection of the run's link to the slot.
 
+    `ended` is true once the run's outcome is known.
     The slot abandons the run's thread at the monotonic time `abandon_at`.
     """
 
     def __init__(self, slot: int, task: Task, clock: Clock, send: Callable[[ThreadRun, SlotEvent], None]) -> None:
         super().__init__(task, Limits(clock.monotonic(), task.time_limit, task.stall_limit))
+        self.ended = False
         self.link = Link(self, clock)
         self.abandon_at = _NEVER
         self._slot = slot
@@ -350,6 +353,48 @@ class ThreadRun(SlotRun):
     def send_request(self, id: int, request: JobRequest) -> None:
         """Send a request to the runner."""
         self._send(self, Asked(self._slot, self.task.fence, id, request))
+
+
+class ThreadRuns:
+    """
+    The table of one slot's runs; at most one run is present.
+
+    ::
+
+        Slot.run ──add──→ present ──ended = True──→ ended ──sent──→ not in the table
+                             │                        │
+               waits for `setup`, or runs       its `Ended` is still to be sent
+
+    Call `add` and `sent` under the slot's lock; `present` and `of` need no lock.
+    """
+
+    def __init__(self) -> None:
+        self._runs: tuple[ThreadRun, ...] = ()
+
+    @property
+    def present(self) -> ThreadRun | None:
+        """The run that has not ended, or None."""
+        return next((run for run in self._runs if not run.ended), None)
+
+    @property
+    def unsent(self) -> tuple[ThreadRun, ...]:
+        """The runs whose `Ended` the slot has not sent yet: the present run, and runs that have ended."""
+        return self._runs
+
+    def of(self, fence: int) -> ThreadRun | None:
+        """Return the present run if it has this fence, otherwise None."""
+        run = self.present
+        return run if run is not None and run.task.fence == fence else None
+
+    def add(self, run: ThreadRun) -> None:
+        """Add a new run; raise RuntimeError if there is a present run."""
+        if self.present is not None:
+            raise RuntimeError("Expected an idle slot, got a second run: wait for Ended.")
+        self._runs += (run,)
+
+    def sent(self, fence: int) -> None:
+        """Remove the run with this fence, whose `Ended` the slot has sent."""
+        self._runs = tuple(run for run in self._runs if run.task.fence != fence)
 
 
 def _drop(_event: SlotEvent) -> None:

@@ -19,7 +19,7 @@ from steadyworker.ledger.lease import Keeper, registered_name
 from steadyworker.lifecycle import Stage
 from steadyworker.runner.runner import Runner, RunnerEvent
 from steadyworker.runner.state import Deps, Phase, Run, Staged
-from steadyworker.slots.base import Slot, SlotSink, Unready
+from steadyworker.slots.base import Slot, SlotPoll, SlotSink, Unready
 from steadyworker.slots.process import ProcessSlot
 from steadyworker.slots.thread import ThreadSlot
 from steadyworker.spec import WorkerSpec
@@ -192,6 +192,7 @@ class WorkerProcess:
         for runner in self.runners:
             for slot in runner.deps.slots:
                 slot.close(_SOON)
+            runner.inbox.close()
         for adapter in self.adapters:
             adapter.stop(0.0)
 
@@ -218,9 +219,9 @@ class _HarnessThread(ThreadSlot):
 
     down = False
 
-    def start(self, sink: SlotSink) -> None:
+    def start(self, sink: SlotSink, poll: SlotPoll) -> None:
         self.down = False
-        super().start(sink)
+        super().start(sink, poll)
 
 
 class _HarnessProcess(ProcessSlot):
@@ -228,9 +229,9 @@ class _HarnessProcess(ProcessSlot):
 
     down = False
 
-    def start(self, sink: SlotSink) -> None:
+    def start(self, sink: SlotSink, poll: SlotPoll) -> None:
         self.down = False
-        super().start(sink)
+        super().start(sink, poll)
 
 
 def _slot(number: int, spec: WorkerSpec, clock: FakeClock, *, processes: bool) -> Slot:

@@ -17,7 +17,7 @@ from steadyworker.link import Task
 from steadyworker.outcome import Counters, Outcome
 from steadyworker.runner.runner import Runner, RunnerEvent
 from steadyworker.runner.state import Deps
-from steadyworker.slots.base import Ended, Ready, SlotSink
+from steadyworker.slots.base import Ended, Ready, SlotPoll, SlotSink
 from steadyworker.spec import spec_of
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.flaky_ledger import FlakyLedger
@@ -43,7 +43,7 @@ class PlayedSlot:
     def warm(self) -> bool:
         return self.up and self.task is None
 
-    def start(self, sink: SlotSink) -> None: ...
+    def start(self, sink: SlotSink, poll: SlotPoll) -> None: ...
 
     def run(self, task: Task) -> None:
         self.task = task

@@ -243,7 +243,7 @@ def test_whatever_a_thawed_owner_asks_for_is_refused(harness: MakeHarness, asks:
     h.wait(key, until="done")
     gate.open()
     if asks != "nothing":
-        h.wait(key, until=lambda: not thawed.runners[0]._inbox.empty())
+        h.wait(key, until=lambda: thawed.runners[0].inbox)
     thawed.thaw()
     h.wait(key, until=lambda: thawed.idle)
 

@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 
-from steadyworker.adapter import Undelivered
-from steadyworker.errors import MessageRefused, Snooze
+from steadyworker.adapter import Capabilities, Undelivered
+from steadyworker.delivery import Delivery, OutgoingMessage, Settle, Settled
+from steadyworker.errors import MessageRefused, Snooze, Unsettled
 from steadyworker.events import DeliveryDeferred, JobSettled
 from steadyworker.ledger.base import State
 from steadyworker.lifecycle import Stage
+from steadyworker.outcome import Failed
 from steadyworker.retry import RetryPolicy
 from steadyworker.testing.harness import Harness
 from steadyworker.testing.plugin import MakeHarness
-from tests.runner.bench import Bench
+from tests.runner.bench import Bench, PlayedAdapter
 from tests.runner.kit import QUEUE, AnyWorker, Gate, events, nothing, raises, worker
 
 LARGE = {"pad": "x" * 100}
@@ -148,6 +150,28 @@ def test_a_rejection_without_a_reply_loses_no_message(harness: MakeHarness, land
     assert row.job_state.value == "dead"
     assert h.starts(key) == 1
     assert (len(h.dead), h.broker.depth(QUEUE)) == (1, 0)
+
+
+class NoReply(PlayedAdapter):
+    """Refuses each copy, and gets no reply to a rejection."""
+
+    def publish(self, message: OutgoingMessage) -> None:
+        raise MessageRefused("too large")
+
+    def settle(self, delivery: Delivery, how: Settle) -> Settled:
+        if how is Settle.REJECT:
+            raise Unsettled("no reply")
+        return super().settle(delivery, how)
+
+
+def test_a_rejection_without_a_reply_leaves_no_delivery_behind() -> None:
+    """Else the runner would never be idle again, and would count as a consumer of a queue that it has left."""
+    bench = Bench(adapter=NoReply(Capabilities(rejects=True)))
+    bench.deliver("one")
+    bench.ended(0, Failed("odd"))
+    assert bench.runner.state.by_fence == {}
+    assert bench.runner.state.valid == {}
+    assert bench.runner.idle
 
 
 def test_a_run_that_lost_its_delivery_waits_for_the_redelivery(harness: MakeHarness) -> None:

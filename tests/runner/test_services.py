@@ -6,8 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from steadyworker import Job, RetryPolicy, Worker
-from steadyworker.slots.base import ServiceCall
+from steadyworker.ledger.base import Renewal
+from steadyworker.link import CancelCall, MayCommit
+from steadyworker.runner.state import Renewed
+from steadyworker.slots.base import Asked, ServiceCall
 from steadyworker.testing import Harness
+from tests.runner.bench import Bench
 
 
 class Refusing:
@@ -53,3 +57,12 @@ def test_a_service_that_raises_fails_the_job_and_not_the_runner(harness: Callabl
     assert row is not None
     assert "no such plan" in row.error_text
     made.wait(made.send(Asking, "odd"))
+
+
+def test_a_dropped_run_gets_a_reply_to_each_request_but_the_end_of_a_call() -> None:
+    bench = Bench()
+    bench.deliver("one")
+    (run,) = bench.runner.state.by_fence.values()
+    bench.handle(Renewed(bench.clock.boottime(), [(run.token, Renewal(granted=False))]))
+    bench.handle(Asked(0, run.token.fence, 1, MayCommit()), Asked(0, run.token.fence, 2, CancelCall(1)))
+    assert bench.slots[0].replies == [(1, "fenced")]

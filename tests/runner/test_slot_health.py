@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from steadyworker.runner.slot_health import SlotHealth
 from steadyworker.slots.base import Unready
-from steadyworker.slots.child_state import STEADY
+from steadyworker.slots.child_process import STEADY
 from steadyworker.testing.clock import FakeClock
 
 BROKEN = Unready(0, "setup raised ValueError: no database")

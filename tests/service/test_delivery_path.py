@@ -12,7 +12,7 @@ import pytest
 pytestmark = pytest.mark.processes
 
 ROOT = Path(__file__).parents[2]
-MOST_FILES = 25
+MOST_FILES = 24
 """
 On the runner's thread, from the delivery to the settlement: as many as one can read in an afternoon.
 

@@ -151,8 +151,8 @@ class LossyWorld(World):
     def _turn(self, worker: SimWorker) -> None:
         if worker.clock.monotonic() >= worker.next_turn:
             worker._keep()
-        while not worker.runner._inbox.empty():
-            worker.runner._receive(worker.runner._inbox.get())
+        while worker.runner.inbox:
+            worker.runner._receive(worker.runner.inbox.pop())
         worker.runner.tick()
         for _ in range(len(worker.pending)):
             worker.pending.pop(0)()

@@ -29,7 +29,7 @@ from steadyworker.retry import RetryPolicy
 from steadyworker.runner.runner import Runner
 from steadyworker.runner.settlement_plan import Step
 from steadyworker.runner.state import Deps, Staged
-from steadyworker.slots.base import Asked, Ended, Ready, Slot, SlotSink
+from steadyworker.slots.base import Asked, Ended, Ready, Slot, SlotPoll, SlotSink
 from steadyworker.spec import spec_of
 from steadyworker.testing.broker import MemoryBroker
 from steadyworker.testing.clock import FakeClock
@@ -109,7 +109,7 @@ class SimSlot:
         self._reason: str | None = None
         self._killed: Outcome | None = None
 
-    def start(self, sink: SlotSink) -> None:
+    def start(self, sink: SlotSink, poll: SlotPoll) -> None:
         self._sink = sink
         self.warm = True
         sink(Ready(self.id))
@@ -287,7 +287,7 @@ class SimWorker:
     def steps(self) -> list[Callable[[], None]]:
         """What this worker could do next."""
         possible: list[Callable[[], None]] = []
-        if not self.runner._inbox.empty():
+        if self.runner.inbox:
             possible.append(self._one_event)
         if self.pending:
             possible.append(self._one_hand_over)
@@ -302,8 +302,8 @@ class SimWorker:
 
     def _one_event(self) -> None:
         """A turn of one event or of several, as the runner's thread takes them."""
-        for _ in range(min(self.world.rng.choice((1, 1, 2, 3, 5)), self.runner._inbox.qsize())):
-            self.runner._receive(self.runner._inbox.get())
+        for _ in range(min(self.world.rng.choice((1, 1, 2, 3, 5)), len(self.runner.inbox))):
+            self.runner._receive(self.runner.inbox.pop())
         self.runner.tick()
 
     def _one_hand_over(self) -> None:
@@ -615,7 +615,7 @@ class World:
     def settled(self) -> bool:
         """No message is left, and nobody is at work."""
         return self.broker.depth(QUEUE) == 0 and all(
-            worker.runner.idle and not worker.pending and worker.runner._inbox.empty() for worker in self.workers
+            worker.runner.idle and not worker.pending and not worker.runner.inbox for worker in self.workers
         )
 
     def describe(self) -> str:

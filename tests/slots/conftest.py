@@ -25,4 +25,4 @@ def rig() -> Iterator[MakeRig]:
 
     yield make
     for each in made:
-        each.slot.close(5)
+        each.close(5)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import queue
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,7 +24,8 @@ from steadyworker import Job, Worker
 from steadyworker.clock import SystemClock
 from steadyworker.link import SaveCheckpoint, Task
 from steadyworker.outcome import Crashed, Done, Failed, Interrupted, Outcome, Rejected
-from steadyworker.slots import child_state, execute, frames, guard, process, runs, spawn, thread
+from steadyworker.runner.state import Inbox
+from steadyworker.slots import child_process, execute, frames, guard, process, runs, spawn, thread
 from steadyworker.slots.base import Asked, Ended, Progressed, Slot, SlotEvent, Unready
 from steadyworker.slots.frames import (
     Begin,
@@ -49,7 +50,7 @@ from steadyworker.slots.process import ProcessSlot
 from steadyworker.slots.spawn import NewChild
 from steadyworker.slots.thread import ThreadSlot
 from steadyworker.spec import spec_of
-from tests.slots.tracer import Injected, Place, Tracer
+from tests.slots.tracer import Injected, InjectedBase, Place, Tracer
 
 SILENCE = 10.0
 """Seconds without an event that count as silence."""
@@ -59,7 +60,7 @@ CANCEL_GRACE = 1.0
 
 _POLL = 0.01
 
-TRACED = (process, child_state, runs, spawn, thread, frames, guard, execute)
+TRACED = (process, child_process, runs, spawn, thread, frames, guard, execute)
 
 
 class Children:
@@ -145,6 +146,7 @@ class Threaded(Worker[dict[str, str]]):
     time_limit = 60
     isolation = "thread"
     released = threading.Event()
+    hanging = threading.Event()
     cold = 0
     slow = 0
 
@@ -168,6 +170,7 @@ class Threaded(Worker[dict[str, str]]):
                 while not self.released.wait(0.005):
                     job.check()
             case "hang":
+                self.hanging.set()
                 self.released.wait()
 
 
@@ -181,6 +184,7 @@ class Asynchronous(Worker[dict[str, str]]):
     async def handle(self, job: Job[dict[str, str]]) -> None:
         job.progress(note="begun")
         if job.payload["do"] == "obey":
+            Threaded.hanging.set()
             while not Threaded.released.is_set():  # noqa: ASYNC110 - a thread sets it
                 await asyncio.sleep(0.005)
 
@@ -198,6 +202,17 @@ def cancel(slot: Slot, fence: int) -> None:
 
 def kill(slot: Slot, fence: int) -> None:
     slot.kill(fence, Failed("killed"))
+
+
+def until_it_hangs(act: Act) -> Act:
+    """Act once the handler is beyond its Job call, which would raise Interrupt; a fault can prevent that it gets there."""
+
+    def later(slot: Slot, fence: int) -> None:
+        Threaded.hanging.wait(1.0)
+        Threaded.hanging.clear()
+        act(slot, fence)
+
+    return later
 
 
 @dataclass(frozen=True)
@@ -225,7 +240,7 @@ class Scenario:
     slow: int = 0
     """How many threads take too long for their setup before one does not."""
     sink_fails: bool = False
-    """True if the slot's thread fails by itself, when it reports the end of the first run."""
+    """True if the slot fails by itself, when it reports the end of the first run."""
     stuck: bool = False
     """True if the scenario leaves a thread that has not ended: then the worker process ends with exit code 70."""
 
@@ -251,7 +266,7 @@ class Walk:
         self.slot = slot
         self.scenario = scenario
         self.tracer = tracer
-        self.events: queue.SimpleQueue[SlotEvent] = queue.SimpleQueue()
+        self.inbox: Inbox[SlotEvent] = Inbox()
         self.ends: dict[int, Ended] = {}
         self.begun: list[int] = []
         self.unready = 0
@@ -262,7 +277,7 @@ class Walk:
         if self._sink_fails and isinstance(event, Ended):
             self._sink_fails = False
             raise ValueError("the sink failed")
-        self.events.put(event)
+        self.inbox.post(event)
 
     def until(
         self,
@@ -275,27 +290,35 @@ class Walk:
 
         Kill the cancelled run if nothing happens, as the runner does.
         """
-        polls = 0
+        silent_since, killed = time.monotonic(), False
         while not reached():
-            try:
-                event = self.events.get(timeout=_POLL)
-            except queue.Empty:
-                # A worker process ends when a thread of a slot has died, or must be abandoned.
-                self.broken = self.slot.broken or (self.slot.stuck and not self.scenario.stuck)
+            if not self.inbox:
+                # A worker process ends when the runner's thread or a slot's thread has died, or a thread must be abandoned.
+                self.broken = not self._turn() or self.slot.broken or (self.slot.stuck and not self.scenario.stuck)
                 if self.broken:
                     return False
-                polls += 1
-                if polls == CANCEL_GRACE / _POLL and cancelled is not None:
+                silence = time.monotonic() - silent_since
+                if silence > CANCEL_GRACE and cancelled is not None and not killed:
+                    killed = True
                     self.slot.kill(cancelled, Rejected("cancelled"))
-                if polls > SILENCE / _POLL:
+                if silence > SILENCE:
                     pytest.fail(f"silence: begun {self.begun}, ended {self.ends}, {self.unready}× unready")
                 continue
+            event, silent_since = self.inbox.pop(), time.monotonic()
             if isinstance(event, Unready):
                 self.unready += 1
-                self.slot.start(self.sink)
+                self.slot.start(self.sink, self.inbox)
             if isinstance(event, Ended):
                 self.ends.setdefault(event.fence, event)  # the runner ignores a second one
             act(event)
+        return True
+
+    def _turn(self) -> bool:
+        """Wait for an event, and serve the slot; return False if that raises, because the runner's thread would die."""
+        try:
+            self.inbox.wait(_POLL)
+        except (Injected, InjectedBase, ValueError):
+            return False
         return True
 
     def run(self, fence: int, step: Step) -> bool:
@@ -322,12 +345,12 @@ class Walk:
         )
         self.begun.append(fence)
         self.slot.run(task)
-        return self.until(lambda: fence in self.ends, respond, fence if step.act is cancel else None)
+        return self.until(lambda: fence in self.ends, respond, fence if step.outcome is Rejected else None)
 
     def whole(self, noticed: Callable[[Walk], bool]) -> None:
         """Run all steps; each run must have ended, and a fault before the stop must be noticed."""
         try:
-            self.slot.start(self.sink)
+            self.slot.start(self.sink, self.inbox)
             steps = [Step(), *self.scenario.steps] + [Step()] * (0 if self.scenario.stuck else 2)
             if all(self.run(fence, step) for fence, step in enumerate(steps, 1)):
                 self.until(lambda: not self.tracer.raised or noticed(self))
@@ -335,7 +358,13 @@ class Walk:
                 assert self.slot.stuck
         finally:
             Threaded.released.set()
-            self.slot.close(0.5)
+            if self.broken:  # the runner's thread would be dead
+                self.inbox.thread = _dead_thread()
+            with suppress(
+                Injected, InjectedBase
+            ):  # the runner's thread would die of it, while the worker process stops
+                self.slot.close(0.5)
+            self.inbox.close()
             for thread in getattr(self.slot, "_abandoned", ()):
                 thread.join(SILENCE)
             Threaded.released.clear()
@@ -361,7 +390,7 @@ PROCESS = (
     Scenario("a job with an unknown outcome", (Step("lie", Crashed),)),
     Scenario("a child that is replaced after each job", attributes={"jobs_per_child": 1}),
     Scenario("a child whose setup fails", cold=1),
-    Scenario("a slot whose thread fails", sink_fails=True),
+    Scenario("a slot that fails", sink_fails=True),
     Scenario("a child that is pinged", (Step("hang", Failed, time_limit=0.2),), arguments={"ping": 0.05}),
 )
 
@@ -372,10 +401,12 @@ THREAD = (
     Scenario("a job at its time limit", (Step("obey", Failed, time_limit=0.1),)),
     Scenario("a job that stalls", (Step("obey", Failed, stall_limit=0.2),)),
     Scenario("a setup that fails", cold=1),
-    Scenario("a slot whose thread fails", sink_fails=True),
+    Scenario("a slot that fails", sink_fails=True),
     Scenario("a setup that takes too long", slow=1, arguments={"setup_limit": 0.5}, stuck=True),
-    Scenario("a coroutine that is cancelled", (Step("obey", Rejected, cancel),), worker=Asynchronous),
-    Scenario("a job that does not end", (Step("hang", Failed, kill),), arguments={"grace": 0.05}, stuck=True),
+    Scenario("a coroutine that is cancelled", (Step("obey", Rejected, until_it_hangs(cancel)),), worker=Asynchronous),
+    Scenario(
+        "a job that does not end", (Step("hang", Failed, until_it_hangs(kill)),), arguments={"grace": 0.05}, stuck=True
+    ),
 )
 
 
@@ -400,8 +431,8 @@ def walked(
         patch.setattr(process, "start_child", children.start)
         patch.setattr(Guard, "_started", _cat)
         patch.setattr(asyncio, "Runner", made)
-        patch.setattr(child_state, "_TICK", 0.05)
-        patch.setattr(child_state, "_STACKS_TIME", 0.05)
+        patch.setattr(child_process, "_TICK", 0.05)
+        patch.setattr(child_process, "_STACKS_TIME", 0.05)
         patch.setattr(threading, "excepthook", lambda _arguments: None)  # the tests want threads that die
         make: Any = ProcessSlot if kind == "process" else ThreadSlot
         slot = make(0, spec, clock=clock, guard=watch, **scenario.arguments)
@@ -415,8 +446,8 @@ def walked(
             logging.disable(logging.NOTSET)
             watch.close()
             children.end()
-            if (state := getattr(slot, "_state", None)) is not None:  # of a dead thread: its worker process would end
-                state.child.reap()
+            if (child := getattr(slot, "_child", None)) is not None:  # of a dead thread: its worker process would end
+                child.end()
             for loop in loops:  # a fault in the slot's own lines leaves it open
                 loop.close()
     return walk, tracer
@@ -425,6 +456,13 @@ def walked(
 def _cat(_guard: Guard) -> subprocess.Popen[bytes]:
     """Start a process in the place of the guard process."""
     return subprocess.Popen(["cat"], bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+
+
+def _dead_thread() -> threading.Thread:
+    thread = threading.Thread(target=threading.get_ident)
+    thread.start()
+    thread.join()
+    return thread
 
 
 def documented(end: Ended) -> bool:

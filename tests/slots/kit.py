@@ -1,16 +1,17 @@
-"""A slot with a queue of its events, in the place of a runner."""
+"""A slot whose events and turns a test serves, in the place of a runner."""
 
 from __future__ import annotations
 
 import itertools
 import json
-from queue import Empty, SimpleQueue
+import time
 from typing import Any, TypeVar
 
 import pytest
 
 from steadyworker.clock import SystemClock
 from steadyworker.link import Task
+from steadyworker.runner.state import Inbox
 from steadyworker.slots.base import Asked, Ended, Progressed, Ready, Slot, SlotEvent, Unready
 from steadyworker.slots.process import ProcessSlot
 from steadyworker.slots.thread import ThreadSlot
@@ -30,14 +31,23 @@ class Rig:
 
     def __init__(self, slot: Slot) -> None:
         self.slot = slot
-        self.events: SimpleQueue[SlotEvent] = SimpleQueue()
+        self.inbox: Inbox[SlotEvent] = Inbox()
         self.received: list[SlotEvent] = []
         self._fences = itertools.count(1)
 
+    def open(self) -> None:
+        """Start the slot, without a wait for its setup."""
+        self.slot.start(self.inbox.post, self.inbox)
+
     def start(self) -> Rig:
-        self.slot.start(self.events.put)
+        """Start the slot, and wait until it is ready."""
+        self.open()
         self.next(Ready)
         return self
+
+    def close(self, within: float) -> None:
+        self.slot.close(within)
+        self.inbox.close()
 
     def begin(self, do: str = "nothing", **given: Any) -> int:
         """Begin a run, and return its fence."""
@@ -52,10 +62,12 @@ class Rig:
 
     def event(self, within: float = 20.0) -> SlotEvent:
         """Return the next event, which `received` keeps."""
-        try:
-            self.received.append(self.events.get(timeout=within))
-        except Empty:
-            pytest.fail(f"nothing more within {within:g} s; received {self.received}")
+        by = time.monotonic() + within
+        while not self.inbox:
+            if time.monotonic() >= by:
+                pytest.fail(f"nothing more within {within:g} s; received {self.received}")
+            self.inbox.wait(by - time.monotonic())
+        self.received.append(self.inbox.pop())
         return self.received[-1]
 
     def next(self, kind: type[Kind], within: float = 20.0) -> Kind:

@@ -149,7 +149,7 @@ def slot(request: pytest.FixtureRequest) -> Iterator[Rig]:
     """One slot for all of this module: each test also shows that the slot is fit to run."""
     shared = rig_of("Anything", request.param, module="tests.slots.anything").start()
     yield shared
-    shared.slot.close(5)
+    shared.close(5)
 
 
 def pid_of(slot: Rig) -> int | None:
@@ -189,18 +189,18 @@ def test_a_policy_that_raises_when_it_is_asked_makes_a_failure(kind: str) -> Non
         "Expected an exception whose text and attributes can be read, got one whose class raises an error when they are read (SystemExit: 5)"
     )
     assert slot.ended("").outcome == Done()
-    slot.slot.close(5)
+    slot.close(5)
 
 
 @pytest.mark.parametrize("kind", ["process", "thread"])
 def test_whatever_a_setup_raises_the_reason_is_text_without_secrets(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STEADYWORKER_TEST", "leak")
     slot = rig_of("Broken", kind)
-    slot.slot.start(slot.events.put)
+    slot.open()
     reason = slot.next(Unready).reason
     assert reason.startswith(r"setup raised ValueError: no database at postgresql://shop:***@db\udce9\x00xxx")
     assert is_storable(reason, 2100)
-    slot.slot.close(5)
+    slot.close(5)
 
 
 @pytest.mark.parametrize("place", ["{'text': '\\udce9'}", "{'\\udce9': 1}"])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+import hashlib
+import json
+from typing import Any, get_args
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +26,7 @@ from steadyworker.outcome import Failed, Outcome, Rejected
 from steadyworker.slots.frames import (
     ANY_FRAME,
     MAX_FRAME,
+    PROTOCOL,
     Begin,
     Frame,
     FromChild,
@@ -86,6 +90,21 @@ def test_any_text_can_be_packed_and_comes_out_valid(text: str, data: Any) -> Non
 def test_each_request_comes_out_as_it_was(request_: JobRequest) -> None:
     frame = RequestMade(1, 2, request_)
     assert unpacked(frame, FromChild) == frame
+
+
+PROTOCOLS = {1: "25775942d5ab21af"}
+"""The checksum of each version's frames. If it changes, raise PROTOCOL, and add a line."""
+
+
+def test_a_change_of_the_frames_is_a_new_protocol() -> None:
+    def shape(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: shape(each) for name, each in value.items() if name != "description"}
+        return [shape(each) for each in value] if isinstance(value, list) else value
+
+    schemas = shape(msgspec.json.schema_components([ToChild, FromChild, *get_args(Outcome)]))
+    checksum = hashlib.sha256(json.dumps(schemas, sort_keys=True).encode()).hexdigest()[:16]
+    assert checksum == PROTOCOLS[PROTOCOL]
 
 
 def test_valid_text_comes_out_as_it_was() -> None:

@@ -1,4 +1,4 @@
-"""An exception at each line of a slot's threads and of the keeper's, one at a time: the runner learns of it, or the process ends with 70."""
+"""An exception at each line of a slot's turns or threads and of the keeper's, one at a time: the runner learns of it, or the process ends with 70."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.slots.faults import (
 )
 from tests.slots.tracer import Injected, InjectedBase, Place, Tracer, text_of
 
-BODIES = [("process", "_run_children", PROCESS), ("thread", "_work", THREAD), ("thread", "_keep", THREAD)]
+BODIES = [("process", "turn", PROCESS), ("thread", "_work", THREAD), ("thread", "_keep", THREAD)]
 
 pytestmark = pytest.mark.filterwarnings(  # an exception before the loop has the coroutine
     "ignore:coroutine .* was never awaited:RuntimeWarning", "ignore::pytest.PytestUnraisableExceptionWarning"

@@ -47,10 +47,10 @@ class Faulty:
             self._at.write_text(text, encoding="utf-8")
         rig = rig_of("Modes", "process", ping=0.2, setup_limit=5.0)
         try:
-            rig.slot.start(rig.events.put)
+            rig.open()
             outcomes = [self._run(rig, do) for do, _outcome in RUNS]
         finally:
-            rig.slot.close(0.2)
+            rig.close(0.2)
         raised = place is not None and not self._at.exists()
         self._at.unlink(missing_ok=True)
         return outcomes, raised
@@ -62,7 +62,7 @@ class Faulty:
         reason: InterruptReason = "cancelled"
         while not rig.slot.warm:
             if isinstance(rig.event(SILENCE), Unready):
-                rig.slot.start(rig.events.put)
+                rig.open()
         fence = rig.begin(do, time_limit=60.0)
         while True:
             match rig.event(SILENCE):
@@ -71,7 +71,7 @@ class Faulty:
                 case Progressed(note="begun"):
                     rig.slot.interrupt(fence, reason, hard=True)
                 case Unready():
-                    rig.slot.start(rig.events.put)
+                    rig.open()
                 case Ended(outcome=outcome) as event:
                     assert event.fence == fence
                     return outcome

@@ -57,7 +57,7 @@ def slot(request: pytest.FixtureRequest) -> Iterator[Rig]:
     """One slot for all of this module: each test also shows that the slot is fit to run."""
     shared = rig_of("Modes", request.param).start()
     yield shared
-    shared.slot.close(5)
+    shared.close(5)
 
 
 def test_each_ending_has_its_outcome_and_the_slot_runs_the_next_job(slot: Rig) -> None:
@@ -179,7 +179,7 @@ def test_what_comes_for_another_run_is_ignored(slot: Rig) -> None:
 def test_a_run_that_comes_before_ready_waits_for_it(rig: MakeRig) -> None:
     for kind in ("process", "thread"):
         early = rig("Modes", kind=kind)
-        early.slot.start(early.events.put)
+        early.open()
         assert early.ended().outcome == Done()
 
 

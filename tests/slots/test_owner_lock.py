@@ -24,7 +24,7 @@ def test_a_child_holds_its_owners_lock_to_its_end(rig: MakeRig, tmp_path: Path) 
     lock.release()
     for each in (slot, other):
         assert not is_dead(tmp_path, owner)
-        each.slot.close(5)
+        each.close(5)
     assert is_dead(tmp_path, owner)
 
 
@@ -38,7 +38,7 @@ def test_a_daemon_that_a_job_has_started_does_not_hold_its_owners_lock(
     slot = rig(held=[lock.fd]).start()
     lock.release()
     assert slot.ended("leave_daemons").outcome == Done()
-    slot.slot.close(5)
+    slot.close(5)
     daemons = daemons_of(tmp_path)
     try:
         assert len(daemons) == 2

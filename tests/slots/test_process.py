@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -12,14 +13,18 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil  # type: ignore[import-untyped]
 import pytest
 
 from steadyworker.outcome import Crashed, Done, Failed, Interrupted, Outcome, Rejected
+from steadyworker.slots import child_process, spawn
+from steadyworker.slots import process as process_module
 from steadyworker.slots.base import Ended, Progressed, Ready, Unready
+from steadyworker.slots.frames import PROTOCOL
 from steadyworker.slots.process import ProcessSlot
+from steadyworker.system.procfs import kill_sessions
 from tests.conftest import Eventually
 from tests.slots.conftest import MakeRig
 from tests.slots.kit import SOON, Rig
@@ -183,7 +188,7 @@ def test_kill_ends_the_group_and_what_has_left_it(rig: MakeRig, eventually: Even
 
 def test_kill_before_the_child_is_warm_ends_the_run_only(rig: MakeRig) -> None:
     slot = rig()
-    slot.slot.start(slot.events.put)
+    slot.open()
     fence = slot.begin()
     slot.slot.kill(fence, Failed("time-limit"))
     assert slot.next(Ended).outcome == Failed("time-limit")
@@ -309,7 +314,7 @@ def test_a_setup_that_fails_is_not_the_jobs_fault(
 ) -> None:
     monkeypatch.setenv("STEADYWORKER_TEST", how)
     slot = rig("Broken", setup_limit=3 if how == "hang" else 60)
-    slot.slot.start(slot.events.put)
+    slot.open()
     fence = slot.begin()
     unready = slot.next(Unready)
     assert unready.reason == reason
@@ -319,6 +324,20 @@ def test_a_setup_that_fails_is_not_the_jobs_fault(
     assert slot.ended().outcome == Done()
 
 
+def test_a_child_of_another_version_of_the_package_makes_the_slot_unready(
+    rig: MakeRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Someone has replaced the package under a live worker process: no job fails, and the reason names the remedy."""
+    monkeypatch.setattr(spawn, "PROTOCOL", PROTOCOL + 1)
+    slot = rig()
+    slot.open()
+    fence = slot.begin()
+    unready = slot.next(Unready)
+    why = "the installed SteadyWorker has another version than this worker process: restart the worker process"
+    assert (unready.reason, unready.after_setup) == (why, False)
+    assert slot.received == [Ended(0, fence, Interrupted(), slot.received[0].seconds), unready]  # type: ignore[union-attr]
+
+
 def test_a_module_that_cannot_be_imported_makes_the_slot_unready(
     rig: MakeRig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -326,7 +345,7 @@ def test_a_module_that_cannot_be_imported_makes_the_slot_unready(
     monkeypatch.chdir(tmp_path)
     here = Path(__file__).parents[2]
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if Path(entry).resolve() != here])
-    slot.slot.start(slot.events.put)
+    slot.open()
     assert "There is no module 'tests'" in slot.next(Unready).reason
 
 
@@ -340,14 +359,14 @@ def test_close_tears_down_and_by_force_when_it_must(rig: MakeRig, tmp_path: Path
     slot = rig("Tidy").start()
     slot.ended(file=str(tmp_path / "file"))
     pid = pid_of(slot)
-    slot.slot.close(SOON)
+    slot.close(SOON)
     assert (tmp_path / "file").read_text(encoding="utf-8") == f"torn down by {pid}"
-    slot.slot.close(SOON)
+    slot.close(SOON)
 
     slot = rig("Tidy").start()
     fence = slot.begin(file=str(tmp_path / "other"), hang=True)
     began = time.monotonic()
-    slot.slot.close(0.3)
+    slot.close(0.3)
     assert time.monotonic() - began < SOON
     assert slot.next(Ended) == Ended(0, fence, Interrupted(), slot.received[-1].seconds, killed=True)  # type: ignore[union-attr]
     assert not (tmp_path / "other").exists()
@@ -359,19 +378,19 @@ def test_a_thread_that_a_job_has_left_behind_is_named_and_does_not_delay_a_stop(
     slot = rig().start()
     assert slot.ended("leave_threads").outcome == Done()
     began = time.monotonic()
-    slot.slot.close(20)
+    slot.close(20)
     assert time.monotonic() - began < 10
     (line,) = [line for line in capfd.readouterr().err.splitlines() if "threads_left_behind" in line]
     assert json.loads(line)["threads"] == ["the users own"]
 
 
 def test_close_is_safe_before_start_and_while_warming(rig: MakeRig) -> None:
-    rig().slot.close(1)
+    rig().close(1)
     warming = rig()
-    warming.slot.start(warming.events.put)
-    warming.slot.close(SOON)
-    warming.slot.start(warming.events.put)
-    assert warming.events.empty()
+    warming.open()
+    warming.close(SOON)
+    warming.open()
+    assert not warming.inbox
 
 
 def test_a_path_of_any_type_and_encoding_is_no_obstacle_to_a_child(
@@ -385,21 +404,116 @@ def test_a_path_of_any_type_and_encoding_is_no_obstacle_to_a_child(
 @pytest.mark.long
 def test_fifty_slots_leave_nothing_behind(rig: MakeRig) -> None:
     """No thread, no descriptor, no child; every fifth is closed in the middle of a run."""
-    rig().slot.close(0)
+    rig().close(0)
     threads, descriptors = set(threading.enumerate()), open_descriptors()
     children = set(psutil.Process().children(recursive=True))
     for number in range(50):
         slot = rig()
-        slot.slot.start(slot.events.put)
+        slot.open()
         if number % 5 == 0:
             slot.begun("sleep")
         elif number % 4 == 1:
             slot.next(Ready)
-        slot.slot.close(0.2)
+        assert set(threading.enumerate()) <= threads
+        slot.close(0.2)
     # What an earlier test has left may end meanwhile: fewer is fine.
     assert set(threading.enumerate()) <= threads
     assert open_descriptors() <= descriptors
     assert set(psutil.Process().children(recursive=True)) <= children
+
+
+def test_a_child_that_reads_nothing_blocks_no_call(rig: MakeRig) -> None:
+    """The runner's thread serves every slot, so it must not wait for a socket that is full."""
+    slot = rig().start()
+    os.kill(pid_of(slot), signal.SIGSTOP)
+    fence = slot.begin("nothing", pad="x" * 5_000_000)
+    for number in range(100):
+        slot.slot.reply(fence, number, "x" * 10_000)
+    slot.inbox.wait(0.1)
+    assert not slot.inbox
+    os.kill(pid_of(slot), signal.SIGCONT)
+    assert slot.next(Ended).outcome == Done()
+    assert slot.ended().outcome == Done()
+
+
+def test_a_child_that_reads_nothing_can_be_killed(rig: MakeRig) -> None:
+    slot = rig().start()
+    os.kill(pid_of(slot), signal.SIGSTOP)
+    fence = slot.begin("nothing", pad="x" * 5_000_000)
+    slot.slot.kill(fence, Failed("late"))
+    assert slot.next(Ended).outcome == Failed("late")
+    slot.next(Ready, within=SOON)
+    assert slot.ended().outcome == Done()
+
+
+def test_a_child_that_dies_idle_just_before_a_run_is_replaced_and_the_run_waits(rig: MakeRig) -> None:
+    """The runner claims a job for up to ten seconds after it has found the slot warm, and the slot has no turn meanwhile."""
+    slot = rig().start()
+    slot.ended()
+    old = pid_of(slot)
+    os.kill(old, signal.SIGKILL)
+    os.waitid(os.P_PID, old, os.WEXITED | os.WNOWAIT)  # a zombie, which the slot has not reaped yet
+    assert slot.slot.warm
+    assert slot.ended().outcome == Done()
+    assert pid_of(slot) != old
+
+
+def test_what_is_left_of_a_session_delays_no_other_slot(rig: MakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process can need seconds to die; the two slots share a thread."""
+    first, second = rig().start(), rig()
+    second.inbox = first.inbox
+    second.start()
+    left = [True]
+    monkeypatch.setattr(child_process, "kill_sessions", lambda leaders: kill_sessions(leaders) or left[0])
+    fence = first.begun("sleep")
+    first.slot.kill(fence, Failed("late"))
+    for _ in range(3):
+        assert second.ended().outcome == Done()
+    left[0] = False
+    assert first.next(Ended).outcome == Failed("late")
+
+
+def test_without_a_pidfd_the_death_of_a_child_is_found_too(rig: MakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on macOS."""
+    monkeypatch.delattr(os, "pidfd_open")
+    slot = rig().start()
+    fence = slot.begun("sleep")
+    os.kill(pid_of(slot), signal.SIGKILL)
+    ended = slot.next(Ended, within=SOON)
+    assert (ended.fence, ended.outcome) == (fence, Crashed("SIGKILL"))
+    slot.next(Ready, within=SOON)
+
+
+def test_a_child_that_cannot_be_started_makes_the_slot_unready(rig: MakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> NoReturn:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    slot = rig()
+    with monkeypatch.context() as patch:
+        patch.setattr(process_module, "start_child", refuse)
+        slot.open()
+        reason = "a child could not be started: [Errno 11] Resource temporarily unavailable"
+        assert slot.next(Unready) == Unready(0, reason)
+    assert slot.start().ended().outcome == Done()
+
+
+def test_a_start_that_fails_after_hello_leaves_no_process_behind(rig: MakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By then, the child can have started processes of its own."""
+    before = set(psutil.Process().children(recursive=True))
+
+    def refuse(pid: int) -> NoReturn:
+        spawned.append(psutil.Process(pid))
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    spawned: list[Any] = []
+    slot = rig()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pidfd_open", refuse)
+        slot.open()
+        assert slot.next(Unready).reason == "a child could not be started: [Errno 24] Too many open files"
+    assert len(spawned) == 1
+    assert set(psutil.Process().children(recursive=True)) <= before
+    assert slot.start().ended().outcome == Done()
 
 
 WORKER_PROCESS = """

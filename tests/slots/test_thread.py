@@ -50,7 +50,7 @@ def test_a_setup_that_fails_is_not_the_jobs_fault(
 ) -> None:
     monkeypatch.setenv("STEADYWORKER_TEST", how)
     slot = rig("Broken", kind="thread", setup_limit=0.3)
-    slot.slot.start(slot.events.put)
+    slot.open()
     slot.begin()
     events = [slot.event(), slot.event()]  # in this order, unless `setup` failed before the run was begun
     assert [event.outcome for event in events if isinstance(event, Ended)] == [Interrupted()]
@@ -67,5 +67,5 @@ def test_fifty_slots_leave_no_thread_behind(rig: MakeRig, eventually: Eventually
         slot = rig(kind="thread").start()
         if number % 5 == 0:
             slot.begun("until_checked")
-        slot.slot.close(0.1 if number % 5 == 0 else SOON)
+        slot.close(0.1 if number % 5 == 0 else SOON)
     eventually(lambda: threading.active_count() <= threads)

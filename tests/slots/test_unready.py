@@ -17,7 +17,7 @@ def test_a_run_for_a_slot_that_has_just_been_given_up_is_interrupted(
     """The runner finds the slot warm, claims the job in up to ten seconds, and then begins the run; its thread must survive."""
     monkeypatch.setenv("STEADYWORKER_TEST", "raise")
     slot = rig("Broken", kind)
-    slot.slot.start(slot.events.put)
+    slot.open()
     slot.next(Unready)
 
     fence = slot.begin()
@@ -26,12 +26,11 @@ def test_a_run_for_a_slot_that_has_just_been_given_up_is_interrupted(
     assert (ended.fence, ended.outcome, ended.killed) == (fence, Interrupted(), False)
 
 
-@pytest.mark.parametrize("kind", ["process", "thread"])
-def test_a_slot_that_can_start_no_thread_is_unready_and_can_be_started_again(rig: MakeRig, kind: str) -> None:
+def test_a_slot_that_can_start_no_thread_is_unready_and_can_be_started_again(rig: MakeRig) -> None:
     """The runner's thread starts it again after each pause, and every job depends on that thread."""
-    slot = rig("Modes", kind)
+    slot = rig("Modes", "thread")
     with no_further_thread():
-        slot.slot.start(slot.events.put)
+        slot.open()
     unready = slot.next(Unready)
     assert (unready.reason, unready.after_setup) == ("a thread could not be started: can't start new thread", False)
     assert not slot.slot.broken
