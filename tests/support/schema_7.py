@@ -5,7 +5,6 @@ A test has a process of that version by putting these statements in the place of
 The methods that call them otherwise than today are here too.
 """
 
-
 from __future__ import annotations
 
 import secrets
