@@ -294,8 +294,10 @@ class Deliveries:
 
     def _claim_in_turn(self, envelope: Envelope) -> bool:
         """Let the commit of this turn claim a job that seems to be new; return False if it cannot be claimed so."""
-        slot, claim = self._state.free_slot(), Claim(envelope.carried)
-        if slot is None or envelope.conflict(None) or not self._deps.quota.spend():
+        slot, most, letter = self._state.free_slot(), self._deps.spec.retry.max_losses, envelope.letter
+        hop, digest, carried = envelope.hop, envelope.body_sha256, envelope.carried
+        claim = action_for(None, hop, digest, HeldBy.GONE, carried, most, letter=letter)
+        if slot is None or not isinstance(claim, Claim) or envelope.conflict(None) or not self._deps.quota.spend():
             return False
         began, reserved = self._deps.clock.boottime(), self._state.reserved
         reserved.add(slot.id)
