@@ -93,7 +93,7 @@ docs: $(READY) ## The reference as HTML, in build/docs, from the docstrings
 	@echo "==> docs: tests/docs/build.py"
 	@$(BIN)/python -m tests.docs.build
 
-bench: $(READY) java ## The benchmarks: ratios measured in one run
+bench: $(READY) $(if $(filter --cost --start --no-spark,$(ARGS)),,java) ## The benchmarks: ratios measured in one run (ARGS=--cost for the CPU of a job by thread, ARGS=--start for starts and memory)
 	@echo "==> benchmarks: tests/benchmarks/run.py"
 	@$(BIN)/python tests/benchmarks/run.py $(ARGS)
 

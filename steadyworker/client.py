@@ -31,7 +31,7 @@ from steadyworker.errors import (
     delay_in_seconds,
 )
 from steadyworker.ledger.base import Row
-from steadyworker.names import normal_key
+from steadyworker.names import checked_key, no_unicode
 from steadyworker.outcome import JobState
 from steadyworker.text.plain_text import plain_text, surrogate_in
 from steadyworker.worker import Worker
@@ -299,22 +299,6 @@ def _key(key: str | None, headers: Mapping[str, str], key_header: str | None) ->
     return chosen or other or ""
 
 
-def checked_key(key: object) -> str:
-    """
-    Return the key in the form in which the ledger stores it.
-
-    Raises ValueError for an empty key or invalid Unicode, and TypeError for a key that is not text.
-    """
-    if not isinstance(key, str):
-        written = f"{key!r}.decode()" if isinstance(key, bytes) else f"str({key!r})"
-        raise TypeError(f"Expected a key of text, got {key!r}: write {written}.")
-    if (place := surrogate_in(key)) is not None:
-        raise ValueError(f"Expected a key of valid Unicode, got {key!r}, which {_lone(place)}")
-    if not key:
-        raise ValueError("Expected a key that is not empty, got '': name the job; only `send` works without a key.")
-    return normal_key(key)
-
-
 def _check_headers(given: object) -> None:
     """Raise TypeError or ValueError for headers that a sender must not set."""
     if not isinstance(given, Mapping):
@@ -327,13 +311,6 @@ def _check_headers(given: object) -> None:
             raise TypeError(f"Expected headers of text, got {name!r}: {value!r}.")
         for part, text in (("name", name), ("value", value)):
             if (place := surrogate_in(text)) is not None:
-                raise ValueError(f"Expected headers of valid Unicode, got {name!r}, whose {part} {_lone(place)}")
+                raise ValueError(f"Expected headers of valid Unicode, got {name!r}, whose {part} {no_unicode(place)}")
         if name.lower().startswith(_OURS):
             raise ValueError(f"Expected headers that do not begin with {_OURS!r}, got {name!r}: rename it.")
-
-
-def _lone(place: int) -> str:
-    return (
-        f"has a lone surrogate at {place}, which os.fsdecode makes from bytes that are not UTF-8: "
-        "decode the bytes with their own encoding, or send them in the payload as base64."
-    )

@@ -20,9 +20,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
-from structlog.stdlib import BoundLogger
 from typing_extensions import TypeVar
 
 from steadyworker.clock import Clock
@@ -31,8 +30,11 @@ from steadyworker.export import Export
 from steadyworker.link import FindEnded, Link, MayCommit, RememberFolder, SaveCheckpoint, SaveExportState, Task
 from steadyworker.names import file_name
 from steadyworker.payload import Decode, plain_encode
-from steadyworker.telemetry.logs import get_logger
+from steadyworker.telemetry.logs import structlog_logger
 from steadyworker.text.plain_text import as_unicode, plain_text
+
+if TYPE_CHECKING:
+    from structlog.stdlib import BoundLogger
 
 P = TypeVar("P")
 C = TypeVar("C", default=Any)
@@ -147,8 +149,8 @@ class Job(Generic[P, C]):
 
     @cached_property
     def log(self) -> BoundLogger:
-        """A structlog logger that carries queue, key, attempt, fence and trace id."""
-        return get_logger("steadyworker.job").bind(**self._task.context())
+        """A structlog logger that carries queue, key, attempt, fence and trace id; the first use in a child imports structlog."""
+        return structlog_logger("steadyworker.job").bind(**self._task.context())
 
     def progress(self, done: float | None = None, total: float | None = None, note: str = "") -> None:
         """

@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 from ipaddress import ip_address
 
+from steadyworker.text.plain_text import surrogate_in
+
 PLAIN_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _ROUND = re.compile(r"\.r\d+$")
@@ -68,6 +70,30 @@ def normal_key(key: str) -> str:
     if PLAIN_KEY.fullmatch(key):
         return key
     return "h-" + hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def checked_key(key: object) -> str:
+    """
+    Return the key in the form in which the ledger stores it.
+
+    Raises ValueError for an empty key or invalid Unicode, and TypeError for a key that is not text.
+    """
+    if not isinstance(key, str):
+        written = f"{key!r}.decode()" if isinstance(key, bytes) else f"str({key!r})"
+        raise TypeError(f"Expected a key of text, got {key!r}: write {written}.")
+    if (place := surrogate_in(key)) is not None:
+        raise ValueError(f"Expected a key of valid Unicode, got {key!r}, which {no_unicode(place)}")
+    if not key:
+        raise ValueError("Expected a key that is not empty, got '': name the job; only `send` works without a key.")
+    return normal_key(key)
+
+
+def no_unicode(place: int) -> str:
+    """Return the end of a sentence about a text that has a lone surrogate at this place."""
+    return (
+        f"has a lone surrogate at {place}, which os.fsdecode makes from bytes that are not UTF-8: "
+        "decode the bytes with their own encoding, or send them in the payload as base64."
+    )
 
 
 def file_name(key: str, round_: int = 0) -> str:

@@ -161,7 +161,7 @@ class TestAWorkersOwnKeyHeader:
         with place.client() as client:
             assert client.send(Orders, b"x", headers={"order-id": "o-9"}) == "o-9"
 
-    def test_cannot_say_another_key(self, place: Place) -> None:
+    def test_cannot_give_another_key(self, place: Place) -> None:
         with place.client() as client, pytest.raises(ValueError, match="o-9"):
             client.send(Orders, b"x", key="o-8", headers={"order-id": "o-9"})
 
@@ -334,7 +334,7 @@ def test_a_forked_child_connects_for_itself(place: Place) -> None:
     assert keys == ["before", "child", "parent"]
 
 
-def test_a_closed_client_says_so(place: Place) -> None:
+def test_a_closed_client_reports_that_it_is_closed(place: Place) -> None:
     client = place.client()
     client.close()
     client.close()
@@ -469,7 +469,7 @@ def test_a_delay_may_be_a_text(place: Place) -> None:
 
 
 @pytest.mark.parametrize("url", ["amqp://127.0.0.1:1/", "amqp://no-such-host.invalid/"], ids=["refused", "unknown"])
-def test_a_broker_that_cannot_be_reached_says_that_the_job_was_not_sent(place: Place, url: str) -> None:
+def test_the_error_for_a_broker_that_cannot_be_reached_is_that_the_job_was_not_sent(place: Place, url: str) -> None:
     client = Client(url, ledger=place.options.ledger)
     with client, pytest.raises(SendError, match="The job 'k' was not sent") as raised:
         client.send("exports", {}, key="k")

@@ -141,7 +141,7 @@ class Reader:
         self.held.drop(delivery)
 
 
-def test_a_letter_says_why_it_is_there(bench: Bench) -> None:
+def test_a_letter_has_the_reason_why_it_is_there(bench: Bench) -> None:
     bench.die("k-1")
     (letter,) = bench.queue.letters()
     assert (letter.key, letter.round, letter.reason) == ("k-1", 0, "exhausted")
@@ -430,7 +430,7 @@ def test_the_checkpoint_is_the_ledgers_and_may_be_gone(bench: Bench) -> None:
     assert bench.queue.row(letter) is None
 
 
-def test_each_letter_is_told_as_soon_as_it_is_safe(bench: Bench) -> None:
+def test_each_letter_is_reported_as_soon_as_it_is_safe(bench: Bench) -> None:
     bench.die("k-1")
     bench.die("k-2")
     seen: list[tuple[str, int]] = []

@@ -21,7 +21,7 @@ def test_another_name_is_an_attribute_error() -> None:
         steadyworker.Wroker  # noqa: B018
 
 
-def test_windows_is_told_of_wsl() -> None:
+def test_the_error_on_windows_names_wsl() -> None:
     code = "import sys; sys.platform = 'win32'; import steadyworker"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert said.returncode == 1

@@ -12,7 +12,8 @@ from http.client import HTTPConnection, HTTPResponse
 import pytest
 
 from steadyworker.errors import ConfigError
-from steadyworker.service.health import HealthServer, Snapshot
+from steadyworker.service.health import HealthServer
+from steadyworker.service.watchdog import Snapshot
 from steadyworker.telemetry.metrics import Page
 
 
@@ -67,7 +68,7 @@ def test_alive_and_ready(probed: Probed) -> None:
         assert (response.status, body) == (200, "ok\n")
 
 
-def test_not_ready_is_alive_and_says_why(probed: Probed) -> None:
+def test_not_ready_is_alive_and_names_the_cause(probed: Probed) -> None:
     probed.snapshot = Snapshot(unready=("broker: refused", "draining"))
     assert probed.ask("GET", "/livez")[0].status == 200
     response, body = probed.ask("GET", "/readyz")
@@ -82,7 +83,7 @@ def test_not_alive_is_not_ready_either(probed: Probed) -> None:
     assert json.loads(body) == {"ok": False, "reasons": ["stuck: io", "quiet"]}
 
 
-def test_the_answer_says_nothing_of_who_answers(probed: Probed) -> None:
+def test_the_answer_has_nothing_about_its_server(probed: Probed) -> None:
     response, _ = probed.ask("GET", "/livez")
     assert {name.lower() for name, _ in response.getheaders()} == {"content-type", "content-length", "cache-control"}
 
@@ -102,7 +103,7 @@ def test_everything_else_is_refused_without_an_echo(probed: Probed) -> None:
         assert b"canary" not in probed.say(raw).lower()
 
 
-def test_a_snapshot_that_fails_is_said(probed: Probed) -> None:
+def test_a_snapshot_that_fails_is_reported(probed: Probed) -> None:
     del probed.snapshot
     response, body = probed.ask("GET", "/livez")
     assert (response.status, body) == (500, "no snapshot: AttributeError\n")
@@ -172,7 +173,7 @@ def test_metrics_are_not_there_unless_somebody_counts(probed: Probed) -> None:
     assert "steadyworker[metrics]" in body
 
 
-def test_metrics_that_fail_are_said() -> None:
+def test_metrics_that_fail_are_reported() -> None:
     def failing(accept: str) -> tuple[str, bytes]:
         raise ZeroDivisionError(f"CANARY {accept}")
 

@@ -41,10 +41,11 @@ _JVM = {"pyspark", "py4j", "pyarrow"}
             {
                 "click",
                 *(f"steadyworker.{name}" for name in ("cli", "client", "testing", "exports", "diagnosis")),
+                *("asyncio", "http.server", "structlog", "rich"),
                 *_JVM,
             },
         ),
-        ("steadyworker.slots.child", _PARENTS_ONLY | _JVM),
+        ("steadyworker.slots.child", _PARENTS_ONLY | _JVM | {"asyncio", "structlog", "rich"}),
         ("steadyworker", {"msgspec", "structlog", "click", "dataclasses"}),
     ],
 )

@@ -231,7 +231,7 @@ def certificate_error() -> ssl.SSLCertVerificationError:
         (ssl.SSLEOFError(), "tls"),
     ],
 )
-def test_the_reason_of_a_lost_connection_is_read_from_what_the_adapters_say(error: Exception, reason: str) -> None:
+def test_the_reason_of_a_lost_connection_is_read_from_the_adapters_texts(error: Exception, reason: str) -> None:
     assert reason_of(str(rabbitmq_unavailable(error, "broker:5672"))) == reason
     assert reason in REASONS
 
@@ -242,7 +242,7 @@ def test_an_unknown_cause_is_a_reason_too_and_its_text_is_no_label() -> None:
     assert reason_of(str(stomp_unavailable(BrokerError("User name [a] or password is invalid."), "b"))) == "login"
 
 
-def test_what_starts_nothing_is_told_apart(metrics: Metrics) -> None:
+def test_what_starts_nothing_is_counted_apart(metrics: Metrics) -> None:
     events: list[Event] = [
         DeliveryDeferred(**about(1), delay=30.0),
         DeliveryRejected(**about(1), reason="key-conflict"),

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.findings_texts import findings_texts
+
 pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[1]
@@ -53,12 +55,17 @@ def spoken(place: str, tree: ast.Module) -> Iterator[str]:
             yield f"{place}:{line}: {name}"
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            for match in SPOKEN.finditer(node.value):
-                yield f"{place}:{node.lineno}: {node.value[max(0, match.start() - 30) : match.end() + 30]!r}"
+            yield from spoken_in(f"{place}:{node.lineno}", node.value)
+
+
+def spoken_in(place: str, text: str) -> Iterator[str]:
+    for match in SPOKEN.finditer(text):
+        yield f"{place}: {text[max(0, match.start() - 30) : match.end() + 30]!r}"
 
 
 def test_machines_do_not_speak() -> None:
     assert [each for place, tree in trees() for each in spoken(place, tree)] == []
+    assert [each for place, text in findings_texts() for each in spoken_in(place, text)] == []
 
 
 def test_a_class_name_means_one_thing() -> None:

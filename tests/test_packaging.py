@@ -113,7 +113,7 @@ def test_nothing_but_source_is_in_the_packages(names: list[str]) -> None:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_packages_say_that_they_are_typed(names: list[str], package: str) -> None:
+def test_packages_declare_that_they_are_typed(names: list[str], package: str) -> None:
     assert f"{package}/py.typed" in names
 
 
@@ -183,6 +183,22 @@ def test_entry_points_are_those_of_the_project(
     assert {section: dict(found[section]) for section in found.sections()} == {
         "console_scripts": {"steadyworker": "steadyworker.cli:main"},
         **pyproject["project"]["entry-points"],
+    }
+
+
+def test_each_scheme_of_a_broker_url_has_its_adapter(
+    pyproject: dict[str, dict[str, dict[str, dict[str, str]]]],
+) -> None:
+    """Written out, because users have these URLs in their settings: a scheme that is missing is a broker lost."""
+    assert pyproject["project"]["entry-points"]["steadyworker.adapters"] == {
+        "amqp": "steadyworker_rabbitmq",
+        "amqps": "steadyworker_rabbitmq",
+        "rocketmq": "steadyworker_rocketmq",
+        "rocketmq.grpc": "steadyworker_rocketmq.grpc",
+        "rocketmq.grpcs": "steadyworker_rocketmq.grpc",
+        "sqlite": "steadyworker_sqlite",
+        "stomp": "steadyworker_stomp",
+        "stomp+ssl": "steadyworker_stomp",
     }
 
 

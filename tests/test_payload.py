@@ -212,7 +212,7 @@ def test_a_field_that_nobody_would_read_is_not_sent(type_: Any, value: Any, path
     assert str(refused.value) == f"{path}: unknown field; the payload type has none of that name"
 
 
-def test_what_cannot_be_sent_says_why() -> None:
+def test_the_error_for_what_cannot_be_sent_has_the_cause() -> None:
     with pytest.raises(BadPayload, match=r"\$\.merchant: expected str, got int"):
         encode({"merchant": 1}, Order)
     with pytest.raises(BadPayload, match="cannot be written as JSON"):

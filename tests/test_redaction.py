@@ -238,9 +238,9 @@ def test_the_names_of_hadoops_secrets_are_known(name: str) -> None:
     assert redact(f"spark.hadoop.{name}=hunter2") == f"spark.hadoop.{name}=***"
 
 
-@given(st.text(max_size=200) | st.from_regex(_SECRET_NAME))
+@given(st.text(max_size=200) | st.from_regex(_SECRET_NAME.compiled))
 def test_what_cannot_hold_a_secret_needs_no_second_look(text: str) -> None:
     """The quick look at a whole line lets no text pass that `redact` would change, and no secret's name."""
     if not may_hold_secret(text):
         assert redact(text) == text
-        assert not is_secret_name(text)
+        assert _SECRET_NAME.compiled.search(text) is None

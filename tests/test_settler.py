@@ -273,7 +273,7 @@ def test_a_retry_copy_is_one_hop_further_and_carries_the_counters() -> None:
     assert WORKER not in message.headers
 
 
-def test_a_dead_letter_keeps_the_hop_and_says_why() -> None:
+def test_a_dead_letter_keeps_the_hop_and_has_its_reason() -> None:
     verdict = Verdict(Moving.DEAD, "exhausted", COUNTERS, error_class="ValueError", error_text="odd\namount " * 500)
 
     message = planning.message_for(ENVELOPE, 4, verdict, "uid", "host")

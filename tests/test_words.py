@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.findings_texts import findings_texts
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *(ROOT / folder for folder in ("adapters", "deploy", "examples"))]
 
@@ -35,13 +37,14 @@ def texts() -> list[tuple[str, str]]:
 
 
 def _texts() -> Iterator[tuple[str, str]]:
-    """Every docstring, every other string and every page, each with its place."""
+    """Every docstring, every other string, every text of a finding and every page, each with its place."""
     for folder in ("steadyworker", "adapters"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             place = path.relative_to(ROOT).as_posix()
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):
                     yield f"{place}:{node.lineno}", node.value
+    yield from findings_texts()
     for page in PAGES:
         for path in [page] if page.is_file() else sorted(page.rglob("*.md")):
             yield path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")

@@ -299,7 +299,7 @@ def test_a_worker_in_the_file_that_is_executed_is_imported_from_it(tmp_path: Pat
         ("tests.test_worker:Path", "Expected 'tests.test_worker:Path' to be a subclass of steadyworker.Worker"),
     ],
 )
-def test_a_target_that_is_none_says_what_is_there(target: str, said: str) -> None:
+def test_the_error_for_a_target_that_is_none_names_what_is_there(target: str, said: str) -> None:
     with pytest.raises(ConfigError) as refused:
         load_worker(target)
     assert str(refused.value).startswith(said)

@@ -26,7 +26,7 @@ class PreparedQueues:
 
     Attributes:
         consume_arguments: Arguments for `basic.consume` on the work queue.
-        delivery_timeout: Seconds after which the broker requeues a delivery of a consumer with these arguments; None for never.
+        delivery_timeout: Seconds after which the broker requeues a delivery of a consumer with these arguments; None for never, or if unknown.
         longer_timeout: The command that makes the delivery timeout long enough for a job.
         counts_holders: True if the work queue counts a cancelled consumer that holds a delivery; only a classic queue does not.
         rejects: True if the work queue is known to move rejected messages to the Worker's dead-letter queue without a loss.
@@ -70,7 +70,7 @@ def prepare(
     timeout = limits.delivery_timeout(broker.version, work, topology.time_limit)
     return PreparedQueues(
         consume_arguments=limits.consume_arguments(broker.version, work.type, topology.time_limit),
-        delivery_timeout=timeout.seconds,
+        delivery_timeout=timeout.seconds if timeout.known else None,
         longer_timeout=limits.longer_timeout(broker.version, broker.vhost, work, topology.time_limit),
         counts_holders=work.type != "classic",
         rejects=_moves_to(work) == topology.dead,

@@ -87,9 +87,10 @@ class Presence:
 
 def is_gone(folder: Path, name: str, silent_since: float) -> bool:
     """
-    Return whether this presence is over: its lock is free, or its time is older than `silent_since` (CLOCK_BOOTTIME).
+    Return whether this presence is over.
 
-    If this process cannot read the file with the lock and the time, the presence counts as alive.
+    It is over if its file is missing, its lock is free, or its time is older than `silent_since` (CLOCK_BOOTTIME).
+    A presence without a time is never too old. If this process cannot open the file, the presence counts as alive.
     """
     try:
         fd = os.open(folder / f"{name}.lock", os.O_RDONLY | os.O_CLOEXEC)

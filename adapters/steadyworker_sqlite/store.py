@@ -156,7 +156,7 @@ class BrokerFile:
         """
         if (loss := self.loss()) is not None:
             kind = Unusable if self._identity is None else FileReplaced
-            raise kind(f"Expected the broker file {self.path}, but {loss}: {self.remedy}")
+            raise kind(f"Expected the broker file {self.path}, but {loss}: {self.remedy}", id=FileReplaced.id)
         store = Store(self.path, self._clock, create=self._create and self._identity is None)
         with ExitStack() as undo:
             undo.callback(store.close)

@@ -9,34 +9,19 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from typing import cast
 
 from steadyworker.adapter import Adapter, OpenAdapter, QueueSpec, Settings
 from steadyworker.errors import ConfigError
-from steadyworker.system.entry_points import origin
+from steadyworker.system.entry_points import Extension, broken, installed, load
 
 GROUP = "steadyworker.adapters"
 
 
-def adapters() -> dict[str, EntryPoint]:
-    """
-    Return the installed adapters by URL scheme, and import none of them.
-
-    Raises:
-        ConfigError: Two distributions have an adapter for the same scheme.
-    """
-    found: dict[str, EntryPoint] = {}
-    for entry in entry_points(group=GROUP):
-        scheme = entry.name.replace(".", "+")
-        other = found.setdefault(scheme, entry)
-        if other.value != entry.value:
-            raise ConfigError(
-                f"Expected one adapter for {scheme}:, got {origin(other)} and {origin(entry)}: uninstall one of them.",
-                id="config.no-adapter",
-            )
-    return found
+def adapters() -> dict[str, Extension]:
+    """Return the installed adapters by URL scheme, and import none of them."""
+    return {name.replace(".", "+"): adapter for name, adapter in installed(GROUP).items()}
 
 
 def open_adapter(url: str, spec: QueueSpec, settings: Settings) -> Adapter:
@@ -44,12 +29,12 @@ def open_adapter(url: str, spec: QueueSpec, settings: Settings) -> Adapter:
     Open the adapter that the URL's scheme names, for one queue; do not connect.
 
     Raises:
-        ConfigError: The URL has no scheme, no adapter has this scheme, the adapter is broken, or the adapter refuses the URL.
+        ConfigError: The URL has no scheme, no adapter or two adapters have this scheme, or the adapter is broken or refuses the URL.
     """
     known = adapters()
     scheme, colon, _ = url.partition(":")
-    entry = known.get(scheme.lower())
-    if not colon or entry is None:
+    adapter = known.get(scheme.lower())
+    if not colon or adapter is None:
         # The message shows only the scheme, because the rest of a URL can contain a password.
         got = f"{scheme!r}" if colon else "a text without a scheme"
         remedy = _remedy(scheme.lower() if colon else "", known)
@@ -57,10 +42,10 @@ def open_adapter(url: str, spec: QueueSpec, settings: Settings) -> Adapter:
             f"Expected --broker with one of the schemes {', '.join(sorted(known))}, got {got}: {remedy}",
             id="config.no-adapter",
         )
-    return _opener(entry)(url, spec, settings)
+    return _opener(adapter)(url, spec, settings)
 
 
-def _remedy(scheme: str, known: Mapping[str, EntryPoint]) -> str:
+def _remedy(scheme: str, known: Mapping[str, Extension]) -> str:
     """
     Return the remedy for a scheme that no installed adapter has; the scheme can be any text.
 
@@ -70,20 +55,17 @@ def _remedy(scheme: str, known: Mapping[str, EntryPoint]) -> str:
     """
     extra = scheme.partition("+")[0]
     package = f"steadyworker_{extra}"
-    near = [name for name, entry in known.items() if entry.module == package]
+    near = [name for name, adapter in known.items() if adapter.entry.module == package]
     if near := near or difflib.get_close_matches(scheme, known, n=1):
         return f"did you mean {near[0]}:?"
-    for dist in (entry.dist for entry in known.values()):
+    for dist in (adapter.entry.dist for adapter in known.values()):
         if dist is not None and extra in (dist.metadata.get_all("Provides-Extra") or ()) and find_spec(package):
             return f"pip install '{dist.name}[{extra}]'."
     return "correct --broker, or install an adapter for this scheme."
 
 
-def _opener(entry: EntryPoint) -> OpenAdapter:
-    try:
-        return cast(OpenAdapter, entry.load().open_adapter)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(
-            f"Expected open_adapter in {origin(entry)}, got {type(error).__name__}: {error}: install this adapter again.",
-            id="config.no-adapter",
-        ) from error
+def _opener(adapter: Extension) -> OpenAdapter:
+    opener = getattr(load(adapter), "open_adapter", None)
+    if not callable(opener):
+        raise broken(adapter, "no open_adapter")
+    return cast(OpenAdapter, opener)

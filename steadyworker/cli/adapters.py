@@ -25,7 +25,7 @@ the entry point's name is the URL scheme. An adapter must pass steadyworker.test
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per scheme.")
 def command(*, as_json: bool) -> None:
     """List the brokers that this installation supports: URL scheme, package, and client library."""
-    records = [record(scheme, entry) for scheme, entry in sorted(adapters().items())]
+    records = [record(scheme, adapter.entry) for scheme, adapter in sorted(adapters().items())]
     if as_json:
         for each in records:
             json_line(each)

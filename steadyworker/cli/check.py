@@ -9,14 +9,16 @@ from typing import Any
 
 import click
 
+from steadyworker.cli.flags import CommandWithSettings
 from steadyworker.cli.output import Column, json_line, table, tries, without_secrets
 from steadyworker.cli.settings import settings
 from steadyworker.cli.targets import find_worker, worker_arguments
 from steadyworker.config.resolve import Options
 from steadyworker.config.services import all_options
-from steadyworker.errors import Finding
+from steadyworker.errors import Finding, by_level
 from steadyworker.retry import RetryPolicy
 from steadyworker.service import assemble
+from steadyworker.service.job_services import broken_services
 from steadyworker.spec import WorkerSpec
 from steadyworker.text.plain_text import printable
 from steadyworker.text.redaction import redact
@@ -29,6 +31,7 @@ _NOT_SHOWN = ("target", "cls")
 
 @click.command(
     "check",
+    cls=CommandWithSettings,
     epilog="""\b
 Examples:
   steadyworker check exports:PaymentExports
@@ -49,7 +52,7 @@ def command(ctx: click.Context, options: Options, *, targets: tuple[str, ...], a
     Exit code 78 means that `run` would not start, because a finding is an error.
     """
     with _planned(targets, options) as plan:
-        findings = plan.findings()
+        findings = sorted([*plan.findings(), *broken_services(options)], key=by_level)
         shown = _settings(options)
         workers = {spec.target: _attributes(spec, options) for spec in plan.specs}
     if as_json:

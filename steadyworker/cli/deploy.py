@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ from steadyworker.cli.flags import Function
 from steadyworker.cli.group import Group
 from steadyworker.cli.settings import settings
 from steadyworker.cli.targets import find_worker, worker_arguments
+from steadyworker.config.options import PREFIX
 from steadyworker.config.resolve import Options
 from steadyworker.deploy.kubernetes import manifests
 from steadyworker.deploy.numbers import Numbers, numbers_of
-from steadyworker.deploy.systemd import given_urls, units
+from steadyworker.deploy.systemd import place_of, secret_urls, units
 from steadyworker.errors import ConfigError
 from steadyworker.service.assemble import specs_of
 from steadyworker.spec import WorkerSpec
@@ -36,8 +38,15 @@ def _matching(pattern: str, expected: str) -> Callable[[click.Context, click.Par
     return checked
 
 
-_is_name = _matching(r"[a-z][a-z0-9-]{0,30}", "up to 31 lower-case letters, digits and hyphens")
-_is_folder = _matching(r"(/[\w.-]+)+", "an absolute path of letters, digits and ._-")
+_is_name = _matching(
+    r"[a-z]([a-z0-9-]{0,29}[a-z0-9])?",
+    "up to 31 lower-case letters, digits and hyphens, first a letter and last no hyphen",
+)
+_is_folder = _matching(r"(/[\w.-]+)+/?", "an absolute path of letters, digits and ._-")
+
+
+_PRINTED = ("broker", "ledger", "stop_within")
+"""The settings that the printed files have."""
 
 
 def _shared(verb: Function) -> Function:
@@ -51,7 +60,7 @@ def _shared(verb: Function) -> Function:
         click.option(
             "--name", default="steadyworker", show_default=True, callback=_is_name, help="Name of all units or objects."
         ),
-        settings("broker", "ledger", "stop_within"),
+        settings(*_PRINTED),
         worker_arguments,
     ):
         verb = decorate(verb)
@@ -64,7 +73,7 @@ def command() -> None:
     Print the files for a platform, with the names and numbers of a Worker.
 
     The numbers come from the Worker, `stop_within` and the URL of its broker.
-    No command contacts the broker, and no file contains a URL.
+    No command contacts the broker, and no file contains the URL of a server.
     For other settings, write a steadyworker.toml beside the Worker, or change the printed files.
     """
 
@@ -91,17 +100,20 @@ def systemd(
     """
     Print a unit for systemd, a target for several worker processes, and a timer that sends a job each day.
 
-    A URL does not go into the unit: systemd gives the worker process a file that only root can read.
+    The URL of a server does not go into the unit: systemd gives the worker process a file that only root can read.
     """
     specs, numbers = _planned(targets, options)
     steps = [f"useradd --system --home-dir /var/lib/{name} --shell /usr/sbin/nologin {name}"]
-    if options.config:
-        steps += [f"install -D --mode 0640 --group {name} {options.config} /etc/{name}/{options.config.name}"]
-    for url in given_urls(options):
-        steps += [f"install -D --mode 0600 YOUR-FILE /etc/{name}/{url}-url    # one line: the URL of the {url}"]
+    if options.config and (place := place_of(options.config, name, options.config.name)) != str(options.config):
+        steps += [f"install -D --mode 0640 --group {name} {shlex.quote(str(options.config))} {shlex.quote(place)}"]
+    for url in secret_urls(options):
+        if (place := place_of(options.files.get(url), name, f"{url}-url")) != str(options.files.get(url)):
+            steps += [f"install -D --mode 0600 YOUR-FILE {place}    # one line: the URL of the {url}"]
     steps += ["systemctl daemon-reload", f"systemctl enable --now {name}.target"]
     named = [spec.target for spec in specs]  # a file of the command line is not in the unit's working directory
-    _print(units(named, options, numbers, name=name, directory=directory, instances=instances), output, steps)
+    _print(
+        units(named, options, numbers, name=name, directory=directory.rstrip("/"), instances=instances), output, steps
+    )
 
 
 @command.command(
@@ -145,6 +157,10 @@ def _planned(targets: Sequence[str], options: Options, *, on_one_host: bool = Tr
             f"Expected a {name} that pods on several nodes can reach, got {redact(getattr(options, name))}: "
             f"pass its URL with --{name}, or a file with it with --{name}-file; no manifest will contain it."
         )
+    others = {name: origin for name, origin in options.origins.items() if name not in _PRINTED}
+    if left_out := [origin for origin in others.values() if origin.startswith(PREFIX)]:
+        text = f"warning: no printed file has {', '.join(left_out)}: set them in steadyworker.toml or in the printed files."
+        click.echo(text, err=True)
     return specs, numbers_of(specs, options, brokers)
 
 

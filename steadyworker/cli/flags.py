@@ -15,7 +15,7 @@ import click
 from typing_extensions import override
 
 from steadyworker.config.options import OPTIONS, Option
-from steadyworker.config.services import all_options
+from steadyworker.config.services import all_options, options_for
 
 Function = Callable[..., Any]
 
@@ -36,11 +36,10 @@ class CommandWithSettings(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         known = {name for parameter in self.params for name in parameter.opts}
         options = args[: args.index("--")] if "--" in args else args
-        if ctx.resilient_parsing or any(
-            each.startswith("-") and each.partition("=")[0] not in known for each in options
-        ):
-            for option in all_options():
-                self.params += [parameter for parameter in _declared(option) if not known & {*parameter.opts}]
+        unknown = {each.partition("=")[0] for each in options if each.startswith("-")} - known
+        names = [flag.lstrip("-").replace("-", "_") for flag in unknown]
+        for option in (all_options() if ctx.resilient_parsing else options_for(names))[len(OPTIONS) :]:
+            self.params += [parameter for parameter in _declared(option) if not known & {*parameter.opts}]
         return super().parse_args(ctx, args)
 
 

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import EntryPoint
 
 import click
 
 from steadyworker.errors import ConfigError
-from steadyworker.system.entry_points import broken, installed, load
+from steadyworker.system.entry_points import Extension, broken, installed, load
 
 GROUP = "steadyworker.commands"
 
@@ -47,9 +46,9 @@ def lines_of_help() -> dict[str, str]:
     If a verb is broken, its line shows the error, and the other lines stay readable.
     """
     lines: dict[str, str] = {}
-    for name, entry in installed(GROUP).items():
+    for name, extension in installed(GROUP).items():
         try:
-            lines[name] = _verb(entry).help
+            lines[name] = _verb(extension).help
         except ConfigError as error:
             lines[name] = str(error)
     return lines
@@ -62,21 +61,21 @@ def command_of(name: str) -> click.Command | None:
     Raises:
         ConfigError: The entry point is broken.
     """
-    entry = installed(GROUP).get(name)
-    if entry is None:
+    extension = installed(GROUP).get(name)
+    if extension is None:
         return None
-    verb = _verb(entry)
+    verb = _verb(extension)
     try:
         command = import_module(verb.module).command
-    except (ImportError, AttributeError) as error:
-        raise broken(entry, f"{type(error).__name__}: {error}") from error
+    except Exception as error:  # any code can run in an import
+        raise broken(extension, error) from error
     if not isinstance(command, click.Command):
-        raise broken(entry, f"no click.Command as {verb.module}.command")
+        raise broken(extension, f"no click.Command as {verb.module}.command")
     return command
 
 
-def _verb(entry: EntryPoint) -> Verb:
-    verb = load(entry)
+def _verb(extension: Extension) -> Verb:
+    verb = load(extension)
     if not isinstance(verb, Verb):
-        raise broken(entry, f"{type(verb).__name__} instead of a steadyworker.cli.other_verbs.Verb")
+        raise broken(extension, f"{type(verb).__name__} instead of a steadyworker.cli.other_verbs.Verb")
     return verb

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -11,8 +11,7 @@ from typing import Any
 
 from steadyworker.backends import opening
 from steadyworker.cli.flags import Function, given_settings, with_options
-from steadyworker.config.resolve import OF_A_CLIENT, OPTIONS, Option, Options, load
-from steadyworker.config.services import all_options
+from steadyworker.config.resolve import OF_A_CLIENT, OPTIONS, Options, load
 from steadyworker.ledger.base import Ledger
 
 
@@ -20,7 +19,7 @@ def settings(*names: str) -> Callable[[Function], Function]:
     """
     Add these settings and `--config` to a verb as options.
 
-    Without names, add every setting of the core and of the services.
+    Without names, add every setting; the verb's class must be `CommandWithSettings`.
     The verb receives the effective `Options` as its first argument.
     If a value is invalid, a call of the verb raises ConfigError.
     """
@@ -30,7 +29,7 @@ def settings(*names: str) -> Callable[[Function], Function]:
         def called(*arguments: Any, **given: Any) -> Any:
             return verb(*arguments, loaded(given_settings(given)), **given)
 
-        return with_options(called, _named(names))
+        return with_options(called, [option for option in OPTIONS if not names or option.name in names])
 
     return decorate
 
@@ -58,7 +57,3 @@ def open_ledger(options: Options) -> Iterator[Ledger]:
         yield ledger
     finally:
         ledger.close()
-
-
-def _named(names: Sequence[str]) -> list[Option]:
-    return [option for option in OPTIONS if option.name in names] if names else list(all_options())

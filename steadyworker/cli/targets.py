@@ -17,8 +17,8 @@ from typing import Any
 
 import click
 
-from steadyworker.client import checked_key
 from steadyworker.errors import ConfigError, SteadyWorkerError
+from steadyworker.names import checked_key
 from steadyworker.worker import WORKER, Worker, load_worker
 
 _PACKAGE = Path(__file__).parents[1]
@@ -65,8 +65,12 @@ def worker_or_queue(target: str) -> type[Worker[Any, Any]] | str:
     Return the Worker that "module:Class" names, or the target itself if the target names a queue.
 
     The name of a queue can also have a colon.
-    A target with a colon is a Worker in two cases.
-    The part after the colon begins with a capital letter, or the part before the colon is a module that exists.
+    A target with a colon is a Worker in three cases:
+
+    - The part after the only colon is the name of a class that begins with a capital letter.
+    - A module exists whose name is the part before the first colon or point.
+    - The target begins with a colon or a point.
+
     Raises ConfigError as `find_worker` does.
     """
     module, colon, _ = target.partition(":")

@@ -55,6 +55,11 @@ class Option:
         """The environment variable, like `STEADYWORKER_STOP_WITHIN`."""
         return PREFIX + self.name.upper()
 
+    @property
+    def names(self) -> tuple[str, str]:
+        """The names by which the setting can be given: with its value, and with a file that holds the value."""
+        return self.name, f"{self.name}_file"
+
 
 def _at_least(least: float, read: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def bounded(value: Any) -> Any:

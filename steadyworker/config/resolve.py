@@ -20,7 +20,7 @@ from typing import Any, Literal
 import msgspec
 
 from steadyworker.config.options import OPTIONS, PREFIX, Option, as_variable
-from steadyworker.config.services import all_options
+from steadyworker.config.services import options_for
 from steadyworker.errors import ConfigError, Finding
 from steadyworker.findings import FindingTexts
 from steadyworker.text.redaction import redact
@@ -131,7 +131,7 @@ def load(arguments: Mapping[str, object], environ: Mapping[str, str], cwd: Path,
         _Layer(table, lambda name: f"{name} in {path}", path.parent if path is not None else cwd),
     )
     given = {name for layer in layers for name in layer.values}
-    options = OPTIONS if given <= _names(OPTIONS).keys() else all_options()
+    options = options_for(given)
     reading = _Reading([], {}, {})
     for layer in layers:
         reading.refuse_unknown(layer, options)
@@ -139,7 +139,7 @@ def load(arguments: Mapping[str, object], environ: Mapping[str, str], cwd: Path,
     of_services = {
         option.name: reading.value(option, layers)
         for option in options[len(OPTIONS) :]
-        if given & _names([option]).keys()
+        if not given.isdisjoint(option.names)
     }
     tables = reading.workers(workers, path)
     if reading.problems:
@@ -195,7 +195,7 @@ class _Reading:
     files: dict[str, Path]
 
     def refuse_unknown(self, layer: _Layer, options: Sequence[Option]) -> None:
-        known = _names(options)
+        known = [name for option in options for name in option.names]
         for name in layer.values:
             if name not in known:
                 self.problems.append(_unknown(name, known, layer))
@@ -207,7 +207,7 @@ class _Reading:
         If the value is wrong, record this, and return the default.
         """
         for layer in layers:
-            given = [name for name in (option.name, f"{option.name}_file") if name in layer.values]
+            given = [name for name in option.names if name in layer.values]
             if not given:
                 continue
             origin = self.origins[option.name] = layer.spelled(given[0])
@@ -246,11 +246,6 @@ class _Reading:
                             _finding("config.wrong-duration", attribute=attribute, worker=name, path=path, value=text)
                         )
         return found
-
-
-def _names(options: Iterable[Option]) -> dict[str, None]:
-    """Return the names by which these settings can be given, in order."""
-    return dict.fromkeys(name for option in options for name in (option.name, f"{option.name}_file"))
 
 
 def _unknown(name: str, known: Iterable[str], layer: _Layer) -> Finding:

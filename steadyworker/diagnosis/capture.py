@@ -6,7 +6,8 @@ The TCP connections in a file of captured packets, such as `tcpdump -w` writes.
 `read_capture` returns what happened on the connections of one port, in the order of the packets.
 Its records have the same form as the relay's records.
 `read_capture` puts the segments of each direction in order, and leaves out bytes that were sent or captured twice.
-If the other end has acknowledged bytes that were never captured, `read_capture` skips these bytes.
+`read_capture` skips bytes that were never captured as soon as the other end has acknowledged them.
+It also skips such bytes if too many later bytes wait for them, and at the end of the connection or of the capture.
 A connection that was open before the capture began is `joined`: its first captured byte can be anywhere in a frame.
 Times are in seconds since 1970.
 
@@ -28,7 +29,7 @@ from steadyworker.diagnosis.tap import Side, TapRecord, What
 from steadyworker.errors import ConfigError
 
 MOST_HELD = 4_194_304
-"""The largest number of bytes of one direction that may wait for an earlier segment."""
+"""The largest number of bytes of one direction, with 100 bytes for each segment, that may wait for an earlier segment."""
 
 _FIN, _SYN, _RST, _ACK = 0x01, 0x02, 0x04, 0x10
 _TCP = 6
@@ -48,7 +49,7 @@ def read_capture(path: str | os.PathLike[str], port: int) -> Iterator[TapRecord]
     Return what happened on the connections to this port, in the order of the packets.
 
     Raises:
-        ConfigError: pcapy-ng is not installed, or the file is not a network capture.
+        ConfigError: pcapy-ng is not installed, or the file is not a capture of Ethernet, loopback or IP packets.
     """
     try:
         import pcapy  # type: ignore[import-not-found]
@@ -134,7 +135,7 @@ _LINKS: dict[int, Callable[[bytes], tuple[int, int]]] = {
 
 
 def _segment(packet: bytes, whole: int, link: Callable[[bytes], tuple[int, int]]) -> _Segment | None:
-    """Return the TCP segment of a packet; None if the packet has no segment, or if the head was not captured."""
+    """Return the TCP segment of a packet; None if the packet has no segment or a part of one, or if the head was not captured."""
     start, kind = link(packet)
     try:
         if kind == _IPV4:

@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from importlib.util import find_spec
@@ -146,10 +147,17 @@ _REMEDY = "Do what the line asks for: it has the remedy, with the names and numb
 
 
 def entry_of(texts: Sequence[FindingText]) -> Entry:
-    """Return the catalogue's entry for a finding or an error of SteadyWorker itself; the entry has all texts with this id."""
+    """
+    Return the catalogue's entry for a finding or an error of SteadyWorker itself; the entry has all texts with this id.
+
+    Raises:
+        ConfigError: There is no title, and `what` has no text that can be the title.
+    """
     first = texts[0]
     whats = [general(text.what) for text in texts if not _VALUE.fullmatch(text.what)]
     remedies = [general(text.remedy) for text in texts if not _VALUE.fullmatch(text.remedy)]
+    if not first.title and not whats:
+        raise ConfigError(f"{first.id}: expected a title, or a text in `what`, got neither: add a title.")
     return Entry(
         id=first.id,
         title=first.title or whats[0].partition(": ")[0].rstrip("."),
@@ -169,19 +177,29 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     findings: tuple[FindingText, ...] = msgspec.field(default=(), name="finding")
 
 
-def load() -> dict[str, Entry]:
+def load(skipped: Callable[[str], object] = lambda _text: None) -> dict[str, Entry]:
     """
     Return all entries by id.
 
+    Args:
+        skipped: Receives a text about each package of the group `FINDINGS` whose table cannot be used.
+
     Raises:
-        ConfigError: A file does not keep the schema.
+        ConfigError: A file of the catalogue itself does not keep the schema.
     """
     found: dict[str, Entry] = {}
-    for path in _paths():
-        for entry in read(path.read_text(encoding="utf-8"), path.name):
-            if entry.id in found:
-                raise ConfigError(f"{path.name}: expected each id once, got {entry.id} again: rename one of the two.")
-            found[entry.id] = entry
+    for path in _entries():
+        found |= _new(found, read(path.read_text(encoding="utf-8"), path.name), path.name)
+    for point in _packages():
+        try:
+            found |= _new(found, read(_table(point.value), TABLE), TABLE)
+        except Exception as error:  # noqa: BLE001 - the package can be gone, and the search for it can run any code
+            package = f"{point.value} (of {point.dist.name})" if point.dist is not None else point.value
+            skipped(
+                f"Expected a {TABLE} that can be used in {package}, an entry point of the group {FINDINGS}, "
+                f"got {type(error).__name__}: {error}\n"
+                "Its ids are not explained: install that distribution again, or uninstall it."
+            )
     return found
 
 
@@ -191,29 +209,49 @@ def find(id: str) -> Entry | None:
 
     Only the file with the entry is read, for programs that need few entries.
     """
-    for path in _paths():
-        text = path.read_text(encoding="utf-8")
-        if f'id = "{id}"' in text:
-            return next((entry for entry in read(text, path.name) if entry.id == id), None)
+    for path in _entries():
+        if (entry := _entry(path.read_text(encoding="utf-8"), path.name, id)) is not None:
+            return entry
+    for point in _packages():
+        with suppress(Exception):  # as in `load`
+            if (entry := _entry(_table(point.value), TABLE, id)) is not None:
+                return entry
     return None
 
 
-def _paths() -> list[Traversable]:
-    """Return the files of the catalogue, and the tables of findings of the packages in the group `FINDINGS`."""
+def _entry(text: str, name: str, id: str) -> Entry | None:
+    return next((entry for entry in read(text, name) if entry.id == id), None) if f'id = "{id}"' in text else None
+
+
+def _new(found: Mapping[str, Entry], entries: Iterable[Entry], name: str) -> dict[str, Entry]:
+    new: dict[str, Entry] = {}
+    for entry in entries:
+        if entry.id in found or entry.id in new:
+            raise ConfigError(f"{name}: expected each id once, got {entry.id} again: rename one of the two.")
+        new[entry.id] = entry
+    return new
+
+
+def _entries() -> list[Traversable]:
     entries = [path for path in files(FOLDER).iterdir() if path.name.endswith(".toml")]
-    packages = sorted({point.value for point in entry_points(group=FINDINGS)})
-    tables = [path for package in packages for path in _folder(package) if path.is_file()]
-    return [*sorted(entries, key=lambda path: path.name), *tables]
+    return sorted(entries, key=lambda path: path.name)
 
 
-def _folder(package: str) -> list[Path]:
+def _packages() -> list[EntryPoint]:
+    points = {point.value: point for point in entry_points(group=FINDINGS)}
+    return [points[package] for package in sorted(points)]
+
+
+def _table(package: str) -> str:
     """
-    Return the package's table of findings without an import of the package.
+    Return the text of the package's table of findings without an import of the package.
 
     The import of an adapter's package would need the adapter's client library.
     """
     spec = find_spec(package)
-    return [Path(folder) / TABLE for folder in (spec and spec.submodule_search_locations) or ()]
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError(f"No package named {package!r}")
+    return (Path(spec.submodule_search_locations[0]) / TABLE).read_text(encoding="utf-8")
 
 
 def read(text: str, name: str) -> tuple[Entry, ...]:

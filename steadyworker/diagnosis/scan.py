@@ -29,7 +29,8 @@ class Unknown:
 
     Attributes:
         count: The number of these records.
-        shapes: For each text without its numbers, the number of records and the first record.
+        shapes: For the beginning of each text without its numbers, the number of records and the first record.
+            After 200 different texts, no further text is added.
     """
 
     count: int = 0
@@ -53,8 +54,8 @@ class Search:
     A catalogue, ready to search any number of sources.
 
     `now` is the present time in seconds since 1970, if it is known.
-    A time without a year gets the latest year that makes it earlier than `now`.
-    Once a time with a year was seen, a time without a year gets the year that brings it nearest to the seen time.
+    A time without a year gets the latest year that makes it at most a day later than `now`.
+    Once a time with a year was seen, a time without a year gets the year that brings it nearest to the last seen time.
     """
 
     def __init__(self, entries: Iterable[Entry], now: float | None = None) -> None:

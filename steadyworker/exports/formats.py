@@ -14,13 +14,15 @@ If the null text is empty, NULL is `""` in a file of one column, because most re
 
 A file with a name that ends in `.gz` has the same bytes, compressed by `packed.py`.
 
-A new format needs three things:
+A new format needs these things:
 
 - a class with the methods of `Format`
 - its name and suffix in `format_of` and `_by_suffix` of this file
-- a reader in `READERS` of `readers.py`
+- a reader in `READERS` of `readers.py`, and its row in the docstring of `verifying.py`
+- its name in the three lists of `exports/__init__.py`, and in the docstring of `Job.export` (`steadyworker/job.py`)
+- its library, if it needs one, in the `versions` of `rows.py`, for the manifest
 
-For Spark, the format also needs branches in `spark/export.py` and `spark/groups.py`.
+For Spark, the format also needs branches in these files of `spark/`: `export.py`, `groups.py`, `join.py`, `lines.py`, `query.py`.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ from steadyworker.exports.sources import Row
 from steadyworker.exports.stage import ExportTarget
 from steadyworker.exports.values import TEXTS
 
-__all__ = ["Csv", "Format", "JsonLines", "Parquet", "Writer", "format_of", "packed"]
+__all__ = ["Csv", "Format", "JsonLines", "Parquet"]
 
 _DELIMITERS = ",;|\t~^"
 _FORMULA = "=+-@\t\r\0"

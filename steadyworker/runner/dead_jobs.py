@@ -79,12 +79,13 @@ class DeadJobs:
         Return whether the job of this row, which has this letter, is dead.
 
         If a worker process is killed or disconnected while the broker moves its message, the process cannot record the move.
-        The letter proves the move, so this call records the move, unless the process still has the lease.
+        The letter proves the move, unless it has another body than the job: then it is another sender's message.
+        This call records a proven move, unless the process still has the lease.
         """
         if row.state is not State.MOVING or row.target is not Moving.DEAD:
             return row.state is State.DEAD
         if letter.body and hashlib.sha256(letter.body).digest() != row.body_sha256:
-            return False  # the letter is another sender's message with the same key; this job's message is still in the work queue
+            return False  # this job's message is still in the work queue
         if row.lease_over and (owned := self._ledger.take_over(row, f"dead-letters-{uuid.uuid4().hex}")) is not None:
             self._ledger.moved(owned.token)
         return True

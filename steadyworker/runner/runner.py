@@ -61,10 +61,17 @@ from steadyworker.telemetry.loss_reasons import REASONS, reason_of
 RunnerEvent = Signal | SlotEvent | Renewed | Cancelled | LedgerLost | PlanResult | Staged | ServiceEvent | AuditResult
 
 _WRITES_EVERY = 1.0
-"""Seconds between two writes of what may be lost: the progress of runs, and the settlements that the ledger has not yet committed."""
+"""
+Seconds until the runner writes what may be lost: the progress of runs, and the settlements that the ledger has not yet committed.
+
+If there is nothing to write, no timer wakes the runner.
+"""
 
 _LONGEST_WAIT = 5.0
 """The loop turns at least once in this many seconds, so that the watchdog sees that an idle runner is alive."""
+
+_TURN_ENOUGH = 1.0
+"""Seconds after which a turn leaves the other events to the next turn, so that a slow ledger does not keep limits and pings waiting."""
 
 QUIET_AFTER = 60.0
 """
@@ -105,6 +112,7 @@ class Runner:
         self._prefetch = 0
         self._idle_since: float | None = -math.inf
         self._held = False
+        self._writes_wait = False
         self._tokens: tuple[Token, ...] = ()
 
     # --- driving ---------------------------------------------------------------------------------------------------
@@ -114,7 +122,6 @@ class Runner:
         for slot in self.deps.slots:
             slot.start(self.post, self.inbox)
         self.deps.adapter.start(self.post)
-        self.timers.after(_WRITES_EVERY, self._write)
         self.orphans.start()
 
     def run(self) -> None:
@@ -123,12 +130,19 @@ class Runner:
         try:
             while not self._ended:
                 wait = self.timers.next_in()
-                self.inbox.wait(_LONGEST_WAIT if wait is None else min(wait, _LONGEST_WAIT))
-                for _ in range(len(self.inbox)):
-                    self._receive(self.inbox.pop())
-                self.tick()
+                self.turn(_LONGEST_WAIT if wait is None else min(wait, _LONGEST_WAIT))
         finally:
             self.inbox.close()
+
+    def turn(self, wait: float) -> None:
+        """Wait at most this many seconds, give the slots their turns, handle the events that are in the inbox then, and `tick`."""
+        self.inbox.wait(wait)
+        began = self.deps.clock.monotonic()
+        for _ in range(len(self.inbox)):
+            self._receive(self.inbox.pop())
+            if self.deps.clock.monotonic() - began > _TURN_ENOUGH:
+                break
+        self.tick()
 
     def end(self) -> None:
         """Make `run` return, even if runs or plans are left; any thread may call this."""
@@ -199,6 +213,7 @@ class Runner:
             case Progressed(fence=fence, done=done, total=total, note=note):
                 if (run := self.state.by_fence.get(fence)) is not None:
                     self.runs.remember(run, done, total, note)
+                    self._write_later()
             case Asked():
                 self.requests.serve(event)
             case ServiceEvent():
@@ -219,6 +234,7 @@ class Runner:
                 self.runs.ledger_lost(cause)
             case PlanResult():
                 self.deliveries.plan_returned(event)
+                self._write_later()
                 self.state.reconsider()
             case Staged(stage=stage, kill=kill):
                 self._staged(stage, kill=kill)
@@ -395,10 +411,18 @@ class Runner:
         """True when the runner is idle, and accepts messages."""
         return self.idle and self._prefetch > 0
 
+    def _write_later(self) -> None:
+        if not self._writes_wait:
+            self._writes_wait = True
+            self.timers.after(_WRITES_EVERY, self._write)
+
     def _write(self) -> None:
-        self.runs.write_progress(list(self.state.by_fence.values()))
+        self._writes_wait = False
+        runs = list(self.state.by_fence.values())
+        self.runs.write_progress(runs)
         self.runs.flush()
-        self.timers.after(_WRITES_EVERY, self._write)
+        if self.state.ledger_away or any(run.progress is not None for run in runs):
+            self._write_later()
 
     # --- for people ------------------------------------------------------------------------------------------------
 

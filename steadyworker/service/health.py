@@ -22,31 +22,19 @@ import json
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from io import BytesIO
 from typing import Any, cast
 
 from steadyworker.errors import ConfigError
+from steadyworker.service.watchdog import Snapshot
 from steadyworker.telemetry.metrics import Page
 
 _HEAD_BYTES = 8 << 10
 _HEAD_WITHIN = 1.0
 _READ_WITHIN = 5.0
 _AT_A_TIME = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """
-    The reasons why the process is not alive, and the reasons why it is not ready.
-
-    A tuple is empty if there are no reasons.
-    """
-
-    unlive: tuple[str, ...] = ()
-    unready: tuple[str, ...] = ()
 
 
 class HealthServer:

@@ -7,24 +7,25 @@ A service keeps its files in the folder of its name in the state directory.
 
 The import of a service takes time and memory, so a worker process imports a service only in three cases:
 a job calls the service, one of the service's settings is given, or the service's folder contains something to remove.
+A broken service stops nothing else: a call fails, a given setting is refused, and `check` shows a warning.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from importlib.metadata import EntryPoint
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 from steadyworker.clock import Clock
 from steadyworker.config.options import Option
 from steadyworker.config.resolve import Options
-from steadyworker.config.services import GROUP, ServiceSettings, options_of
-from steadyworker.errors import ConfigError, Finding
+from steadyworker.config.services import GROUP, ServiceSettings, is_given, options_of
+from steadyworker.errors import ConfigError, Finding, LedgerUnavailable
 from steadyworker.slots.base import EndedJobs, JobService, ServiceCall
-from steadyworker.system.entry_points import broken, installed, load
+from steadyworker.system.entry_points import Extension, broken, installed, load
 from steadyworker.telemetry.logs import explained, get_logger
 
 _STAGES = "stages"
@@ -54,14 +55,25 @@ class ServiceModule(Protocol):
 
 def service_findings(options: Options, clock: Clock) -> Iterator[Finding]:
     """
-    Yield the findings of each service that has a given setting.
+    Yield the findings of each service that has a given setting; if its `findings` fails, that is a finding, too.
 
     Raises:
         ConfigError: A service cannot use its settings, or its entry point is broken.
     """
-    for name, entry in installed(GROUP).items() if options.of_services else ():
-        if any(given.startswith(f"{name}_") for given in options.of_services):
-            yield from _module(entry).findings(_settings(name, entry, options, clock))
+    for name, extension in installed(GROUP).items() if options.of_services else ():
+        if is_given(name, options.of_services):
+            yield from _findings(extension, _settings(name, extension, options, clock))
+
+
+def broken_services(options: Options) -> Iterator[Finding]:
+    """Import all services, and yield a warning for each broken service without a given setting."""
+    for name, extension in installed(GROUP).items():
+        if not is_given(name, options.of_services):
+            try:
+                options_of(extension)
+                _module(extension)
+            except ConfigError as error:
+                yield from (replace(finding, level="warning") for finding in error.findings)
 
 
 def job_services(options: Options, clock: Clock) -> Mapping[str, JobService]:
@@ -71,7 +83,7 @@ def job_services(options: Options, clock: Clock) -> Mapping[str, JobService]:
     This function opens each service whose folder contains something.
     Such a service may have to remove what a dead process has left.
     """
-    services = {name: _LateService(name, entry, options, clock) for name, entry in installed(GROUP).items()}
+    services = {name: _LateService(name, each, options, clock) for name, each in installed(GROUP).items()}
     for service in services.values():
         service.open_if_used()
     return services
@@ -97,8 +109,8 @@ def remember_folder(services: Mapping[str, JobService], folder: bytes) -> None:
 class _LateService:
     """A `JobService` that imports and opens the real service when a call needs it."""
 
-    def __init__(self, name: str, entry: EntryPoint, options: Options, clock: Clock) -> None:
-        self._name, self._entry, self._options, self._clock = name, entry, options, clock
+    def __init__(self, name: str, extension: Extension, options: Options, clock: Clock) -> None:
+        self._name, self._extension, self._options, self._clock = name, extension, options, clock
         self._folder = _folder(name, options)
         self._lock = threading.Lock()
         self._real: JobService | None = None
@@ -111,10 +123,21 @@ class _LateService:
         return self._opened().open(request, uid, fence, emit)
 
     def purge(self, ended: EndedJobs) -> None:
-        """Let the real service remove what jobs have left, if the service's folder contains something."""
+        """
+        Let the real service remove what jobs have left, if the service's folder contains something.
+
+        If the service raises an exception, log a warning, so that the purges of the other services follow.
+        Raises LedgerUnavailable if `ended` raises it.
+        """
         self.open_if_used()
         if (real := self._real) is not None:
-            real.purge(ended)
+            try:
+                real.purge(ended)
+            except LedgerUnavailable:
+                raise
+            except Exception as error:  # noqa: BLE001 - `purge` can run any code
+                fields = {"what": f"{type(error).__name__}: {error}", "explain": "steadyworker.purge-failed"}
+                get_logger("steadyworker.service").warning("service_purge_failed", service=self._name, **fields)
 
     def stop(self, within: float) -> None:
         """Stop the real service, if it was opened."""
@@ -134,13 +157,13 @@ class _LateService:
     def _opened(self) -> JobService:
         with self._lock:
             if self._real is None:
-                settings = _settings(self._name, self._entry, self._options, self._clock)
+                settings = _settings(self._name, self._extension, self._options, self._clock)
                 try:
-                    self._real = _module(self._entry).open_service(settings)
+                    self._real = _module(self._extension).open_service(settings)
                 except ConfigError:
                     raise
                 except Exception as error:  # `open_service` can run any code
-                    raise broken(self._entry, f"{type(error).__name__}: {error}") from error
+                    raise broken(self._extension, error) from error
                 if self._stopped:
                     self._real.stop(0.0)  # so that the stopped service refuses the call in its own way
             return self._real
@@ -152,15 +175,24 @@ def _log_unusable(name: str, error: ConfigError) -> None:
     )
 
 
-def _module(entry: EntryPoint) -> ServiceModule:
-    module = load(entry)
+def _module(extension: Extension) -> ServiceModule:
+    module = load(extension)
     if missing := [name for name in ("findings", "open_service") if not callable(getattr(module, name, None))]:
-        raise broken(entry, f"no {missing[0]}")
+        raise broken(extension, f"no {missing[0]}")
     return cast(ServiceModule, module)
 
 
-def _settings(name: str, entry: EntryPoint, options: Options, clock: Clock) -> ServiceSettings:
-    values = {option.name: options.value(option) for option in options_of(entry)}
+def _findings(extension: Extension, settings: ServiceSettings) -> Sequence[Finding]:
+    try:
+        return list(_module(extension).findings(settings))
+    except ConfigError:
+        raise
+    except Exception as error:  # noqa: BLE001 - `findings` can run any code
+        return broken(extension, error).findings
+
+
+def _settings(name: str, extension: Extension, options: Options, clock: Clock) -> ServiceSettings:
+    values = {option.name: options.value(option) for option in options_of(extension)}
     return ServiceSettings(_folder(name, options), values, clock)
 
 

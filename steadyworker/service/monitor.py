@@ -9,17 +9,20 @@ If the evidence is more than 30 s old, the main thread is stuck, and the probes 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from steadyworker.clock import Clock, Times
 from steadyworker.lifecycle import Stage
 from steadyworker.runner.causes import Cause
 from steadyworker.service.assemble import Assembly
-from steadyworker.service.health import HealthServer, Snapshot
-from steadyworker.service.watchdog import Part, Watchdog
+from steadyworker.service.watchdog import Part, Snapshot, Watchdog
 from steadyworker.system.systemd import Notifier
 from steadyworker.telemetry.gauges import QueueReading
 from steadyworker.telemetry.logs import explained, get_logger
 from steadyworker.telemetry.metrics import Page
+
+if TYPE_CHECKING:
+    from steadyworker.service.health import HealthServer
 
 _CHECK_EVERY = 1.0
 _TURN_LIMIT = 30.0
@@ -84,7 +87,11 @@ class Monitor:
         self._clock = clock
         self._times = times
         self._notifier = Notifier(environ)
-        self._server = HealthServer(health, self.snapshot, metrics) if health is not None else None
+        self._server: HealthServer | None = None
+        if health is not None:
+            from steadyworker.service.health import HealthServer
+
+            self._server = HealthServer(health, self.snapshot, metrics)
         self._assembly: Assembly | None = None
         self._watchdog: Watchdog | None = None
         self._unready: Mapping[str, Cause] = {"worker": Cause("starting")}

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from importlib.metadata import EntryPoint
 from typing import Any
 
 from steadyworker.errors import ConfigError
-from steadyworker.system.entry_points import broken, installed, load
+from steadyworker.system.entry_points import Extension, broken, installed, load
 from steadyworker.telemetry.logs import RemedyOf
 
 GROUP = "steadyworker.remedies"
@@ -40,7 +39,7 @@ class InstalledRemedies:
         with self._lock:
             if self._remedies is None:
                 self._remedies = []  # an import can log a line, too
-                self._remedies = _installed()
+                self._remedies = [_made(extension) for extension in installed(GROUP).values()]
         return next(filter(None, (_remedy(each, line) for each in self._remedies)), "")
 
 
@@ -51,20 +50,13 @@ def _remedy(remedy_of: RemedyOf, line: Mapping[str, Any]) -> str:
         return ""
 
 
-def _installed() -> list[RemedyOf]:
+def _made(extension: Extension) -> RemedyOf:
     try:
-        return [_made(entry) for entry in installed(GROUP).values()]
-    except ConfigError as error:
-        return [_once(str(error))]
-
-
-def _made(entry: EntryPoint) -> RemedyOf:
-    try:
-        remedy_of: RemedyOf = load(entry)()
+        remedy_of: RemedyOf = load(extension)()
     except ConfigError as error:
         return _once(str(error))
     except Exception as error:  # noqa: BLE001 - any code can run here, and no line may be lost for its remedy
-        return _once(str(broken(entry, f"{type(error).__name__}: {error}")))
+        return _once(str(broken(extension, error)))
     return remedy_of
 
 

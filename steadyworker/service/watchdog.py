@@ -38,6 +38,18 @@ class Part:
     limit: float
 
 
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """
+    The reasons why the process is not alive, and the reasons why it is not ready.
+
+    A tuple is empty if there are no reasons.
+    """
+
+    unlive: tuple[str, ...] = ()
+    unready: tuple[str, ...] = ()
+
+
 class Watchdog:
     """
     The check of all parts; one thread must call `check` every `every` seconds.

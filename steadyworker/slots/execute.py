@@ -6,7 +6,6 @@ The call always returns an Outcome, because it catches every exception of the ha
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import inspect
 import os
@@ -14,9 +13,7 @@ import sys
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, cast
-
-from structlog.contextvars import bound_contextvars
+from typing import TYPE_CHECKING, Any, cast
 
 from steadyworker.clock import Clock
 from steadyworker.errors import (
@@ -34,9 +31,13 @@ from steadyworker.link import Link, Task
 from steadyworker.outcome import Done, Failed, Interrupted, Outcome, Rejected, Snoozed
 from steadyworker.payload import decoder, plain_decoder
 from steadyworker.spec import checkpoint_type, payload_type
+from steadyworker.telemetry.line_context import LineContext
 from steadyworker.telemetry.logs import get_logger
 from steadyworker.text.plain_text import plain_text
 from steadyworker.worker import Worker
+
+if TYPE_CHECKING:
+    import asyncio
 
 _CLASS_NAME = 300
 
@@ -72,6 +73,7 @@ class Executor:
         # RetryPolicy has converted this field to a tuple.
         self._dont_retry_on = cast("tuple[type[BaseException], ...]", cls.retry.dont_retry_on)
         self._log = get_logger("steadyworker.job")
+        self._context = LineContext()
         self._loop: asyncio.Runner | None = None
         self._pid = os.getpid()
         self._warned = False
@@ -91,7 +93,7 @@ class Executor:
 
     def run(self, task: Task, link: Link) -> Ran:
         """Decode the payload, call the handler, and return its outcome; raise nothing."""
-        with bound_contextvars(**task.context()):
+        with self._context.bound(task.context()):
             ran = self._run(task, link)
             with suppress(BaseException):  # a user's logging handler can raise
                 if isinstance(ran.outcome, Failed):
@@ -205,6 +207,8 @@ class Executor:
             self._runner().run(result)
 
     def _await(self, handling: Awaitable[Any], link: Link) -> Any:
+        import asyncio
+
         async def cancellable() -> Any:
             task, loop = asyncio.current_task(), asyncio.get_running_loop()
 
@@ -221,6 +225,8 @@ class Executor:
         return self._runner().run(cancellable(), context=contextvars.copy_context())
 
     def _runner(self) -> asyncio.Runner:
+        import asyncio
+
         if self._loop is None:
             self._loop = asyncio.Runner()
         return self._loop

@@ -14,51 +14,64 @@ SteadyWorker finds its own `steadyworker.exports` and `steadyworker.diagnosis` o
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from steadyworker.errors import ConfigError
+from steadyworker.errors import ConfigError, Finding
 
 
-def installed(group: str) -> dict[str, EntryPoint]:
+@dataclass(frozen=True, slots=True)
+class Extension:
     """
-    Return the entry points of a group by name, sorted, and import none of them.
+    One name in a group.
 
-    Raises:
-        ConfigError: Two distributions have an entry point with the same name.
+    Attributes:
+        entry: The entry point.
+        rival: An entry point of another distribution with the same name, or None. Only `load` refuses such a name.
     """
-    found: dict[str, EntryPoint] = {}
+
+    entry: EntryPoint
+    rival: EntryPoint | None = None
+
+
+def installed(group: str) -> dict[str, Extension]:
+    """Return the extensions of a group by name, sorted, and import none of them."""
+    found: dict[str, Extension] = {}
     for entry in sorted(entry_points(group=group), key=lambda entry: entry.name):
-        other = found.setdefault(entry.name, entry)
-        if other.value != entry.value:
-            raise ConfigError(
-                f"Expected one entry point {entry.name!r} in the group {group}, got {origin(other)} and {origin(entry)}: "
-                "uninstall one of them.",
-                id="config.entry-point",
-            )
+        first = found.setdefault(entry.name, Extension(entry)).entry
+        if first.value != entry.value:
+            found[entry.name] = Extension(first, entry)
     return found
 
 
-def load(entry: EntryPoint) -> Any:
+def load(extension: Extension) -> Any:
     """
     Import an entry point's module, and return the object that the entry point names.
 
     Raises:
-        ConfigError: The import failed, or the module has no such object; the message names the entry point.
+        ConfigError: The import failed, the module has no such object, or two distributions have this name.
+            The message names the entry point.
     """
+    entry, rival = extension.entry, extension.rival
+    if rival is not None:
+        what = f"Expected one entry point {entry.name!r} in the group {entry.group}, got {origin(entry)} and {origin(rival)}"
+        raise _error(what, "uninstall one of them.")
     try:
         return entry.load()
     except Exception as error:  # any code can run in an import
-        raise broken(entry, f"{type(error).__name__}: {error}") from error
+        raise broken(extension, error) from error
 
 
-def broken(entry: EntryPoint, got: str) -> ConfigError:
-    """Return the error for an entry point whose object does not fit its group."""
-    return ConfigError(
-        f"Expected {origin(entry)} to be usable as {entry.name!r} in the group {entry.group}, got {got}: "
-        "install that distribution again, or uninstall it.",
-        id="config.entry-point",
-    )
+def broken(extension: Extension, got: str | Exception) -> ConfigError:
+    """Return the error for an entry point whose object does not fit its group, or raised an exception."""
+    entry, got = extension.entry, got if isinstance(got, str) else f"{type(got).__name__}: {got}"
+    what = f"Expected {origin(entry)} to be usable as {entry.name!r} in the group {entry.group}, got {got}"
+    return _error(what, "install that distribution again, or uninstall it.")
+
+
+def _error(what: str, remedy: str) -> ConfigError:
+    return ConfigError(f"{what}: {remedy}", [Finding("error", f"{what}.", remedy, id="config.entry-point")])
 
 
 def origin(entry: EntryPoint) -> str:

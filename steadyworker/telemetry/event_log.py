@@ -1,6 +1,7 @@
 """
 The log lines of events, one for each event.
 
+The time of a line is the time of its event.
 Each settled message has one line `job_settled`, the canonical line of its job.
 The names in `LINES` are as stable as an API.
 """
@@ -11,7 +12,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from structlog.stdlib import ProcessorFormatter
+from msgspec import structs
 
 from steadyworker.events import (
     Adopted,
@@ -29,7 +30,7 @@ from steadyworker.events import (
     MessageLost,
     TakenOver,
 )
-from steadyworker.telemetry.logs import EXPLAIN, get_logger
+from steadyworker.telemetry.logs import EXPLAIN, get_logger, write_line
 
 LINES: Mapping[type[Event], tuple[str, int]] = {
     JobStarted: ("job_started", logging.INFO),
@@ -64,10 +65,6 @@ def log_events() -> Listener:
     A settlement that makes a dead letter has the level ERROR, because an operator must examine the dead letter.
     """
     log = logging.getLogger("steadyworker")
-    # The line leaves out `at`, because the line has its own time; it also leaves out an empty field with a default.
-    required = {
-        kind: [name for name in kind.__struct_fields__ if name not in ("at", *_optional(kind))] for kind in LINES
-    }
     optional = {kind: _optional(kind) for kind in LINES}
 
     def listen(event: Event) -> None:
@@ -76,15 +73,14 @@ def log_events() -> Listener:
         if isinstance(event, JobSettled) and event.settlement == "dead-letter":
             level = logging.ERROR
         if log.isEnabledFor(level):
-            # A logger of `get_logger` makes the same record, but takes twice as long, and each job writes two lines.
-            fields = {field: getattr(event, field) for field in required[kind]}
-            for field in optional[kind]:
-                if value := getattr(event, field):
-                    fields[field] = value
+            fields = structs.asdict(event)
+            at = fields.pop("at")
+            for field in optional[kind]:  # the line leaves out an empty field that has a default
+                if not fields[field]:
+                    del fields[field]
             if level >= logging.WARNING and EXPLAIN not in fields and (entry := _ENTRIES.get(kind)) is not None:
                 fields[EXPLAIN] = entry
-            (line,), more = ProcessorFormatter.wrap_for_formatter(log, name, {"event": name, **fields})
-            log.handle(log.makeRecord(log.name, level, "", 0, line, (), None, extra=more["extra"]))
+            write_line(log, level, name, at, fields)
 
     return listen
 

@@ -16,26 +16,32 @@ In a program that does not call `configure`, a logger from `get_logger` works li
 
 from __future__ import annotations
 
+import contextvars
 import json
 import logging
 import math
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+import traceback
+from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, Literal, TextIO
+from operator import attrgetter
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import msgspec
-import structlog
-from structlog.contextvars import merge_contextvars
-from structlog.stdlib import BoundLogger, ProcessorFormatter
+from typing_extensions import override
 
+from steadyworker.telemetry.field_logger import FieldLogger, marked
 from steadyworker.telemetry.line_writer import LineWriter
 from steadyworker.text.plain_text import as_unicode
 from steadyworker.text.redaction import LONGEST_VALUE, REDACTED, is_secret_name, may_hold_secret, redact
+
+if TYPE_CHECKING:
+    from structlog.stdlib import BoundLogger
 
 __all__ = ["configure", "get_logger", "redact"]
 
@@ -57,12 +63,25 @@ EXPLAIN = "explain"
 _LAST_LINES = 0.5
 """The seconds that an ending process waits for the reader of its last lines."""
 
+CONTEXT_PREFIX = "structlog_"
+"""The beginning of the names of the context variables whose values are fields of each line; structlog uses this beginning, too."""
+
 RemedyOf = Callable[[Mapping[str, Any]], str]
 
 _LABORIOUS = frozenset({"exc_info", "stack_info", "positional_args"})
+_METHODS = attrgetter("makeRecord", "handle", "callHandlers")
+_STDLIB_METHODS = tuple(
+    method
+    for method in _METHODS(logging.Logger)
+    if type(method) is FunctionType and method.__globals__ is vars(logging)
+)
+"""The methods by which a logger sends a record to its handlers; fewer than three if a library has already replaced one."""
+_RECORD = frozenset(vars(logging.makeLogRecord({})))
+"""The attributes that each record has; a record has further attributes from `extra`."""
+
 _DEPTH = 6
 _HALF = 32 << 10
-_PLAIN = frozenset({str, int, float, type(None)})
+_PLAIN = frozenset({bool, int, float, type(None)})
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -81,9 +100,8 @@ def configure(format: LogFormat, level: str, stream: TextIO | None = None, remed
     pretty = format == "pretty" or (format == "auto" and terminal)
     handler = _Handler(target)
     head = _Head(remedy_of)
-    handler.setFormatter(
-        _formatter(head, colors=terminal and not os.environ.get("NO_COLOR")) if pretty else _formatter(head)
-    )
+    colors = terminal and not os.environ.get("NO_COLOR")
+    handler.setFormatter(_PrettyFormatter(head, colors=colors) if pretty else _JsonFormatter(head))
     root = logging.getLogger()
     for old in _ours():
         root.removeHandler(old)
@@ -107,20 +125,75 @@ def explained(id: str) -> dict[str, str]:
     return {EXPLAIN: id} if id else {}
 
 
-def get_logger(name: str) -> BoundLogger:
+def get_logger(name: str) -> FieldLogger:
     """
-    Return a structlog logger over the stdlib logger of that name: `log.info("event_id", key=value)`.
+    Return a logger of fields over the stdlib logger of that name: `log.info("event_id", key=value)`.
 
     A logging call raises nothing if its line cannot be written.
     """
+    return FieldLogger(logging.getLogger(name))
+
+
+def structlog_logger(name: str) -> BoundLogger:
+    """
+    Return a structlog logger over the stdlib logger of that name, for the code of users: its lines are those of `get_logger`.
+
+    The first call in a process imports structlog, which takes about 30 ms and 7 MB.
+    """
+    import structlog
+
     logger: BoundLogger = structlog.wrap_logger(
         logging.getLogger(name),
-        processors=[structlog.stdlib.filter_by_level, ProcessorFormatter.wrap_for_formatter],
-        wrapper_class=BoundLogger,
+        processors=[structlog.stdlib.filter_by_level, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.stdlib.BoundLogger,
         context_class=dict,
         cache_logger_on_first_use=True,
     )
     return logger
+
+
+def write_line(log: logging.Logger, level: int, event: str, at: float, fields: dict[str, Any]) -> None:
+    """
+    Write a line of SteadyWorker's own; each job writes two of them.
+
+    A LogRecord and its way take more than half of a line's time.
+    So this function makes a LogRecord only if more than SteadyWorker's handler would receive it; the line is the same.
+
+    Args:
+        log: The logger, which is enabled for the level.
+        level: The level.
+        event: The id of the event.
+        at: The line's time (wall clock, seconds in UTC).
+        fields: All other fields.
+    """
+    handler = _sole_handler(log)
+    if handler is not None and EXPLAIN not in fields and _is_plain(fields):
+        handler.write(_json(_head(at, logging.getLevelName(level), event, log.name) | fields))
+        return
+    line = {"event": event, **fields}
+    record = log.makeRecord(log.name, level, "", 0, line, (), None, extra=marked(log, event))
+    record.created, record.msecs = at, at % 1 * 1000
+    log.handle(record)
+
+
+def _sole_handler(log: logging.Logger) -> _Handler | None:
+    """
+    Return SteadyWorker's handler if nothing else would receive or change a record of this logger, otherwise None.
+
+    A program can add handlers, filters and context variables, and set a formatter and a factory of records.
+    Some libraries replace methods of `logging.Logger`, as sentry-sdk replaces `callHandlers`.
+    """
+    handlers = logging.getLogger().handlers
+    if len(handlers) != 1 or type(handler := handlers[0]) is not _Handler or handler.lines is None:
+        return None
+    added = log.handlers or log.filters or handler.filters or handler.level or _context()
+    replaced = (
+        not log.propagate
+        or type(handler.formatter) is not _JsonFormatter
+        or logging.getLogRecordFactory() is not logging.LogRecord
+        or _METHODS(type(log)) != _STDLIB_METHODS
+    )
+    return None if added or replaced else handler
 
 
 class _Handler(logging.Handler):
@@ -136,12 +209,13 @@ class _Handler(logging.Handler):
         self.lines: LineWriter | None = None
         with suppress(Exception):  # a program can replace standard error by any object, with or without a descriptor
             stream.flush()
+            self._encoded("")
             self.lines = LineWriter(stream.fileno(), self._report)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Format and write the record; raise nothing, not even RecursionError."""
         try:
-            self._write(self.format(record))
+            self.write(self.format(record))
         except RecursionError:
             pass
         except Exception:  # noqa: BLE001 - a record's text or the stream can raise anything
@@ -160,14 +234,15 @@ class _Handler(logging.Handler):
             "error": type(sys.exception()).__name__,
         }
         with suppress(Exception):
-            self._write(json.dumps(lost))
+            self.write(json.dumps(lost))
 
     def flush(self) -> None:
         """Wait at most half a second for the lines that still wait; the stdlib calls this method at the end of the process."""
         if self.lines is not None:
             self.lines.drain(_LAST_LINES)
 
-    def _write(self, line: str) -> None:
+    def write(self, line: str) -> None:
+        """Write a formatted line; a stream without a descriptor can raise anything."""
         if self.lines is not None:
             self.lines.write(self._encoded(line))
         else:
@@ -191,7 +266,7 @@ def _ours() -> list[_Handler]:
 
 class _Head:
     """
-    The processor that puts the four fixed keys first, and adds the remedy to each line that names an entry of the catalogue.
+    The step that puts the four fixed keys first, and adds the remedy to each line that names an entry of the catalogue.
 
     The timestamp is the record's time.
     """
@@ -199,20 +274,9 @@ class _Head:
     def __init__(self, remedy_of: RemedyOf | None) -> None:
         self._remedy_of = remedy_of
 
-    def __call__(self, _logger: Any, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        """Process a line; structlog calls this method."""
-        record: logging.LogRecord = line.pop("_record")
-        line.pop("_from_structlog", None)
-        return self.of(record, line)
-
     def of(self, record: logging.LogRecord, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         """Return the line of this record."""
-        head = {
-            "timestamp": f"{_second(int(record.created))}.{int(record.created % 1 * 1000):03d}Z",
-            "level": record.levelname.lower(),
-            "event": line.pop("event", ""),
-            "logger": record.name,
-        }
+        head = _head(record.created, record.levelname, line.pop("event", ""), record.name)
         if (
             EXPLAIN in line
             and "remedy" not in line
@@ -223,44 +287,80 @@ class _Head:
         return {**head, **line, **head}
 
 
-class _JsonFormatter(ProcessorFormatter):
+class _JsonFormatter(logging.Formatter):
     """
-    A JSON formatter that is fast for SteadyWorker's own plain lines, of which every job writes two.
+    The formatter of JSON lines.
 
-    Lines with an exception or a stack, and records of other loggers, go through structlog's slower formatter.
+    It formats the records of every logger: of a `FieldLogger`, of the standard library's loggers, and of structlog's loggers.
     """
 
-    def __init__(self, head: _Head, chain: Sequence[structlog.typing.Processor]) -> None:
-        super().__init__(processors=chain, foreign_pre_chain=[structlog.stdlib.ExtraAdder()])
+    def __init__(self, head: _Head) -> None:
+        super().__init__()
         self._head = head
 
+    @override
     def format(self, record: logging.LogRecord) -> str:
-        if hasattr(record, "_logger") and isinstance(record.msg, dict) and _LABORIOUS.isdisjoint(record.msg):
-            line = self._head.of(record, merge_contextvars(None, "", {**record.msg}))
-            return _at_a_glance(line) or _json(_clean(None, "", line))
-        return super().format(record)
+        if hasattr(record, "_logger") and isinstance(record.msg, dict):
+            line = {**record.msg}
+        else:
+            line = {"event": record.getMessage(), "exc_info": record.exc_info, "stack_info": record.stack_info}
+            line |= {name: value for name, value in vars(record).items() if name not in _RECORD}
+        line = {**line, **_context(), **line}
+        if not _LABORIOUS.isdisjoint(line):
+            _work_out(line)
+        return self.text(self._head.of(record, line))
+
+    def text(self, line: Mapping[str, Any]) -> str:
+        """Return the text of a line."""
+        return _json(line if _is_plain(line) else _clean(line))
 
 
-def _formatter(head: _Head, *, colors: bool | None = None) -> ProcessorFormatter:
-    """Return the JSON formatter if `colors` is None, otherwise the pretty formatter."""
-    chain: list[structlog.typing.Processor] = [
-        merge_contextvars,
-        structlog.stdlib.PositionalArgumentsFormatter(),
-        structlog.processors.StackInfoRenderer(),
-        structlog.processors.format_exc_info,
-        head,
-        _clean,
-    ]
-    if colors is None:
-        chain.append(structlog.processors.JSONRenderer(_json))
-        return _JsonFormatter(head, chain)
-    chain += [
-        _visible,
-        structlog.dev.ConsoleRenderer(
-            colors=colors, sort_keys=False, pad_event_to=20, exception_formatter=structlog.dev.plain_traceback
-        ),
-    ]
-    return ProcessorFormatter(processors=chain, foreign_pre_chain=[structlog.stdlib.ExtraAdder()])
+class _PrettyFormatter(_JsonFormatter):
+    """The formatter of lines for people, with or without colours."""
+
+    def __init__(self, head: _Head, *, colors: bool) -> None:
+        super().__init__(head)
+        from structlog.dev import ConsoleRenderer
+
+        self._renderer = ConsoleRenderer(colors=colors, sort_keys=False, pad_event_to=20)
+
+    @override
+    def text(self, line: Mapping[str, Any]) -> str:
+        return str(self._renderer(None, "", _visible(_clean(line))))
+
+
+def _work_out(line: dict[str, Any]) -> None:
+    """Put the arguments of the line into its event, and replace an exception and a stack by their texts."""
+    if arguments := line.pop("positional_args", ()):
+        line["event"] %= (
+            arguments[0] if len(arguments) == 1 and arguments[0] and isinstance(arguments[0], dict) else arguments
+        )
+    if stack := line.pop("stack_info", None):
+        line["stack"] = stack if isinstance(stack, str) else "".join(traceback.format_stack()).rstrip("\n")
+    found = line.pop("exc_info", None)
+    if found and not isinstance(found, BaseException):
+        found = found[1] if isinstance(found, tuple) else sys.exception()
+    if found:
+        line["exception"] = "".join(traceback.format_exception(found)).rstrip("\n")
+
+
+def _context() -> dict[str, Any]:
+    """Return the fields that are bound in the present context, by `LineContext` or by structlog."""
+    return {
+        variable.name.removeprefix(CONTEXT_PREFIX): value
+        for variable, value in contextvars.copy_context().items()
+        if variable.name.startswith(CONTEXT_PREFIX) and value is not Ellipsis  # structlog's mark of a removed field
+    }
+
+
+def _head(at: float, level: str, event: Any, logger: str) -> dict[str, Any]:
+    """Return the four fixed keys of a line."""
+    return {
+        "timestamp": f"{_second(int(at))}.{int(at % 1 * 1000):03d}Z",
+        "level": level.lower(),
+        "event": event,
+        "logger": logger,
+    }
 
 
 @lru_cache(maxsize=1)
@@ -268,21 +368,29 @@ def _second(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
-def _clean(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+def _clean(line: Mapping[str, Any]) -> dict[str, Any]:
     """Return the line with plain JSON values, free of secrets."""
     return {str(key): _plain(value, str(key), _DEPTH) for key, value in line.items()}
 
 
-def _at_a_glance(line: Mapping[str, Any]) -> str | None:
-    """Return the line as JSON if one test of the whole text shows that no value needs a change, otherwise None."""
-    kinds = set(map(type, line.values()))
-    if not kinds <= _PLAIN or not all(map(math.isfinite, [each for each in line.values() if type(each) is float])):
-        return None
-    try:
-        text = _json(line)
-    except (TypeError, ValueError):  # a key that is not a string, or text that is not Unicode
-        return None
-    return text if len(text) <= 2 * _HALF and text.isascii() and not may_hold_secret(text) else None
+def _is_plain(line: Mapping[str, Any]) -> bool:
+    """Return True if one test of all texts together shows that no value needs a change."""
+    texts = []
+    for value in line.values():
+        kind = type(value)
+        if kind is str:
+            texts.append(value)
+        elif kind not in _PLAIN or (kind is float and not math.isfinite(value)):
+            return False
+    text = "\n".join(texts)  # no sign of a secret contains a line break
+    if len(text) > 2 * _HALF or not text.isascii():
+        return False
+    return not may_hold_secret(text) and not _has_secret_name(tuple(line))
+
+
+@lru_cache(maxsize=100)
+def _has_secret_name(names: tuple[str, ...]) -> bool:
+    return any(map(is_secret_name, names))
 
 
 def _plain(value: Any, name: str, depth: int) -> Any:
@@ -322,12 +430,11 @@ def _redacted(text: str) -> str:
     return left_out.join((redact(as_unicode(head[0])) if len(head) > 1 else "", tail[-1] if len(tail) > 1 else ""))
 
 
-def _json(line: Mapping[str, Any], **_options: Any) -> str:
-    """Return the line as JSON; ignore structlog's options for `json.dumps`, which plain values do not need."""
+def _json(line: Mapping[str, Any]) -> str:
     return msgspec.json.encode(line).decode()
 
 
-def _visible(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+def _visible(line: Mapping[str, Any]) -> dict[str, Any]:
     """Escape control characters, so that the text of a message cannot control the terminal."""
     return {key: _CONTROL.sub(_escape, value) if isinstance(value, str) else value for key, value in line.items()}
 

@@ -16,10 +16,26 @@ REDACTED = "***"
 LONGEST_VALUE = 4000
 """The largest number of characters of a secret in quotes."""
 
+
+class _LazyPattern:
+    """A pattern that is compiled at its first use: to compile all patterns takes 6 ms, and few processes need each of them."""
+
+    def __init__(self, text: str, flags: int = 0) -> None:
+        self._given = text, flags
+        self._compiled: re.Pattern[str] | None = None
+
+    @property
+    def compiled(self) -> re.Pattern[str]:
+        """The compiled pattern."""
+        if self._compiled is None:
+            self._compiled = re.compile(*self._given)
+        return self._compiled
+
+
 # Every repetition below has a bound, so that the search takes linear time, even in a long line that an attacker wrote.
-_WORD = re.compile(r"\S+")
+_WORD = _LazyPattern(r"\S+")
 # This matches where a list's next URL starts within a word; every other comma or quote can belong to a password.
-_NEXT_URL = re.compile(r"""(?=[,;"'()]{1,3}[a-z][a-z0-9+.-]{0,30}://)""", re.IGNORECASE)
+_NEXT_URL = _LazyPattern(r"""(?=[,;"'()]{1,3}[a-z][a-z0-9+.-]{0,30}://)""", re.IGNORECASE)
 # A key with one of these names identifies a thing, and is no secret.
 _PLAIN_KEYS = (
     "bad|binding|cache|composite|dedup|entity|event|foreign|group|hash|header|idempotency|index|invalid|job|lookup"
@@ -36,7 +52,7 @@ _SHORT_NAMES = r"(?<![a-z0-9])(?:pass|pw|sig(?:nature)?|auth)"
 _QUOTED = rf"""(?P<quote> \\{{0,9}}["'])
     (?P<value> (?: (?!(?P=quote)) (?:\\.|.) ){{0,{LONGEST_VALUE}}} ) (?P=quote)?"""
 _UNQUOTED = r"""(?: (?!\\[nr]) [^\s,;&"')\]}] )+"""
-_PAIR = re.compile(
+_PAIR = _LazyPattern(
     rf"""(?P<name> {_SHORT_NAMES} (?: = | \\{{0,9}}["'] \s{{0,9}} (?: => | [=:] ) \s{{0,9}} )
          | {_NAMES} \\{{0,9}}["']? \]?
          (?: \s{{0,9}} (?: => | [=:] ) \s{{0,9}}  # Ruby and PHP print =>
@@ -50,18 +66,18 @@ _PAIR = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 # These are the arguments of a command, in one text or as a list: `--password x`, `['--password', 'x']`.
-_ARGUMENT = re.compile(
+_ARGUMENT = _LazyPattern(
     rf"""(?P<name> --[\w-]{{0,30}} {_NAMES} (?: \s{{1,9}} | ["'] \s?,\s{{0,9}} (?=["']) ))
          (?: (?P<before>) {_QUOTED} | (?!-) {_UNQUOTED} )
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-_PEM = re.compile(
+_PEM = _LazyPattern(
     r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)(?:(?!-----END).){1,20000}(?:-----END[A-Z ]{0,50}-----)?", re.DOTALL
 )
 # These are the header lines of a STOMP frame, plain or as a client's debug log shows the lines (`\n` escaped, quoted).
-_FRAME = re.compile(r"((?:^|\\n|[\"'])(?:login|passcode):)(?:(?!\\[nr])[^\n\"'])+", re.IGNORECASE | re.MULTILINE)
-_AUTHORIZATION = re.compile(
+_FRAME = _LazyPattern(r"((?:^|\\n|[\"'])(?:login|passcode):)(?:(?!\\[nr])[^\n\"'])+", re.IGNORECASE | re.MULTILINE)
+_AUTHORIZATION = _LazyPattern(
     r"""((?:authorization|cookie|(?<![a-z0-9])x-auth) \\{0,9}["']? \s{0,9} [=:] \s{0,9} (?:b(?=["']))? \\{0,9}["']?)  # name, and = or :
         (?:(?!\\[nr])[^\n"',}])+
     """,
@@ -69,15 +85,15 @@ _AUTHORIZATION = re.compile(
 )
 # SASL's mechanism PLAIN sends NUL, the user, NUL, the password; logs and tracebacks show a NUL in four ways.
 _NUL = r"(?:\\x00|\\u0000|\\0|\x00)"
-_PLAIN = re.compile(rf"""({_NUL}[^\s\\"'\x00]{{1,100}}{_NUL})[^\s\\"'\x00,)\]}}]+""")
-_TOKEN = re.compile(r"(?<![\w-])eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{5,}")  # JSON Web Token
+_PLAIN = _LazyPattern(rf"""({_NUL}[^\s\\"'\x00]{{1,100}}{_NUL})[^\s\\"'\x00,)\]}}]+""")
+_TOKEN = _LazyPattern(r"(?<![\w-])eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{5,}")  # JSON Web Token
 # These are the arguments of a call in a stack trace of PHP: host, port, user, password.
-_CALL = re.compile(r"(\b(?:AMQP\w{0,30}Connection|PDO)(?:(?:->|::)\w{1,40})?\((?=[^)\n]))[^\n]+")
-_PARAMETERS = re.compile(r'(amqp_params_\w{1,20},<<"[^"\n]{0,200}">>,(?:\{\w{1,20},)?<<")[^"\n]*')  # Erlang's client
-_ORACLE = re.compile(r"(jdbc:oracle:\w{1,10}:[^/\s@:]{1,100}/)\S{1,200}(?=@)", re.IGNORECASE)
+_CALL = _LazyPattern(r"(\b(?:AMQP\w{0,30}Connection|PDO)(?:(?:->|::)\w{1,40})?\((?=[^)\n]))[^\n]+")
+_PARAMETERS = _LazyPattern(r'(amqp_params_\w{1,20},<<"[^"\n]{0,200}">>,(?:\{\w{1,20},)?<<")[^"\n]*')  # Erlang's client
+_ORACLE = _LazyPattern(r"(jdbc:oracle:\w{1,10}:[^/\s@:]{1,100}/)\S{1,200}(?=@)", re.IGNORECASE)
 # GitHub, GitLab, Stripe, Slack, npm and SendGrid begin their tokens with these texts, so that a search can find the tokens.
 # Amazon's AKIA… is not in this list, because AKIA… only names a secret key, and a search for a leak needs the name.
-_KNOWN_TOKEN = re.compile(
+_KNOWN_TOKEN = _LazyPattern(
     r"""(?<![a-z0-9]) ( gh[oprsu]_ | github_pat_ | glpat- | [rs]k_(?:live|test)_ | xox[a-z]-
                         | npm_ (?=[a-z0-9]{30}) | (?-i:SG) \. (?=[\w-]{16,64}\.[\w-]{16}) )
         [a-z0-9_-]{8,} (?: \.[a-z0-9_-]{16,} )?
@@ -88,7 +104,7 @@ _KNOWN_TOKEN = re.compile(
 # MySQL reads the word in `-p word` as a database, but a user can mean a password.
 _NEXT = r"""(?: ["'] \s{0,3} ,? \s{0,3} (?=["']) | \s{1,3} )"""
 _ATTACHED = r"""(?! \\{0,9} ["'] [\s,:;)\]}] )"""  # the next character is no closing quote
-_COMMAND = re.compile(
+_COMMAND = _LazyPattern(
     rf"""( \b(?: (?P<curl>curl) | (?P<redis>redis-cli) | (?:mysql|mariadb|mongo|rabbitmqadmin|sshpass)\w{{0,10}} )\b
           [^\n]{{0,200}}? (?: \s | (?P<around>["']) )
           (?(curl) (?: -[a-zA-Z]{{0,10}}?[uU] {_NEXT}? | --(?:proxy-)?user (?: = | {_NEXT}) )
@@ -104,25 +120,25 @@ _COMMAND = re.compile(
 )
 # This is `user:password@host` without a scheme; after `mailto`, `from` and similar names, an e-mail address can follow.
 # A number after the name of a thing, as in `order:42@eu`, is no password; after another name, a number can be a password.
-_LOGIN = re.compile(
+_LOGIN = _LazyPattern(
     rf"""(?<![\w/.@:+-])(?!(?:mailto|from|to|cc|bcc|e?mail|e-mail|sender|author|contact|node|sip|client_?id|\w{{1,40}}[_-]id):)
         (?! (?:{_PLAIN_KEYS}):\d{{1,20}}@ )
         ([a-z][\w.+-]{{0,60}}:)[^\s:/"'<>]{{1,100}}(?=@[\w\[(])
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-_BEARER = re.compile(r"\b(bearer\s{1,9})[\w.~+/-]{8,}=*", re.IGNORECASE)
-_BASIC = re.compile(r"\b(basic\s{1,9})([a-z0-9+/]{4,}={0,2})", re.IGNORECASE)
+_BEARER = _LazyPattern(r"\b(bearer\s{1,9})[\w.~+/-]{8,}=*", re.IGNORECASE)
+_BASIC = _LazyPattern(r"\b(basic\s{1,9})([a-z0-9+/]{4,}={0,2})", re.IGNORECASE)
 # This is a field's path in an error message, as in `$.password: expected str, got int`; such a message has no secret.
-_PLACE = re.compile(r"\$(?:\.[\w-]{1,60}|\[\d{1,9}\]){0,9}\.\w{0,60}$")
+_PLACE = _LazyPattern(r"\$(?:\.[\w-]{1,60}|\[\d{1,9}\]){0,9}\.\w{0,60}$")
 _LONGEST_PLACE = 700
 _WORDS_ABOUT_FIELDS = frozenset({"duplicate", "expected", "field", "input", "missing", "unknown"})
-_WORDS = re.compile(r" [a-z]{2,}")
+_WORDS = _LazyPattern(r" [a-z]{2,}")
 _PUNCTUATION = 3  # characters; a text of at most this length is no secret if it has no letter or digit
 _PREFIX = 2  # characters: b, rb
 _PORT_DIGITS = 5
 _MARKS = frozenset(":@")
-_SECRET_NAME = re.compile(rf"{_NAMES}$|{_SHORT_NAMES}$|authorization$|cookie$|(?<![a-z0-9])x-auth$", re.IGNORECASE)
+_SECRET_NAME = _LazyPattern(rf"{_NAMES}$|{_SHORT_NAMES}$|authorization$|cookie$|(?<![a-z0-9])x-auth$", re.IGNORECASE)
 # Each pattern matches only a text that contains one of these hints; most log texts contain no hint, and need no search.
 _HINTS = (
     *("@", "pass", "pw", "login:", "secret", "credential", "token", "cookie", "sig", "auth", "session", "curl"),
@@ -140,19 +156,19 @@ def redact(text: str) -> str:
     if not may_hold_secret(text):
         return text
     if "://" in text and "@" in text:
-        text = _WORD.sub(_redacted_word, text)
-    text = _AUTHORIZATION.sub(rf"\1{REDACTED}", text)
-    text = _BEARER.sub(rf"\1{REDACTED}", text)
-    text = _BASIC.sub(_redacted_basic, text)
-    text = _PEM.sub(rf"\1{REDACTED}", text)
-    text = _FRAME.sub(rf"\1{REDACTED}", text)
+        text = _WORD.compiled.sub(_redacted_word, text)
+    text = _AUTHORIZATION.compiled.sub(rf"\1{REDACTED}", text)
+    text = _BEARER.compiled.sub(rf"\1{REDACTED}", text)
+    text = _BASIC.compiled.sub(_redacted_basic, text)
+    text = _PEM.compiled.sub(rf"\1{REDACTED}", text)
+    text = _FRAME.compiled.sub(rf"\1{REDACTED}", text)
     for pattern in (_PLAIN, _PARAMETERS, _ORACLE, _CALL):
-        text = pattern.sub(rf"\1{REDACTED}", text)
-    text = _TOKEN.sub(REDACTED, text)
-    text = _KNOWN_TOKEN.sub(rf"\1{REDACTED}", text)
-    text = _COMMAND.sub(rf"\1{REDACTED}", text)
-    text = _LOGIN.sub(rf"\1{REDACTED}", text)
-    return _PAIR.sub(_redacted_pair, _ARGUMENT.sub(_redacted_pair, text))
+        text = pattern.compiled.sub(rf"\1{REDACTED}", text)
+    text = _TOKEN.compiled.sub(REDACTED, text)
+    text = _KNOWN_TOKEN.compiled.sub(rf"\1{REDACTED}", text)
+    text = _COMMAND.compiled.sub(rf"\1{REDACTED}", text)
+    text = _LOGIN.compiled.sub(rf"\1{REDACTED}", text)
+    return _PAIR.compiled.sub(_redacted_pair, _ARGUMENT.compiled.sub(_redacted_pair, text))
 
 
 def may_hold_secret(text: str) -> bool:
@@ -170,7 +186,7 @@ def may_hold_secret(text: str) -> bool:
 
 def is_secret_name(name: str) -> bool:
     """Return whether a value with this name is always a secret."""
-    return _SECRET_NAME.search(name) is not None
+    return may_hold_secret(name) and _SECRET_NAME.compiled.search(name) is not None
 
 
 def _redacted_word(match: re.Match[str]) -> str:
@@ -179,7 +195,7 @@ def _redacted_word(match: re.Match[str]) -> str:
 
     In a list of URLs a password ends at the last `@` of its item.
     """
-    items = _NEXT_URL.split(match[0])
+    items = _NEXT_URL.compiled.split(match[0])
     for index, item in enumerate(items):
         scheme, _, rest = item.partition("://")
         userinfo, at, host = rest.rpartition("@")
@@ -211,8 +227,10 @@ def _redacted_pair(match: re.Match[str]) -> str:
         return f"{name}{before if len(before) <= _PREFIX else ''}{quote}{REDACTED}{quote}"
     value = match[0].removeprefix(name)
     text, end = match.string, match.end()
-    if value in _WORDS_ABOUT_FIELDS and _PLACE.search(text, max(0, match.start() - _LONGEST_PLACE), match.start()):
+    if value in _WORDS_ABOUT_FIELDS and _PLACE.compiled.search(
+        text, max(0, match.start() - _LONGEST_PLACE), match.start()
+    ):
         return match[0]
-    if value == "not" and ":" in name and _WORDS.match(text, end):
+    if value == "not" and ":" in name and _WORDS.compiled.match(text, end):
         return match[0]  # secret: not found
     return f"{name}{REDACTED}"

@@ -294,7 +294,7 @@ class CertificateFaults(FaultBench):
             assert gone.final
             assert "certificate" in gone.cause
 
-    def test_nothing_is_said_to_a_server_whose_certificate_is_not_trusted(
+    def test_nothing_is_sent_to_a_server_whose_certificate_is_not_trusted(
         self, open_worker: OpenWorker, eventually: Eventually, tmp_path: Path
     ) -> None:
         """No credential, and no other byte, until the certificate is verified (1 s)."""

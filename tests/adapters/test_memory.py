@@ -223,7 +223,7 @@ def test_a_broker_that_is_down_refuses_everything_and_then_connects_again(broker
     assert len(worker.deliveries()) == 2
 
 
-def test_an_alarm_is_said_and_refuses_publishes(broker: MemoryBroker) -> None:
+def test_an_alarm_is_reported_and_refuses_publishes(broker: MemoryBroker) -> None:
     worker = Worker(broker)
     broker.pump()
     broker.block("memory")

@@ -6,6 +6,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pika
@@ -21,7 +22,7 @@ from steadyworker_rabbitmq.checks.findings import find
 from steadyworker_rabbitmq.checks.management import ManagementApi
 from steadyworker_rabbitmq.checks.probe import BrokerProbe
 from steadyworker_rabbitmq.checks.queue_state import differences
-from steadyworker_rabbitmq.declare import prepare
+from steadyworker_rabbitmq.declare import PreparedQueues, prepare
 from steadyworker_rabbitmq.topology import Topology
 from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
 from tests.support.stage import eventually
@@ -109,6 +110,11 @@ def about(findings: list[Finding], text: str) -> Finding:
     return found
 
 
+def facts(prepared: PreparedQueues) -> PreparedQueues:
+    """All facts but the command, which has a condition until the queue's policy is reported."""
+    return replace(prepared, longer_timeout="")
+
+
 @pytest.fixture
 def bench(rabbitmq: RabbitMQ, vhost: Vhost) -> Iterator[Bench]:
     bench = Bench(rabbitmq, vhost)
@@ -138,13 +144,13 @@ def test_from_nothing_everything_is_made_as_planned_and_a_second_time_nothing_ch
     prepared = prepare(bench.connection, topology, bench.management)
     made = bench.queues()
     assert made == {planned.name: dict(planned.arguments) for planned in topology.queues(bench.version)}
-    assert prepare(bench.connection, topology, bench.management) == prepared
+    assert facts(prepare(bench.connection, topology, bench.management)) == facts(prepared)
     assert bench.queues() == made
 
 
 def test_the_management_api_is_not_needed(bench: Bench) -> None:
     with_it = prepare(bench.connection, bench.topology(), bench.management)
-    assert prepare(bench.connection, bench.topology(), None) == with_it
+    assert facts(prepare(bench.connection, bench.topology(), None)) == facts(with_it)
 
 
 @pytest.mark.parametrize("asked", [True, False], ids=["with management", "without"])
@@ -173,6 +179,29 @@ def test_without_the_management_api_a_refused_declaration_names_one_difference(b
     prepared = prepare(bench.connection, bench.topology(), None)
     assert (prepared.rejects, prepared.continues_consumers, prepared.counts_holders) == (False, False, True)
     assert bench.queues()["exports"] == arguments
+
+
+@pytest.mark.parametrize("name", ["exports", "exports.dead"])
+def test_without_the_management_api_check_reports_the_difference_that_the_broker_names(bench: Bench, name: str) -> None:
+    """Both by a certificate's login and by `?management=off`; only this shows that messages would be dropped."""
+    prepare(bench.connection, bench.topology(), None)
+    arguments = bench.queues()[name]
+    bench.rabbitmq.management("DELETE", f"queues/{bench.vhost.name}/{name}")
+    bench.make(name, **{**arguments, "x-max-length": 7})
+    (finding,) = find(bench.connection, bench.topology(), None)
+    assert (finding.id, finding.level) == ("rabbitmq.queue-differs", "warning")
+    assert f"{name!r} differs" in finding.what
+    assert "x-max-length: expected none, got 7" in finding.what
+
+
+@pytest.mark.parametrize("name", ["exports", "exports.dead", "exports.later.1000ms"])
+def test_a_flag_that_differs_is_named_with_its_planned_value(bench: Bench, name: str) -> None:
+    with bench.connection.channel() as channel:
+        channel.queue_declare(name, durable=False)
+    found = find(bench.connection, bench.topology(), None)
+    assert about(found, "durable: expected True, got False").level == (
+        "error" if name == "exports.later.1000ms" else "warning"
+    )
 
 
 def test_a_queue_that_is_not_durable_is_an_error(bench: Bench) -> None:
@@ -263,7 +292,7 @@ def test_verify_makes_nothing_and_names_what_is_missing(bench: Bench) -> None:
 
 def test_verify_is_content_with_what_declare_made(bench: Bench) -> None:
     prepared = prepare(bench.connection, bench.topology(), bench.management)
-    assert prepare(bench.connection, bench.topology("verify"), bench.management) == prepared
+    assert facts(prepare(bench.connection, bench.topology("verify"), bench.management)) == facts(prepared)
     assert find(bench.connection, bench.topology("verify"), bench.management) == []
 
 
@@ -415,14 +444,39 @@ def test_a_limit_that_would_drop_jobs_is_an_error_and_the_line_heals_it(ours: Be
     """A quorum queue of somebody's own: 4.x drops its messages after 20 deliveries, and has no dead-letter exchange."""
     ours.make("exports", x_queue_type="quorum")
     prepare(ours.connection, ours.topology(), ours.management)
-    found = find(ours.connection, ours.topology(), ours.management)
     if ours.version < (4,):
-        assert found == []
+        assert find(ours.connection, ours.topology(), ours.management) == []
         return
-    finding = about(found, "after 20 deliveries, without a dead letter")
+    (finding,) = until(lambda: find(ours.connection, ours.topology(), ours.management))
+    assert "after 20 deliveries, without a dead letter" in finding.what
     assert finding.level == "error"
     ours.run(finding.remedy)
     until(lambda: find(ours.connection, ours.topology(), ours.management) == [])
+
+
+@pytest.mark.parametrize("rabbitmq_series", ["4.3"], indirect=True)
+@pytest.mark.parametrize("limit", [{}, {"x_delivery_limit": 100}], ids=["default", "own"])
+def test_no_start_is_refused_because_a_new_queue_s_policy_is_not_yet_reported(
+    bench: Bench, limit: dict[str, int]
+) -> None:
+    """The policy removes the default limit, and names a dead-letter exchange; the broker obeys it from the first moment."""
+    bench.policy("^exports$", delivery_limit=-1, dead_letter_exchange="", dead_letter_routing_key="exports.dead")
+    bench.make("exports", x_queue_type="quorum", x_message_ttl=60_000, x_max_length=10, **limit)
+
+    def known() -> bool:
+        queue = bench.management.queue("exports")
+        assert queue is not None
+        found = find(bench.connection, bench.topology(), bench.management)
+        assert [finding for finding in found if finding.level == "error"] == []
+        return queue.policy is not None
+
+    until(known)
+    found = find(bench.connection, bench.topology(), bench.management)
+    assert {finding.id for finding in found} == {
+        "rabbitmq.message-ttl",
+        "rabbitmq.max-length",
+        *(["rabbitmq.delivery-limit"] if limit else []),
+    }
 
 
 def test_a_limit_that_one_job_would_exhaust_is_an_error(bench: Bench) -> None:
@@ -446,27 +500,32 @@ def test_a_delivery_timeout_below_the_time_limit_is_a_warning_with_the_line_for_
         assert prepared.delivery_timeout == 3 * HOUR + 900
         assert prepared.consume_arguments == {"x-consumer-timeout": 11_700_000}
         return
-    assert prepared.delivery_timeout == 1800
+    assert prepared.delivery_timeout is None  # the version's default, but a policy or the node's setting can raise it
     assert prepared.consume_arguments == {}
     (finding,) = found
     assert "takes a delivery back after 1800 s" in finding.what
     assert "RabbitMQ's default" in finding.what
-    assert finding.remedy == prepared.longer_timeout
     if ours.version < (3, 12):
+        assert finding.remedy == prepared.longer_timeout
         assert "consumer_timeout = 11700000" in finding.remedy
         return
-    ours.run(finding.remedy)
+    found = until(
+        lambda: [each for each in find(ours.connection, topology, ours.management) if "if a policy" not in each.remedy]
+    )
+    assert prepared.longer_timeout.endswith(found[0].remedy)
+    ours.run(found[0].remedy)
     until(lambda: find(ours.connection, topology, ours.management) == [])
     assert prepare(ours.connection, topology, ours.management).delivery_timeout == 3 * HOUR + 900
 
 
-def test_what_the_management_api_would_report_is_missed_in_one_line(bench: Bench) -> None:
+def test_what_the_management_api_would_report_is_missed_in_one_line_for_each_queue(bench: Bench) -> None:
     """Policies and timeout, and what to do about both; from 4.3 on there is no timeout that anybody but us could set."""
     prepare(bench.connection, bench.topology(), None)
     nobody = ManagementApi("http://127.0.0.1:1", "shop", "secret", bench.vhost.name)
     for time_limit, longest in ((3 * HOUR, "10800 s"), (None, "without limit")):
-        (finding,) = find(bench.connection, bench.topology(time_limit=time_limit), nobody)
-        assert finding.level == "warning"
+        letters, finding = find(bench.connection, bench.topology(time_limit=time_limit), nobody)
+        assert finding.level == letters.level == "warning"
+        assert "policies of queue 'exports.dead' could not be read" in letters.what
         assert "policies of queue 'exports' could not be read" in finding.what
         assert "rabbitmq-plugins enable rabbitmq_management" in finding.remedy
         outlived = bench.version < (4, 3)
@@ -586,6 +645,9 @@ def test_a_policy_is_reported_with_the_first_statistics_of_a_new_queue(ours: Ben
         until(made_without_statistics)
         found = find(ours.connection, ours.topology(), ours.management)
         assert [finding for finding in found if "'exports' are lost" in finding.what] == []
+        found = find(ours.connection, ours.topology(), ours.management, consuming=True)
+        finding = about(found, "policies of queue 'exports' could not be read: the management API reports no policy")
+        assert "disable_metrics_collector" in finding.remedy
     for name in ours.queues():
         ours.connection.channel().queue_delete(name)
     prepare(ours.connection, ours.topology(), ours.management)
@@ -617,7 +679,13 @@ def test_a_policy_with_lists_hides_no_error(bench: Bench) -> None:
 
 def test_a_queue_of_somebody_s_own_that_drops_messages_is_an_error(bench: Bench) -> None:
     bench.make("exports", x_queue_type="quorum", x_message_ttl=60_000, x_max_length=10, x_delivery_limit=100)
-    found = find(bench.connection, bench.topology(), bench.management)
+
+    def judged() -> list[Finding]:
+        """All findings, once the API reports that the new queue has no policy."""
+        found = find(bench.connection, bench.topology(), bench.management)
+        return found if any("100 deliveries" in finding.what for finding in found) else []
+
+    found = until(judged)
     for text in (
         "Jobs in 'exports' are lost after 60 s",
         "more than 10 (max-length)",
@@ -688,7 +756,9 @@ def test_without_a_right_to_the_management_api_the_check_reports_what_it_did_not
     name = bench.vhost.name
     bench.rabbitmq.management("PUT", f"users/{name}", {"password": bench.vhost.password, "tags": ""})
     prepare(bench.connection, bench.topology(), bench.management)
-    finding = about(find(bench.connection, bench.topology("verify"), bench.management), "may drop messages")
+    found = find(bench.connection, bench.topology("verify"), bench.management)
+    assert "arguments and policies of queue 'exports.dead'" in about(found, "'exports.dead' could not be read").what
+    finding = about(found, "arguments and policies of queue 'exports' could not be read")
     assert finding.level == "warning"
     assert f"user '{name}' may not read" in finding.what
     assert "the tag 'management'" in finding.remedy

@@ -12,7 +12,7 @@ import pytest
 from steadyworker.adapter import DELAYS, QueueSpec, Settings
 from steadyworker.delivery import OutgoingMessage, Target
 from steadyworker.errors import ConfigError
-from steadyworker_rabbitmq.checks import limits
+from steadyworker_rabbitmq.checks import limits, risks
 from steadyworker_rabbitmq.checks.findings import find, names_finding
 from steadyworker_rabbitmq.checks.queue_state import Difference, ExistingQueue, QueueType, differences
 from steadyworker_rabbitmq.checks.risks import KNOWN_ARGUMENTS
@@ -239,6 +239,37 @@ def test_the_delivery_limit_of_each_version(
     assert limits.delivery_limit(version, ExistingQueue("exports", arguments, policies, type="classic")) is None
 
 
+@pytest.mark.parametrize(
+    ("arguments", "limit", "ids"),
+    [
+        ({}, None, []),
+        ({"x-delivery-limit": 3}, 3, []),
+        ({"x-delivery-limit": 3, "x-dead-letter-exchange": ""}, 3, ["rabbitmq.delivery-limit"]),
+    ],
+)
+def test_no_limit_is_an_error_while_the_policy_is_unknown(
+    arguments: dict[str, object], limit: int | None, ids: list[str]
+) -> None:
+    """A policy can remove the default, name a dead-letter exchange, and raise the delivery timeout."""
+    (work,) = (planned for planned in plan().queues(V40) if planned.role == "work")
+    unknown = ExistingQueue("exports", {"x-queue-type": "quorum", **arguments}, policy_name="prod", type="quorum")
+    assert limits.delivery_limit(V40, unknown) == limit
+    found = [*risks.delivery_limit(V40, "/", work, unknown, None)]
+    assert [(finding.id, finding.level) for finding in found] == [(id_, "warning") for id_ in ids]
+
+
+@pytest.mark.parametrize("arguments", [{"x-message-ttl": 60_000}, {"x-max-length": 7}, {"x-max-length-bytes": 7}])
+def test_a_loss_that_a_policy_can_prevent_is_only_a_warning_while_the_policy_is_unknown(
+    arguments: dict[str, object],
+) -> None:
+    (work,) = (planned for planned in plan().queues(V40) if planned.role == "work")
+    (warning,) = risks.losses(work, ExistingQueue("exports", arguments))
+    (error,) = risks.losses(work, ExistingQueue("exports", arguments, {}))
+    assert (warning.level, warning.loses) == ("warning", "jobs")
+    assert "Jobs in 'exports' can be lost " in warning.what
+    assert (error.level, error.what) == ("error", warning.what.replace("can be lost", "are lost"))
+
+
 def test_the_remedy_is_the_line_for_that_version() -> None:
     queue = ExistingQueue("pay ments.v2", {}, {}, type="quorum")
     old = limits.longer_timeout(V310, "/", queue, 3 * HOUR)
@@ -247,6 +278,15 @@ def test_the_remedy_is_the_line_for_that_version() -> None:
     words = shlex.split(limits.longer_timeout(V312, "shop", queue, 3 * HOUR))
     assert words[:4] == ["rabbitmqctl", "set_policy", "-p", "shop"]
     assert words[5:] == [r"^pay\ ments\.v2$", '{"consumer-timeout": 11700000}', "--apply-to", "queues"]
+
+
+def test_a_queue_whose_policy_is_unknown_gets_no_line_that_would_replace_the_policy() -> None:
+    """A queue that does not exist yet, for example: an operator's policy can match its name already."""
+    remedy = limits.longer_timeout(V312, "shop", ExistingQueue("exports", {}, type="quorum"), 3 * HOUR)
+    condition, _, line = remedy.partition("; otherwise ")
+    listed = "if a policy matches queue 'exports' (rabbitmqctl list_policies -p shop), "
+    assert condition == listed + 'set "consumer-timeout": 11700000 in this policy'
+    assert line == limits.longer_timeout(V312, "shop", ExistingQueue("exports", {}, {}, type="quorum"), 3 * HOUR)
 
 
 def test_one_policy_applies_to_a_queue_so_that_an_existing_one_is_named() -> None:

@@ -12,6 +12,7 @@ from steadyworker.backends.registry import open_adapter as open_by_scheme
 from steadyworker.delivery import KEY, OutgoingMessage, Target
 from steadyworker.errors import BrokerUnavailable, ConfigError, PublishFailed, TargetMissing
 from steadyworker_sqlite import SqliteAdapter, open_adapter
+from steadyworker_sqlite.errors import Unusable
 from steadyworker_sqlite.topology import path_of, place_findings
 
 SPEC = QueueSpec("exports", "exports.dead")
@@ -80,6 +81,9 @@ def test_a_file_that_was_removed_before_any_worker_ran_is_not_made_again_and_che
         other = SqliteAdapter(path, SPEC, Settings(topology=topology))
         with pytest.raises(PublishFailed, match="it was removed: restore it"):
             other.publish(OutgoingMessage(Target.WORK, b"", {}))
+        with pytest.raises(Unusable) as raised:
+            other.identity()
+        assert raised.value.id == "embedded.file-replaced"  # the entry that does not advise --topology declare
         (finding,) = other.findings(SPEC)
         assert (finding.level, finding.what) == ("error", f"Expected the broker file {path}, but it was removed.")
         assert "remove broker.db.consumers beside it" in finding.remedy

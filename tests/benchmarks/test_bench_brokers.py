@@ -1,4 +1,4 @@
-"""A RabbitMQ that cannot be had leaves out its own tables, and nothing else."""
+"""Without a RabbitMQ, its tables are left out and nothing else, and the cost of a job is that on the embedded queue."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks import bench_brokers
+from tests.benchmarks import bench_brokers, bench_cost
 from tests.brokers import install
 from tests.brokers.install import MissingError
 
@@ -32,3 +32,16 @@ def test_the_tables_of_a_missing_rabbitmq_are_left_out(
     monkeypatch.setattr(sys, "argv", ["bench_brokers", "rabbitmq"])
     assert bench_brokers.main() == 0
     assert capsys.readouterr().out.startswith("The tables of rabbitmq were left out: RabbitMQ was not found")
+
+
+@pytest.mark.processes
+def test_without_a_rabbitmq_the_cost_of_a_job_is_measured_on_the_embedded_queue(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench_cost, "newest_rabbitmq", missing)
+    monkeypatch.setattr(bench_cost, "JOBS", {1: 20, 8: 20})
+    monkeypatch.setattr(bench_cost, "ROUNDS", 1)
+    assert bench_cost.main() == 0
+    printed = capsys.readouterr().out
+    assert printed.count("worker: runner-noop") == 4
+    assert printed.count("child: main") == 2

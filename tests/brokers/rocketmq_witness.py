@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache as once
 from itertools import count
@@ -98,7 +99,8 @@ class WitnessProgram:
         self._guard = Guard("rocketmq-witness")
         folder = self._guard.folder
         options = ("-Xms16m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
-        with (folder / "log").open("wb") as log:
+        self._log = folder / "log"
+        with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [
                     *(str(java()), *options, f"-Duser.home={folder}"),
@@ -114,17 +116,26 @@ class WitnessProgram:
         self._numbers = count(1)
         self._lock = threading.Lock()
         self._waiting: dict[int, Future[dict[str, Any]]] = {}
+        self._has_ended = False
         threading.Thread(target=self._receive, name="rocketmq, witness", daemon=True).start()
 
     def ask(self, request: Mapping[str, object], within: float) -> dict[str, Any]:
-        """Return the reply to a request; the Java itself ends it after `within` seconds."""
+        """
+        Return the reply to a request; the Java itself ends it after `within` seconds.
+
+        Raises AssertionError if the Java has ended, so that its end does not seem to be a broker that does not reply.
+        """
         number = next(self._numbers)
-        reply = self._waiting[number] = Future()
+        reply: Future[dict[str, Any]] = Future()
         line = json.dumps({**request, "id": number, "within": int(within * 1000)}).encode()
         with self._lock:
+            if self._has_ended:
+                raise self._end()
+            self._waiting[number] = reply
             assert self._process.stdin
-            self._process.stdin.write(line + b"\n")
-            self._process.stdin.flush()
+            with suppress(BrokenPipeError):  # `_receive` sees the end, too
+                self._process.stdin.write(line + b"\n")
+                self._process.stdin.flush()
         return reply.result(within + LATE)
 
     def _receive(self) -> None:
@@ -132,6 +143,14 @@ class WitnessProgram:
         for line in self._process.stdout:
             reply = json.loads(line)
             self._waiting.pop(reply["id"]).set_result(reply)
+        with self._lock:
+            self._has_ended = True
+            for waiting in self._waiting.values():
+                waiting.set_exception(self._end())
+
+    def _end(self) -> AssertionError:
+        log = self._log.read_text(errors="replace") if self._log.exists() else ""
+        return AssertionError("the witness ended", log)
 
 
 @once

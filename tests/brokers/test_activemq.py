@@ -228,7 +228,7 @@ def test_persistent_and_scheduled_messages_survive_kill_9(stomp_node: StompNode,
         assert time.time() * 1000 - before >= 3000
 
 
-def test_a_frozen_node_says_nothing_and_is_healed(stomp_node: StompNode, queue: str) -> None:
+def test_a_frozen_node_sends_nothing_and_is_healed(stomp_node: StompNode, queue: str) -> None:
     with stomp_node.client() as client:
         client.send(queue, b"m-17")
         stomp_node.freeze()

@@ -107,7 +107,7 @@ def test_a_delivery_timeout_ends_a_delivery_within_seconds(rabbitmq_node: Node, 
         assert channel.is_open == (rabbitmq_node.version >= (4, 3))
 
 
-def test_ctl_answers_and_its_failure_says_why(rabbitmq_node: Node) -> None:
+def test_ctl_answers_and_its_failure_has_the_cause(rabbitmq_node: Node) -> None:
     assert rabbitmq_node.series in rabbitmq_node.ctl("version")
     with pytest.raises(BrokerError, match="no_such_command"):
         rabbitmq_node.ctl("no_such_command")

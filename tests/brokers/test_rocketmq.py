@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import secrets
+import socket
 from collections.abc import Iterator
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from functools import partial
 
 import grpc  # type: ignore[import-untyped]
 import pytest
@@ -13,6 +16,7 @@ from steadyworker.adapter import OutgoingMessage, QueueSpec, Settings, Target
 from steadyworker_rocketmq.direct.adapter import DirectAdapter
 from tests.brokers.fixtures import had
 from tests.brokers.rocketmq import SHORT_LEVELS, RocketMQ4, RocketMQ5, RocketMQNode
+from tests.brokers.rocketmq_witness import WitnessProgram
 from tests.conftest import Eventually
 from tests.faults.proxy import Proxy
 
@@ -50,6 +54,37 @@ def topic(node: RocketMQNode) -> Iterator[str]:
     yield name
     node.heal()
     node.remove(name)
+
+
+@pytest.mark.timeout(120)
+def test_the_end_of_the_witness_is_no_silence_of_a_broker() -> None:
+    """Both a question that waits and a later one fail at once, and not as a broker's time limit."""
+    with had():
+        program = WitnessProgram()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        question = {
+            "address": f"127.0.0.1:{silent.getsockname()[1]}",
+            "code": "GET_BROKER_CONFIG",
+            "fields": {},
+            "body": "",
+            "reads": "",
+            "connection": "",
+            "user": "",
+            "password": "",
+        }
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(program.ask, question, 60)
+            with silent.accept()[0]:
+                program._process.kill()
+                program._process.wait()
+                for asked in (waiting.result, partial(program.ask, question, 60)):
+                    with pytest.raises(AssertionError, match="the witness ended"):
+                        asked()
+    for pipe in (program._process.stdin, program._process.stdout):
+        assert pipe
+        with suppress(BrokenPipeError):
+            pipe.close()
+    program._guard.close()
 
 
 @pytest.mark.parametrize("made", BOTH, indirect=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ from click.testing import CliRunner
 
 from steadyworker.cli import verbs
 from steadyworker.cli.other_verbs import GROUP
+from steadyworker.config.services import GROUP as SERVICES
+from tests.cli.kit import APP
 from tests.support.distributions import distribution
 
 MODULES = ("third_party_verb", "third_party_command", "third_party_broken")
@@ -90,6 +93,52 @@ def test_a_verb_whose_command_is_broken_is_named(site: Path, command: str, got: 
     assert called.exit_code == 78
     assert "Expected third_party_verb:VERB (of third_party_verb) to be usable as 'greet'" in called.stderr
     assert got in called.stderr
+
+
+def test_two_verbs_of_one_name_are_refused_at_their_call_only(site: Path) -> None:
+    for name in ("third_party_verb", "third_party_command"):
+        distribution(site, name, GROUP, {"greet": f"{name}:VERB"}, VERB)
+
+    listed = CliRunner().invoke(verbs, ["--help"])
+    assert listed.exit_code == 0
+    assert re.search(r"^  greet +Expected one entry point 'greet'", listed.output, re.MULTILINE)
+
+    called = CliRunner().invoke(verbs, ["greet"])
+    assert called.exit_code == 78
+    assert "uninstall one of them" in called.stderr
+
+
+@pytest.fixture
+def broken_service(site: Path) -> None:
+    distribution(site, "third_party_broken", SERVICES, {"broken": "third_party_broken"}, "import no_such_library")
+
+
+@pytest.mark.usefixtures("broken_service")
+@pytest.mark.parametrize("verb", ["run", "exec", "check"])
+def test_a_broken_service_does_not_stop_the_help(verb: str) -> None:
+    listed = CliRunner().invoke(verbs, [verb, "--help"])
+    assert listed.exit_code == 0
+    assert "--spark-conf" in listed.output
+
+
+@pytest.mark.usefixtures("broken_service")
+def test_a_broken_service_is_a_warning_of_check_and_an_error_if_its_setting_is_given(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "app_with_exports.py").write_text(APP)  # `site` puts this folder into sys.path
+    arguments = ["check", "app_with_exports:Exports", "--state-dir", str(tmp_path / "state"), "--json"]
+
+    checked = CliRunner().invoke(verbs, [*arguments, "--spark-master", "local[2]"])
+    assert checked.exit_code == 0, checked.output
+    printed = json.loads(checked.stdout)
+    assert printed["settings"]["spark_master"] == {"value": "local[2]", "origin": "--spark-master"}
+    (warning,) = (each for each in printed["findings"] if each["id"] == "config.entry-point")
+    assert warning["level"] == "warning"
+    assert "third_party_broken (of third_party_broken)" in warning["what"]
+
+    refused = CliRunner().invoke(verbs, [*arguments, "--broken-voice", "low"])
+    assert refused.exit_code == 78
+    assert "third_party_broken (of third_party_broken)" in refused.stderr
 
 
 @pytest.mark.parametrize("verb", ["run", "exec", "check"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -251,6 +252,8 @@ def test_imports_have_ninety_seconds_as_in_systemd() -> None:
     _, container, _ = worker_of(printed()["base/worker.yaml"])
     start = container["startupProbe"]
     assert start["periodSeconds"] * start["failureThreshold"] == 90
+    unit = (SHIPPED.parent / "systemd/steadyworker@.service").read_text(encoding="utf-8")
+    assert re.findall("^TimeoutStartSec=.*", unit, re.MULTILINE) == ["TimeoutStartSec=90"]
 
 
 def test_the_name_is_that_of_all_objects_and_queues_stay_as_they_are() -> None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from steadyworker.cli import verbs
+from steadyworker.config.resolve import load
+from steadyworker.deploy.numbers import Numbers
+from steadyworker.deploy.systemd import units
 from tests.examples.pages import Page
 
 pytestmark = pytest.mark.processes
@@ -54,11 +59,18 @@ def unit(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> li
     return printed(folder, *arguments, env=env)["steadyworker@.service"].splitlines()
 
 
+def seconds(lines: Sequence[str]) -> dict[str, str]:
+    """The durations of a unit, each of which stands there once."""
+    pairs = re.findall(r"^(\w+Sec)=(.*)$", "\n".join(lines), re.MULTILINE)
+    found = dict(pairs)
+    assert len(found) == len(pairs), pairs
+    return found
+
+
 def environment(lines: Sequence[str]) -> dict[str, str]:
     """SteadyWorker's variables in a unit."""
-    pairs = [
-        line.removeprefix("Environment=").partition("=") for line in lines if line.startswith("Environment=STEADY")
-    ]
+    given = [line.removeprefix("Environment=").removeprefix('"') for line in lines if line.startswith("Environment=")]
+    pairs = [each.removesuffix('"').partition("=") for each in given if each.startswith("STEADY")]
     return {name: text for name, _, text in pairs}
 
 
@@ -157,9 +169,11 @@ def test_a_weakened_unit_exposes_too_much(analyze: str, tmp_path: Path, lost: st
 
 
 def test_the_numbers_are_those_of_worker_broker_and_settings(tmp_path: Path) -> None:
-    assert {"TimeoutStopSec=30", "WatchdogSec=90"} <= {*unit(tmp_path / "a")}
+    always = {"StartLimitIntervalSec": "0", "TimeoutStartSec": "90", "RestartSec": "5"}
+    assert seconds(unit(tmp_path / "a")) == {**always, "TimeoutStopSec": "30", "WatchdogSec": "90"}
     rabbitmq = unit(tmp_path / "b", "--broker", "amqp://localhost?heartbeat=120", "--stop-within", "2h")
-    assert {"TimeoutStopSec=360", "WatchdogSec=360", "Environment=STEADYWORKER_STOP_WITHIN=7200"} <= {*rabbitmq}
+    assert seconds(rabbitmq) == {**always, "TimeoutStopSec": "360", "WatchdogSec": "360"}
+    assert environment(rabbitmq)["STEADYWORKER_STOP_WITHIN"] == "7200"
 
 
 def test_the_reason_of_a_stop_names_what_happens_to_a_job(tmp_path: Path) -> None:
@@ -181,7 +195,7 @@ def test_the_name_is_that_of_units_user_and_folders(tmp_path: Path) -> None:
 
 
 def test_the_folder_can_be_elsewhere(tmp_path: Path) -> None:
-    found = unit(tmp_path / "a", "--directory", "/srv/shop")
+    found = unit(tmp_path / "a", "--directory", "/srv/shop/")
     assert "ExecStart=/srv/shop/venv/bin/steadyworker run exports:PaymentExports" in found
     assert "Environment=PYTHONPATH=/srv/shop" in found
 
@@ -244,6 +258,61 @@ def test_a_file_with_a_url_that_the_settings_file_names_is_given_to_the_unit(tmp
     assert "hunter2" not in text
 
 
+def test_a_settings_file_with_odd_characters_is_quoted(tmp_path: Path) -> None:
+    odd = tmp_path / 'my "100%" set\\tings.toml'
+    odd.write_text("stop_within = 60\n")
+    lines = unit(tmp_path / "a", "--config", str(odd))
+    assert r'Environment="STEADYWORKER_CONFIG=/etc/steadyworker/my \"100%%\" set\\tings.toml"' in lines
+    done = deploy("--config", str(odd), "--output", str(tmp_path / "a"))
+    (copied,) = (shlex.split(line) for line in done.stdout.splitlines() if "tings.toml" in line)
+    assert copied[-2:] == [str(odd), "/etc/steadyworker/" + odd.name]
+
+
+def test_systemd_reads_an_odd_name_as_it_is(analyze: str, tmp_path: Path) -> None:
+    odd = tmp_path / "my 100% settings.toml"
+    odd.touch()
+    assert complaints(analyze, tmp_path / "units", printed(tmp_path / "a", "--config", str(odd), *BROKER)) == ""
+
+
+@pytest.mark.parametrize("folder", ["/etc", "/run"])
+def test_files_below_etc_and_run_are_used_where_they_are(tmp_path: Path, folder: str) -> None:
+    given = load({"broker": "amqp://shop:hunter2@rabbitmq"}, {}, tmp_path)
+    options = replace(given, config=Path(folder, "some/it.toml"), files={"broker": Path(folder, "some/url")})
+    numbers = Numbers(stop_within=60, time_limit=60, broker_notices=0, lost_after=30)
+
+    text = units(["exports:PaymentExports"], options, numbers, name="shop")["shop@.service"]
+
+    assert f'Environment="STEADYWORKER_CONFIG={folder}/some/it.toml"\n' in text
+    assert f"LoadCredential=broker-url:{folder}/some/url\n" in text
+
+
+def test_a_url_of_a_file_needs_no_credential(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    done = deploy("--ledger", "sqlite:/srv/100%/ledger.db", "--output", str(tmp_path / "a"))
+    assert "ledger-url" not in done.stdout
+    text = (tmp_path / "a" / "steadyworker@.service").read_text()
+    assert 'Environment="STEADYWORKER_LEDGER=sqlite:/srv/100%%/ledger.db"\n' in text
+    assert "LoadCredential" not in text
+
+
+@pytest.mark.parametrize("platform", ["systemd", "kubernetes"])
+def test_settings_of_the_environment_that_are_not_printed_are_named_without_their_values(platform: str) -> None:
+    given = {
+        "STEADYWORKER_HEALTH": "8080",
+        "STEADYWORKER_SPARK_MASTER": "sc://spark/;token=hunter2",
+        "STEADYWORKER_STOP_WITHIN": "60",
+        "STEADYWORKER_BROKER": "amqp://shop:hunter2@rabbitmq",
+        "STEADYWORKER_LEDGER": "postgresql://shop:hunter2@ledger/shop",
+    }
+    done = CliRunner().invoke(verbs, ["deploy", platform, "exports:PaymentExports"], env=given)
+    assert done.exit_code == 0, done.output
+    assert done.stderr == (
+        "warning: no printed file has STEADYWORKER_HEALTH, STEADYWORKER_SPARK_MASTER: "
+        "set them in steadyworker.toml or in the printed files.\n"
+    )
+    assert "hunter2" not in done.output
+
+
 def test_a_worker_that_is_named_by_its_file_is_named_by_its_module(tmp_path: Path) -> None:
     done = CliRunner().invoke(verbs, ["deploy", "systemd", "exports.py:PaymentExports"])
     assert done.exit_code == 0, done.output
@@ -268,6 +337,7 @@ def test_the_next_steps_name_what_the_units_need(tmp_path: Path) -> None:
     ("arguments", "expected"),
     [
         (("--name", "Steady Worker"), "lower-case letters"),
+        (("--name", "shop-"), "lower-case letters, digits and hyphens, first a letter and last no hyphen"),
         (("--directory", "shop"), "an absolute path"),
         (("--directory", "/srv/my shop"), "an absolute path of letters"),
     ],

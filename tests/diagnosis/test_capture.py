@@ -188,7 +188,7 @@ def test_bytes_that_were_never_captured_are_missing_at_the_end(tmp_path: Path) -
     assert [record.what for record in found[-3:]] == [What.ENDED, What.RESET, What.CLOSED]
 
 
-def test_a_capture_of_the_first_bytes_of_each_packet_says_what_it_lacks(tmp_path: Path) -> None:
+def test_a_capture_of_the_first_bytes_of_each_packet_names_what_it_lacks(tmp_path: Path) -> None:
     talk = Talk()
     packets = [*talk.opened(), talk.packet(b"a" * 100), talk.packet(b"b" * 30), talk.packet(b"c" * 100)]
     found = events(tmp_path, [*packets, packets[3]], longest=80)

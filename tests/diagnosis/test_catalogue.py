@@ -185,7 +185,7 @@ UNFORMED = "INTERNAL_ERROR - Cannot declare quorum queue 'a' in vhost 'b' on nod
         ('"GET / HTTP/1.1" 500 541 "-" "INTERNAL_ERROR"', set()),
     ],
 )
-def test_a_failure_of_the_broker_is_told_from_other_numbers(text: str, ids: set[str]) -> None:
+def test_a_failure_of_the_broker_is_distinguished_from_other_numbers(text: str, ids: set[str]) -> None:
     assert {seen.entry.id for seen in Scanner("log", SEARCH).whole([text.encode()])} == ids
 
 

@@ -237,7 +237,7 @@ def test_acks_in_any_order_are_no_flag() -> None:
         (commands.Connection.Close(541, "INTERNAL_ERROR", 50, 10), "rabbitmq.internal-error"),
     ],
 )  # fmt: skip
-def test_what_the_broker_says_at_a_close_is_flagged(method: base.Frame, flag: str) -> None:
+def test_the_brokers_text_at_a_close_is_flagged(method: base.Frame, flag: str) -> None:
     told = Told()
     told.amqp()
     told.broker(method)

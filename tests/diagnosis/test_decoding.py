@@ -54,7 +54,7 @@ def test_a_few_bytes_are_text(head: bytes) -> None:
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress], ids=lambda pack: pack.__module__)
-def test_damaged_data_is_said_to_be_damaged(pack: Callable[[bytes], bytes]) -> None:
+def test_damaged_data_is_named_as_damaged(pack: Callable[[bytes], bytes]) -> None:
     packed = pack(TEXT.encode())
     with pytest.raises(UndecodableSource, match="ended before"):
         decoded(packed[:-4], 1000)

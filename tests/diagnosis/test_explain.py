@@ -23,7 +23,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from steadyworker.cli import verbs
-from steadyworker.diagnosis.catalogue import load
+from steadyworker.diagnosis.catalogue import FINDINGS, find, load
 from steadyworker.diagnosis.following import QUIET, SETTLE, Following
 from steadyworker.diagnosis.report import WIDEST, Report, as_data, safe
 from steadyworker.diagnosis.scan import Scanner, Search
@@ -32,6 +32,7 @@ from steadyworker.units import count_text
 from tests.cli.kit import Shell
 from tests.conftest import Eventually
 from tests.diagnosis.small_catalogue import SMALL
+from tests.support.distributions import distribution
 
 pytestmark = pytest.mark.long
 
@@ -72,7 +73,7 @@ def test_an_ordinary_log_has_no_finding(shell: Shell, lines: str) -> None:
     assert (said.code, said.err, said.out) == (0, "", f"Nothing found in {count_text(lines.count(chr(10)), 'line')}.\n")
 
 
-def test_what_is_not_in_the_catalogue_is_said_to_be_unknown(shell: Shell) -> None:
+def test_what_is_not_in_the_catalogue_is_named_as_unknown(shell: Shell) -> None:
     lines = [UNKNOWN.format(number) for number in range(12)]
     said = shell("explain", log(shell, "worker.log", *lines))
     assert said.code == 0
@@ -195,6 +196,39 @@ def test_the_catalogue_can_be_listed_and_each_entry_shown() -> None:
     assert (said.exit_code, said.output.splitlines()[0]) == (0, TITLES[ID])
 
 
+TABLES_THAT_CANNOT_BE_USED = {
+    "a package that is gone": ("third_party_gone", "", "ModuleNotFoundError: No package named 'third_party_gone'"),
+    "a package whose parent is gone": ("no_such_parent.inner", "", "ModuleNotFoundError: No module named"),
+    "a package without a table": ("third_party", "", "FileNotFoundError: "),
+    "a table without a title": ("third_party", '[[finding]]\nid = "shop.odd"', "shop.odd: expected a title, or a text"),
+    "no TOML": ("third_party", "[[finding]", "findings.toml: expected TOML, got: "),
+    "an id that is known": ("third_party", f'[[finding]]\nid = "{ID}"\ntitle = "Odd"', f"got {ID} again: rename"),
+}
+
+
+@pytest.mark.parametrize(
+    ("package", "table", "got"), TABLES_THAT_CANNOT_BE_USED.values(), ids=TABLES_THAT_CANNOT_BE_USED
+)
+def test_a_package_whose_table_cannot_be_used_is_named_and_the_others_are_explained(
+    package: str, table: str, got: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    distribution(tmp_path, "third_party_findings", FINDINGS, {"odd": package}, "")
+    (tmp_path / "third_party").mkdir()
+    (tmp_path / "third_party/__init__.py").touch()
+    if table:
+        (tmp_path / "third_party/findings.toml").write_text(table)
+
+    said = CliRunner().invoke(verbs, ["explain", "--id", "rabbitmq.transient-queue"])
+
+    assert said.exit_code == 0, said.output
+    assert f"in {package} (of third_party_findings), an entry point of the group {FINDINGS}, got " in said.stderr
+    assert got in said.stderr
+    assert len(said.stderr.splitlines()) == 2
+    assert find("steadyworker.fenced") == load()["steadyworker.fenced"]
+    assert find("system.no-such-id") is None
+
+
 def test_an_entry_is_shown_with_the_hints_of_its_lines() -> None:
     said = CliRunner().invoke(verbs, ["explain", "--id", "rabbitmq.internal-error"])
     _, _, end = said.output.partition("   Lines with  ")
@@ -211,6 +245,9 @@ def test_every_entry_can_be_shown() -> None:
         Report(console).entry(entry)
         assert isinstance(console.file, io.StringIO)
         assert console.file.getvalue().startswith(f"{entry.title}\n{entry.id}, {entry.severity}\n")
+        assert not re.search("[<{]", entry.title), (
+            f"{entry.id}: give it a title, because its text has a place for a value"
+        )
 
 
 def test_it_imports_no_client_library_and_no_ledger() -> None:
@@ -303,7 +340,7 @@ def test_bytes_are_shown_as_a_table() -> None:
     assert r"= AMQP\0\0\t  the beginning of an AMQP protocol header" in text
 
 
-def test_a_count_that_stops_at_its_limit_says_at_least() -> None:
+def test_a_count_that_stops_at_its_limit_is_shown_as_at_least() -> None:
     few, many = (
         shown("".join(f"2026-11-25 10:00:00,000 ERROR gone wrong with 'queue-{n}'\n" for n in range(10, number)))
         for number in (20, 60)
@@ -340,7 +377,7 @@ def test_a_terminal_has_colours_and_a_pipe_has_none() -> None:
         ("{queue}", "{queue}"),
     ],
 )
-def test_what_a_log_says_is_shown_safely(hostile: str, harmless: str) -> None:
+def test_the_text_of_a_log_is_shown_safely(hostile: str, harmless: str) -> None:
     """As a line of text, and as JSON, in which control characters are escaped; as the line that is quoted, and as a value."""
     for line in (
         f"2026-11-25 10:00:00 ERROR gone wrong with '{hostile}'",
@@ -536,7 +573,7 @@ def test_a_followed_log_ends_by_sigterm_as_by_an_interrupt(shell: Shell, start: 
     assert "1 finding in " in explain.output or "2 findings in " in explain.output
 
 
-def test_a_terminal_is_told_what_to_do(shell: Shell, start: Start) -> None:
+def test_at_a_terminal_it_prints_what_to_do(shell: Shell, start: Start) -> None:
     master, slave = pty.openpty()
     try:
         explain = start(stdin=slave)

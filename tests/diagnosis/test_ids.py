@@ -149,7 +149,7 @@ def test_a_remedy_is_filled_with_the_fields_of_the_line() -> None:
     assert "steadyworker dead replay exports" in remedy
 
 
-def test_a_worker_process_is_not_told_what_it_does_by_itself() -> None:
+def test_no_remedy_asks_for_what_a_worker_process_does_by_itself() -> None:
     entry = CATALOGUE["amqp.connection-forced"]
     assert entry.remedies[0].startswith("Reconnect")
     assert Remedies()({"explain": entry.id}) == entry.worker

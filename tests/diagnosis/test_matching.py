@@ -29,7 +29,7 @@ def ids(text: str) -> list[str]:
     return [match.entry.id for match in MATCHER.match(text)]
 
 
-def test_the_groups_say_what_was_matched() -> None:
+def test_the_groups_name_what_was_matched() -> None:
     (match,) = MATCHER.match("x\nclosed <0.1.0> of march")
     assert (match.entry.id, match.groups, match.line) == (
         "small.closed",

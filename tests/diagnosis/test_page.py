@@ -97,7 +97,7 @@ SAID = {
 
 
 @pytest.mark.parametrize("story", STORIES)
-def test_each_story_is_told(story: str) -> None:
+def test_each_story_is_shown(story: str) -> None:
     page = page_of(STORIES[story]())
 
     check(page)
@@ -133,7 +133,7 @@ def test_each_flag_stands_at_its_moment_with_evidence_and_remedy(story: str) -> 
         explained.add((flag["conn"], flag["id"]))
 
 
-def test_a_trace_without_flags_says_that_nothing_was_noticed() -> None:
+def test_a_trace_without_flags_states_that_nothing_was_noticed() -> None:
     to = Teller()
     to.login()
     to.method("client", "Connection.Close", channel=0, reply_code=200, reply_text="Normal shutdown", after=61.0)
@@ -147,7 +147,7 @@ def test_a_trace_without_flags_says_that_nothing_was_noticed() -> None:
     assert 'class="top fine"' in page
 
 
-def test_an_end_without_goodbye_is_told_although_nothing_was_flagged() -> None:
+def test_an_end_without_goodbye_is_shown_although_nothing_was_flagged() -> None:
     to = Teller()
     to.login()
     to.add("close", "client", who="client", how="reset", in_frame=False)
@@ -615,7 +615,7 @@ def test_no_events_make_the_memory_grow() -> None:
     assert memory < MOST_MEMORY
 
 
-def test_the_page_of_a_long_trace_tells_all_of_it() -> None:
+def test_the_page_of_a_long_trace_has_all_of_it() -> None:
     page = page_of(long_trace(40_000))
 
     check(page)

@@ -273,7 +273,7 @@ def test_without_javascript_all_is_there_but_zoom(browser: Browser, pages: dict[
     assert browser.run("document.querySelectorAll('.zoom').length") >= 1
 
 
-def test_a_reader_of_the_screen_hears_who_sent_what(browser: Browser, pages: dict[str, Path]) -> None:
+def test_a_screen_reader_gets_who_sent_what(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["second_header"])
     nodes = browser.call("Accessibility.getFullAXTree")["nodes"]
     names = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node["ignored"]]

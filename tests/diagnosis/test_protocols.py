@@ -68,7 +68,7 @@ def test_the_size_alone_is_enough() -> None:
         (b"SSH-2.0-OpenSSH_9.2\r\n", "SSH banner"),
     ],
 )
-def test_what_opens_is_told_from_its_bytes_and_from_the_numbers_they_were_taken_for(
+def test_what_opens_is_distinguished_by_its_bytes_and_by_the_numbers_they_were_taken_for(
     opening: bytes, protocol: str
 ) -> None:
     if opening[:7] != b"CONNECT":  # so far STOMP and HTTP are the same
@@ -167,7 +167,7 @@ def test_a_binary_as_erlang_prints_it_is_bytes(printed: str, raw: bytes | None) 
     assert erlang_binary(printed) == raw
 
 
-def test_each_opening_recognizes_its_own_bytes_first_or_says_the_same() -> None:
+def test_each_opening_recognizes_its_own_bytes_first_or_has_the_same_name() -> None:
     for opening in OPENINGS:
         for begins in opening.begins:
             found = recognize(begins)

@@ -276,7 +276,7 @@ def _name(case_: Case) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("told", CASES, ids=_name)
-def test_what_is_said_is_explained(scene: Scene, told: Case) -> None:
+def test_each_line_of_the_log_is_explained(scene: Scene, told: Case) -> None:
     if told.series and scene.node.series not in told.series:
         pytest.skip(f"RabbitMQ {scene.node.series} says something else, or nothing")
     log = BrokersLog(scene.node.log)
@@ -316,7 +316,7 @@ def test_each_provoked_entry_has_a_provocation() -> None:
         identity
         for identity, samples in sample_files.load().items()
         for sample in samples
-        if sample.test.endswith("test_provoked_rabbitmq.py::test_what_is_said_is_explained")
+        if sample.test.endswith("test_provoked_rabbitmq.py::test_each_line_of_the_log_is_explained")
     }
     assert here - {name for one in CASES for name in one.broker | one.client} == set()
 

@@ -320,7 +320,7 @@ class JavaClient:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=240).stdout
 
 
-def test_what_the_java_client_says(scene4: Scene, tmp_path: Path) -> None:
+def test_what_the_java_client_logs(scene4: Scene, tmp_path: Path) -> None:
     """Its exceptions are explained, and its log has the rest: what the listener did, and the retries of the long group."""
     with had():
         client = JavaClient(scene4.node, tmp_path)
@@ -333,7 +333,7 @@ def test_what_the_java_client_says(scene4: Scene, tmp_path: Path) -> None:
     scene4.node.delete_group("g" * 121)
 
 
-def test_what_the_newer_java_client_says(scene5: Scene, tmp_path: Path) -> None:
+def test_what_the_newer_java_client_logs(scene5: Scene, tmp_path: Path) -> None:
     """It refuses the group with the long name before it connects."""
     with had():
         client = JavaClient(scene5.node, tmp_path)
@@ -361,7 +361,7 @@ def test_a_master_without_a_slave(scene4: Scene, tmp_path: Path) -> None:
     assert explained(said) == {"rocketmq.no-replica"}, said
 
 
-def test_what_the_grpc_client_says(scene5: Scene, rocketmq5: RocketMQ5, tmp_path: Path) -> None:
+def test_what_the_grpc_client_logs(scene5: Scene, rocketmq5: RocketMQ5, tmp_path: Path) -> None:
     for topic, kind in ((scene5.topic, "NORMAL"), (f"{scene5.topic}-delay", "DELAY")):
         rocketmq5.make_topic(topic, 1, kind)
     rocketmq5.witness.make_group(scene5.topic, 16)

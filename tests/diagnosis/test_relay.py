@@ -103,7 +103,7 @@ def test_a_reset_is_passed_on_as_a_reset(*, by_client: bool) -> None:
     assert (close["who"], close["how"]) == ("client" if by_client else "broker", "reset")
 
 
-def test_what_was_said_before_a_reset_arrives_before_it() -> None:
+def test_what_was_sent_before_a_reset_arrives_before_it() -> None:
     """A broker answers, and closes with bytes of the client unread: the kernel makes a reset of that."""
     with ends() as (_, client, broker):
         client.sendall(b"wrong")
@@ -173,7 +173,7 @@ def test_a_broker_that_is_not_there_is_an_event_and_resets_the_client() -> None:
     assert trace.wire.unreachable == 2
 
 
-def test_bytes_pass_though_nothing_is_read_and_the_trace_says_so() -> None:
+def test_bytes_pass_though_nothing_is_read_and_the_trace_shows_this() -> None:
     """The reader stands still, as on a machine without a free core."""
     size = 8 * CHUNK
     with ends(ring=2 * CHUNK) as (trace, client, broker):

@@ -106,7 +106,7 @@ def test_every_cut_of_a_session_in_two_or_three_gives_the_same() -> None:
     assert read(bytes([octet]) for octet in SESSION) == expected
 
 
-def test_versions_are_those_that_the_brokers_say() -> None:
+def test_versions_are_those_that_the_brokers_report() -> None:
     """4.5.2 and 4.9.7 said these numbers in tests/diagnosis/test_trace_rocketmq.py, and 5.4.0 in the adapter's tests."""
     assert [version_of(number) for number in (317, 407, 493, 212, 213, 211)] == [
         *("4.5.2", "4.9.7", "5.4.0", "4.0.0", "4.0.0", "")

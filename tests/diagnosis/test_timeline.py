@@ -159,7 +159,7 @@ def test_many_open_incidents_are_looked_through_quickly() -> None:
     assert len(computed) < 10 * 1_000
 
 
-def test_an_incident_of_many_steps_says_how_many_it_left_out() -> None:
+def test_an_incident_of_many_steps_has_the_number_of_those_left_out() -> None:
     timelines = Timelines(SMALL.values())
     timelines.add(sighting("small.closed", 1, connection="<0.1.0>"))
     for number in range(100):

@@ -126,7 +126,7 @@ def test_the_page_of_a_capture(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"), [(b"no capture", "Expected a capture in"), (None, "Expected packets of port 5672 in")]
 )
-def test_a_file_without_packets_is_said(tmp_path: Path, content: bytes | None, said: str) -> None:
+def test_a_file_without_packets_is_reported(tmp_path: Path, content: bytes | None, said: str) -> None:
     file = tmp_path / "file.pcap"
     if content is None:
         write_pcap(file, [])

@@ -161,7 +161,7 @@ def refuses(port: int) -> bool:
     return False
 
 
-def test_it_says_which_extra_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_names_the_extra_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pamqp", None)
     done = CliRunner().invoke(verbs, ["trace", "--listen", "127.0.0.1:0", "--to", "127.0.0.1:1"])
     assert done.exit_code == 78
@@ -202,13 +202,13 @@ def test_it_says_which_extra_is_missing(monkeypatch: pytest.MonkeyPatch) -> None
         (["--pcap", __file__, "--port", "5672", "--html", __file__], 64, "Expected different files"),
     ],
 )
-def test_a_wrong_use_is_said(options: list[str], code: int, said: str) -> None:
+def test_a_wrong_use_is_reported(options: list[str], code: int, said: str) -> None:
     done = CliRunner().invoke(verbs, ["trace", *options])
     assert done.exit_code == code, done.stderr
     assert said in " ".join(done.stderr.split())
 
 
-def test_a_port_that_is_taken_is_said() -> None:
+def test_a_port_that_is_taken_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         done = CliRunner().invoke(verbs, ["trace", "--listen", address, "--to", "127.0.0.1:1"])
@@ -230,7 +230,7 @@ def test_a_trace_that_would_connect_to_itself_is_refused(listen: str, to: str) -
     assert (done.exit_code, "where the trace itself listens" in done.stderr) == (78, True)
 
 
-def test_a_relay_that_is_killed_is_said_with_what_was_seen_before(tmp_path: Path, eventually: Eventually) -> None:
+def test_a_relay_that_is_killed_is_reported_with_what_was_seen_before(tmp_path: Path, eventually: Eventually) -> None:
     page = tmp_path / "trace.html"
     with socket.create_server(("127.0.0.1", 0)) as server:
         to = f"127.0.0.1:{server.getsockname()[1]}"

@@ -142,7 +142,7 @@ def test_a_client_that_does_not_trust_the_trace_is_an_event(keys: Keys) -> None:
     assert "unknown ca" in close["error"]
 
 
-def test_tls_that_passes_is_said_to_be_encrypted_once(keys: Keys, echo: EchoServer) -> None:
+def test_tls_that_passes_is_reported_once_as_encrypted(keys: Keys, echo: EchoServer) -> None:
     with Traced(echo.address) as trace:
         with (
             socket.create_connection(("127.0.0.1", trace.port), timeout=WITHIN) as plain,

@@ -109,7 +109,7 @@ def test_the_changelog_names_the_calls_of_a_client_and_the_one_that_is_awaited()
     assert set(public) == {"send", "asend", "status", "cancel", "close"}
 
 
-def test_the_pages_say_that_concurrency_is_no_rate_and_that_no_result_is_kept() -> None:
+def test_the_pages_state_that_concurrency_is_no_rate_and_that_no_result_is_kept() -> None:
     recipes = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
     assert "`concurrency` limits how many jobs run at a time, but not how many jobs start in a second." in recipes
     kept = {field.name for field in dataclasses.fields(JobStatus)}

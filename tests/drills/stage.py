@@ -78,6 +78,10 @@ class Supervised:
         self._process.send_signal(signal.SIGTERM)
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def exit_code(self) -> int | None:
         return self._process.poll()
 

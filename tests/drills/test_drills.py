@@ -89,6 +89,16 @@ def test_we_pass_every_drill(places: Places, own_places: RabbitmqPlaces | None, 
         )
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("place_kind", ["4.x"], indirect=True)
+def test_a_cut_and_a_stalled_connection_cost_our_job_nothing(places: Places, tmp_path: Path) -> None:
+    """Two drills of the slow test above, for `make test`; both sleep most of the time."""
+    pairs = [(drill, STEADYWORKER) for drill in DRILLS if drill.name in ("D2 reset", "D2 blackhole")]
+    verdicts = list(hold(pairs, places, None, tmp_path / "drills"))
+    assert [verdict.drill for verdict in verdicts] == ["D2 reset", "D2 blackhole"]
+    assert [verdict for verdict in verdicts if not is_right(verdict)] == []
+
+
 def is_right(verdict: Verdict) -> bool:
     """The rules for everybody, and the exact numbers that are ours."""
     match verdict.drill:
@@ -228,7 +238,7 @@ def test_a_message_that_the_broker_gave_up_is_a_dead_letter_and_not_still_in_the
     assert judged(given_up).faults[-1] == "a dead letter without the cause"
 
 
-def test_a_cell_says_the_worst() -> None:
+def test_a_cell_has_the_worst() -> None:
     passed, failed = replace(SETTLED, drill="D2 reset"), replace(SETTLED, drill="D2 closed", starts=3, together=2)
     assert cell([passed]) == "passed"
     assert cell([failed]) == "3 starts, 2 at once"

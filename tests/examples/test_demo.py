@@ -102,7 +102,7 @@ def test_the_demo_ends_as_it_has_to_on_rocketmq(archive: Path, tmp_path: Path, s
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_without_java_it_runs_all_but_spark_and_says_what_to_install(tmp_path: Path, shell: Shell) -> None:
+def test_without_java_it_runs_all_but_spark_and_names_what_to_install(tmp_path: Path, shell: Shell) -> None:
     said = shell(
         f"""python - <<'END'
 import sys

@@ -162,7 +162,7 @@ def test_above_the_threshold_spark_makes_the_same_bytes(
         assert (by_spark.sha256, by_spark.totals) == (streamed.sha256, streamed.totals)
 
 
-def test_a_place_that_does_not_fit_is_a_dead_letter_that_says_so(folder: Path, shell: Shell) -> None:
+def test_a_place_that_does_not_fit_is_a_dead_letter_with_this_reason(folder: Path, shell: Shell) -> None:
     (Path(parquet(folder)) / "_delta_log").mkdir()
     said = shell(
         """worker=payment_exports:PaymentExports

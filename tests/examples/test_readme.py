@@ -6,6 +6,8 @@ import logging
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -57,6 +59,28 @@ NOT_TYPED = {
 """Commands that no test here types, by their beginning, and why."""
 
 PROOF = re.compile(r"\[`(\w+\.py)::(\w+)`\]\(([\w/.]+)\)")
+Claim = tuple[tuple[str, str, str], ...]
+
+
+def claims() -> list[Claim]:
+    """
+    Return the tests of each claim of the page, as PROOF finds them.
+
+    The tests of one claim stand on lines one after the other, each of which but the last ends with a comma.
+    """
+    found: list[Claim] = []
+    open_ = False
+    for line in Page("tests/README.md").text.splitlines():
+        proofs = tuple(PROOF.findall(line))
+        if proofs and open_:
+            found[-1] += proofs
+        elif proofs:
+            found.append(proofs)
+        open_ = bool(proofs) and line.endswith(",")
+    return found
+
+
+CLAIMS = claims()
 
 
 def by_id(page: Page) -> str:
@@ -241,6 +265,22 @@ def test_each_proof_is_a_test(proof: tuple[str, str, str]) -> None:
     file, test, path = proof
     assert Path(path).name == file
     assert re.search(rf"^ *def {test}\(", (ROOT / "tests" / path).read_text(), re.MULTILINE), f"{path} has no {test}"
+
+
+@pytest.fixture(scope="module")
+def of_make_test() -> set[tuple[str, str]]:
+    """File and name of each named test of which `make test` runs at least one case; pytest itself judges the marks."""
+    named = sorted({path for claim in CLAIMS for _, _, path in claim})
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "not slow", *named]
+    done = subprocess.run(command, cwd=ROOT / "tests", capture_output=True, text=True, check=True)
+    return set(re.findall(r"^(?:tests/)?([\w/]+\.py)::(?:\w+::)*(\w+)", done.stdout, re.MULTILINE))
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim[0][1])
+def test_each_claim_is_shown_by_make_test(claim: Claim, of_make_test: set[tuple[str, str]]) -> None:
+    """A claim that only slow tests show could become false, and `make test` would still pass."""
+    assert [test for _, test, path in claim if (path, test) in of_make_test], f"of {claim}, mark one as not slow"
 
 
 def test_every_guarantee_has_its_proof() -> None:

@@ -288,7 +288,7 @@ def our_file_changed(out: Path) -> None:
         (our_file_changed, "was changed after this job made it"),
     ],
 )
-def test_what_another_put_there_stays_and_is_said(tmp_path: Path, put: object, says: str) -> None:
+def test_what_another_put_there_stays_and_is_named(tmp_path: Path, put: object, says: str) -> None:
     out = tmp_path / "payments.csv"
     assert callable(put)
     put(out)

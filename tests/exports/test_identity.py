@@ -97,7 +97,7 @@ def test_a_replay_is_a_job_of_its_own(stage: Stage, to: str | None) -> None:
     worker.ended(0)
 
 
-def test_a_strangers_file_at_the_target_stays_and_the_job_says_so(stage: Stage) -> None:
+def test_a_strangers_file_at_the_target_stays_and_the_job_reports_it(stage: Stage) -> None:
     """Also one that a stranger gave our manifest's name, and one that has the very bytes that the job would write."""
     file = stage.folder / "out" / "job.csv"
     file.parent.mkdir()

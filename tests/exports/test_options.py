@@ -175,7 +175,7 @@ def test_names_of_the_header_have_to_be_columns_and_differ(tmp_path: Path) -> No
         made(tmp_path, "out.parquet.gz")
 
 
-def test_a_header_of_any_mapping_is_what_the_manifest_says(tmp_path: Path) -> None:
+def test_a_header_of_any_mapping_is_in_the_manifest(tmp_path: Path) -> None:
     file = made(tmp_path, "out.csv", format=Csv(header=MappingProxyType({"id": "Nr"})))
     assert verify(file).format["header"] == {"id": "Nr"}
 

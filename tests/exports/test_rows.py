@@ -339,7 +339,7 @@ def test_parquet_starts_from_its_first_row(tmp_path: Path) -> None:
     assert verify(out) == manifest
 
 
-def test_a_slow_source_is_heard_row_by_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_source_is_read_row_by_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a row each quarter of a second, progress and checks do not wait for a thousand of them."""
 
     class SlowClock(SystemClock):
@@ -460,7 +460,7 @@ def test_columns_have_different_names(columns: Any) -> None:
         RowExport([], columns=columns)
 
 
-def test_the_manifest_says_what_the_file_is(tmp_path: Path) -> None:
+def test_the_manifest_describes_the_file(tmp_path: Path) -> None:
     export = Payments(21).export(parameters={"merchant": "m-1"})
     manifest = export.write(FakeServices(tmp_path / "ledger"), tmp_path / "payments.csv", totals=TOTALS, by=BY)
     assert (manifest.uid, manifest.key, manifest.fence, manifest.name) == ("uid-1", "payments-17", 1, "payments.csv")
@@ -474,7 +474,7 @@ def test_the_manifest_says_what_the_file_is(tmp_path: Path) -> None:
     )
 
 
-def test_a_cursor_or_an_arrow_reader_tells_its_columns(tmp_path: Path) -> None:
+def test_a_cursor_or_an_arrow_reader_names_its_columns(tmp_path: Path) -> None:
     with closing(sqlite3.connect(":memory:")) as database:
         database.execute("CREATE TABLE payments (id INTEGER PRIMARY KEY, amount INTEGER, note TEXT)")
         database.executemany("INSERT INTO payments VALUES (?, ?, ?)", [(n, n * 7, f"n {n}") for n in range(5_000)])

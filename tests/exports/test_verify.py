@@ -120,7 +120,7 @@ def test_a_file_without_rows_is_read_back(
     ids=str,
 )
 @pytest.mark.parametrize("without", ["pyarrow", "duckdb"])
-def test_what_is_not_of_its_format_is_said(
+def test_what_is_not_of_its_format_is_reported(
     tmp_path: Path, form: Format, data: bytes, without: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A manifest that agrees with the bytes of what is no such file."""
@@ -141,14 +141,14 @@ def test_a_files_name_is_no_pattern(tmp_path: Path, form: Format) -> None:
     assert [verify(tmp_path / name).rows for name in names] == [1, 2]
 
 
-def test_a_manifest_of_unknown_options_is_said(tmp_path: Path) -> None:
+def test_a_manifest_of_unknown_options_is_reported(tmp_path: Path) -> None:
     out = made(tmp_path)
     rewritten(out, format={"name": "csv", "quote": "'"})
     with pytest.raises(ExportError, match=r"payments\.csv.*quote"):
         verify(out)
 
 
-def test_of_many_differences_a_few_are_told(tmp_path: Path) -> None:
+def test_of_many_differences_a_few_are_listed(tmp_path: Path) -> None:
     out = tmp_path / "many.csv"
     rows = [(f"{number}" + "x" * 1_000, 1) for number in range(500)]
     RowExport(rows, columns=("a", "n")).write(FakeServices(tmp_path / "ledger"), out, totals={"n": "sum"}, by=("a",))
@@ -291,7 +291,7 @@ def test_the_source_agrees_with_the_file(tmp_path: Path) -> None:
         ("DELETE FROM payments WHERE currency IS NULL", "rows of group (None,) to be 0, got 14"),
     ],
 )
-def test_a_source_that_says_otherwise_is_told(tmp_path: Path, change: str, says: str) -> None:
+def test_a_source_that_differs_is_reported(tmp_path: Path, change: str, says: str) -> None:
     out, db = sold(tmp_path)
     with closing(db):
         db.execute(change)
@@ -300,7 +300,7 @@ def test_a_source_that_says_otherwise_is_told(tmp_path: Path, change: str, says:
     assert str(told.value).startswith(f"{out} differs from its source: ")
 
 
-def test_without_totals_the_source_says_how_many_rows_there_are(tmp_path: Path) -> None:
+def test_without_totals_the_source_has_the_number_of_rows(tmp_path: Path) -> None:
     out = tmp_path / "few.csv"
     RowExport([(1,), (2,)], columns=("id",)).write(FakeServices(tmp_path / "ledger"), out)
     verify(out, source=[(2,)])

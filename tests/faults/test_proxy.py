@@ -270,7 +270,7 @@ def test_refuse_refuses_until_accept_and_keeps_what_is_open(ends: Ends, proxy: P
     eventually(lambda: proxy.connections == 2, "the proxy counts a connection after it has opened its other side")
 
 
-def test_silent_accepts_and_says_nothing(ends: Ends, proxy: Proxy) -> None:
+def test_silent_accepts_and_sends_nothing(ends: Ends, proxy: Proxy) -> None:
     proxy.silent()
     client = ends.client()
     client.sendall(b"AMQP\0\0\x09\1")
@@ -297,7 +297,7 @@ def test_the_url_leads_through_the_proxy_and_keeps_the_login() -> None:
         assert "secret" not in str(raised.value)
 
 
-def test_a_wait_says_what_did_not_happen(proxy: Proxy) -> None:
+def test_a_wait_names_what_did_not_happen(proxy: Proxy) -> None:
     with pytest.raises(TimeoutError, match=r"within 0\.01 s: 2 connections, not 0"):
         proxy.wait_connections(2, within=0.01)
 

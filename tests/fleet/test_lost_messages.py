@@ -152,7 +152,12 @@ def test_a_time_to_live_drops_the_message_of_a_killed_worker(rabbitmq_place: Rab
 def test_a_worker_that_is_quiet_or_drains_or_has_had_its_jobs_takes_no_lost_one(
     rabbitmq_place: RabbitmqPlace, fleet: Fleet
 ) -> None:
-    """Each of the three has a free slot; the one that was quiet takes the job when it consumes again."""
+    """
+    Each of the three has a free slot; the one that was quiet takes the job when it consumes again.
+
+    Without a broker, `test_orphan_conditions.py` has each: `test_a_draining_process_takes_none`, `of_stage` of the test before it,
+    and `test_max_jobs_counts_the_run_of_an_orphan`.
+    """
     fleet.send_all({"job": {}})
     first = fleet.worker(STEADY, script=SOON_LOST)
     fleet.notes("waiting", 1)

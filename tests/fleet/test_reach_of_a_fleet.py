@@ -20,7 +20,7 @@ SELDOM = LOOKING | {"look": 3.0}
 
 
 @pytest.mark.also("artemis")
-def test_a_foreign_consumer_stops_a_worker_and_not_one_that_was_told_of_it(fleet: Fleet) -> None:
+def test_a_foreign_consumer_stops_a_worker_and_not_one_whose_settings_allow_it(fleet: Fleet) -> None:
     """Not ready first, then 78 with both remedies; `--ledger-reach host` says that others consume here."""
     url = fleet.place.url(heartbeat=HEARTBEAT)
     counting = fleet.worker(LIGHT, broker=url, script=SELDOM).started()

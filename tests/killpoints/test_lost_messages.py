@@ -159,8 +159,11 @@ def test_a_deferral_that_is_recorded_or_not_loses_nothing(stage: Stage, point: s
     assert len(stage.lines("starts")) == 1, stage.logs()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("point", "losses"), [("ledger.claim:after:1", 2), ("ledger.claim:before:1", 1)])
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("point", "losses"),
+    [("ledger.claim:after:1", 2), pytest.param("ledger.claim:before:1", 1, marks=pytest.mark.slow)],
+)
 def test_a_process_dies_while_it_takes_an_orphan(stage: Stage, point: str, losses: int) -> None:
     ghost(stage)
     dies(stage, point)

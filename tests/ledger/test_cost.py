@@ -60,7 +60,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     sent: list[str] = []
     execute = LedgerConnection.execute
 
-    def noted(self: LedgerConnection, query: str, *rest: Any, **options: Any) -> Any:
+    def noted(self: LedgerConnection, query: Any, *rest: Any, **options: Any) -> Any:
         sent.append(query)
         return execute(self, query, *rest, **options)
 

@@ -123,7 +123,7 @@ def test_a_sweep_never_takes_a_lock_from_one_that_is_being_made(tmp_path: Path) 
         sweeping.result(10)
 
 
-def test_a_directory_that_cannot_be_made_is_said_so(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(LedgerUnavailable, match="make its directory writable"):
         OwnerLock(tmp_path / "file" / "owners", new_owner_id())

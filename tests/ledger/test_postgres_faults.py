@@ -257,7 +257,7 @@ class TestInUse:
         assert won is not None
         assert won.owner == "you"
 
-    def test_a_password_that_is_changed_is_heard_at_the_next_connect(
+    def test_a_password_that_is_changed_is_read_at_the_next_connect(
         self, database: str, opened: Open, admin: Admin
     ) -> None:
         admin.execute("CREATE ROLE worker LOGIN PASSWORD 'first'")

@@ -49,7 +49,7 @@ def parameters(url: str) -> dict[str, str]:
         ({"service": "ledger", "sslmode": "require"}, None),
     ],
 )
-def test_tls_verifies_unless_the_server_is_here_or_the_url_says_otherwise(
+def test_tls_verifies_unless_the_server_is_here_or_the_url_asks_for_no_check(
     parameters: dict[str, str], mode: str | None
 ) -> None:
     assert tls_defaults(parameters).get("sslmode") == mode
@@ -64,7 +64,7 @@ def test_the_systems_authorities_are_trusted_unless_the_url_names_others(tmp_pat
     assert (weaker["sslmode"], "sslrootcert" in weaker) == ("require", False)
 
 
-def test_libpqs_variables_are_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_libpqs_variables_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGHOST", "db.example")
     assert parameters("postgresql:///jobs")["sslmode"] == "verify-full"
     monkeypatch.setenv("PGSSLMODE", "require")
@@ -93,7 +93,7 @@ def test_everything_has_a_time_limit_and_a_primary_is_wanted() -> None:
     assert known["application_name"].startswith("steadyworker/")
 
 
-def test_what_the_url_says_outranks_our_limits() -> None:
+def test_the_settings_of_the_url_outrank_our_limits() -> None:
     known = parameters("postgresql://a/jobs?connect_timeout=9&application_name=exports&target_session_attrs=any")
     assert (known["connect_timeout"], known["application_name"], known["target_session_attrs"]) == (
         "9",
@@ -136,7 +136,7 @@ def test_a_url_that_cannot_be_read_is_not_repeated(url: str) -> None:
     assert "s3cret" not in "".join(traceback.format_exception(raised.value, chain=True)).replace(url, "")
 
 
-def test_who_lacks_psycopg_is_told_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_error_without_psycopg_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It is imported when a URL names the ledger, and not before."""
     options = config.load({"ledger": "postgresql://db.example/jobs"}, {}, tmp_path)
     for name in ("ledger", "session", "url"):

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from steadyworker.backends.opening import open_ledger
 from steadyworker.clock import Times
+from steadyworker.config import resolve as config
 from steadyworker.errors import ConfigError, LedgerUnavailable
 from steadyworker.ledger.base import Claimed, JobId, Moving, Row, Verdict
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
@@ -27,6 +29,8 @@ from tests.support.schema_7 import version_before
 ROOT = Path(__file__).parents[2]
 JOB = JobId("shop", "exports", "m-17")
 QUICK = Times().scaled(100)  # a call waits 0.1 s
+NORMAL, FULL = 1, 2
+"""SQLite's numbers of its levels."""
 
 
 @pytest.fixture
@@ -44,6 +48,13 @@ def claim(ledger: SqliteLedger) -> Row:
     row = ledger.claim(Claimed(JOB, None, "me", 0, b"", Counters()))
     assert row is not None
     return row
+
+
+def level_of(ledger: SqliteLedger) -> int:
+    """Return the level of durability at which the connection is."""
+    connection = ledger._file._connection
+    assert connection is not None
+    return int(connection.execute("PRAGMA synchronous").fetchone()[0])
 
 
 def opened(path: Path) -> SqliteLedger:
@@ -275,6 +286,36 @@ class TestInUse:
         assert ledger.renew([row.token])[0].granted
         levels = [said.split("= ")[-1] if "PRAGMA" in said else said.split()[0] for said in sent]
         assert levels == ["full", "UPDATE", "normal", "BEGIN", "UPDATE", "COMMIT"]
+
+    @pytest.mark.parametrize(("query", "level"), [("", NORMAL), ("?synchronous=full", FULL)])
+    def test_each_commit_is_on_disk_before_it_is_answered_if_the_url_asks_for_it(
+        self, path: Path, query: str, level: int
+    ) -> None:
+        """SQLite reports the level at which each call committed; it syncs its log at each commit of the level `full`."""
+        options = config.load({"ledger": f"sqlite:{path}{query}"}, {}, path.parent)
+        with closing(open_ledger(options, FakeClock(), QUICK, create=True)) as ledger:
+            assert isinstance(ledger, SqliteLedger)
+            row, other = (
+                claim(ledger),
+                ledger.claim(Claimed(JobId("shop", "exports", "m-18"), None, "me", 0, b"", Counters())),
+            )
+            levels = {"claim": level_of(ledger)}
+            assert other is not None
+            calls: dict[str, Callable[[], bool]] = {
+                "renew": lambda: ledger.renew([row.token])[0].granted,
+                "checkpoint": lambda: ledger.checkpoint(row.token, b"page 7"),
+                "export_state": lambda: ledger.export_state(row.token, b"half"),
+                "done": lambda: ledger.done(row.token),
+                "moving": lambda: ledger.moving(other.token, Verdict(Moving.RETRY, "no", Counters())),
+                "moved": lambda: ledger.moved(other.token),
+            }
+            for name, call in calls.items():
+                assert call(), name
+                levels[name] = level_of(ledger)
+            assert levels == dict.fromkeys(["claim", *calls], level)
+            connection = ledger._file._connection
+            assert connection is not None
+            assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 class TestNoRoom:

@@ -10,7 +10,11 @@ from collections.abc import Iterator
 import psutil  # type: ignore[import-untyped]
 import pytest
 
+from steadyworker.ledger.base import Token
+from steadyworker.outcome import Done
 from steadyworker.runner.state import Inbox
+from steadyworker.slots.base import Ended
+from tests.runner.bench import Bench
 
 
 @pytest.fixture(params=["eventfd", "pipe"])
@@ -58,6 +62,27 @@ def test_an_event_that_was_taken_ends_no_later_wait(inbox: Inbox[int]) -> None:
         inbox.wait(0.2)
         waits += 1
     assert waits <= 3
+
+
+def test_a_slow_ledger_gets_one_event_a_turn_so_that_the_slots_have_their_turns() -> None:
+    """Else eight ends of nine seconds each would keep every child without a ping for longer than a child waits."""
+    bench = Bench(slots=3)
+    for number in range(3):
+        bench.deliver(f"k{number}")
+    fences = [slot.task.fence for slot in bench.slots if slot.task is not None]
+    done, slow = bench.real.done, []
+
+    def slowly(token: Token) -> bool:
+        bench.clock.advance(9)
+        slow.append(token.fence)
+        return done(token)
+
+    bench.real.done = slowly  # type: ignore[method-assign]
+    for slot, fence in enumerate(fences):
+        bench.runner.post(Ended(slot, fence, Done()))
+    for handled in (1, 2, 3):
+        bench.runner.turn(0)
+        assert slow == fences[:handled]
 
 
 def test_an_inbox_that_is_served_by_hand_opens_no_descriptor_and_a_closed_one_keeps_none(inbox: Inbox[int]) -> None:

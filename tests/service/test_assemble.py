@@ -18,7 +18,10 @@ from steadyworker.exports.stage import STAGES, ExportTarget, new_stage
 from steadyworker.ledger.base import Claimed, JobId
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Counters
+from steadyworker.service import assemble as assembling
+from steadyworker.service import broker_recheck
 from steadyworker.service.assemble import assemble, plan, specs_of
+from steadyworker.service.repeating import Repeating
 from steadyworker.telemetry.event_log import fan_out
 
 
@@ -139,6 +142,27 @@ def test_a_purge_that_does_not_reach_the_ledger_ends_in_peace(tmp_path: Path, mo
     try:
         monkeypatch.setattr(SqliteLedger, "purge", away)
         assembly.purge()
+    finally:
+        for pool in assembly.pools:
+            pool.stop(5)
+        assembly.close()
+
+
+def test_the_brokers_checks_are_repeated_for_the_first_time_a_minute_after_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repeated: dict[str, tuple[Any, float]] = {}
+
+    class Recorded(Repeating):
+        def __init__(self, name: str, work: Any, first_in: float = 0.0) -> None:
+            repeated[name] = (work, first_in)
+            super().__init__(name, work, first_in)
+
+    monkeypatch.setattr(assembling, "Repeating", Recorded)
+    assembly = assemble(plan([First], config.load({"state_dir": tmp_path / "state"}, os.environ, tmp_path)))
+    try:
+        assert broker_recheck.SOON == 60
+        assert repeated["broker recheck"] == (assembly.recheck.check, broker_recheck.SOON)
     finally:
         for pool in assembly.pools:
             pool.stop(5)

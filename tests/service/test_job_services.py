@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -12,10 +13,16 @@ import pytest
 from steadyworker.clock import SystemClock
 from steadyworker.config.resolve import Options, load
 from steadyworker.config.services import GROUP, all_options
-from steadyworker.errors import ConfigError
+from steadyworker.errors import ConfigError, LedgerUnavailable
 from steadyworker.exports import folders
 from steadyworker.exports.spark import installed as spark
-from steadyworker.service.job_services import ServiceModule, job_services, remember_folder, service_findings
+from steadyworker.service.job_services import (
+    ServiceModule,
+    broken_services,
+    job_services,
+    remember_folder,
+    service_findings,
+)
 from tests.support.distributions import distribution
 
 ECHO = """
@@ -218,11 +225,85 @@ def test_a_broken_service_is_no_obstacle_to_a_start(
     assert warnings(caplog) == [("service_unusable", "broken", "config.entry-point")]
 
 
-def test_two_distributions_with_one_service_are_refused(tmp_path: Path, installed: Callable[..., None]) -> None:
+def test_a_broken_service_without_a_given_setting_is_a_warning_and_hides_no_other_setting(
+    tmp_path: Path, installed: Callable[..., None]
+) -> None:
+    installed("broken", "import no_such_library")
+    given = options(tmp_path, {"STEADYWORKER_SPARK_MASTER": "local[2]"})
+
+    assert [*service_findings(given, SystemClock())] == []
+    assert "spark_master" in [option.name for option in all_options()]
+    (finding,) = broken_services(given)
+    assert (finding.level, finding.id) == ("warning", "config.entry-point")
+    assert finding.what == (
+        f"Expected third_party_broken (of third_party_broken) to be usable as 'broken' in the group {GROUP}, "
+        "got ModuleNotFoundError: No module named 'no_such_library'."
+    )
+    assert finding.remedy == "install that distribution again, or uninstall it."
+
+
+def test_a_misspelt_setting_is_named_although_a_service_is_broken(
+    tmp_path: Path, installed: Callable[..., None]
+) -> None:
+    installed("broken", "import no_such_library")
+    with pytest.raises(ConfigError) as caught:
+        options(tmp_path, {"STEADYWORKER_SPRAK_MASTER": "local[2]"})
+    assert "did you mean STEADYWORKER_SPARK_MASTER?" in str(caught.value)
+
+
+def test_a_given_setting_imports_only_its_own_service(tmp_path: Path, installed: Callable[..., None]) -> None:
+    installed("echo")
+    options(tmp_path, {"STEADYWORKER_SPARK_MASTER": "local[2]"})
+    assert "third_party_echo" not in sys.modules
+
+
+def test_a_service_whose_findings_fail_is_an_error(tmp_path: Path, installed: Callable[..., None]) -> None:
+    installed("echo", ECHO.format(name="echo").replace("yield Finding", "raise OSError('no disk') or Finding"))
+    (finding,) = service_findings(options(tmp_path, echo_voice="high"), SystemClock())
+    assert (finding.level, finding.id) == ("error", "config.entry-point")
+    assert "third_party_echo (of third_party_echo)" in finding.what
+    assert finding.what.endswith("got OSError: no disk.")
+
+
+def test_a_purge_that_fails_is_one_line(
+    tmp_path: Path, installed: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    installed("echo", ECHO.format(name="echo").replace('self.calls.append(f"purge', 'raise OSError(f"no'))
+    services = job_services(options(tmp_path), SystemClock())
+    called(services, "echo")
+
+    for service in services.values():
+        service.purge(lambda uids: uids[:1])
+
+    assert warnings(caplog) == [("service_purge_failed", "echo", "steadyworker.purge-failed")]
+
+
+def test_a_purge_passes_on_that_the_ledger_is_away(tmp_path: Path, installed: Callable[..., None]) -> None:
+    def away(_uids: object) -> list[str]:
+        raise LedgerUnavailable("away")
+
+    installed("echo")
+    services = job_services(options(tmp_path), SystemClock())
+    called(services, "echo")
+    with pytest.raises(LedgerUnavailable):
+        services["echo"].purge(away)
+
+
+def test_two_distributions_with_one_service_are_refused_only_where_the_service_is_used(
+    tmp_path: Path, installed: Callable[..., None]
+) -> None:
     installed("echo")
     installed("echo", module="third_party_other")
-    with pytest.raises(ConfigError, match=r"one entry point 'echo' .*third_party_.*uninstall one of them"):
-        job_services(options(tmp_path), SystemClock())
+    refused = r"one entry point 'echo' .*third_party_.* and third_party_.*uninstall one of them"
+    services = job_services(options(tmp_path), SystemClock())
+
+    with pytest.raises(ConfigError, match=refused):
+        called(services, "echo")
+    with pytest.raises(ConfigError, match=refused):
+        options(tmp_path, echo_voice="high")
+    (finding,) = broken_services(options(tmp_path))
+    assert finding.level == "warning"
+    assert re.search(refused, str(finding).replace("Remedy: ", ""))
 
 
 def test_a_folder_with_a_stage_is_recorded_by_the_service_of_exports(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ FENCED = {"explain": "steadyworker.fenced"}
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
-    for name in ("third_party_remedies", "third_party_broken"):
+    for name in ("third_party_remedies", "third_party_broken", "third_party_odd"):
         sys.modules.pop(name, None)
 
 
@@ -56,3 +56,4 @@ def test_one_that_fails_at_a_line_costs_no_line(site: Path) -> None:
     source = "def make():\n    def remedy(line): raise RuntimeError('odd')\n    return remedy"
     distribution(site, "third_party_odd", GROUP, {"a-odd": "third_party_odd:make"}, source)
     assert InstalledRemedies()(FENCED) == Remedies()(FENCED)
+    assert "third_party_odd" in sys.modules, "it was asked, and failed"

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from structlog.stdlib import BoundLogger
 
 from steadyworker.clock import SystemClock, Times
 from steadyworker.config import resolve as config
@@ -24,6 +23,7 @@ from steadyworker.service.broker_recheck import BrokerRecheck
 from steadyworker.service.monitor import Monitor
 from steadyworker.service.service import Service
 from steadyworker.slots.guard import Guard
+from steadyworker.telemetry.field_logger import FieldLogger
 from steadyworker.testing.clock import FakeClock
 from tests.support.limits import no_further_thread
 
@@ -233,7 +233,7 @@ def monitored(changes: dict[int, set[str]], causes: dict[int, str] | None = None
     def line(event: str, *, part: str, **_: object) -> None:
         lines.append((second, event, part))
 
-    monitor._log = cast(BoundLogger, SimpleNamespace(warning=line, info=line))
+    monitor._log = cast(FieldLogger, SimpleNamespace(warning=line, info=line))
     monitor.begin(assembly)
     for second in range(max(changes) + 1):
         unready = changes.get(second, unready)

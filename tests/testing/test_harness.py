@@ -170,7 +170,7 @@ def test_stop_is_a_deploy(harness: MakeHarness) -> None:
 
 
 @pytest.mark.long
-def test_a_handler_that_hears_nothing_is_left_behind(harness: MakeHarness) -> None:
+def test_a_handler_that_does_not_end_is_left_behind(harness: MakeHarness) -> None:
     """`stop` is bounded, whatever a test's handler waits for."""
     release = threading.Event()
 
@@ -190,7 +190,7 @@ def test_a_handler_that_hears_nothing_is_left_behind(harness: MakeHarness) -> No
     assert row.state is State.INTERRUPTED
 
 
-def test_what_cannot_come_any_more_is_said_at_once(harness: MakeHarness) -> None:
+def test_what_cannot_come_any_more_is_reported_at_once(harness: MakeHarness) -> None:
     h = harness(Exports)
     key = h.send(Exports, Request("m-17"))
     h.wait(key)
@@ -204,7 +204,7 @@ def test_what_cannot_come_any_more_is_said_at_once(harness: MakeHarness) -> None
     assert "after 1 start, with 0 messages in the queue; not ready: nothing." in str(raised.value)
 
 
-def test_what_does_not_come_is_said_after_the_timeout(harness: MakeHarness) -> None:
+def test_what_does_not_come_is_reported_after_the_timeout(harness: MakeHarness) -> None:
     h = harness(Exports)
     key = h.send(Exports, Request("endless"))
 
@@ -213,7 +213,7 @@ def test_what_does_not_come_is_said_after_the_timeout(harness: MakeHarness) -> N
 
 
 @pytest.mark.parametrize("verb", [Harness.expire_lease, Harness.kill_child])
-def test_a_verb_for_a_job_that_runs_says_when_none_does(harness: MakeHarness, verb: Any) -> None:
+def test_a_verb_for_a_job_that_runs_reports_when_none_does(harness: MakeHarness, verb: Any) -> None:
     h = harness(Exports)
     key = h.send(Exports, Request("m-17"))
     h.wait(key)
@@ -265,7 +265,7 @@ def test_a_handler_may_be_a_coroutine(harness: MakeHarness) -> None:
     h.wait(h.send(Async, Request("m-17")), until="done")
 
 
-def test_events_and_log_lines_tell_the_story(harness: MakeHarness, caplog: pytest.LogCaptureFixture) -> None:
+def test_events_and_log_lines_show_the_story(harness: MakeHarness, caplog: pytest.LogCaptureFixture) -> None:
     h = harness(Exports)
     key = h.send(Exports, Request("broken"))
 

@@ -44,6 +44,12 @@ _EFFECTS: dict[Role, str] = {
 }
 """The effect on jobs and dead letters while the broker cannot reach a queue of this role."""
 
+_NO_POLICY = Unanswered(
+    "the management API reports no policy",
+    "remove management_agent.disable_metrics_collector from rabbitmq.conf, or correct ?management= in --broker.",
+)
+"""Up to 4.2, the API never reports the policy of a queue without statistics (seen on 3.10.8 and 4.0.5)."""
+
 _finding = FindingTexts("steadyworker_rabbitmq")
 
 
@@ -81,6 +87,8 @@ def find(
                 found += _trusted(broker, planned)
             elif (queue := broker.queue(planned, redeclare=topology.mode == "declare")) is not None:
                 found += _existing(broker, topology, planned, queue)
+                if consuming and planned.role == "work" and queue.policy is None and broker.asks and not broker.unasked:
+                    found += _unseen(_NO_POLICY, queue, iter(()))
                 work = queue if planned.role == "work" else work
             elif not consuming:
                 found += _missing(broker, topology, planned)
@@ -260,7 +268,8 @@ def _existing(
         if found := retry_finding(planned, queue):
             yield found
     else:
-        if topology.mode != "declare" and (different := differences(planned, queue)):
+        compares = topology.mode != "declare" or queue.arguments is None  # no other finding reports an unknown argument
+        if compares and (different := differences(planned, queue)):
             listed = "; ".join(map(str, different))
             yield _finding("rabbitmq.queue-differs", role=_ROLES[role], queue=queue.name, differences=listed)
         yield from risks.delivery_limit(version, broker.vhost, planned, queue, topology.time_limit)
@@ -268,6 +277,8 @@ def _existing(
     if role == "work":
         timeout = risks.delivery_timeout(version, broker.vhost, queue, topology.time_limit, _why(broker))
         yield from timeout if broker.unasked is None else _unseen(broker.unasked, queue, timeout)
+    elif role == "dead" and broker.unasked is not None:
+        yield from _unseen(broker.unasked, queue, iter(()))
     yield from risks.losses(planned, queue)
     if role == "work":
         yield from risks.oddities(version, queue)

@@ -113,7 +113,11 @@ def delivery_timeout(version: Version, work: ExistingQueue, time_limit: float | 
 
 
 def delivery_limit(version: Version, queue: ExistingQueue) -> int | None:
-    """Return the delivery limit of a quorum queue; None if the queue has no limit, or if the limit is unknown."""
+    """
+    Return the delivery limit of a quorum queue; None if the queue has no limit, or if the limit is unknown.
+
+    If the policy is unknown, only the queue's own limit is known, because a policy can remove the default limit.
+    """
     if queue.type != "quorum" or queue.arguments is None:
         return None
     values = [queue.arguments.get("x-delivery-limit"), (queue.policy or {}).get("delivery-limit")]
@@ -121,7 +125,7 @@ def delivery_limit(version: Version, queue: ExistingQueue) -> int | None:
     limits = [number for number in numbers if 0 <= number < KEEPS_PLACE]
     if limits:
         return min(limits)
-    return None if numbers or version < DELIVERY_LIMITS else DEFAULT_LIMIT
+    return None if numbers or queue.policy is None or version < DELIVERY_LIMITS else DEFAULT_LIMIT
 
 
 def outlives(time_limit: float | None, timeout: float | None) -> bool:
@@ -175,12 +179,16 @@ def policy_line(vhost: str, queue: ExistingQueue, key: str, value: int) -> str:
 
     Only one policy applies to a queue.
     If the queue already has a policy, return a sentence that names the policy to change.
+    If the policy is unknown, the command has a condition, because a new policy could replace the operator's policy.
     """
     if queue.policy_name is not None:
         return f'set "{key}": {value} in policy {queue.policy_name!r}, which applies to this queue.'
     name, pattern = f"steadyworker-{queue.name}", f"^{re.escape(queue.name)}$"
     words = ["rabbitmqctl", "set_policy", "-p", vhost, name, pattern, json.dumps({key: value}), "--apply-to", "queues"]
-    return shlex.join(words)
+    if queue.policy is not None:
+        return shlex.join(words)
+    listed = f"if a policy matches queue {queue.name!r} ({shlex.join(['rabbitmqctl', 'list_policies', '-p', vhost])})"
+    return f'{listed}, set "{key}": {value} in this policy; otherwise {shlex.join(words)}'
 
 
 def _unraisable(queue: ExistingQueue, argument: str) -> str:

@@ -35,7 +35,8 @@ REFUSED, PRECONDITION = 403, 406
 
 _INEQUIVALENT = re.compile(r"inequivalent arg '(?P<name>[^']+)' .* but current is (?P<current>.+)$")
 _CURRENT = re.compile(r"(?:the value )?'(?P<value>.*?)'(?: of type '(?P<type>\w+)')?$")
-_FLAGS = ("durable", "auto_delete", "exclusive")
+_FLAGS = {"durable": True, "auto_delete": False, "exclusive": False}
+"""The planned flags of each queue."""
 DOWN = "rabbitmq.queue-node-down"
 _UNREACHABLE = ("down", "stopped", "crashed", "minority")
 """The states in which the broker cannot reach a queue, as the management API names them."""
@@ -155,9 +156,10 @@ class BrokerProbe:
         queue = self._glimpsed(name)
         if (named := _INEQUIVALENT.search(refused.reply_text)) is None:
             return queue
-        argument = named["name"]
-        first = Difference(argument, planned.arguments.get(argument), _value(named["current"]))
-        return replace(queue, difference=first)
+        argument, current = named["name"], named["current"]
+        expected = {**_FLAGS, **planned.arguments}.get(argument)
+        actual = current == "'true'" if argument in _FLAGS else _value(current)
+        return replace(queue, difference=Difference(argument, expected, actual))
 
     def queue_type(self, name: str) -> QueueType | None:
         """

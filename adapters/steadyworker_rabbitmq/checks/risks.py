@@ -41,9 +41,11 @@ _finding = FindingTexts("steadyworker_rabbitmq")
 def losses(planned: PlannedQueue, queue: ExistingQueue) -> Iterator[Finding]:
     """Yield a finding for every setting that drops messages without an ack, or ends a delay too early."""
     forwards = planned.role == "work" and queue.text("dead-letter-exchange") is not None
-    # Two cases are only warnings: an operator can want a limit on dead letters, and a job that the broker dead-letters is not lost.
-    level: Literal["error", "warning"] = "warning" if forwards or planned.role == "dead" else "error"
-    fate = "become dead letters without being run" if forwards else "are lost"
+    unknown = queue.policy is None  # the policy can name a dead-letter exchange, or an overflow that drops nothing
+    # Three cases are only warnings: an operator can want a limit on dead letters, a job that the broker dead-letters is not lost,
+    # and an unknown policy can prevent the loss.
+    level: Literal["error", "warning"] = "warning" if forwards or unknown or planned.role == "dead" else "error"
+    fate = "become dead letters without being run" if forwards else "can be lost" if unknown else "are lost"
     messages, loses, name = _MESSAGES[planned.role], LOSSES[planned.role], queue.name
 
     ttl = queue.number("message-ttl")
@@ -153,21 +155,22 @@ def delivery_limit(
     Yield a finding if the broker drops or dead-letters a message after a number of deliveries.
 
     The broker also counts deliveries that were lost with a worker or a connection.
+    If the policy is unknown, no finding is an error, because a policy can name a dead-letter exchange, and a longer delivery timeout.
     """
     limit = limits.delivery_limit(version, queue)
     if limit is None:
         return
     command = limits.no_limit(version, vhost, queue)
     needed = limits.deliveries_needed(version, queue, time_limit)
-    name = queue.name
+    name, known = queue.name, queue.policy is not None
     if planned.role == "dead":
         yield _finding("rabbitmq.dead-letters-dropped", loses="letters", queue=name, limit=limit, command=command)
-    elif needed > limit:
+    elif known and needed > limit:
         yield _finding("rabbitmq.low-delivery-limit", queue=name, needed=needed, limit=limit, command=command)
-    elif queue.text("dead-letter-exchange") is None:
-        yield _finding("rabbitmq.limit-without-dead-letter", loses="jobs", queue=name, limit=limit, command=command)
-    else:
+    elif queue.text("dead-letter-exchange") is not None:
         yield _finding("rabbitmq.delivery-limit", queue=name, limit=limit, command=command)
+    elif known:
+        yield _finding("rabbitmq.limit-without-dead-letter", loses="jobs", queue=name, limit=limit, command=command)
 
 
 def oddities(version: Version, queue: ExistingQueue) -> Iterator[Finding]:

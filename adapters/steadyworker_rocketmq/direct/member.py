@@ -229,12 +229,14 @@ class GroupMember:
         """
         Acknowledge a message.
 
-        Return None if the broker failed, or if the member does not ask this broker for now. Otherwise the broker has the new place when the method returns.
+        Return None if the broker failed, or if the member does not ask this broker for now; the message can be consumed or not.
+        If `Finished.done` is true, the message is consumed, or the broker no longer has it.
 
         Args:
             locked: The message.
             in_doubt: The lock may have ended.
-            go_on: Receive the next message of the queue. If this is false, or if there is no message, the queue is unlocked.
+            go_on: Receive the next message of the queue.
+                If this is false, if there is no message, or if the message was consumed or gone before, the queue is unlocked.
         """
         if locked.queue.broker not in self._silent():
             with self._failures_of(locked.queue.broker):

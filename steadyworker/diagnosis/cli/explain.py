@@ -72,7 +72,7 @@ def command(
     """
     if sum((bool(files) or follow, as_list, identity is not None)) > 1:
         raise click.UsageError("Expected FILEs, --list or --id, got more than one of them.")
-    entries = load()
+    entries = load(lambda text: click.echo(f"warning: {text}", err=True))
     if as_list:
         _list(entries, as_json=as_json)
     elif identity is not None:

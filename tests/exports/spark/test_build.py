@@ -148,7 +148,7 @@ def test_a_function_builds_what_is_exported_with_a_function_of_pythons_in_it(
     assert made.parameters == {"count": 50, "most": "5000.00", "since": "2024-01-05T00:00:00"}
 
 
-def test_what_a_function_cannot_do_is_told_with_its_line(
+def test_what_a_function_cannot_do_is_reported_with_its_line(
     sources: SparkService, reports: Path, payments: Path, tmp_path: Path
 ) -> None:
     def line(text: str) -> int:

@@ -77,7 +77,7 @@ def test_keys_that_equal_cells_would_not_divide_are_left_to_spark(values: list[f
     assert cut(keys(values), PIECES) is None
 
 
-def test_too_few_keys_say_nothing() -> None:
+def test_too_few_keys_show_nothing() -> None:
     assert cut(keys([*range(80)]), 15) is None
     assert cut(keys([*range(80)]), 16) is not None
 
@@ -367,7 +367,7 @@ def test_an_export_is_cut_so(sources: SparkService, frames: Path, big: Path, tmp
     assert "rangepartitioning" not in plan
 
 
-def test_what_is_wrong_with_a_key_is_told_as_ever(warm: SparkService, big: Path, tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_key_is_reported_as_ever(warm: SparkService, big: Path, tmp_path: Path) -> None:
     query = "SELECT CAST(reference AS BIGINT) AS id, reference FROM lake"
     export = SparkExport(query, tables={"lake": big}, order_by=("id",))
     with pytest.raises(ExportError, match=r"CAST_INVALID_INPUT.* cannot be cast to \"BIGINT\""):

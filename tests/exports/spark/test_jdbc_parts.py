@@ -257,5 +257,7 @@ def test_a_function_is_named_by_its_module(name: str) -> None:
         ("postgresql://shop@db.example/shop?sslmode=disable", {"sslmode": "disable"}),
     ],
 )
-def test_a_server_elsewhere_has_to_show_its_certificate_unless_told_otherwise(url: str, tls: dict[str, str]) -> None:
+def test_a_server_elsewhere_has_to_show_its_certificate_unless_the_url_allows_less(
+    url: str, tls: dict[str, str]
+) -> None:
     assert Jdbc(url, "payments").database().properties == tls

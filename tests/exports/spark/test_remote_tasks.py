@@ -76,7 +76,7 @@ def test_tasks_are_counted_once_skipped_stages_and_failed_attempts_never(server:
     assert not server.poll()
 
 
-def test_a_part_is_told_once_it_was_the_same_in_two_looks(server: Server) -> None:
+def test_a_part_is_reported_once_it_was_the_same_twice(server: Server) -> None:
     """And whether it is another file later on; what tasks are still writing lies in a folder of theirs."""
     server.write(7, folder="_temporary/0/_temporary/attempt_1")
     server.write(1, "half")
@@ -208,7 +208,7 @@ def test_what_is_left_is_right_to_a_fifth_while_parts_are_written(tmp_path: Path
         assert left == pytest.approx(truth, rel=0.2, abs=1.0)
 
 
-def test_what_is_left_is_not_told_of_a_sort_that_nobody_saw(tmp_path: Path) -> None:
+def test_what_is_left_is_not_estimated_for_a_sort_that_was_not_seen(tmp_path: Path) -> None:
     """Small tasks of a server that tells late: a tenth of the parts says nothing of the others, a third does."""
     server = Server(tmp_path / "parts", ratio=4.0)
     for index in range(60):
@@ -221,7 +221,7 @@ def test_what_is_left_is_not_told_of_a_sort_that_nobody_saw(tmp_path: Path) -> N
             assert server.tasks.left == pytest.approx(79 - index, rel=0.2, abs=1.0)
 
 
-def test_a_server_that_tells_of_the_writing_stage_late_is_waited_for(tmp_path: Path) -> None:
+def test_a_server_that_reports_the_writing_stage_late_is_waited_for(tmp_path: Path) -> None:
     server = Server(tmp_path / "parts", ratio=4.0)
     server.report(2, s0=(4, 4))
     server.poll()

@@ -13,7 +13,7 @@ from tests.exports.spark.test_spark_export import (  # noqa: F401 - collected he
     test_an_empty_result_is_a_header_with_a_manifest,
     test_csv_is_typed_only_where_no_text_is_lost,
     test_nasty_values_become_the_same_bytes_as_by_the_light_path,
-    test_one_column_tells_null_from_nothing_and_groups_count_both,
+    test_one_column_distinguishes_null_from_nothing_and_groups_count_both,
 )
 
 pytestmark = [

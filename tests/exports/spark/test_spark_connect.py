@@ -271,7 +271,7 @@ def test_the_next_run_ends_what_a_dead_one_has_left_at_the_server_before_its_own
     eventually(lambda: idle(connect_server), within=60)
 
 
-def test_a_server_that_is_not_there_is_told_with_its_address(connected: Made, tmp_path: Path) -> None:
+def test_a_server_that_is_not_there_is_named_by_its_address(connected: Made, tmp_path: Path) -> None:
     service = connected(master=f"sc://localhost:{free_port()}/;token={TOKEN}", server_within=0.1)
     with pytest.raises(ExportError, match=r"unavailable.*sc://localhost:\d+, got no answer") as caught:
         SparkExport("SELECT 1 AS id", tables={}, order_by=("id",)).write(LiveServices(service), tmp_path / "x.csv")
@@ -314,7 +314,7 @@ def test_a_token_is_nowhere_to_be_read(
     assert TOKEN[::-1] not in said.out + said.err
 
 
-def test_a_setting_that_the_server_does_not_take_is_told_before_the_first_job(connected: Made, tmp_path: Path) -> None:
+def test_a_setting_that_the_server_refuses_is_reported_before_the_first_job(connected: Made, tmp_path: Path) -> None:
     service = connected(conf={"spark.sql.warehouse.dir": "/nowhere"})
     with pytest.raises(ExportError, match=r"unavailable.*spark\.sql\.warehouse\.dir"):
         SparkExport("SELECT 1 AS id", tables={}, order_by=("id",)).write(LiveServices(service), tmp_path / "x.csv")

@@ -55,9 +55,7 @@ def test_a_broken_line_is_found_whatever_the_query_asks_for(warm: SparkService, 
     assert found == ["id,city,amount", '7,", Berlin",5.00', '8,",,x",6.00']
 
 
-def test_bytes_that_are_no_utf8_are_told_and_read_as_what_they_are_said_to_be(
-    warm: SparkService, tmp_path: Path
-) -> None:
+def test_bytes_that_are_no_utf8_are_reported_and_read_in_the_given_encoding(warm: SparkService, tmp_path: Path) -> None:
     file, schema = tmp_path / "t.csv", "id BIGINT, name STRING"
     file.write_bytes("id,name\n1,Müller\n".encode("windows-1252"))
     for table in (Files(file), Files(file, schema=schema)):

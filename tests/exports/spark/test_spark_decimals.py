@@ -118,7 +118,7 @@ def test_numbers_of_json_that_no_decimal_holds_are_not_made_floats_in_silence(
     ]
 
 
-def test_a_locale_says_what_commas_mean_and_a_mode_what_becomes_of_broken_lines(
+def test_a_locale_decides_what_commas_mean_and_a_mode_what_becomes_of_broken_lines(
     warm: SparkService, tmp_path: Path
 ) -> None:
     file = tmp_path / "t.csv"

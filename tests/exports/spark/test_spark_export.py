@@ -80,7 +80,7 @@ def test_the_file_is_sorted_and_whole_and_equals_what_the_light_path_writes(
     assert verify(tmp_path / "out.csv") == made
 
 
-def test_parts_are_joined_while_later_ones_are_still_being_written_and_only_real_progress_is_told(
+def test_parts_are_joined_while_later_ones_are_still_being_written_and_only_real_progress_is_reported(
     warm: SparkService, payments: Path, tmp_path: Path
 ) -> None:
     services = LiveServices(warm)
@@ -190,7 +190,7 @@ def test_nasty_values_become_the_same_bytes_as_by_the_light_path(warm: SparkServ
     assert verify(tmp_path / "out.csv") == made
 
 
-def test_one_column_tells_null_from_nothing_and_groups_count_both(warm: SparkService, tmp_path: Path) -> None:
+def test_one_column_distinguishes_null_from_nothing_and_groups_count_both(warm: SparkService, tmp_path: Path) -> None:
     made, lines = ask(warm, "SELECT * FROM VALUES ('b'), (NULL), ('a') AS t(x)", tmp_path / "one.csv", order="x")
     assert lines == ["x", '""', "a", "b"]
     assert made.rows == 3
@@ -256,7 +256,7 @@ def test_json_lines_keep_decimals_exact_and_a_schema_is_taken_at_its_word(warm: 
         ("SELECT id FROM payments WHERE merchant = :missing", r"rejected.*missing"),
     ],
 )
-def test_a_query_that_cannot_be_is_told_in_one_line_of_sparks(
+def test_a_query_that_cannot_be_is_reported_in_one_line_of_sparks(
     warm: SparkService, payments: Path, tmp_path: Path, query: str, says: str
 ) -> None:
     with pytest.raises(ExportRejected, match=says) as raised:
@@ -405,7 +405,6 @@ def is_idle(host: int) -> bool:
     return session_cpu(host) - before < 0.1
 
 
-@pytest.mark.slow
 def test_a_cancelled_export_leaves_no_stage_although_spark_writes_into_it(
     warm: SparkService, tmp_path: Path, eventually: Any
 ) -> None:

@@ -139,14 +139,14 @@ def full(point: str, services: Recorded, service: SparkService, patch: pytest.Mo
 @pytest.mark.parametrize(
     ("point", "says", "computed"),
     [
-        pytest.param("parts", "Spark did not make the export", True, id="Spark's parts"),
+        pytest.param("parts", "Spark did not make the export", True, id="Spark's parts", marks=pytest.mark.slow),
         pytest.param("data", "Expected room for the export", True, id="the joined file"),
         pytest.param(
             "manifest", "Expected room for the export", True, id="the stage's manifest", marks=pytest.mark.slow
         ),
         pytest.param("link", "No space left", False, id="the link of the file"),
         pytest.param("manifest link", "No space left", False, id="the link of the manifest", marks=pytest.mark.slow),
-        pytest.param("word", "No space left", False, id="the ledger's word", marks=pytest.mark.slow),
+        pytest.param("word", "No space left", False, id="the ledger's word"),
     ],
 )
 def test_a_full_disk_costs_a_run_and_the_next_one_has_the_file(

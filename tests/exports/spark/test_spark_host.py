@@ -345,7 +345,7 @@ def test_stopping_the_service_ends_calls_hosts_and_threads(
         SparkExport(BIG, tables={}, order_by=("id",)).write(LiveServices(service), tmp_path / "out.csv")
 
 
-def test_a_setting_that_spark_does_not_start_with_is_told(
+def test_a_setting_that_spark_does_not_start_with_is_reported(
     made: Callable[..., SparkService], payments: Path, tmp_path: Path
 ) -> None:
     broken = made(conf={"spark.driver.memory": "nonsense"})

@@ -52,7 +52,9 @@ class Books:
         )
 
 
-def test_a_file_that_is_listed_late_is_told_when_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_listed_late_is_reported_when_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     books: Any = Books()
     tasks = Tasks(books, "group", tmp_path, 60.0, Ratio())
 

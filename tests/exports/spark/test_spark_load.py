@@ -160,7 +160,7 @@ def test_ten_rows_take_a_moment_beside_twenty_million(
 
 
 @pytest.mark.slow
-def test_what_is_left_is_told_while_millions_are_written(made: Callable[..., SparkService], tmp_path: Path) -> None:
+def test_what_is_left_is_reported_while_millions_are_written(made: Callable[..., SparkService], tmp_path: Path) -> None:
     """
     Twice the same export: after the first one its host knows how it goes.
 

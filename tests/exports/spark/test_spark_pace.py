@@ -103,7 +103,7 @@ def test_a_stage_that_begins_slowly_is_slow_only_once() -> None:
             assert left == pytest.approx((ROWS - rows) / 200_000, rel=0.2, abs=0.5)
 
 
-def test_nothing_is_told_without_evidence() -> None:
+def test_nothing_is_estimated_without_evidence() -> None:
     pace = Pace(Ratio())
     assert (pace.rate, pace.left(0.0)) == (None, None)
     pace.sorting(1.0, 0, (3, 9), 0)
@@ -122,7 +122,7 @@ def test_nothing_is_told_without_evidence() -> None:
         (7, 123.0, 9_000.0, "7 rows written, 120 rows/s, about 2.5 h left"),
     ],
 )
-def test_what_a_bar_is_told(rows: int, rate: float | None, left: float | None, text: str) -> None:
+def test_what_a_bar_shows(rows: int, rate: float | None, left: float | None, text: str) -> None:
     assert note(rows, rate, left) == text
 
 

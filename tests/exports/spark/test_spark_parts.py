@@ -110,7 +110,7 @@ def test_rows_are_counted_however_the_bytes_are_cut() -> None:
         assert count.count == 150
 
 
-def test_totals_by_group_are_exact_and_tell_null_from_nothing(tmp_path: Path) -> None:
+def test_totals_by_group_are_exact_and_distinguish_null_from_nothing(tmp_path: Path) -> None:
     columns = (("cur", "string"), ("n", "bigint"), ("amount", "decimal(38,2)"))
     groups = Groups(columns, Csv(), ("cur",), ("amount", "n"))
     big = "9" * 36 + ".99"
@@ -171,7 +171,7 @@ def test_a_parameter_without_a_literal_is_refused() -> None:
         to_param("p", [1])
 
 
-def test_a_tables_format_is_what_its_first_visible_file_says(tmp_path: Path) -> None:
+def test_a_tables_format_is_that_of_its_first_visible_file(tmp_path: Path) -> None:
     for name in ("_SUCCESS", ".hidden.csv", "_temporary/0/x.csv", "month=3/b.json.gz", "z.parquet"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
@@ -210,7 +210,7 @@ def test_the_java_that_fits_is_found(tmp_path: Path) -> None:
     assert "JAVA_HOME" in str(raised.value)
 
 
-def test_an_export_without_java_or_pyspark_says_what_to_install(
+def test_an_export_without_java_or_pyspark_names_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def says() -> str:
@@ -332,7 +332,7 @@ def test_a_host_that_computes_and_does_not_reply_is_killed_five_times_later(tmp_
     assert host.problem == "the host's JVM did not respond for 300 s"
 
 
-def test_a_database_may_be_silent_for_as_long_as_its_own_limit_says(tmp_path: Path) -> None:
+def test_a_database_may_be_silent_for_as_long_as_its_own_limit(tmp_path: Path) -> None:
     process: Any = FakeProcess()
     limits: list[float] = []
     process.send = lambda run: limits.append(run.stuck_after)

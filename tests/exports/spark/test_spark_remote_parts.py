@@ -59,7 +59,7 @@ def test_what_is_no_address_is_refused_and_not_repeated(url: str) -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_host_is_told_of_its_server_by_the_pipe_alone(tmp_path: Path) -> None:
+def test_a_host_gets_its_server_through_the_pipe_alone(tmp_path: Path) -> None:
     """What a session may be given goes along: ours, and all of the user's on top."""
     conf = {"spark.sql.files.maxPartitionBytes": "1m", "spark.sql.x": "y"}
     settings = SparkSettings(folder=tmp_path, master="sc://host/;token=hunter2", conf=conf)
@@ -84,7 +84,7 @@ def test_a_server_needs_no_java_and_no_archive(tmp_path: Path) -> None:
         SparkSettings(folder=tmp_path, master="sc://host", server_within=180)
 
 
-def test_the_check_says_what_an_export_at_a_server_would_lack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_names_what_an_export_at_a_server_would_lack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         there = SparkSettings(folder=tmp_path, master=f"sc://127.0.0.1:{listener.getsockname()[1]}/;token=hunter2")
         assert list(there.findings()) == []
@@ -100,7 +100,7 @@ def test_the_check_says_what_an_export_at_a_server_would_lack(tmp_path: Path, mo
     assert list(SparkSettings(folder=tmp_path, master="spark://nowhere:7077").findings()) == []
 
 
-def test_a_run_is_named_in_the_ledger_before_spark_hears_of_it_and_knows_of_those_before_it(tmp_path: Path) -> None:
+def test_a_run_is_named_in_the_ledger_before_spark_gets_it_and_knows_of_those_before_it(tmp_path: Path) -> None:
     """Those before it stay there until this one has begun: by then they have ended."""
     first = SessionNames(one := FakeServices(tmp_path))
     assert first.earlier == ()
@@ -153,7 +153,7 @@ class Grpc(Exception):
         self.code: Callable[[], str] = lambda: code
 
 
-def test_silence_is_told_from_an_answer() -> None:
+def test_silence_is_distinguished_from_an_answer() -> None:
     text = '<_InactiveRpcError of RPC that terminated with:\n\tstatus = StatusCode.UNAVAILABLE\n\tdetails = "no token=hunter2"'
     assert not is_answer(Grpc("", "StatusCode.UNAVAILABLE"))
     assert not is_answer(Grpc("", "StatusCode.DEADLINE_EXCEEDED"))

@@ -95,7 +95,7 @@ def export(services: LiveServices, to: Path, query: str = "SELECT 1 AS id", **ta
     return SparkExport(query, tables=tables, order_by=("id",)).write(services, to)
 
 
-def test_a_host_that_says_what_is_no_message_is_replaced(host: Made, tmp_path: Path, eventually: Eventually) -> None:
+def test_a_host_that_sends_what_is_no_message_is_replaced(host: Made, tmp_path: Path, eventually: Eventually) -> None:
     """Not JSON, and a message that nobody knows: either way nothing more of what it says is believed."""
     service = host(
         """
@@ -207,7 +207,7 @@ for run in commands():
     assert Path(folders[1]).parent != Path(first)
 
 
-def test_what_spark_says_is_passed_on_without_its_secrets(host: Made, tmp_path: Path) -> None:
+def test_sparks_text_is_passed_on_without_its_secrets(host: Made, tmp_path: Path) -> None:
     service = host(
         """
 ready()
@@ -479,7 +479,7 @@ for run in commands():
     assert services.events[-1]["submissions"] == 1
 
 
-def test_a_start_that_stands_still_is_told_in_a_sentence_without_its_stack(host: Made, tmp_path: Path) -> None:
+def test_a_start_that_stands_still_is_reported_in_a_sentence_without_its_stack(host: Made, tmp_path: Path) -> None:
     service = host(
         """
 sys.stderr.write("ERROR Inbox: java.lang.NullPointerException: not yet\\n\\tat scala.concurrent.Promise\\n")

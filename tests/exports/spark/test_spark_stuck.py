@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,11 @@ def sleeping(milliseconds: str, ids: str) -> str:
     return f"SELECT id, reflect('java.lang.Thread', 'sleep', CAST({milliseconds} AS BIGINT)) AS x FROM range(0, {ids}, 1, 32)"
 
 
+def wide(columns: int) -> str:
+    """A query of so many columns, one of them for the sort."""
+    return f"SELECT id, {', '.join(f'concat({number}, id) AS text{number}' for number in range(columns))} FROM range(0, 5, 1, 1)"
+
+
 @pytest.fixture
 def made(archive: Path, tmp_path: Path) -> Iterator[Callable[..., SparkService]]:
     services: list[SparkService] = []
@@ -38,28 +44,32 @@ def made(archive: Path, tmp_path: Path) -> Iterator[Callable[..., SparkService]]
         service.stop(10)
 
 
-@pytest.mark.slow
-def test_a_stuck_function_is_caught_and_a_slow_one_is_spared(made: Callable[..., SparkService], tmp_path: Path) -> None:
+def test_a_stuck_function_is_caught_and_a_slow_one_is_spared(
+    warm: SparkService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """
-    The slow one sleeps 0.3 s for each of 64 rows, twice, on two cores: longer than the limit in all, and never still.
+    The slow one sleeps 0.2 s for each of 64 rows, twice, on two cores: longer than the limit in all, and never still.
 
     The stuck one sleeps for an hour in its last task: caught, cancelled by its threads' interruption, begun again,
     given up; the host lives on, and the log that is kept says where each thread was.
     """
-    service = made(stuck_after=8.0, resubmissions=1)
-    slow = LiveServices(service, uid="slow")
-    SparkExport(sleeping("300", "64"), tables={}, order_by=("id",)).write(slow, tmp_path / "slow.csv")
+    SparkExport(wide(1), tables={}, order_by=("id",)).write(LiveServices(warm), tmp_path / "warm.csv")
+    (host,) = warm._hosts
+    limited = replace(host.settings, stuck_after=5.0, resubmissions=1)
+    monkeypatch.setattr(host, "settings", limited)
+    monkeypatch.setattr(warm, "_settings", limited)
+    slow = LiveServices(warm, uid="slow")
+    SparkExport(sleeping("200", "64"), tables={}, order_by=("id",)).write(slow, tmp_path / "slow.csv")
     assert slow.events[-1]["submissions"] == 1
-    host = service._hosts[0].process.pid
 
-    stuck = LiveServices(service, uid="stuck")
+    stuck = LiveServices(warm, uid="stuck")
     with pytest.raises(ExportError, match=r"\(stuck\): nothing has moved for .* 31 of 32 tasks"):
         SparkExport(sleeping("if(id = 63, 3600000, 0)", "64"), tables={}, order_by=("id",)).write(
             stuck, tmp_path / "stuck.csv"
         )
     assert stuck.events[-1]["submissions"] == 2
-    assert service._hosts[0].process.pid == host
-    kept = (tmp_path / KEPT_LOG).read_text()
+    assert warm._hosts == [host]
+    kept = (limited.folder / KEPT_LOG).read_text()
     assert "nothing has moved" in kept
     assert "java.lang.Thread.sleep" in kept
     assert not (tmp_path / "stuck.csv").exists()
@@ -75,11 +85,6 @@ def test_a_task_that_is_slow_like_those_before_it_is_granted_five_times_their_ti
     query = sleeping("CASE WHEN id >= 31 THEN 12000 WHEN id < 2 THEN 3000 ELSE 0 END", "32")
     made_ = SparkExport(query, tables={}, order_by=("id",)).write(service_calls, tmp_path / "out.csv")
     assert made_.rows == 32
-
-
-def wide(columns: int) -> str:
-    """A query of so many columns, one of them for the sort."""
-    return f"SELECT id, {', '.join(f'concat({number}, id) AS text{number}' for number in range(columns))} FROM range(0, 5, 1, 1)"
 
 
 @pytest.mark.slow
