@@ -58,7 +58,7 @@ from steadyworker.runner.runs import Runs
 from steadyworker.runner.settlement_plan import SettlementPlan
 from steadyworker.runner.settler import NotRejected
 from steadyworker.runner.state import Deps, PlanResult, RunnerState, Timers
-from steadyworker.runner.turn import Turn
+from steadyworker.runner.turn import TurnWrites
 from steadyworker.runner.unkeyed import UnkeyedMessages
 from steadyworker.slots.base import Slot
 from steadyworker.telemetry.logs import get_logger
@@ -77,12 +77,12 @@ class Deliveries:
     3. `reconsider` decides again on every held delivery.
     """
 
-    def __init__(self, deps: Deps, state: RunnerState, runs: Runs, timers: Timers, turn: Turn) -> None:
+    def __init__(self, deps: Deps, state: RunnerState, runs: Runs, timers: Timers, writes: TurnWrites) -> None:
         self._deps = deps
         self._state = state
         self._runs = runs
         self._timers = timers
-        self._in_turn = turn
+        self._writes = writes
         self._unkeyed = UnkeyedMessages(deps, state, runs, self.may_begin, self._begin_detached, self._decline)
         self._redeliveries = Redeliveries(deps.spec.key_header, deps.times.margin)
         self._epoch = -1
@@ -180,7 +180,7 @@ class Deliveries:
                 self._generate_key(delivery)
             case Envelope() as envelope:
                 unseen = self._seems_new(envelope)
-                if not (unseen and self._in_turn.open and self._claim_in_turn(envelope)):
+                if not (unseen and self._writes.open and self._claim_in_turn(envelope)):
                     self._decide(envelope, unseen=unseen)
 
     def _decide(self, envelope: Envelope, *, unseen: bool) -> None:
@@ -314,7 +314,7 @@ class Deliveries:
                 self._hold(envelope.delivery)
                 self._runs.ledger_lost(str(result))
 
-        self._in_turn.claim(self._claimed(envelope, None, claim), begin)
+        self._writes.claim(self._claimed(envelope, None, claim), begin)
         return True
 
     def _begin(self, envelope: Envelope, row: Row | None, claim: Claim, slot: Slot) -> bool:

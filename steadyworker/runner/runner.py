@@ -53,7 +53,7 @@ from steadyworker.runner.state import (
     Staged,
     Timers,
 )
-from steadyworker.runner.turn import Turn
+from steadyworker.runner.turn import TurnWrites
 from steadyworker.slots.base import Asked, Ended, Progressed, Ready, SlotEvent, Unready
 from steadyworker.telemetry.gauges import QueueReading
 from steadyworker.telemetry.loss_reasons import REASONS, reason_of
@@ -96,9 +96,9 @@ class Runner:
         self.timers = Timers(deps.clock)
         self.inbox: Inbox[RunnerEvent] = Inbox()
         self.state = RunnerState(deps)
-        self.turn = Turn(deps.ledger)
-        self.runs = Runs(deps, self.state, self.timers, self.turn, self.post)
-        self.deliveries = Deliveries(deps, self.state, self.runs, self.timers, self.turn)
+        self.writes = TurnWrites(deps.ledger)
+        self.runs = Runs(deps, self.state, self.timers, self.writes, self.post)
+        self.deliveries = Deliveries(deps, self.state, self.runs, self.timers, self.writes)
         self.orphans = Orphans(deps, self.state, self.runs, self.deliveries, self.timers)
         self.requests = Requests(deps, self.state, self.runs, self.post)
         self.final: str | None = None
@@ -164,23 +164,23 @@ class Runner:
 
     def tick(self) -> None:
         """Make the calls that are due, and end the turn."""
-        self.turn.commit()
+        self.writes.commit()
         self.timers.fire()
         self._end_turn()
 
     def handle(self, event: RunnerEvent) -> None:
         """Process one event completely, as one turn."""
         self._receive(event)
-        self.turn.commit()
+        self.writes.commit()
         self._end_turn()
 
     def _receive(self, event: RunnerEvent) -> None:  # noqa: C901, PLR0912, PLR0915 - one case per event
         causes = self.state.causes
         # The writes of these events wait for one commit; every other event can change what these writes rely on.
         waits = isinstance(event, Delivered | Ended | Progressed) or (isinstance(event, PlanResult) and not event.error)
-        if not waits or self.turn.full:
-            self.turn.commit()
-        self.turn.open = waits
+        if not waits or self.writes.full:
+            self.writes.commit()
+        self.writes.open = waits
         match event:
             case Connected(epoch=epoch):
                 causes.pop(BROKER, None)

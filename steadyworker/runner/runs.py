@@ -39,7 +39,7 @@ from steadyworker.runner.planning import (
 from steadyworker.runner.settlement_plan import Incoming, RecordInterrupted, SettlementPlan, Step
 from steadyworker.runner.settler import NotRejected, Settler, WriteRefused
 from steadyworker.runner.state import Deps, Phase, PlanResult, Run, RunnerState, Timers
-from steadyworker.runner.turn import Granted, Turn
+from steadyworker.runner.turn import Granted, TurnWrites
 from steadyworker.runner.waits import Waits
 from steadyworker.slots.base import Slot
 
@@ -80,12 +80,12 @@ class Runs:
     """
 
     def __init__(
-        self, deps: Deps, state: RunnerState, timers: Timers, turn: Turn, post: Callable[[PlanResult], None]
+        self, deps: Deps, state: RunnerState, timers: Timers, writes: TurnWrites, post: Callable[[PlanResult], None]
     ) -> None:
         self._deps = deps
         self._state = state
         self._timers = timers
-        self._turn = turn
+        self._writes = writes
         self._post = post
         self._refused: list[tuple[Run, str, bool]] = []
         self._unrecorded: set[JobId] = set()
@@ -200,7 +200,7 @@ class Runs:
             reason=report.reason(outcome),
             seconds=round(self._deps.clock.monotonic() - run.started, 6),
         )
-        if self._turn.open and isinstance(outcome, Done) and self._state.trusted(run):
+        if self._writes.open and isinstance(outcome, Done) and self._state.trusted(run):
             self._end_in_turn(run, outcome, event)
         else:
             self.settle(run)
@@ -219,7 +219,7 @@ class Runs:
                 self._post(PlanResult(plan, run, WriteRefused("record") if result is False else result))
             self._deps.emit(event)
 
-        self._turn.end(run.token, end)
+        self._writes.end(run.token, end)
 
     # --- from outcome to settlement --------------------------------------------------------------------------------
 

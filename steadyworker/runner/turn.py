@@ -25,7 +25,7 @@ Granted = bool | LedgerUnavailable
 """The result of an end: True, False if the ledger refused it, or the error."""
 
 
-class Turn:
+class TurnWrites:
     """
     The writes that wait for the commit of this turn.
 

@@ -31,7 +31,7 @@ from steadyworker.runner.orphans import Orphans
 from steadyworker.runner.runs import Runs
 from steadyworker.runner.settlement_plan import Incoming, SettlementPlan, Step
 from steadyworker.runner.state import PlanResult, Run
-from steadyworker.runner.turn import Turn
+from steadyworker.runner.turn import TurnWrites
 from steadyworker.runner.unkeyed import UnkeyedMessages
 from steadyworker.testing.memory_job import MemoryJob
 from steadyworker.testing.memory_ledger import MemoryLedger
@@ -140,27 +140,27 @@ def replaced(owner: Any, name: str, mutant: Any) -> Iterator[None]:
 
 
 def a_turn_goes_on_though_its_commit_failed() -> Any:
-    original = Turn._record
+    original = TurnWrites._record
 
-    def record(self: Turn, claims: Any, ended: Any) -> Any:
+    def record(self: TurnWrites, claims: Any, ended: Any) -> Any:
         try:
             return original(self, claims, ended)
         except LedgerUnavailable:
             return [None] * len(claims), [True] * len(ended)
 
-    return replaced(Turn, "_record", record)
+    return replaced(TurnWrites, "_record", record)
 
 
 def a_turn_claims_before_its_commit() -> Any:
-    original = Turn.claim
+    original = TurnWrites.claim
 
-    def claim(self: Turn, claim: Any, begin: Any) -> None:
+    def claim(self: TurnWrites, claim: Any, begin: Any) -> None:
         id_ = claim.id
         began = Row(id_, "guessed", State.RUNNING, claim.body_sha256, 0, 1 << 60, claim.owner, False, claim.counters)
         begin(began)
         original(self, claim, lambda _: None)
 
-    return replaced(Turn, "claim", claim)
+    return replaced(TurnWrites, "claim", claim)
 
 
 def without_the_fence_check() -> Any:
