@@ -357,6 +357,16 @@ class Ledger(Protocol):
         """
         ...
 
+    def record(self, claims: Sequence[Claimed], ended: Sequence[Token]) -> tuple[Sequence[Row | None], Sequence[bool]]:
+        """
+        Make these claims of jobs without a row (`seen` is None), and change these `running` jobs to `done`, in one commit.
+
+        Return the results of all claims and of all ends, in order, as `claim` and `done` return them.
+        The later of two claims of one job is refused.
+        If this call raises LedgerUnavailable, it is unknown whether the ledger carried out the writes.
+        """
+        ...
+
     def take_over(self, seen: Row, owner: str) -> Row | None:
         """Take over a settlement (`moving`): set only a new fence, owner and lease; return None if the ledger refuses this."""
         ...

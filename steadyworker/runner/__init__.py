@@ -4,6 +4,7 @@ The runner, which handles the deliveries of one Worker in one worker process.
 | file | subject |
 |---|---|
 | `runner.py` | the loop: handles one event at a time, and then updates the values that depend on all events, such as the prefetch |
+| `turn.py` | records the claims and the ends of one turn of the loop in one commit of the ledger |
 | `state.py` | the runner's dependencies, the events of the runner's inbox, and the runs and deliveries that the runner holds |
 | `causes.py` | the reasons why the runner accepts no message |
 | `envelope.py` | reads the job, the hop and the counters from a delivery's headers |

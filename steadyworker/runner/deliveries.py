@@ -58,6 +58,7 @@ from steadyworker.runner.runs import Runs
 from steadyworker.runner.settlement_plan import SettlementPlan
 from steadyworker.runner.settler import NotRejected
 from steadyworker.runner.state import Deps, PlanResult, RunnerState, Timers
+from steadyworker.runner.turn import TurnWrites
 from steadyworker.runner.unkeyed import UnkeyedMessages
 from steadyworker.slots.base import Slot
 from steadyworker.telemetry.logs import get_logger
@@ -76,11 +77,12 @@ class Deliveries:
     3. `reconsider` decides again on every held delivery.
     """
 
-    def __init__(self, deps: Deps, state: RunnerState, runs: Runs, timers: Timers) -> None:
+    def __init__(self, deps: Deps, state: RunnerState, runs: Runs, timers: Timers, writes: TurnWrites) -> None:
         self._deps = deps
         self._state = state
         self._runs = runs
         self._timers = timers
+        self._writes = writes
         self._unkeyed = UnkeyedMessages(deps, state, runs, self.may_begin, self._begin_detached, self._decline)
         self._redeliveries = Redeliveries(deps.spec.key_header, deps.times.margin)
         self._epoch = -1
@@ -177,10 +179,13 @@ class Deliveries:
             case Unkeyed():
                 self._generate_key(delivery)
             case Envelope() as envelope:
-                self._decide(envelope)
+                unseen = self._seems_new(envelope)
+                if not (unseen and self._writes.open and self._claim_in_turn(envelope)):
+                    self._decide(envelope, unseen=unseen)
 
-    def _decide(self, envelope: Envelope) -> None:
-        retry, unseen = self._deps.spec.retry, self._seems_new(envelope)
+    def _decide(self, envelope: Envelope, *, unseen: bool) -> None:
+        """Decide on a keyed delivery; if it is `unseen`, first try to claim its job without a read of the row."""
+        retry = self._deps.spec.retry
         for attempt in range(_TRIES):
             try:
                 # Most messages are new, so the first claim expects no row; if the job has a row, the ledger refuses the claim.
@@ -287,12 +292,42 @@ class Deliveries:
             return True
         return self._begin(envelope, row, claim, slot)
 
+    def _claim_in_turn(self, envelope: Envelope) -> bool:
+        """Let the commit of this turn claim a job that seems to be new; return False if it cannot be claimed so."""
+        slot, most, letter = self._state.free_slot(), self._deps.spec.retry.max_losses, envelope.letter
+        hop, digest, carried = envelope.hop, envelope.body_sha256, envelope.carried
+        claim = action_for(None, hop, digest, HeldBy.GONE, carried, most, letter=letter)
+        if slot is None or not isinstance(claim, Claim) or envelope.conflict(None) or not self._deps.quota.spend():
+            return False
+        began, reserved = self._deps.clock.boottime(), self._state.reserved
+        reserved.add(slot.id)
+
+        def begin(result: Row | LedgerUnavailable | None) -> None:
+            reserved.discard(slot.id)
+            if isinstance(result, Row):
+                self._start(envelope, None, claim, slot, result, began)
+                return
+            self._deps.quota.give_back()
+            if result is None:
+                self._decide(envelope, unseen=False)
+            else:
+                self._hold(envelope.delivery)
+                self._runs.ledger_lost(str(result))
+
+        self._writes.claim(self._claimed(envelope, None, claim), begin)
+        return True
+
     def _begin(self, envelope: Envelope, row: Row | None, claim: Claim, slot: Slot) -> bool:
         """Claim a job that the quota has counted, and begin its run; return False when the ledger refused the claim."""
         began = self._deps.clock.boottime()
         claimed = self.claim(envelope, row, claim)
         if claimed is None:
             return False
+        self._start(envelope, row, claim, slot, claimed, began)
+        return True
+
+    def _start(self, envelope: Envelope, row: Row | None, claim: Claim, slot: Slot, claimed: Row, began: float) -> None:
+        """Begin the run of a claimed job; `row` is the row before the claim."""
         if row is not None and envelope.hop > row.hop + 1:
             self._runs.history_lost(claimed.token, f"the hops between {row.hop} and {envelope.hop} of the job")
         if self._obeys and (names := not_obeyed(envelope.delivery.headers)):
@@ -301,20 +336,20 @@ class Deliveries:
             self._log.warning("headers_not_obeyed", **about, explain="steadyworker.headers-not-obeyed")
         because = self._why_again(envelope, row)
         self._runs.start(claimed, envelope, slot, began, lost=claim.lost, before=row, because=because)
-        return True
 
     def claim(self, envelope: Envelope, row: Row | None, claim: Claim) -> Row | None:
         """Claim a job that the quota has counted; if the ledger refuses the claim, return None, and stop counting the job."""
-        owner, message = self._deps.owner, self._deps.to_keep(envelope)
         claimed = None
         try:
-            claimed = self._deps.ledger.claim(
-                Claimed(envelope.id, row, owner, envelope.hop, envelope.body_sha256, claim.counters, message)
-            )
+            claimed = self._deps.ledger.claim(self._claimed(envelope, row, claim))
         finally:
             if claimed is None:
                 self._deps.quota.give_back()
         return claimed
+
+    def _claimed(self, envelope: Envelope, row: Row | None, claim: Claim) -> Claimed:
+        owner, message = self._deps.owner, self._deps.to_keep(envelope)
+        return Claimed(envelope.id, row, owner, envelope.hop, envelope.body_sha256, claim.counters, message)
 
     def _why_again(self, envelope: Envelope, row: Row | None) -> str:
         if row is None and envelope.id.round == 0 and envelope.delivery.redelivered is Redelivered.NO:

@@ -17,7 +17,7 @@ This thread also serves the process slots, which have no threads: it polls their
     worker process ── Staged, ServiceEvent ───────────────────────────┘
 
 `deliveries.py` is the runner's front half, and `runs.py` the runner's back half; `unkeyed.py` handles messages without a key.
-`orphans.py` runs the jobs whose message is lost.
+`orphans.py` runs the jobs whose message is lost, and `turn.py` records the writes of one turn in one commit.
 `requests.py` serves running jobs, and `state.py` has the state that all these files share.
 """
 
@@ -53,6 +53,7 @@ from steadyworker.runner.state import (
     Staged,
     Timers,
 )
+from steadyworker.runner.turn import TurnWrites
 from steadyworker.slots.base import Asked, Ended, Progressed, Ready, SlotEvent, Unready
 from steadyworker.telemetry.gauges import QueueReading
 from steadyworker.telemetry.loss_reasons import REASONS, reason_of
@@ -95,8 +96,9 @@ class Runner:
         self.timers = Timers(deps.clock)
         self.inbox: Inbox[RunnerEvent] = Inbox()
         self.state = RunnerState(deps)
-        self.runs = Runs(deps, self.state, self.timers, self.post)
-        self.deliveries = Deliveries(deps, self.state, self.runs, self.timers)
+        self.writes = TurnWrites(deps.ledger)
+        self.runs = Runs(deps, self.state, self.timers, self.writes, self.post)
+        self.deliveries = Deliveries(deps, self.state, self.runs, self.timers, self.writes)
         self.orphans = Orphans(deps, self.state, self.runs, self.deliveries, self.timers)
         self.requests = Requests(deps, self.state, self.runs, self.post)
         self.final: str | None = None
@@ -162,16 +164,23 @@ class Runner:
 
     def tick(self) -> None:
         """Make the calls that are due, and end the turn."""
+        self.writes.commit()
         self.timers.fire()
         self._end_turn()
 
     def handle(self, event: RunnerEvent) -> None:
         """Process one event completely, as one turn."""
         self._receive(event)
+        self.writes.commit()
         self._end_turn()
 
     def _receive(self, event: RunnerEvent) -> None:  # noqa: C901, PLR0912, PLR0915 - one case per event
         causes = self.state.causes
+        # The writes of these events wait for one commit; every other event can change what these writes rely on.
+        waits = isinstance(event, Delivered | Ended | Progressed) or (isinstance(event, PlanResult) and not event.error)
+        if not waits or self.writes.full:
+            self.writes.commit()
+        self.writes.open = waits
         match event:
             case Connected(epoch=epoch):
                 causes.pop(BROKER, None)

@@ -39,6 +39,7 @@ from steadyworker.runner.planning import (
 from steadyworker.runner.settlement_plan import Incoming, RecordInterrupted, SettlementPlan, Step
 from steadyworker.runner.settler import NotRejected, Settler, WriteRefused
 from steadyworker.runner.state import Deps, Phase, PlanResult, Run, RunnerState, Timers
+from steadyworker.runner.turn import Granted, TurnWrites
 from steadyworker.runner.waits import Waits
 from steadyworker.slots.base import Slot
 
@@ -78,10 +79,14 @@ class Runs:
     4. `carry_out` carries out plans that belong to no run.
     """
 
-    def __init__(self, deps: Deps, state: RunnerState, timers: Timers, post: Callable[[PlanResult], None]) -> None:
+    def __init__(
+        self, deps: Deps, state: RunnerState, timers: Timers, writes: TurnWrites, post: Callable[[PlanResult], None]
+    ) -> None:
         self._deps = deps
         self._state = state
         self._timers = timers
+        self._writes = writes
+        self._post = post
         self._refused: list[tuple[Run, str, bool]] = []
         self._unrecorded: set[JobId] = set()
         self._quiet_until = 0.0
@@ -189,16 +194,32 @@ class Runs:
             outcome = Rejected(reason, outcome.error_class)
         run.outcome = outcome
         self.write_progress([run])
-        seconds = round(self._deps.clock.monotonic() - run.started, 6)
-        self.settle(run)
-        self._deps.emit(
-            JobEnded(
-                **report.about(run.token, self._deps.clock),
-                outcome=report.name(outcome),
-                reason=report.reason(outcome),
-                seconds=seconds,
-            )
+        event = JobEnded(
+            **report.about(run.token, self._deps.clock),
+            outcome=report.name(outcome),
+            reason=report.reason(outcome),
+            seconds=round(self._deps.clock.monotonic() - run.started, 6),
         )
+        if self._writes.open and isinstance(outcome, Done) and self._state.trusted(run):
+            self._end_in_turn(run, outcome, event)
+        else:
+            self.settle(run)
+            self._deps.emit(event)
+
+    def _end_in_turn(self, run: Run, outcome: Done, event: JobEnded) -> None:
+        """Let the commit of this turn record the end of a run, and then carry out the rest of its plan."""
+        plan = run.plan = plan_for(run, outcome, self._deps, self._waits)
+        assert plan.steps[plan.at] is Step.RECORD, "the ledger has the outcome before the broker deletes the message"
+
+        def end(result: Granted) -> None:
+            if result is True:
+                plan.at += 1
+                self._settler.carry_out(plan, run)
+            else:
+                self._post(PlanResult(plan, run, WriteRefused("record") if result is False else result))
+            self._deps.emit(event)
+
+        self._writes.end(run.token, end)
 
     # --- from outcome to settlement --------------------------------------------------------------------------------
 

@@ -186,6 +186,7 @@ class RunnerState:
     Attributes:
         stage: The stage of the worker process.
         by_fence: The runs, by their fencing token.
+        reserved: The slots of the claims that wait for the commit of this turn.
         plans_without_run: Settlement plans that belong to no run.
         valid: The records of the deliveries that can still be settled, by the epoch and id of the delivery.
         ready_slots: The numbers of the slots that can begin runs.
@@ -200,6 +201,7 @@ class RunnerState:
     def __init__(self, deps: Deps) -> None:
         self.stage = Stage.RUNNING
         self.by_fence: dict[int, Run] = {}
+        self.reserved: set[int] = set()
         self.plans_without_run: list[SettlementPlan] = []
         self.valid: dict[tuple[int, str], Incoming] = {}
         self.ready_slots: set[int] = set()
@@ -325,7 +327,7 @@ class RunnerState:
         return any(run.token.id == id and run.slot is not None for run in self.by_fence.values())
 
     def _busy(self) -> set[int]:
-        return {run.slot.id for run in self.by_fence.values() if run.slot is not None}
+        return self.reserved | {run.slot.id for run in self.by_fence.values() if run.slot is not None}
 
 
 # --- Events of the runner's inbox, besides the events of adapter and slots -----------------------------------------------

@@ -200,29 +200,37 @@ class MemoryLedger(Ledger):
     @override
     def claim(self, claim: Claimed) -> Row | None:
         with self._lock:
-            job = self._jobs.get(claim.id)
-            if claim.seen is None:
-                if job is not None:
-                    return None
-                job = self._jobs[claim.id] = MemoryJob(claim.id, self._clock.wall())
-            elif job is None or not job.unchanged(claim.seen) or job.state in _ENDED:
+            return self._claim(claim)
+
+    @override
+    def record(self, claims: Sequence[Claimed], ended: Sequence[Token]) -> tuple[Sequence[Row | None], Sequence[bool]]:
+        with self._lock:
+            return [self._claim(claim) for claim in claims], [self._done(token) for token in ended]
+
+    def _claim(self, claim: Claimed) -> Row | None:
+        job = self._jobs.get(claim.id)
+        if claim.seen is None:
+            if job is not None:
                 return None
-            if job.fence == 0 and claim.id.round > 0:
-                before = self._jobs.get(JobId(claim.id.namespace, claim.id.queue, claim.id.key, claim.id.round - 1))
-                job.checkpoint = None if before is None else before.checkpoint
-            job.state = State.RUNNING
-            job.hop = max(job.hop, claim.hop)
-            job.counters = claim.counters
-            if job.body_sha256 is None:
-                job.body_sha256 = claim.body_sha256
-            job.target = None
-            job.due = job.delay = 0.0
-            job.settled = "unknown"
-            job.keep_until = job.wake_at = None
-            job.message = job.message or claim.message
-            job.started_at = self._clock.wall()
-            job.worker = self._worker
-            return self._own(job, claim.owner)
+            job = self._jobs[claim.id] = MemoryJob(claim.id, self._clock.wall())
+        elif job is None or not job.unchanged(claim.seen) or job.state in _ENDED:
+            return None
+        if job.fence == 0 and claim.id.round > 0:
+            before = self._jobs.get(JobId(claim.id.namespace, claim.id.queue, claim.id.key, claim.id.round - 1))
+            job.checkpoint = None if before is None else before.checkpoint
+        job.state = State.RUNNING
+        job.hop = max(job.hop, claim.hop)
+        job.counters = claim.counters
+        if job.body_sha256 is None:
+            job.body_sha256 = claim.body_sha256
+        job.target = None
+        job.due = job.delay = 0.0
+        job.settled = "unknown"
+        job.keep_until = job.wake_at = None
+        job.message = job.message or claim.message
+        job.started_at = self._clock.wall()
+        job.worker = self._worker
+        return self._own(job, claim.owner)
 
     @override
     def take_over(self, seen: Row, owner: str) -> Row | None:
@@ -274,13 +282,16 @@ class MemoryLedger(Ledger):
     @override
     def done(self, token: Token) -> bool:
         with self._lock:
-            job = self._held(token, State.RUNNING)
-            if job is None:
-                return False
-            job.reason = job.error_class = job.error_text = ""
-            job.end(State.DONE, self._clock.wall(), retention.DONE)
-            job.message = None
-            return True
+            return self._done(token)
+
+    def _done(self, token: Token) -> bool:
+        job = self._held(token, State.RUNNING)
+        if job is None:
+            return False
+        job.reason = job.error_class = job.error_text = ""
+        job.end(State.DONE, self._clock.wall(), retention.DONE)
+        job.message = None
+        return True
 
     @override
     def interrupted(self, token: Token, counters: Counters) -> bool:

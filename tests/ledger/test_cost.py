@@ -6,6 +6,8 @@ What a job that ends well costs the ledger: exact counts, so that a new index, t
 
 from __future__ import annotations
 
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,20 +16,27 @@ import pytest
 from msgspec.structs import replace
 
 from steadyworker.clock import Times
+from steadyworker.errors import LedgerUnavailable
 from steadyworker.ledger.base import Claimed, KeptMessage, Ledger
 from steadyworker.ledger.postgres import statements
 from steadyworker.ledger.postgres.session import LedgerConnection
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Counters
 from steadyworker.testing.clock import FakeClock
+from tests.conftest import Eventually
 from tests.ledger.pgkit import JOB, Open, seen
 
 MESSAGE = KeptMessage(b"17", b"{}")
 
 
+def first_claim(number: int) -> Claimed:
+    """The claim of a new job, with its message."""
+    return Claimed(replace(JOB, key=f"k-{number}"), None, "me", 0, b"\x01" * 32, Counters(), MESSAGE)
+
+
 def job(ledger: Ledger, number: int) -> None:
-    """Claim a new job with its message, end it, and note that the broker has confirmed its settlement."""
-    row = ledger.claim(Claimed(replace(JOB, key=f"k-{number}"), None, "me", 0, b"\x01" * 32, Counters(), MESSAGE))
+    """Claim a new job, end it, and note that the broker has confirmed its settlement."""
+    row = ledger.claim(first_claim(number))
     assert row is not None
     assert ledger.done(row.token)
     ledger.settled(row.token, known=True)
@@ -43,6 +52,20 @@ def transactions(log: Path) -> list[int]:
         if int.from_bytes(data[start + 4 : start + 8], "big"):  # this page ends a transaction
             pages.append(0)
     return pages[:-1]
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every message that a PostgreSQL ledger sends from now on; each is one transaction."""
+    sent: list[str] = []
+    execute = LedgerConnection.execute
+
+    def noted(self: LedgerConnection, query: Any, *rest: Any, **options: Any) -> Any:
+        sent.append(query)
+        return execute(self, query, *rest, **options)
+
+    monkeypatch.setattr(LedgerConnection, "execute", noted)
+    return sent
 
 
 def test_a_job_writes_eight_pages_in_two_commits_to_a_sqlite_ledger(tmp_path: Path) -> None:
@@ -61,20 +84,36 @@ def test_a_job_writes_eight_pages_in_two_commits_to_a_sqlite_ledger(tmp_path: Pa
         assert transactions(tmp_path / "ledger.db-wal")[before:] == [5, 4, *[4, 4] * 5, 2]
 
 
+def test_a_turn_is_one_commit_of_a_sqlite_ledger(tmp_path: Path) -> None:
+    """Eight jobs end, and eight others begin: their rows share pages."""
+    with closing(SqliteLedger(tmp_path / "ledger.db", clock=FakeClock(), times=Times())) as ledger:
+        rows, _ = ledger.record([first_claim(number) for number in range(8)], [])
+        before = len(transactions(tmp_path / "ledger.db-wal"))
+        ledger.record([first_claim(number) for number in range(8, 16)], [row.token for row in rows if row])
+        (pages,) = transactions(tmp_path / "ledger.db-wal")[before:]
+        assert pages <= 12
+
+
+def test_a_turn_that_a_sqlite_ledger_cannot_commit_leaves_nothing(tmp_path: Path) -> None:
+    with closing(SqliteLedger(tmp_path / "ledger.db", clock=FakeClock(), times=Times().scaled(100))) as ledger:
+        rows, _ = ledger.record([first_claim(0)], [])
+        assert rows[0] is not None
+        with closing(sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(LedgerUnavailable):
+                ledger.record([first_claim(1), first_claim(2)], [rows[0].token])
+            other.execute("ROLLBACK")
+        assert [row.id.key for row, _ in ledger.jobs()] == ["k-0"]
+        assert ledger.done(rows[0].token)
+
+
 def test_a_job_takes_three_messages_and_two_commits_that_wait_for_the_disk_to_a_postgresql_ledger(
-    opened: Open, monkeypatch: pytest.MonkeyPatch
+    opened: Open, sent: list[str]
 ) -> None:
     """The draw of the fence commits without the disk; the claim also marks the last job as settled."""
-    sent: list[str] = []
-    execute = LedgerConnection.execute
-
-    def noted(self: LedgerConnection, query: Any, *rest: Any, **options: Any) -> Any:
-        sent.append(query)
-        return execute(self, query, *rest, **options)
-
     ledger = opened()
     job(ledger, 0)
-    monkeypatch.setattr(LedgerConnection, "execute", noted)
+    sent.clear()
     job(ledger, 1)
     parts = {
         "draw": statements.DRAW,
@@ -105,3 +144,33 @@ def test_a_claim_that_marks_an_earlier_job_waits_for_no_other_row(opened: Open) 
         job(ledger, 1)
         assert seen(ledger, replace(JOB, key="k-0")).settled == "unknown"
     assert seen(ledger, replace(JOB, key="k-1")).settled == "confirmed"
+
+
+def test_a_turn_is_two_messages_to_a_postgresql_ledger(opened: Open, sent: list[str]) -> None:
+    """The draw of all fences, and one transaction with all claims, all ends, and the marks of settled jobs."""
+    ledger = opened()
+    rows, _ = ledger.record([first_claim(number) for number in range(4)], [])
+    job(ledger, 17)
+    sent.clear()
+    ledger.record([first_claim(number) for number in range(4, 8)], [row.token for row in rows if row])
+    assert [statements.CLAIM_MANY in query and statements.DONE_MANY in query for query in sent] == [False, True]
+    assert "'off'" not in sent[1]
+    assert seen(ledger, replace(JOB, key="k-17")).settled == "confirmed"
+    assert len(sent) == 3, "the read of the row"
+
+
+def test_the_end_of_a_job_in_a_turn_waits_for_a_session_that_holds_its_row(
+    opened: Open, sent: list[str], eventually: Eventually
+) -> None:
+    """The transaction of the turn leaves out the row, so it ends in no deadlock; the single write waits."""
+    ledger, other = opened(), opened()
+    rows, _ = ledger.record([first_claim(0)], [])
+    assert rows[0] is not None
+    sent.clear()
+    with ThreadPoolExecutor(1) as pool:
+        with other._record.connection() as db, db.transaction():
+            db.execute("SELECT FROM steadyworker_jobs FOR UPDATE")
+            recorded = pool.submit(ledger.record, [first_claim(1)], [rows[0].token])
+            eventually(lambda: any(statements.DONE in query for query in sent))
+        began, ended = recorded.result(30)
+    assert (began[0] is not None, list(ended)) == (True, [True])

@@ -17,7 +17,7 @@ from steadyworker.ledger.base import Claimed
 from steadyworker.ledger.owners import lock_path
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Counters
-from tests.ledger.kit import JOB, Actor, Commits, line, one_wins_each_time
+from tests.ledger.kit import JOB, Actor, Commits, line, one_wins_each_time, request
 
 pytestmark = pytest.mark.processes
 
@@ -83,3 +83,30 @@ def test_an_owner_is_dead_when_its_last_child_is(
     assert taken is not None
     ledger.purge()
     assert not lock_path(ledger.owners_dir, owner).exists()
+
+
+def test_a_sigkill_within_a_turn_leaves_all_of_its_writes_or_none(
+    actor: Actor, ledger: SqliteLedger, path: Path
+) -> None:
+    """Before each statement from BEGIN to COMMIT nothing is left; after COMMIT, before any effect of the turn, all is."""
+
+    def found() -> list[tuple[str, str]]:
+        return sorted((row.id.key, row.state.value) for row, _ in ledger.jobs())
+
+    process = actor("turn", path)
+    request(process, "0")
+    assert line(process) == "ended"
+    before = found()
+    assert before == [("m-0-1", "running"), ("m-0-2", "running")]
+    deaths = 0
+    while True:
+        request(process, str(deaths + 1))
+        if line(process) == "ended":
+            break
+        deaths += 1
+        assert found() == before
+    assert deaths == 8, "BEGIN, two claims of two statements, two ends, COMMIT"
+    last = deaths + 1
+    assert found() == [
+        ("m-0-1", "done"), ("m-0-2", "done"), (f"m-{last}-1", "running"), (f"m-{last}-2", "running")
+    ]  # fmt: skip

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-from steadyworker.ledger.base import Token
-from steadyworker.outcome import Done
+from steadyworker.ledger.base import Token, Verdict
+from steadyworker.outcome import Failed
 from steadyworker.runner.state import Inbox
 from steadyworker.slots.base import Ended
 from tests.runner.bench import Bench
@@ -70,16 +70,16 @@ def test_a_slow_ledger_gets_one_event_a_turn_so_that_the_slots_have_their_turns(
     for number in range(3):
         bench.deliver(f"k{number}")
     fences = [slot.task.fence for slot in bench.slots if slot.task is not None]
-    done, slow = bench.real.done, []
+    moving, slow = bench.real.moving, []
 
-    def slowly(token: Token) -> bool:
+    def slowly(token: Token, verdict: Verdict) -> bool:
         bench.clock.advance(9)
         slow.append(token.fence)
-        return done(token)
+        return moving(token, verdict)
 
-    bench.real.done = slowly  # type: ignore[method-assign]
+    bench.real.moving = slowly  # type: ignore[method-assign]
     for slot, fence in enumerate(fences):
-        bench.runner.post(Ended(slot, fence, Done()))
+        bench.runner.post(Ended(slot, fence, Failed("no route")))
     for handled in (1, 2, 3):
         bench.runner.turn(0)
         assert slow == fences[:handled]

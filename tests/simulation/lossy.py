@@ -84,13 +84,18 @@ class LossyWorld(World):
 
     The seed decides whether a ledger serves one host or a fleet, whether the broker has delay levels, whether its queue is never empty,
     and whether the Worker keeps messages.
+    If it is `busy`, a dozen jobs share two worker processes of eight slots, so that a turn often has several writes.
     """
 
-    def __init__(self, seed: int, *, orphan_poll: float = TIMES.orphan_poll, **options: Any) -> None:
+    def __init__(
+        self, seed: int, *, orphan_poll: float = TIMES.orphan_poll, busy: bool = False, **options: Any
+    ) -> None:
         drawn = random.Random(seed * 31 + 7)
         self.fleet = drawn.choice((1, 2, 3, 3))
         self.names = [f"job-{number}" for number in range(drawn.choice((1, 1, 2, 3, 4)))]
         self.slots = drawn.choice((1, 1, 2))
+        if busy:
+            self.fleet, self.slots, self.names = 2, 8, [f"job-{number}" for number in range(12)]
         self.backlog = drawn.choice((0, 0, 0, 1, 5))
         self.stops = drawn.random() < 0.5
         self.keeps = drawn.random() < 0.95

@@ -19,8 +19,8 @@ from msgspec import structs
 
 from steadyworker.clock import Times
 from steadyworker.delivery import HOP, Target
-from steadyworker.errors import TargetFull
-from steadyworker.ledger.base import Hindrance, State
+from steadyworker.errors import LedgerUnavailable, TargetFull
+from steadyworker.ledger.base import Hindrance, Row, State
 from steadyworker.ledger.rules import HeldBy, action_for
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Interrupted
@@ -31,6 +31,7 @@ from steadyworker.runner.orphans import Orphans
 from steadyworker.runner.runs import Runs
 from steadyworker.runner.settlement_plan import Incoming, SettlementPlan, Step
 from steadyworker.runner.state import PlanResult, Run
+from steadyworker.runner.turn import TurnWrites
 from steadyworker.runner.unkeyed import UnkeyedMessages
 from steadyworker.testing.memory_job import MemoryJob
 from steadyworker.testing.memory_ledger import MemoryLedger
@@ -83,6 +84,14 @@ def test_two_runs_of_a_job_overlap_no_oftener_than_without_the_search_for_lost_m
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("chunk", [0, *(pytest.param(chunk, marks=pytest.mark.slow) for chunk in range(1, 8))])
+def test_every_guarantee_holds_when_a_turn_has_many_writes(chunk: int) -> None:
+    """A kill, a freeze or a lost answer comes before the commit of a turn, or between the commit and its first effect."""
+    for seed in range(chunk * 500, (chunk + 1) * 500):
+        lossy(seed, STORM, adoption=seed % 10 != 0, busy=True)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("chunk", [0, *(pytest.param(chunk, marks=pytest.mark.slow) for chunk in range(1, 8))])
 def test_every_guarantee_holds_on_sqlite(chunk: int, tmp_path: Path) -> None:
     """2,000 histories on `sqlite:`, where the world decides who is dead, in place of the real locks."""
     for seed in range(chunk * 250, (chunk + 1) * 250):
@@ -128,6 +137,30 @@ def replaced(owner: Any, name: str, mutant: Any) -> Iterator[None]:
         yield
     finally:
         setattr(owner, name, original)
+
+
+def a_turn_goes_on_though_its_commit_failed() -> Any:
+    original = TurnWrites._record
+
+    def record(self: TurnWrites, claims: Any, ended: Any) -> Any:
+        try:
+            return original(self, claims, ended)
+        except LedgerUnavailable:
+            return [None] * len(claims), [True] * len(ended)
+
+    return replaced(TurnWrites, "_record", record)
+
+
+def a_turn_claims_before_its_commit() -> Any:
+    original = TurnWrites.claim
+
+    def claim(self: TurnWrites, claim: Any, begin: Any) -> None:
+        id_ = claim.id
+        began = Row(id_, "guessed", State.RUNNING, claim.body_sha256, 0, 1 << 60, claim.owner, False, claim.counters)
+        begin(began)
+        original(self, claim, lambda _: None)
+
+    return replaced(TurnWrites, "claim", claim)
 
 
 def without_the_fence_check() -> Any:
@@ -341,6 +374,17 @@ def test_the_simulation_catches_the_mutant_of_the_search_for_lost_messages(
             if faults is NO_LOSS and world.seen.of_orphans:
                 return
     pytest.fail(f"{mutant.__name__} survived {caught_within} histories")
+
+
+@pytest.mark.parametrize("mutant", [a_turn_goes_on_though_its_commit_failed, a_turn_claims_before_its_commit])
+def test_the_simulation_catches_the_mutant_of_a_turn(mutant: Callable[[], Any]) -> None:
+    with mutant():
+        for seed in range(500):
+            try:
+                lossy(seed, busy=True)
+            except (Violation, AssertionError):
+                return
+    pytest.fail(f"{mutant.__name__} survived 500 histories")
 
 
 # --- messages without a key -------------------------------------------------------------------------------------------

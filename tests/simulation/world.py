@@ -190,7 +190,8 @@ class SimLedger:
             world.perhaps_struck(worker)
             answer = real(*arguments, **options)
             world.caller = worker
-            world.observed(name, arguments, answer)
+            for one in _single(name, arguments, answer):
+                world.observed(*one)
             world.perhaps_struck(worker)
             if faults.lost_answer and rng.random() < faults.lost_answer / 2:
                 raise LedgerUnavailable(f"{name}: the answer was lost")
@@ -198,6 +199,17 @@ class SimLedger:
 
         self.__dict__[name] = call
         return call
+
+
+def _single(name: str, arguments: tuple[Any, ...], answer: Any) -> list[tuple[str, tuple[Any, ...], Any]]:
+    """A call as its single writes, if it has recorded those of a turn, each with its answer."""
+    if name != "record":
+        return [(name, arguments, answer)]
+    (claims, ended), (rows, granted) = arguments, answer
+    return [
+        *(("claim", (claim,), row) for claim, row in zip(claims, rows, strict=True)),
+        *(("done", (token,), done) for token, done in zip(ended, granted, strict=True)),
+    ]
 
 
 class SimAdapter:

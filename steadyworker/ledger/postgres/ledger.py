@@ -50,6 +50,7 @@ from steadyworker.ledger.postgres import statements as sql
 from steadyworker.ledger.postgres.clocks import clock_findings
 from steadyworker.ledger.postgres.rows import (
     LONGEST_DELAY,
+    claims_values,
     message_values,
     row_of,
     settlement_values,
@@ -239,6 +240,22 @@ class PostgresLedger(Ledger):
         if claim.seen is None:
             return self._own(sql.CLAIM_NEW, pk_values(claim.id) | values | {"uid": secrets.token_hex(16)})
         return self._own(sql.CLAIM_SEEN, seen_values(claim.seen) | values)
+
+    @override
+    def record(self, claims: Sequence[Claimed], ended: Sequence[Token]) -> tuple[Sequence[Row | None], Sequence[bool]]:
+        uids = [secrets.token_hex(16) for _ in claims]
+        tokens = {f"ended_{name}": values for name, values in tokens_values(ended).items()}
+        with self._record.connection() as db:
+            ((drawn,),) = db.run(sql.DRAW_MANY, {"many": len(claims)}).fetchall()
+            values = claims_values(claims, drawn, uids) | tokens | self._lease | {"worker": self._worker}
+            values |= self._settled_values()
+            cursor = db.run(sql.CLAIM_MANY, values, then=f"; {sql.DONE_MANY}; {sql.SETTLE}")
+            rows = [row_of(found, never_dead) for found in cursor.fetchall()]
+            cursor.nextset()
+            done = {uid for (uid,) in cursor.fetchall()}
+        claimed = {row.uid: row for row in rows}
+        # The statement leaves out a row that another session holds, such as a renewal; the single write waits for it.
+        return [claimed.get(uid) for uid in uids], [token.uid in done or self.done(token) for token in ended]
 
     @override
     def take_over(self, seen: Row, owner: str) -> Row | None:

@@ -6,7 +6,7 @@ from base64 import b64encode
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from steadyworker.ledger.base import JobId, KeptMessage, Moving, Row, State, Token, Verdict
+from steadyworker.ledger.base import Claimed, JobId, KeptMessage, Moving, Row, State, Token, Verdict
 from steadyworker.ledger.shared import Values, verdict_values
 from steadyworker.outcome import Counters
 
@@ -24,6 +24,30 @@ def message_values(message: KeptMessage | None) -> Values:
     if message is None:
         return {"body": None, "facts": None}
     return {"body": b64encode(message.body).decode(), "facts": message.facts}
+
+
+def claims_values(claims: Sequence[Claimed], drawn: int, uids: Sequence[str]) -> Values:
+    """Return the parameters of several claims, with one array for each column; the fences begin with `drawn`."""
+    counters = [claim.counters for claim in claims]
+    messages = [message_values(claim.message) for claim in claims]
+    return {
+        "namespaces": [claim.id.namespace for claim in claims],
+        "queues": [claim.id.queue for claim in claims],
+        "keys": [claim.id.key for claim in claims],
+        "rounds": [claim.id.round for claim in claims],
+        "uids": list(uids),
+        "bodies_sha256": [claim.body_sha256 for claim in claims],
+        "hops": [claim.hop for claim in claims],
+        "fences": list(range(drawn, drawn + len(claims))),
+        "claimers": [claim.owner for claim in claims],
+        "attempts": [each.attempts for each in counters],
+        "crashes": [each.crashes for each in counters],
+        "losses": [each.losses for each in counters],
+        "interruptions": [each.interruptions for each in counters],
+        "first_failed_at": [each.first_failed_at for each in counters],
+        "bodies": [each["body"] for each in messages],
+        "facts": [each["facts"] for each in messages],
+    }
 
 
 def tokens_values(tokens: Sequence[Token]) -> Values:

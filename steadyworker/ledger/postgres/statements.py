@@ -173,6 +173,59 @@ DONE = f"""
     )
     SELECT FROM ended
 """
+# The next four statements serve several jobs in one transaction, so they lock rows in an order that ends in no deadlock.
+# Claims come first, in the order of their keys; the ends wait for no row.
+DRAW_MANY = f"""
+    {_committing("'off'")} UPDATE steadyworker_meta
+    SET next_fence = greatest(next_fence, floor(extract(epoch FROM {NOW}) * 1000)::bigint) + %(many)s
+    FROM committed RETURNING next_fence - %(many)s
+"""
+CLAIM_MANY = f"""
+    WITH asked AS MATERIALIZED (
+        SELECT * FROM unnest(
+            %(namespaces)s::text[], %(queues)s::text[], %(keys)s::text[], %(rounds)s::bigint[], %(uids)s::text[],
+            %(bodies_sha256)s::bytea[], %(hops)s::bigint[], %(fences)s::bigint[], %(claimers)s::text[],
+            %(attempts)s::bigint[], %(crashes)s::bigint[], %(losses)s::bigint[], %(interruptions)s::bigint[],
+            %(first_failed_at)s::float8[], %(bodies)s::text[], %(facts)s::bytea[]
+        ) AS asked (
+            namespace, queue, key, round, uid, body_sha256, hop, fence, owner,
+            attempts, crashes, losses, interruptions, first_failed_at, body, facts
+        ) ORDER BY namespace, queue, key, round, fence
+    ), claimed AS (
+        INSERT INTO steadyworker_jobs (
+            namespace, queue, key, round, uid, body_sha256, state, hop, fence, owner, lease_until,
+            attempts, crashes, losses, interruptions, first_failed_at, checkpoint, started_at, worker
+        )
+        SELECT
+            namespace, queue, key, round, uid, body_sha256, 'running', hop, fence, owner, {after("%(lease)s")},
+            attempts, crashes, losses, interruptions, first_failed_at, (
+                SELECT earlier.checkpoint FROM steadyworker_jobs AS earlier
+                WHERE earlier.namespace = asked.namespace AND earlier.queue = asked.queue AND earlier.key = asked.key
+                    AND earlier.round = asked.round - 1
+            ), {NOW}, %(worker)s
+        FROM asked ON CONFLICT (namespace, queue, key, round) DO NOTHING RETURNING {COLUMNS}, number
+    ), kept AS (
+        INSERT INTO steadyworker_messages (number, body, facts)
+        SELECT number, decode(body, 'base64'), facts FROM claimed JOIN asked USING (fence) WHERE facts IS NOT NULL
+    )
+    SELECT * FROM claimed
+"""
+DONE_MANY = f"""
+    WITH ended AS (
+        UPDATE steadyworker_jobs AS job SET
+            state = 'done', {_NOBODY}, wake_at = NULL, reason = '', error_class = '', error_text = '',
+            ended_at = {NOW}, keep_until = {after("%(keep_done)s")}
+        FROM (
+            SELECT number FROM steadyworker_jobs
+            JOIN unnest(%(ended_uids)s::text[], %(ended_fences)s::bigint[], %(ended_owners)s::text[])
+                AS mine (uid, fence, owner) USING (uid, fence, owner)
+            WHERE state = 'running' FOR UPDATE OF steadyworker_jobs SKIP LOCKED
+        ) AS free WHERE job.number = free.number RETURNING job.number, job.uid
+    ), let_go AS (
+        DELETE FROM steadyworker_messages USING ended WHERE steadyworker_messages.number = ended.number
+    )
+    SELECT uid FROM ended
+"""
 INTERRUPTED = f"""
     UPDATE steadyworker_jobs SET state = 'interrupted', {_NOBODY}, wake_at = greatest(wake_at, {NOW}), {_COUNTERS}
     WHERE {_MINE} AND state = 'running'

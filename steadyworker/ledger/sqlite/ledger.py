@@ -233,20 +233,35 @@ class SqliteLedger(Ledger):
 
     @override
     def claim(self, claim: Claimed) -> Row | None:
-        now, message = self._started_now(), claim.message
         if claim.seen is not None:
-            values = seen_values(claim.seen) | claim_values(claim, self._worker) | {"now": now}
-            return self._own(sql.CLAIM_SEEN, values, claim.owner, message)
+            values = seen_values(claim.seen) | claim_values(claim, self._worker) | {"now": self._started_now()}
+            return self._own(sql.CLAIM_SEEN, values, claim.owner, claim.message)
         with self._file.claim() as db:
-            number = self._draw(db)
-            checkpoint = _checkpoint_of_round_before(db, claim.id)
-            row = new_row(claim, _new_uid(number), number, checkpoint, now, self._worker)
-            lease_until = self._clock.boottime() + self._times.lease
-            if db.execute(sql.CLAIM_NEW, row_values(row, self._boot, lease_until)).rowcount != 1:
-                return None
-            if message is not None:
-                db.execute(sql.KEEP, (number, message.body, message.facts))
+            return self._insert(db, claim)
+
+    @override
+    def record(self, claims: Sequence[Claimed], ended: Sequence[Token]) -> tuple[Sequence[Row | None], Sequence[bool]]:
+        ends = [self._end(token) for token in ended]
+        with self._file.claim() as db:
+            rows = [self._insert(db, claim) for claim in claims]
+            return rows, [db.execute(sql.DONE, end).rowcount == 1 for end in ends]
+
+    def _insert(self, db: sqlite3.Connection, claim: Claimed) -> Row | None:
+        """Insert the row of a new job, with its message; return None if the job has a row."""
+        number, message = self._draw(db), claim.message
+        checkpoint = _checkpoint_of_round_before(db, claim.id)
+        row = new_row(claim, _new_uid(number), number, checkpoint, self._started_now(), self._worker)
+        lease_until = self._clock.boottime() + self._times.lease
+        if db.execute(sql.CLAIM_NEW, row_values(row, self._boot, lease_until)).rowcount != 1:
+            return None
+        if message is not None:
+            db.execute(sql.KEEP, (number, message.body, message.facts))
         return row
+
+    def _end(self, token: Token) -> tuple[Any, ...]:
+        """Return the parameters of `DONE`."""
+        now = self._clock.wall()
+        return (now, self._step(), now + retention.DONE, *self._run(token), token.owner)
 
     @override
     def take_over(self, seen: Row, owner: str) -> Row | None:
@@ -284,8 +299,7 @@ class SqliteLedger(Ledger):
 
     @override
     def done(self, token: Token) -> bool:
-        now = self._clock.wall()
-        return self._change(sql.DONE, (now, self._step(), now + retention.DONE, *self._run(token), token.owner)) == 1
+        return self._change(sql.DONE, self._end(token)) == 1
 
     @override
     def interrupted(self, token: Token, counters: Counters) -> bool:

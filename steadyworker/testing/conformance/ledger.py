@@ -17,10 +17,11 @@ from __future__ import annotations
 from steadyworker.testing.conformance.ledger_claims import ClaimPromises
 from steadyworker.testing.conformance.ledger_messages import MessagePromises
 from steadyworker.testing.conformance.ledger_record import RecordPromises
+from steadyworker.testing.conformance.ledger_turns import TurnPromises
 from steadyworker.testing.conformance.ledger_writes import WritePromises
 
 
-class LedgerSuite(ClaimPromises, WritePromises, RecordPromises, MessagePromises):
+class LedgerSuite(ClaimPromises, WritePromises, RecordPromises, MessagePromises, TurnPromises):
     """
     Tests of every promise of `steadyworker.ledger.base.Ledger`.
 
