@@ -19,6 +19,7 @@ from steadyworker.clock import Clock
 from steadyworker.errors import InterruptReason
 from steadyworker.outcome import Crashed, Failed, Interrupted, Outcome
 from steadyworker.slots.base import PolledSlot, SlotPoll
+from steadyworker.slots.child_output import ChildOutput
 from steadyworker.slots.execute import outcome_of_interrupt
 from steadyworker.slots.frames import (
     STACKS_SIGNAL,
@@ -98,6 +99,7 @@ class ChildProcess:
     `guard` kills the child's session when the worker process dies.
 
     Attributes:
+        output: What the child prints.
         run: The run that the child executes, or None.
         ended_runs: The number of the child's ended runs.
         setup_error: The reason for which `setup` failed, or None.
@@ -109,6 +111,7 @@ class ChildProcess:
         new: NewChild,
         hello: Hello,
         held: Sequence[int],
+        queue: str,
         slot: PolledSlot,
         poll: SlotPoll,
         clock: Clock,
@@ -118,7 +121,7 @@ class ChildProcess:
         ping: float,
         memory_limit: int | None,
     ) -> None:
-        self._process, self._wire = new
+        self._process, self._wire, ends = new
         self.pid = self._process.pid
         self.run: ChildRun | None = None
         self.ended_runs = 0
@@ -152,6 +155,7 @@ class ChildProcess:
         self._watch_wire()
         if self._death is not None:
             poll.watch(self._death, slot)
+        self.output = ChildOutput(ends, queue, slot, poll, clock)
 
     # --- its state and its deadlines -------------------------------------------------------------------------------
 
@@ -228,11 +232,13 @@ class ChildProcess:
     def setup_done(self) -> None:
         """Note that `setup` has returned."""
         self._ready_at = self._clock.monotonic()
+        self.output.switch(None)
 
     def begin(self, run: ChildRun) -> None:
         """Send a run to the idle child; the run's limits count from now."""
         now = self._clock.monotonic()
         self.run = run
+        self.output.switch(run.task)
         run.limits = Limits(now, run.task.time_limit, run.task.stall_limit)
         if self._memory_limit is not None:
             run.check_memory_at = now + _TICK
@@ -371,6 +377,7 @@ class ChildProcess:
         if self._guard is not None:
             self._guard.forget(self.pid)
         code = self._process.wait()
+        self.output.close()
         with self._sending:
             self._wire.close()
         if self._death is not None:

@@ -31,9 +31,10 @@ from steadyworker.link import Link, Task
 from steadyworker.outcome import Done, Failed, Interrupted, Outcome, Rejected, Snoozed
 from steadyworker.payload import decoder, plain_decoder
 from steadyworker.spec import checkpoint_type, payload_type
+from steadyworker.system.leaving import flush_output
+from steadyworker.telemetry import logs
 from steadyworker.telemetry.late_imports import libraries_first
 from steadyworker.telemetry.line_context import LineContext
-from steadyworker.telemetry.logs import get_logger
 from steadyworker.text.plain_text import plain_text
 from steadyworker.worker import Worker
 
@@ -74,7 +75,7 @@ class Executor:
         self._decode_checkpoint = plain_decoder(checkpoint_type(cls))
         # RetryPolicy has converted this field to a tuple.
         self._dont_retry_on = cast("tuple[type[BaseException], ...]", cls.retry.dont_retry_on)
-        self._log = get_logger("steadyworker.job")
+        self._log = logs.get_logger("steadyworker.job")
         self._context = LineContext()
         self._loop: asyncio.Runner | None = None
         self._pid = os.getpid()
@@ -82,7 +83,10 @@ class Executor:
 
     def setup(self) -> None:
         """Call the user's `setup`, without catching its exceptions."""
-        self._settle(self._worker.setup())
+        try:
+            self._settle(self._worker.setup())
+        finally:
+            logs.settle()
 
     def teardown(self) -> None:
         """Call the user's `teardown`, without catching its exceptions."""
@@ -95,6 +99,8 @@ class Executor:
 
     def run(self, task: Task, link: Link) -> Ran:
         """Decode the payload, call the handler, and return its outcome; raise nothing."""
+        if not logs.is_settled():
+            logs.settle()
         with self._context.bound(task.context()):
             ran = self._run(task, link)
             with suppress(BaseException):  # a user's logging handler can raise
@@ -237,9 +243,7 @@ class Executor:
 
     def _leave_fork(self, ran: Ran) -> None:
         """Exit if this process is a fork that has returned from the handler, because a fork must not report an outcome."""
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):
-                stream.flush()
+        flush_output()
         os._exit(0 if isinstance(ran.outcome, Done) else 1)
 
 
