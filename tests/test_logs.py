@@ -41,6 +41,7 @@ def out() -> Iterator[io.StringIO]:
     stream = io.StringIO()
     configure("json", "debug", stream)
     yield stream
+    del vars(logging.getLogger("steadyworker"))["steadyworker_settled"]
     root.handlers[:] = handlers
     for logger, level in levels.items():
         logger.setLevel(level)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +12,13 @@ import click
 
 from steadyworker.cli.flags import CommandWithSettings, every_setting
 from steadyworker.cli.targets import find_worker
+from steadyworker.config import resolve
 from steadyworker.errors import ConfigError
 from steadyworker.lifecycle import EX_CONFIG, EX_OK
 from steadyworker.service.launch import launch
 from steadyworker.service.reload import Reload
+from steadyworker.telemetry import logs
+from steadyworker.telemetry.printed_lines import log_prints
 
 
 @click.command(
@@ -66,7 +72,8 @@ def command(
     here = Path.cwd()
     watch = Reload(here) if reload else None
     try:
-        workers = [find_worker(target) for target in targets]
+        with _prints_as_lines(arguments, config):
+            workers = [find_worker(target) for target in targets]
         code = launch(workers, arguments, config, inline=inline, reload=watch)
     except ConfigError as error:
         if watch is None:
@@ -79,3 +86,14 @@ def command(
     if watch is not None and watch.changed is not None and code in (EX_OK, EX_CONFIG):
         watch.execute_again()
     ctx.exit(code)
+
+
+@contextmanager
+def _prints_as_lines(arguments: dict[str, Any], config: Path | None) -> Iterator[None]:
+    """Let what a module prints during its import be lines of the log; a wrong setting is reported later."""
+    with ExitStack() as lines:
+        with suppress(ConfigError):
+            options = resolve.load(arguments, os.environ, Path.cwd(), config)
+            logs.configure(options.log_format, options.log_level)
+            lines.callback(log_prints(options.log_format))
+        yield

@@ -99,10 +99,10 @@ class Executor:
 
     def run(self, task: Task, link: Link) -> Ran:
         """Decode the payload, call the handler, and return its outcome; raise nothing."""
-        if not logs.is_settled():
-            logs.settle()
         with self._context.bound(task.context()):
             ran = self._run(task, link)
+            if not logs.is_settled():
+                logs.settle()
             with suppress(BaseException):  # a user's logging handler can raise
                 if isinstance(ran.outcome, Failed):
                     about = {"reason": ran.outcome.reason, "explain": "steadyworker.job-failed"}

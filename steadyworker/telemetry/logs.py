@@ -145,9 +145,9 @@ def settle() -> None:
     if type(handler.formatter) is not _JsonFormatter:
         return
     for logger in (root, *loggers):
-        for each in tuple(logger.handlers):
-            if each is not handler and _is_console(each):
-                logger.removeHandler(each)
+        if any(_is_console(each, besides=handler) for each in logger.handlers):
+            # A new list, because another thread can be going through the old one.
+            logger.handlers = [each for each in logger.handlers if not _is_console(each, besides=handler)]
     if handler not in root.handlers:
         root.addHandler(handler)
         root.setLevel(level)
@@ -160,8 +160,10 @@ def is_settled() -> bool:
     return handler is None or (not own.disabled and handler in logging.getLogger().handlers)
 
 
-def _is_console(handler: logging.Handler) -> bool:
+def _is_console(handler: logging.Handler, *, besides: logging.Handler) -> bool:
     """Return whether this handler writes to standard output or standard error, itself or by a console of rich."""
+    if handler is besides:
+        return False
     stream = getattr(handler, "stream", None) or getattr(getattr(handler, "console", None), "file", None)
     try:
         return stream is not None and stream.fileno() in _CONSOLE
@@ -210,6 +212,8 @@ def structlog_logger(name: str) -> BoundLogger:
     with libraries_first():
         import structlog
 
+    if not is_settled():  # the handler that asks for the logger has configured logging
+        settle()
     logger: BoundLogger = structlog.wrap_logger(
         logging.getLogger(name),
         processors=[structlog.stdlib.filter_by_level, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
@@ -282,12 +286,25 @@ class _Handler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Format and write the record; raise nothing, not even RecursionError."""
+        if type(self.formatter) is _JsonFormatter and self._is_printed(record):
+            settle()
+            return
         try:
             self.write(self.format(record))
         except RecursionError:
             pass
         except Exception:  # noqa: BLE001 - a record's text or the stream can raise anything
             self.handleError(record)
+
+    def _is_printed(self, record: logging.LogRecord) -> bool:
+        """Return whether another handler prints this record, because a user's code has configured it since the last `settle`."""
+        logger: logging.Logger | None = logging.getLogger(record.name)
+        while logger is not None:
+            for each in logger.handlers:
+                if record.levelno >= each.level and _is_console(each, besides=self):
+                    return True
+            logger = logger.parent if logger.propagate else None
+        return False
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - stdlib's name
         """

@@ -76,12 +76,6 @@ class Printing(Worker[dict[str, Any], int]):
         process = subprocess.Popen([sys.executable, "-c", daemon])
         job.progress(process.pid)
 
-    def pipe_of_threads(self, job: Job[dict[str, Any], int]) -> None:
-        threads = [threading.Thread(target=print, args=(f"from thread {number}",)) for number in range(3)]
-        for thread in threads:
-            thread.start()
-            thread.join()
-
     def log_lines(self, job: Job[dict[str, Any], int]) -> None:
         job.log.info("by the job", page=3)
         logging.getLogger("shop").warning("by the standard library")
@@ -121,3 +115,20 @@ class HalfLine(Worker[dict[str, Any], int]):
         os.write(1, b"whole\nhalf")
         job.progress(1)
         threading.Event().wait()
+
+
+class PrintingInThreads(Printing):
+    """Prints in the worker process itself."""
+
+    queue = "printing-in-threads"
+    isolation = "thread"
+
+    def prints(self, job: Job[dict[str, Any], int]) -> None:
+        print("from print")
+        sys.stderr.write("half a")
+        threading.Thread(target=print, args=("from another thread",)).start()
+        sys.stderr.write(" line\n")
+        sys.stdout.buffer.write(b"bytes\n")
+
+    def half(self, job: Job[dict[str, Any], int]) -> None:
+        print("the half line of this job", end="")
