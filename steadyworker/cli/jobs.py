@@ -49,6 +49,7 @@ _STATES = {
     JobState.SCHEDULED: (State.MOVING, State.MOVED),
     JobState.DONE: (State.DONE,),
     JobState.CANCELLED: (State.MOVING, State.DEAD),
+    JobState.CANCEL_WAITING: (State.INTERRUPTED,),
     JobState.DEAD: (State.MOVING, State.DEAD),
 }
 """
@@ -70,12 +71,14 @@ If a message of the job came within the last hour, the `Orphan` is None.
     epilog="""\b
 States:
   running      a worker process runs it
-  interrupted  a stop ended its run, or it was cancelled before its first message; it waits for a message
+  interrupted  a stop ended its run; it waits for a message
   retrying     a run failed; the job runs again after a delay
   scheduled    the handler raised Snooze; the job runs again after that delay
   done         the handler returned
   cancelled    it was cancelled; its message is in the dead-letter queue
   dead         it failed for good; its message is in the dead-letter queue (see `steadyworker dead`)
+  cancel-waiting
+               it was cancelled before its first message; listed only with --state cancel-waiting
 \b
 Examples:
   steadyworker jobs --watch
@@ -154,8 +157,13 @@ def _chosen(ledger: Ledger, wanted: JobFilter, state: str | None, orphans: Seque
     listed = {orphan.row.id for orphan in first}
     states = None if state is None else _STATES[JobState(state)]
     for row, progress in ledger.jobs(replace(wanted, states=states)):
-        if (state is None or row.job_state == state) and row.id not in listed:
+        if _fits(row, state) and row.id not in listed:
             yield row, progress, known.get(row.id)
+
+
+def _fits(row: Row, state: str | None) -> bool:
+    """Return whether a row has the wanted state; a listing of all states leaves out cancels that wait for their job."""
+    return row.job_state is not JobState.CANCEL_WAITING if state is None else row.job_state == state
 
 
 def _lost(ledger: Ledger, namespace: str | None, queue: str | None) -> Iterator[Orphan]:

@@ -10,7 +10,7 @@ from steadyworker.clock import Clock
 from steadyworker.errors import MessageRefused
 from steadyworker.events import JobSettled
 from steadyworker.ledger.base import Moving, Row, State, Token, Verdict
-from steadyworker.outcome import SNOOZED, Crashed, Done, Failed, Interrupted, Outcome, Rejected, Snoozed
+from steadyworker.outcome import CANCELLED, SNOOZED, Crashed, Done, Failed, Interrupted, Outcome, Rejected, Snoozed
 from steadyworker.runner.settlement_plan import RecordInterrupted, SettlementPlan
 from steadyworker.runner.state import Run
 from steadyworker.telemetry.logs import explained, get_logger
@@ -50,8 +50,17 @@ def why(before: Row | None, *, lost: bool) -> str:
     return "taken over" if lost else f"after {before.state.value}"
 
 
-def name(outcome: Outcome) -> str:
-    """Return the outcome's name: `done`, `failed`, and so on."""
+def name(outcome: Outcome, run: Run) -> str:
+    """
+    Return the name of a run's outcome: `done`, `failed`, and so on.
+
+    A cancel by a person is `cancelled`, and a failure for which the handler asked by `Retry` is `retry`.
+    """
+    mark = run.cancel_reason if run.cancel_reason is not None else run.row.cancel_reason
+    if mark is not None and reason(outcome) == f"{CANCELLED}{mark}":
+        return "cancelled"
+    if isinstance(outcome, Failed) and outcome.planned:
+        return "retry"
     return type(outcome).__name__.lower()
 
 
@@ -93,7 +102,7 @@ def settled(run: Run, plan: SettlementPlan, clock: Clock) -> JobSettled:
     return JobSettled(
         **about(run.token, clock),
         settlement=settlement,
-        outcome=name(outcome),
+        outcome=name(outcome, run),
         reason=because,
         attempts=counters.attempts,
         crashes=counters.crashes,

@@ -70,6 +70,9 @@ If there is nothing to write, no timer wakes the runner.
 _LONGEST_WAIT = 5.0
 """The loop turns at least once in this many seconds, so that the watchdog sees that an idle runner is alive."""
 
+_KNOWN_FOR = 30.0
+"""Seconds without a turn after which the runner no longer knows whether broker and ledger respond: three slow calls of the ledger."""
+
 _TURN_ENOUGH = 1.0
 """Seconds after which a turn leaves the other events to the next turn, so that a slow ledger does not keep limits and pings waiting."""
 
@@ -447,14 +450,15 @@ class Runner:
         not_ready, state = self.not_ready(), self.state
         runs = tuple(state.by_fence.values())  # copied in one step, because the runner's thread changes the table
         now = self.deps.clock.monotonic()
+        knows = now - self.last_turn <= _KNOWN_FOR  # after that, the table of causes is too old
         return QueueReading(
             queue=self.deps.spec.queue,
             running=len(runs),
             slots=len(self.deps.slots),
             slots_ready=len(state.ready_slots),
-            connected=BROKER not in not_ready,
+            connected=knows and BROKER not in not_ready,
             blocked=ALARM in not_ready,
-            ledger_up=LEDGER not in not_ready,
+            ledger_up=knows and LEDGER not in not_ready,
             oldest=max((now - run.started for run in runs), default=0.0),
             time_limit=self.deps.spec.time_limit,
             losses=dict(self._losses),

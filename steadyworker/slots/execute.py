@@ -105,8 +105,7 @@ class Executor:
                 logs.settle()
             with suppress(BaseException):  # a user's logging handler can raise
                 if isinstance(ran.outcome, Failed):
-                    about = {"reason": ran.outcome.reason, "explain": "steadyworker.job-failed"}
-                    self._log.error("job_failed", **about, exc_info=_to_show(ran.error))
+                    self._log_failed(ran.outcome, _to_show(ran.error))
             return ran
 
     def _run(self, task: Task, link: Link) -> Ran:
@@ -133,6 +132,14 @@ class Executor:
         with suppress(OSError):  # the handler has closed the socket, so the worker process ends this child
             link.flush()
         return ran
+
+    def _log_failed(self, failed: Failed, error: BaseException | None) -> None:
+        """Log a failed attempt; if no further attempt follows, the line `job_settled` of the dead letter is the error."""
+        if failed.planned:
+            self._log.info("job_failed", reason=failed.reason, exc_info=error)
+        else:
+            about = {"reason": failed.reason, "explain": "steadyworker.job-failed"}
+            self._log.warning("job_failed", **about, exc_info=error)
 
     def _call(self, job: Job[Any, Any], link: Link) -> Any:
         """
@@ -195,7 +202,8 @@ class Executor:
         match error:
             case Retry():
                 delay = None if error.delay is None else delay_in_seconds(error.delay)
-                return Failed(plain_text(error.reason) or plain_text(error), "Retry", delay, bool(error.fresh))
+                reason = plain_text(error.reason) or plain_text(error)
+                return Failed(reason, "Retry", delay, bool(error.fresh), bool(error.planned))
             case Reject():
                 return Rejected(plain_text(error.reason) or plain_text(error))
             case Snooze():

@@ -26,9 +26,9 @@ class QueueReading:
         running: The number of runs, including runs whose settlement is not over.
         slots: The number of slots.
         slots_ready: The number of slots that can begin a run, or have a run.
-        connected: True while the connection to the broker is open.
+        connected: True while the connection to the broker is open; False also if the runner's thread stands still.
         blocked: True while the broker accepts no publishes, because of an alarm.
-        ledger_up: True if the ledger responded to the last call.
+        ledger_up: True if the ledger responded to the last call; False also if the runner's thread stands still.
         oldest: Seconds since the start of the oldest run; 0 without a run.
         time_limit: The Worker's `time_limit`, in seconds; None without a limit.
         losses: The number of lost connections, by reason.
@@ -45,6 +45,11 @@ class QueueReading:
     time_limit: float | None
     losses: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def up(self) -> bool:
+        """True while the connection to the broker is open, and the ledger responds; False if the process cannot know this."""
+        return self.connected and self.ledger_up
+
 
 _GAUGES: tuple[tuple[str, str, Callable[[QueueReading], float | None]], ...] = (
     ("jobs_running", "Runs, including those whose settlement is not over.", lambda each: each.running),
@@ -58,9 +63,16 @@ _GAUGES: tuple[tuple[str, str, Callable[[QueueReading], float | None]], ...] = (
 )
 
 
-def gauges(readings: Callable[[], Sequence[QueueReading]], state: Callable[[], Mapping[str, bool]]) -> Collector:
+_UP = "1 while the broker's connection stands and the ledger responds; 0 also if the process cannot know this."
+
+
+def gauges(
+    queues: Sequence[str], readings: Callable[[], Sequence[QueueReading]], state: Callable[[], Mapping[str, bool]]
+) -> Collector:
     """
     Return a collector that calls these functions at each scrape.
+
+    `queues` are the queues of the process, which are not up before the first reading.
 
     `state` returns whether the process is `alive` and `ready`, as the probes report.
     Raise ImportError if prometheus-client is not installed.
@@ -78,6 +90,10 @@ def gauges(readings: Callable[[], Sequence[QueueReading]], state: Callable[[], M
                     f"steadyworker_{name}", f"1 while the process is {name}, as the probes report it.", holds
                 )
             found = readings()
+            up = GaugeMetricFamily("steadyworker_up", _UP, labels=("queue",))
+            for queue, works in (dict.fromkeys(queues, False) | {each.queue: each.up for each in found}).items():
+                up.add_metric((queue,), works)
+            yield up
             for name, text, read in _GAUGES:
                 gauge = GaugeMetricFamily(f"steadyworker_{name}", text, labels=("queue",))
                 for each in found:

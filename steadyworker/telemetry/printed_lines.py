@@ -37,7 +37,8 @@ def log_prints(format: str) -> Callable[[], None]:
         for name, stream in before.items():
             if hasattr(stream, "fileno") and not stream.isatty():
                 printed.append(_Printed(name, stream.fileno()))
-                text = io.TextIOWrapper(printed[-1], "utf-8", "backslashreplace", newline="\n", write_through=True)
+                buffer: Any = printed[-1]
+                text = io.TextIOWrapper(buffer, "utf-8", "backslashreplace", newline="\n", write_through=True)
                 setattr(sys, name, text)
         settle()
 
