@@ -151,7 +151,7 @@ def test_a_queue_is_not_up_while_the_process_cannot_know(metrics: Metrics) -> No
     assert counted(metrics, "steadyworker_up") == {'{queue="exports"}': 0}
     readings.append(reading())
     assert counted(metrics, "steadyworker_up") == {'{queue="exports"}': 1}
-    for part in ("connected", "ledger_up"):
+    for part in ("connected", "ledger_up", "known"):
         readings[:] = [replace(reading(), **{part: False})]
         assert counted(metrics, "steadyworker_up") == {'{queue="exports"}': 0}
 

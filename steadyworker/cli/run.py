@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ def command(
     here = Path.cwd()
     watch = Reload(here) if reload else None
     try:
-        with _prints_as_lines(arguments, config):
+        with nullcontext() if inline else _prints_as_lines(arguments, config):
             workers = [find_worker(target) for target in targets]
         code = launch(workers, arguments, config, inline=inline, reload=watch)
     except ConfigError as error:

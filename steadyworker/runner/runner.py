@@ -450,16 +450,16 @@ class Runner:
         not_ready, state = self.not_ready(), self.state
         runs = tuple(state.by_fence.values())  # copied in one step, because the runner's thread changes the table
         now = self.deps.clock.monotonic()
-        knows = now - self.last_turn <= _KNOWN_FOR  # after that, the table of causes is too old
         return QueueReading(
             queue=self.deps.spec.queue,
             running=len(runs),
             slots=len(self.deps.slots),
             slots_ready=len(state.ready_slots),
-            connected=knows and BROKER not in not_ready,
+            connected=BROKER not in not_ready,
             blocked=ALARM in not_ready,
-            ledger_up=knows and LEDGER not in not_ready,
+            ledger_up=LEDGER not in not_ready,
             oldest=max((now - run.started for run in runs), default=0.0),
             time_limit=self.deps.spec.time_limit,
             losses=dict(self._losses),
+            known=now - self.last_turn <= _KNOWN_FOR,
         )

@@ -94,7 +94,8 @@ def launch(
         logs.configure("auto", "info", remedy_of=InstalledRemedies())
         return _refused(error)
     logs.configure(options.log_format, options.log_level, remedy_of=InstalledRemedies())
-    give_back = log_prints(options.log_format), log_python_messages()
+    # With `inline`, a debugger needs the streams.
+    give_back = [log_python_messages()] if inline else [log_prints(options.log_format), log_python_messages()]
     try:
         planned = plan(workers, options, inline=inline)
         metrics = open_metrics() if options.health is not None else None

@@ -26,12 +26,13 @@ class QueueReading:
         running: The number of runs, including runs whose settlement is not over.
         slots: The number of slots.
         slots_ready: The number of slots that can begin a run, or have a run.
-        connected: True while the connection to the broker is open; False also if the runner's thread stands still.
+        connected: True while the connection to the broker is open.
         blocked: True while the broker accepts no publishes, because of an alarm.
-        ledger_up: True if the ledger responded to the last call; False also if the runner's thread stands still.
+        ledger_up: True if the ledger responded to the last call.
         oldest: Seconds since the start of the oldest run; 0 without a run.
         time_limit: The Worker's `time_limit`, in seconds; None without a limit.
         losses: The number of lost connections, by reason.
+        known: False if the runner's thread stands still, so that the other values can be old.
     """
 
     queue: str
@@ -44,11 +45,12 @@ class QueueReading:
     oldest: float
     time_limit: float | None
     losses: Mapping[str, int] = field(default_factory=dict)
+    known: bool = True
 
     @property
     def up(self) -> bool:
         """True while the connection to the broker is open, and the ledger responds; False if the process cannot know this."""
-        return self.connected and self.ledger_up
+        return self.known and self.connected and self.ledger_up
 
 
 _GAUGES: tuple[tuple[str, str, Callable[[QueueReading], float | None]], ...] = (
