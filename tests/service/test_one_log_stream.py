@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from steadyworker.ledger.base import State
+from tests.examples.pages import Page
 from tests.support.stage import Stage, WorkerProcess, eventually
 
 PRINTING = "tests.slots.printing:Printing"
@@ -73,6 +74,19 @@ def test_no_logging_configuration_doubles_a_line_or_loses_its_key(stage: Stage, 
     assert {"job_started", "job_settled"} <= after.keys()
     failed = [line for line in lines if "boom" in json.dumps(line) and "Traceback" in json.dumps(line)]
     assert len(failed) == (do == "dict_config")
+
+
+def test_a_handler_of_the_user_for_another_place_also_gets_the_lines_of_its_level(stage: Stage) -> None:
+    for name, page in (("exports.py", "README.md"), ("alarms.py", "deploy/README.md")):
+        (stage.folder / name).write_text(Page(page).files()[name])
+    stage.send("payment-exports", {"merchant": 17}, key="wrong")
+    process = stage.command("run", "alarms:PaymentExports", max_jobs=1)
+    process.ended(0)
+    (line,) = stage.lines("errors.log")
+    assert "'event': 'job_settled'" in line
+    assert "'key': 'wrong'" in line
+    (settled,) = [line for line in lines_of(process) if line["event"] == "job_settled"]
+    assert settled["level"] == "error"
 
 
 def test_a_terminal_gets_the_prints_as_they_are(stage: Stage) -> None:
