@@ -2,7 +2,7 @@
 What a child prints: its handler, the C libraries in it, and every process that the handler starts.
 
 Standard output and standard error of a child are two pipes.
-The runner's thread reads them at the turns of the child's slot, at most 64 KiB of each pipe in one turn.
+The runner's thread reads them at the turns of the child's slot, at most 256 KiB of each pipe in one turn.
 Each line becomes a line `output` of the log, with the fields of the run in which the child printed the line.
 Before the runner receives the end of a run, it reads everything that the run has written.
 
@@ -21,11 +21,11 @@ from contextlib import suppress
 from steadyworker.clock import Clock
 from steadyworker.link import Task
 from steadyworker.slots.base import PolledSlot, SlotPoll
+from steadyworker.slots.spawn import PIPE_BYTES
 from steadyworker.telemetry.logs import get_logger
 from steadyworker.telemetry.output_log import HalfLine, OutputLog
 
-_CHUNK = 1 << 16
-_MOST_CHUNKS = 16
+_MOST_CHUNKS = 4
 """The most chunks that are left in a pipe: 1 MiB, the largest pipe of an unprivileged process (pipe(7))."""
 
 
@@ -38,9 +38,9 @@ class ChildOutput:
 
     def __init__(self, ends: Mapping[str, int], queue: str, slot: PolledSlot, poll: SlotPoll, clock: Clock) -> None:
         self._names = {end: name for name, end in ends.items()}
-        self._halves = {name: HalfLine() for name in ends}
-        self._fields: dict[str, object] = {"queue": queue}
-        self._between_runs = self._fields
+        self._halves: dict[str, HalfLine] = {}
+        self._queue = queue
+        self._task: Task | None = None
         self._clock = clock
         self._poll = poll
         self._ready = select.poll()
@@ -57,7 +57,7 @@ class ChildOutput:
         for end, _ in ready:
             data = b""
             with suppress(OSError):  # macOS reports some errors of a pipe in this way
-                data = os.read(end, _CHUNK)
+                data = os.read(end, PIPE_BYTES)
             self._add(self._names[end], data)
             if not data:  # every process that had the pipe has closed it
                 self._close(end)
@@ -70,10 +70,11 @@ class ChildOutput:
                 break
         for name in self._halves:
             self._add(name, b"")
+        self._halves.clear()
         if self._log is not None:
             self._log.close()
             self._log = None
-        self._fields = self._between_runs if task is None else task.context()
+        self._task = task
 
     def close(self) -> None:
         """Log what is left, and close the pipes, which a daemon of the handler can still hold open; a second call does nothing."""
@@ -82,11 +83,14 @@ class ChildOutput:
             self._close(end)
 
     def _add(self, name: str, data: bytes) -> None:
+        if name not in self._halves:
+            self._halves[name] = HalfLine()
         lines = self._halves[name].feed(data)
         if not any(lines):
             return
         if self._log is None:
-            self._log = OutputLog(get_logger("steadyworker.output").bind(**self._fields), self._clock)
+            fields = {"queue": self._queue} if self._task is None else self._task.context()
+            self._log = OutputLog(get_logger("steadyworker.output").bind(**fields), self._clock)
         self._log.lines(name, lines)
 
     def _close(self, end: int) -> None:

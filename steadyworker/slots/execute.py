@@ -86,7 +86,8 @@ class Executor:
         try:
             self._settle(self._worker.setup())
         finally:
-            logs.settle()
+            with suppress(Exception):  # a user's logging handler can raise
+                logs.settle()
 
     def teardown(self) -> None:
         """Call the user's `teardown`, without catching its exceptions."""
@@ -101,9 +102,9 @@ class Executor:
         """Decode the payload, call the handler, and return its outcome; raise nothing."""
         with self._context.bound(task.context()):
             ran = self._run(task, link)
-            if not logs.is_settled():
-                logs.settle()
             with suppress(BaseException):  # a user's logging handler can raise
+                if not logs.is_settled():
+                    logs.settle()
                 if isinstance(ran.outcome, Failed):
                     self._log_failed(ran.outcome, _to_show(ran.error))
             return ran

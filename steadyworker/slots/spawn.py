@@ -12,12 +12,13 @@ The child's own log lines do not go through these pipes: the child writes them t
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -28,6 +29,10 @@ from steadyworker.system.procfs import end_sessions
 
 STREAMS: Mapping[str, int] = MappingProxyType({"stdout": 1, "stderr": 2})
 """The streams of a child's output, with their descriptors."""
+
+
+PIPE_BYTES = 256 << 10
+"""The size of an output pipe: with the system's 64 KiB, a handler that prints much would wait for the runner more often."""
 
 
 class NewChild(NamedTuple):
@@ -96,6 +101,8 @@ def _pipes(*, lines: bool) -> Iterator[tuple[dict[str, int], dict[str, int], tup
             if lines and not os.isatty(descriptor):
                 ours[name], theirs[name] = os.pipe()
                 os.set_blocking(ours[name], False)
+                with suppress(AttributeError, OSError):  # not on Linux, or this user has many large pipes
+                    fcntl.fcntl(theirs[name], fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         if "stderr" in theirs:
             log = (os.dup(STREAMS["stderr"]),)
         yield ours, theirs, log

@@ -286,10 +286,10 @@ class _Handler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Format and write the record; raise nothing, not even RecursionError."""
-        if type(self.formatter) is _JsonFormatter and self._is_printed(record):
-            settle()
-            return
         try:
+            if type(self.formatter) is _JsonFormatter and self._is_printed(record):
+                settle()
+                return
             self.write(self.format(record))
         except RecursionError:
             pass

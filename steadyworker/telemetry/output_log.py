@@ -9,7 +9,6 @@ At the end of the run, the log shows the last 20 lines that it left out.
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -22,9 +21,6 @@ BURST, RATE = 256 << 10, 4 << 10
 
 LONGEST_LINE = 4 << 10
 """The longest line in bytes; a longer line is logged in pieces."""
-
-_LINE_END = re.compile(rb"[\r\n]+")
-"""The end of a line; a progress bar writes only carriage returns."""
 
 _FIRST, _LATER = 0b1100_0000, 0b1000_0000
 """In UTF-8, each byte of a letter after the first one begins with the bits 10."""
@@ -45,10 +41,9 @@ class HalfLine:
 
     def feed(self, data: bytes) -> list[bytes]:
         """Return the lines that this data completes; empty data completes the last line."""
-        *lines, rest = _LINE_END.split(self._rest + data)
-        if not data or len(rest) > self._longest:
-            lines, rest = [*lines, rest], b""
-        self._rest = rest
+        lines = (self._rest + data).splitlines()  # of bytes, only \n and \r end a line; a progress bar writes only \r
+        ended = not data or data.endswith((b"\n", b"\r")) or len(lines[-1]) > self._longest
+        self._rest = b"" if ended else lines.pop()
         return lines
 
 
@@ -67,7 +62,9 @@ class OutputLog:
 
     def lines(self, stream: str, lines: Sequence[bytes]) -> None:
         """Log these lines, given without their line ends; ignore blank lines; at the limit, only count the lines."""
-        pieces = [piece for line in lines if line.strip() for piece in _pieces(line)]
+        pieces = [line for line in lines if line.strip()]
+        if any(len(piece) > LONGEST_LINE for piece in pieces):
+            pieces = [piece for line in pieces for piece in _pieces(line)]
         if not pieces:
             return
         if stream == "stderr":

@@ -10,6 +10,7 @@ What C libraries and subprocesses print in this process stays as it is.
 from __future__ import annotations
 
 import io
+import os
 import sys
 import threading
 import weakref
@@ -35,8 +36,8 @@ def log_prints(format: str) -> Callable[[], None]:
     printed: list[_Printed] = []
     if writes_json(format, sys.stderr):
         for name, stream in before.items():
-            if hasattr(stream, "fileno") and not stream.isatty():
-                printed.append(_Printed(name, stream.fileno()))
+            if (descriptor := _descriptor(stream)) is not None and not os.isatty(descriptor):
+                printed.append(_Printed(name, descriptor))
                 buffer: Any = printed[-1]
                 text = io.TextIOWrapper(buffer, "utf-8", "backslashreplace", newline="\n", write_through=True)
                 setattr(sys, name, text)
@@ -49,6 +50,14 @@ def log_prints(format: str) -> Callable[[], None]:
             each.finish()
 
     return give_back
+
+
+def _descriptor(stream: Any) -> int | None:
+    """Return the descriptor of a stream, or None if it has none, because a program can replace a stream by any object."""
+    try:
+        return int(stream.fileno())
+    except Exception:  # noqa: BLE001 - an object of a user can raise anything
+        return None
 
 
 class _Printed(io.BufferedIOBase):
