@@ -151,8 +151,12 @@ def test_a_queue_is_not_up_while_the_process_cannot_know(metrics: Metrics) -> No
     assert counted(metrics, "steadyworker_up") == {'{queue="exports"}': 0}
     readings.append(reading())
     assert counted(metrics, "steadyworker_up") == {'{queue="exports"}': 1}
-    for part in ("connected", "ledger_up", "known"):
-        readings[:] = [replace(reading(), **{part: False})]
+    for less in (
+        replace(reading(), connected=False),
+        replace(reading(), ledger_up=False),
+        replace(reading(), known=False),
+    ):
+        readings[:] = [less]
         assert counted(metrics, "steadyworker_up") == {'{queue="exports"}': 0}
 
 
