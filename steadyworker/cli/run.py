@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,15 @@ import click
 from steadyworker.cli.flags import CommandWithSettings, every_setting
 from steadyworker.cli.targets import find_worker
 from steadyworker.config import resolve
+from steadyworker.config.options import PREFIX
 from steadyworker.errors import ConfigError
 from steadyworker.lifecycle import EX_CONFIG, EX_OK
 from steadyworker.service.launch import launch
 from steadyworker.service.reload import Reload
 from steadyworker.telemetry import logs
 from steadyworker.telemetry.printed_lines import log_prints
+
+_OF_THE_LOG = ("log_format", "log_level")
 
 
 @click.command(
@@ -90,10 +93,22 @@ def command(
 
 @contextmanager
 def _prints_as_lines(arguments: dict[str, Any], config: Path | None) -> Iterator[None]:
-    """Let what a module prints during its import be lines of the log; a wrong setting is reported later."""
-    with ExitStack() as lines:
+    """
+    Let what a module prints during its import be lines of the log; a wrong setting is reported later.
+
+    This reads only the settings of the log, because the file of another setting can be a pipe, which only one reader can read.
+    """
+    given = {name: value for name, value in arguments.items() if name in _OF_THE_LOG}
+    named = {f"{PREFIX}{name.upper()}" for name in (*_OF_THE_LOG, "config")}
+    environ = {name: value for name, value in os.environ.items() if name in named or not name.startswith(PREFIX)}
+    format = "pretty"  # with which nothing changes
+    if config is None or config.is_file():
         with suppress(ConfigError):
-            options = resolve.load(arguments, os.environ, Path.cwd(), config)
+            options = resolve.load(given, environ, Path.cwd(), config)
             logs.configure(options.log_format, options.log_level)
-            lines.callback(log_prints(options.log_format))
+            format = options.log_format
+    give_back = log_prints(format)
+    try:
         yield
+    finally:
+        give_back()
