@@ -58,7 +58,7 @@ class ChildOutput:
             data = b""
             with suppress(OSError):  # macOS reports some errors of a pipe in this way
                 data = os.read(end, PIPE_BYTES)
-            self._add(self._names[end], data)
+            self.add(self._names[end], data)
             if not data:  # every process that had the pipe has closed it
                 self._close(end)
         return bool(ready)
@@ -69,7 +69,7 @@ class ChildOutput:
             if not self.read():
                 break
         for name in self._halves:
-            self._add(name, b"")
+            self.add(name, b"")
         self._halves.clear()
         if self._log is not None:
             self._log.close()
@@ -82,7 +82,8 @@ class ChildOutput:
         for end in tuple(self._names):
             self._close(end)
 
-    def _add(self, name: str, data: bytes) -> None:
+    def add(self, name: str, data: bytes) -> None:
+        """Log the lines that this data of a stream completes; empty data completes the last line."""
         if name not in self._halves:
             self._halves[name] = HalfLine()
         lines = self._halves[name].feed(data)
