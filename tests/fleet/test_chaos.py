@@ -18,7 +18,7 @@ from tests.fleet.lost import BRIEF, CHAOS, SLOTS, Chaos, place_in_file
 from tests.support.stage import Processes, Stage, WorkerProcess
 
 SEEDS = range(5)
-TOGETHER = {"count": 4_000, "seconds": (0.2, 0.2)}
+TOGETHER: dict[str, Any] = {"count": 4_000, "seconds": (0.2, 0.2)}
 """Jobs of one length, so that those of a worker process begin and end together, and one commit records several of them."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
