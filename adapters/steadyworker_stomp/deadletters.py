@@ -6,7 +6,7 @@ STOMP has no way to read a message without consuming it, so the reader holds eac
 
 **The end.** A queue does not report to a client how many messages it has. A reader must not confuse a slow broker with an empty queue.
 On Classic, the reader browses with a selector that no message matches. Classic sends the mark of the end after the last letter.
-On Artemis, the reader asks for the messages that wait. If the user has no right to ask, a second without a letter counts as the end of the queue.
+On Artemis, the reader asks the broker's management which messages wait in the queue. If the user has no right to ask, a second without a letter counts as the end of the queue.
 
 **The beginning.** If a letter arrives during a reading, the reader leaves the letter to the next reader. So each reading ends.
 On Classic, a selector compares the letter's time of arrival with the time of the beginning, both by the broker's clock.
