@@ -14,12 +14,13 @@ from typing import Any
 from unittest.mock import patch
 
 from steadyworker.ledger import base
-from steadyworker.ledger.base import Claimed, JobId, KeptMessage, Row, State, Token
+from steadyworker.ledger.base import Claimed, Ending, JobId, KeptMessage, Row, State, Token
 from steadyworker.ledger.shared import KEEP as TIMES
 from steadyworker.ledger.shared import Values, claim_values, mine_values, pk_values, seen_values
 from steadyworker.ledger.sqlite import schema
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.ledger.sqlite.rows import kept_values, new_row, storable
+from tests.support import schema_8
 
 SCHEMA_VERSION = 7
 
@@ -466,7 +467,7 @@ def _replay(self: SqliteLedger, id: JobId, message: KeptMessage, body_sha256: by
     return inserted.rowcount == 1
 
 
-def _done(self: SqliteLedger, token: Token) -> bool:
+def _done(self: SqliteLedger, token: Token, _end_of_run: Ending | None = None) -> bool:
     return self._write(schema.DONE, token, TIMES | {"now": self._clock.wall(), "step": self._step()})
 
 
@@ -507,6 +508,6 @@ def version_before(statements: Mapping[str, object] | None = None) -> Iterator[N
             if name.isupper() and not name.startswith("_") and name not in {"TIMES", "READERS"}:
                 ours = value.replace(":wall_ms", ":drawn") if isinstance(value, str) else value
                 stack.enter_context(patch.object(schema, name, ours, create=name in {"SKIP_FENCE", "LATE_PAGE"}))
-        for name, method in _METHODS.items():
+        for name, method in {**schema_8.METHODS, **_METHODS}.items():
             stack.enter_context(patch.object(SqliteLedger, name, method))
         yield
