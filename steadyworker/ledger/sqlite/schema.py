@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from steadyworker.ledger.base import RATE_OVER
+
 SCHEMA_VERSION = 8
 """The version of the tables, raised with every change; a worker process migrates an older ledger to this version."""
 
@@ -91,6 +93,72 @@ _MESSAGES = (
         trusted_from INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID
     """,
+)
+# These tables have the facts that people read (`steadyworker.ledger.facts`); no statement of a job reads them.
+_FACTS_TABLES = (
+    """
+    CREATE TABLE link_events (
+        number INTEGER PRIMARY KEY,
+        at REAL NOT NULL,
+        owner TEXT NOT NULL,
+        queue TEXT NOT NULL,
+        epoch INTEGER NOT NULL,
+        event TEXT NOT NULL,
+        why TEXT NOT NULL,
+        fence INTEGER
+    ) STRICT
+    """,
+    "CREATE INDEX link_events_by_time ON link_events (at)",
+    """
+    CREATE TABLE minutes (
+        at INTEGER NOT NULL,
+        namespace TEXT NOT NULL,
+        queue TEXT NOT NULL,
+        outcome TEXT NOT NULL,
+        class INTEGER NOT NULL,
+        runs INTEGER NOT NULL,
+        PRIMARY KEY (at, namespace, queue, outcome, class)
+    ) STRICT, WITHOUT ROWID
+    """,
+    """
+    CREATE TABLE pauses (
+        namespace TEXT NOT NULL,
+        queue TEXT NOT NULL,
+        who TEXT NOT NULL,
+        reason TEXT NOT NULL,
+        at REAL NOT NULL,
+        PRIMARY KEY (namespace, queue)
+    ) STRICT, WITHOUT ROWID
+    """,
+    "CREATE TABLE commands (number INTEGER PRIMARY KEY, owner TEXT NOT NULL, name TEXT NOT NULL, who TEXT NOT NULL, at REAL NOT NULL) STRICT",
+    """
+    CREATE TABLE actions (
+        number INTEGER PRIMARY KEY,
+        at REAL NOT NULL,
+        who TEXT NOT NULL,
+        what TEXT NOT NULL,
+        namespace TEXT NOT NULL,
+        queue TEXT NOT NULL,
+        keys TEXT NOT NULL,
+        count INTEGER NOT NULL,
+        detail TEXT NOT NULL
+    ) STRICT
+    """,
+    """
+    CREATE TABLE depths (
+        namespace TEXT NOT NULL,
+        queue TEXT NOT NULL,
+        asked_at REAL,
+        depth TEXT,
+        measured_at REAL,
+        PRIMARY KEY (namespace, queue)
+    ) STRICT, WITHOUT ROWID
+    """,
+)
+FACTS = (
+    "ALTER TABLE owners ADD COLUMN report TEXT",
+    *(f"ALTER TABLE progress ADD COLUMN {name} REAL" for name in ("before_at", "before_done", "mark_at", "mark_done")),
+    *_FACTS_TABLES,
 )
 MIGRATIONS: Mapping[int, tuple[str, ...]] = {
     6: (
@@ -197,6 +265,10 @@ CREATE = (
         total REAL,
         note TEXT NOT NULL,
         at REAL NOT NULL,
+        before_at REAL,
+        before_done REAL,
+        mark_at REAL,
+        mark_done REAL,
         PRIMARY KEY (namespace, queue, key, round)
     ) STRICT, WITHOUT ROWID
     """,
@@ -214,7 +286,8 @@ CREATE = (
         boot_id TEXT NOT NULL,
         lock_path TEXT NOT NULL,
         queues TEXT NOT NULL,
-        seen_at REAL NOT NULL
+        seen_at REAL NOT NULL,
+        report TEXT
     ) STRICT, WITHOUT ROWID
     """,
     """
@@ -226,6 +299,7 @@ CREATE = (
     ) STRICT, WITHOUT ROWID
     """,
     *_MESSAGES,
+    *_FACTS_TABLES,
 )
 
 _JOB = "namespace = :namespace AND queue = :queue AND key = :key AND round = :round"
@@ -398,23 +472,35 @@ CONFLICT = f"UPDATE jobs SET conflicts = conflicts + 1 WHERE {_JOB}"
 CLEAR_CHECKPOINT = f"""
     UPDATE jobs SET checkpoint = NULL, checkpoint_fence = NULL WHERE {_JOB} AND state NOT IN ('running', 'moving')
 """
+# The mark is a sample that becomes the earlier sample, as soon as it is old enough; so the earlier sample is at most twice as old.
+_OTHER_RUN = "fence <> excluded.fence OR mark_at IS NULL OR excluded.at < mark_at"
+_MARK_IS_OLD = f"excluded.done IS NOT NULL AND excluded.at - mark_at >= {RATE_OVER}"
 PROGRESS = f"""
-    INSERT INTO progress (namespace, queue, key, round, fence, done, total, note, at)
-    SELECT namespace, queue, key, round, fence, :done, :total, :note, :at FROM jobs
+    INSERT INTO progress (namespace, queue, key, round, fence, done, total, note, at, mark_at, mark_done)
+    SELECT namespace, queue, key, round, fence, :done, :total, :note, :at, iif(:done IS NULL, NULL, :at), :done FROM jobs
     WHERE {_JOB} AND uid = :uid AND fence = :fence
-    ON CONFLICT DO UPDATE
-    SET fence = excluded.fence, done = excluded.done, total = excluded.total, note = excluded.note, at = excluded.at
+    ON CONFLICT DO UPDATE SET
+        before_at = iif({_OTHER_RUN}, NULL, iif({_MARK_IS_OLD}, mark_at, before_at)),
+        before_done = iif({_OTHER_RUN}, NULL, iif({_MARK_IS_OLD}, mark_done, before_done)),
+        mark_at = iif({_OTHER_RUN} OR {_MARK_IS_OLD}, excluded.mark_at, mark_at),
+        mark_done = iif({_OTHER_RUN} OR {_MARK_IS_OLD}, excluded.mark_done, mark_done),
+        fence = excluded.fence, done = excluded.done, total = excluded.total, note = excluded.note, at = excluded.at
 """
-CANCEL_MARKS = "SELECT uid, cancel_reason FROM jobs WHERE owner = :owner AND cancel_reason IS NOT NULL"
+ORDERS = """
+    SELECT 'cancel', uid, cancel_reason, NULL, NULL, NULL FROM jobs WHERE owner = :owner AND cancel_reason IS NOT NULL
+    UNION ALL SELECT 'pause', namespace, queue, who, reason, at FROM pauses
+    UNION ALL SELECT DISTINCT 'command', NULL, NULL, NULL, NULL, NULL FROM commands WHERE owner = :owner
+"""
 _ENDED = "SELECT uid FROM jobs WHERE uid IN (SELECT value FROM json_each(:uids)) AND (state = 'done' OR state = 'dead')"
 ENDED = f"{_ENDED} AND rowid IN (SELECT value FROM json_each(:numbers))"
 ENDED_UNNUMBERED = _ENDED
 """The statement for uids of schema 7, which do not begin with the number of their row; it reads every row."""
-LAST_PROGRESS = f"SELECT done, total, note, at FROM progress WHERE {_JOB}"
+_PROGRESS = "done, total, note, at, before_at, before_done"
+LAST_PROGRESS = f"SELECT {_PROGRESS} FROM progress WHERE {_JOB}"
 LAST_ROUND = "SELECT max(round) FROM jobs WHERE namespace = :namespace AND queue = :queue AND key = :key"
 _LISTED = f"""
-    SELECT {_COLUMNS}, jobs.rowid, done, total, note, at FROM jobs
-    LEFT JOIN (SELECT namespace, queue, key, round, done, total, note, at FROM progress) USING (namespace, queue, key, round)
+    SELECT {_COLUMNS}, jobs.rowid, {_PROGRESS} FROM jobs
+    LEFT JOIN (SELECT namespace, queue, key, round, {_PROGRESS} FROM progress) USING (namespace, queue, key, round)
     WHERE (:namespace IS NULL OR namespace = :namespace) AND (:queue IS NULL OR queue = :queue)
         AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
         AND (NOT :kept OR EXISTS (SELECT 1 FROM messages WHERE number = jobs.rowid) AND {_LAST_OF_ITS_KEY})
@@ -442,9 +528,10 @@ HOLDING = """
     WHERE EXISTS (SELECT 1 FROM jobs INDEXED BY jobs_held WHERE owner = asked.value)
 """
 REGISTER = """
-    INSERT INTO owners (owner, host, boot_id, lock_path, queues, seen_at)
-    VALUES (:owner, :host, :boot, :lock_path, :queues, :now)
-    ON CONFLICT DO UPDATE SET host = excluded.host, queues = excluded.queues, seen_at = excluded.seen_at
+    INSERT INTO owners (owner, host, boot_id, lock_path, queues, seen_at, report)
+    VALUES (:owner, :host, :boot, :lock_path, :queues, :now, :report)
+    ON CONFLICT DO UPDATE SET
+        host = excluded.host, queues = excluded.queues, seen_at = excluded.seen_at, report = excluded.report
 """
 COUNTED = "SELECT registrations, incarnation FROM meta"
 SET_COUNTED = "UPDATE meta SET registrations = :count, incarnation = :incarnation"
@@ -457,7 +544,7 @@ ATTEND = f"""
         trusted_from = iif(:now - seen_at > :absence, excluded.trusted_from, trusted_from), seen_at = excluded.seen_at
 """
 UNREGISTER = "DELETE FROM owners WHERE owner = :owner"
-OWNERS = "SELECT owner, host, queues, seen_at FROM owners WHERE seen_at > :now - :keep_owners"
+OWNERS = "SELECT owner, host, queues, seen_at, report FROM owners WHERE seen_at > :now - :keep_owners"
 BIND = """
     INSERT INTO bindings (namespace, queue, broker_identity) VALUES (:namespace, :queue, :identity) ON CONFLICT DO NOTHING
 """
