@@ -61,6 +61,84 @@ _SINCE_6: tuple[LiteralString, ...] = (
     ) WITH (fillfactor = 70)
     """,
 )
+# These tables have the facts that people read (`steadyworker.ledger.facts`); no statement of a job reads them.
+_FACTS_TABLES: tuple[LiteralString, ...] = (
+    """
+    CREATE TABLE steadyworker_link_events (
+        number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        at double precision NOT NULL,
+        owner text NOT NULL,
+        queue text NOT NULL,
+        epoch bigint NOT NULL,
+        event text NOT NULL,
+        why text NOT NULL,
+        fence bigint
+    )
+    """,
+    "CREATE INDEX steadyworker_link_events_by_time ON steadyworker_link_events (at)",
+    """
+    CREATE TABLE steadyworker_minutes (
+        at bigint NOT NULL,
+        namespace text NOT NULL,
+        queue text NOT NULL,
+        outcome text NOT NULL,
+        class bigint NOT NULL,
+        runs bigint NOT NULL,
+        PRIMARY KEY (at, namespace, queue, outcome, class)
+    ) WITH (fillfactor = 70)
+    """,
+    """
+    CREATE TABLE steadyworker_pauses (
+        namespace text NOT NULL,
+        queue text NOT NULL,
+        who text NOT NULL,
+        reason text NOT NULL,
+        at timestamptz NOT NULL,
+        PRIMARY KEY (namespace, queue)
+    )
+    """,
+    """
+    CREATE TABLE steadyworker_commands (
+        number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        owner text NOT NULL,
+        name text NOT NULL,
+        who text NOT NULL,
+        at timestamptz NOT NULL
+    )
+    """,
+    """
+    CREATE TABLE steadyworker_actions (
+        number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        at timestamptz NOT NULL,
+        who text NOT NULL,
+        what text NOT NULL,
+        namespace text NOT NULL,
+        queue text NOT NULL,
+        keys text[] NOT NULL,
+        count bigint NOT NULL,
+        detail text NOT NULL
+    )
+    """,
+    """
+    CREATE TABLE steadyworker_depths (
+        namespace text NOT NULL,
+        queue text NOT NULL,
+        asked_at timestamptz,
+        depth text,
+        measured_at timestamptz,
+        PRIMARY KEY (namespace, queue)
+    ) WITH (fillfactor = 70)
+    """,
+)
+FACTS: tuple[LiteralString, ...] = (
+    "ALTER TABLE steadyworker_owners ADD COLUMN report text",
+    """
+    ALTER TABLE steadyworker_progress
+        ADD COLUMN before_at double precision, ADD COLUMN before_done double precision,
+        ADD COLUMN mark_at double precision, ADD COLUMN mark_done double precision
+    """,
+    *_FACTS_TABLES,
+)
 _TABLES: tuple[LiteralString, ...] = (
     """
     CREATE TABLE steadyworker_meta (
@@ -122,7 +200,11 @@ _TABLES: tuple[LiteralString, ...] = (
         done double precision,
         total double precision,
         note text NOT NULL,
-        at double precision NOT NULL
+        at double precision NOT NULL,
+        before_at double precision,
+        before_done double precision,
+        mark_at double precision,
+        mark_done double precision
     ) WITH (fillfactor = 70)
     """,
     """
@@ -133,7 +215,8 @@ _TABLES: tuple[LiteralString, ...] = (
         lock_path text NOT NULL,
         queues text[] NOT NULL,
         seen_at timestamptz NOT NULL,
-        beat bigint NOT NULL DEFAULT 0
+        beat bigint NOT NULL DEFAULT 0,
+        report text
     ) WITH (fillfactor = 70)
     """,
     """
@@ -145,6 +228,7 @@ _TABLES: tuple[LiteralString, ...] = (
     )
     """,
     *_SINCE_6,
+    *_FACTS_TABLES,
 )
 # With the advisory lock, one process at a time makes or migrates the tables; the four bytes of the lock's number spell `SWLG`.
 _ALONE: LiteralString = "SELECT pg_advisory_xact_lock(1398230087)"
