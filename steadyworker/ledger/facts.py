@@ -1,9 +1,10 @@
 """
-The facts that people read: what worker processes report about themselves, what waits, and what people have done.
+The facts that people read: the attempts of a job, the reports of worker processes, what waits, and what people have done.
 
 A fact decides nothing: neither the decision table nor any write of a job reads a fact.
 Two facts have an effect, and only on the prefetch: a pause of a queue, and a command to one worker process.
-A worker process records its facts beside its renewals, never in the transaction of a job.
+The transactions of a job record its attempts.
+A worker process records its other facts beside its renewals, never in the transaction of a job.
 If the ledger does not respond then, the process drops these facts, so screens have a gap, and jobs go on.
 
 Every text passes `steadyworker.text.plain_text`, so no recognised secret reaches the ledger, and a long text is cut.
@@ -18,6 +19,10 @@ from typing import Literal, Protocol
 from msgspec import Struct, field
 
 from steadyworker.adapter import Depth
+from steadyworker.ledger.job_id import JobId
+
+MOST_ATTEMPTS = 20
+"""The largest number of runs that the ledger keeps of one job; a claim deletes the oldest."""
 
 LinkChange = Literal["connected", "lost", "blocked", "unblocked", "draining", "adopted", "delivery-lost"]
 """
@@ -40,6 +45,44 @@ MOST_KEYS = 20
 
 MOST_LISTED = 1000
 """The number of actions that `Facts.actions` returns by default."""
+
+
+class Attempt(Struct, frozen=True):
+    """
+    One run of a job, from its claim to its end.
+
+    Attributes:
+        fence: The fencing token of the run.
+        owner, host, pid, version: The worker process that ran the job: its owner id, its host, its process id, its version.
+        slot: The number of the slot within the Worker.
+        because: Why the run began: `new`, `taken over`, or `after` with the state before the claim.
+        epoch: The number of the connection's epoch in which the message came; None if the message came from the ledger.
+        started_at, ended_at: Wall clock, in seconds; `ended_at` is None while the run goes on.
+        outcome: `done`, `failed`, `rejected`, `snoozed`, `interrupted`, `crashed` or `lost`; empty while the run goes on.
+        reason, error_class, error_text: Why the run ended so.
+        traceback: The traceback of a failure, at most 16 KiB, without recognised secrets; empty without one.
+        checkpoint_before, checkpoint_after: The checkpoint with which the run began and ended: JSON, cut at 200 characters.
+        peak_memory: The peak of the run's resident memory in bytes, as the child's kernel counted it; None in a thread slot.
+    """
+
+    fence: int
+    owner: str
+    host: str
+    pid: int
+    slot: int
+    version: str
+    because: str
+    epoch: int | None
+    started_at: float
+    ended_at: float | None = None
+    outcome: str = ""
+    reason: str = ""
+    error_class: str = ""
+    error_text: str = ""
+    traceback: str = ""
+    checkpoint_before: str | None = None
+    checkpoint_after: str | None = None
+    peak_memory: int | None = None
 
 
 class QueueReport(Struct, frozen=True):
@@ -193,6 +236,14 @@ class MeasuredDepth(Struct, frozen=True):
 
 class Facts(Protocol):
     """The facts in a ledger; every call can raise LedgerUnavailable, as every call of the ledger."""
+
+    def attempts(self, id: JobId) -> Sequence[Attempt]:
+        """
+        Return the last runs of a job, the oldest first, at most `MOST_ATTEMPTS`.
+
+        They go with the job's row; a run that a worker process of an earlier version began is missing.
+        """
+        ...
 
     def add_link_events(self, events: Sequence[LinkEvent]) -> None:
         """Record these events, for 24 hours; a power failure can lose them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from threading import Lock
 
 from msgspec.structs import replace
@@ -15,6 +15,7 @@ from steadyworker.ledger import retention
 from steadyworker.ledger.facts import (
     MOST_LISTED,
     Action,
+    Attempt,
     CommandName,
     Facts,
     LinkEvent,
@@ -33,17 +34,24 @@ from steadyworker.ledger.facts_rows import (
     safe_name,
     safe_text,
 )
+from steadyworker.ledger.job_id import JobId
+from steadyworker.testing.memory_job import MemoryJob
 
 _Queue = tuple[str, str]
 """A namespace and a queue."""
 
 
 class MemoryFacts(Facts):
-    """Facts that end with their process; the wall clock sets and judges their times."""
+    """
+    Facts that end with their process; the wall clock sets and judges their times.
 
-    def __init__(self, clock: Clock) -> None:
+    A MemoryLedger changes the jobs that `jobs` returns under the lock.
+    """
+
+    def __init__(self, clock: Clock, lock: Lock, jobs: Callable[[], Mapping[JobId, MemoryJob]]) -> None:
         self._clock = clock
-        self._lock = Lock()
+        self._lock = lock
+        self._jobs = jobs
         self._events: list[LinkEvent] = []
         self._counts: Counter[tuple[int, str, str, str, int]] = Counter()
         self._pauses: dict[_Queue, Pause] = {}
@@ -51,6 +59,12 @@ class MemoryFacts(Facts):
         self._actions: list[Action] = []
         self._asked: dict[_Queue, float] = {}
         self._depths: dict[_Queue, tuple[Depth, float]] = {}
+
+    @override
+    def attempts(self, id: JobId) -> Sequence[Attempt]:
+        with self._lock:
+            job = self._jobs().get(id)
+            return () if job is None else tuple(job.attempts.values())
 
     @override
     def add_link_events(self, events: Sequence[LinkEvent]) -> None:

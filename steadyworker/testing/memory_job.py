@@ -22,6 +22,7 @@ from steadyworker.ledger.base import (
     Token,
     Verdict,
 )
+from steadyworker.ledger.facts import Attempt
 from steadyworker.outcome import Counters
 
 HELD = (State.RUNNING, State.MOVING)
@@ -34,7 +35,7 @@ class MemoryJob:
     """
     One row, which the ledger changes in place under its lock.
 
-    `lease_until`, `due` and `wake_at` are readings of the boot clock.
+    `lease_until`, `due` and `wake_at` are readings of the boot clock; `attempts` has the last runs by their fences.
     """
 
     id: JobId
@@ -68,6 +69,7 @@ class MemoryJob:
     sample: tuple[float, float] | None = None
     message: KeptMessage | None = None
     wake_at: float | None = None
+    attempts: dict[int, Attempt] = field(default_factory=dict)
 
     def held_by(self, token: Token, states: Collection[State]) -> bool:
         """

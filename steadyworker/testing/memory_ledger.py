@@ -75,17 +75,17 @@ class MemoryLedger(Ledger):
         self._seen: dict[str, float] = {}
         self._trusted_from: dict[str, int] = {}
         self._set_back = False
-        self._facts = MemoryFacts(clock)
-
-    @property
-    @override
-    def facts(self) -> Facts:
-        return self._facts
+        self._facts = MemoryFacts(clock, self._lock, lambda: self._jobs)
 
     @property
     @override
     def url(self) -> str:
         return "memory:"
+
+    @property
+    @override
+    def facts(self) -> Facts:
+        return self._facts
 
     @override
     def ledger_id(self) -> str:
@@ -440,8 +440,8 @@ class MemoryLedger(Ledger):
             old = [job.id for job in self._jobs.values() if job.keep_until is not None and job.keep_until <= now]
             for job_id in old:
                 del self._jobs[job_id]
-            self._facts.purge()
-            return len(old)
+        self._facts.purge()
+        return len(old)
 
     @override
     def close(self) -> None:

@@ -18,6 +18,7 @@ from steadyworker.ledger import retention
 from steadyworker.ledger.facts import (
     MOST_LISTED,
     Action,
+    Attempt,
     CommandName,
     Facts,
     LinkEvent,
@@ -37,8 +38,11 @@ from steadyworker.ledger.facts_rows import (
     safe_name,
     safe_text,
 )
+from steadyworker.ledger.job_id import JobId
+from steadyworker.ledger.postgres import statements as sql
 from steadyworker.ledger.postgres.session import PostgresSession
 from steadyworker.ledger.postgres.statements import NOW, after, committing
+from steadyworker.ledger.shared import attempt_of, pk_values
 
 _ADD_LINK_EVENTS = f"""
     {committing("'off'")}
@@ -140,6 +144,10 @@ class PostgresFacts(Facts):
     def __init__(self, record: PostgresSession, renewals: PostgresSession) -> None:
         self._record = record
         self._renewals = renewals
+
+    @override
+    def attempts(self, id: JobId) -> Sequence[Attempt]:
+        return [attempt_of(found) for found in self._fetch(sql.ATTEMPTS_OF, pk_values(id))]
 
     @override
     def add_link_events(self, events: Sequence[LinkEvent]) -> None:

@@ -18,6 +18,7 @@ from steadyworker.ledger import retention
 from steadyworker.ledger.facts import (
     MOST_LISTED,
     Action,
+    Attempt,
     CommandName,
     Facts,
     LinkEvent,
@@ -37,6 +38,9 @@ from steadyworker.ledger.facts_rows import (
     safe_name,
     safe_text,
 )
+from steadyworker.ledger.job_id import JobId
+from steadyworker.ledger.shared import attempt_of, pk_values
+from steadyworker.ledger.sqlite import schema as sql
 from steadyworker.ledger.sqlite.file import LedgerFile
 
 _LOSSY = "normal"
@@ -103,6 +107,10 @@ class SqliteFacts(Facts):
     def __init__(self, file: LedgerFile, clock: Clock) -> None:
         self._file = file
         self._clock = clock
+
+    @override
+    def attempts(self, id: JobId) -> Sequence[Attempt]:
+        return [attempt_of(found) for found in self._fetch(sql.ATTEMPTS_OF, pk_values(id))]
 
     @override
     def add_link_events(self, events: Sequence[LinkEvent]) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 
 from steadyworker.ledger.base import RATE_OVER
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 """The version of the tables, raised with every change; a worker process migrates an older ledger to this version."""
 
 APPLICATION_ID = 0x53574C47
@@ -94,8 +94,86 @@ _MESSAGES = (
     ) STRICT, WITHOUT ROWID
     """,
 )
-# These tables have the facts that people read (`steadyworker.ledger.facts`); no statement of a job reads them.
-_FACTS_TABLES = (
+ATTEMPTS: tuple[str, ...] = (
+    # The number is the number of the job's row.
+    # A new job's number is its first fence, so the rows of new jobs are appended to the table, and share its last page.
+    """
+    CREATE TABLE attempts (
+        number INTEGER NOT NULL,
+        fence INTEGER NOT NULL,
+        owner TEXT NOT NULL,
+        pid INTEGER NOT NULL,
+        slot INTEGER NOT NULL,
+        version TEXT NOT NULL,
+        because TEXT NOT NULL,
+        epoch INTEGER,
+        started_at REAL NOT NULL,
+        ended_at REAL,
+        outcome TEXT NOT NULL DEFAULT '',
+        reason TEXT NOT NULL DEFAULT '',
+        error_class TEXT NOT NULL DEFAULT '',
+        error_text TEXT NOT NULL DEFAULT '',
+        traceback TEXT NOT NULL DEFAULT '',
+        checkpoint_before TEXT,
+        checkpoint_after TEXT,
+        peak_memory INTEGER,
+        PRIMARY KEY (number, fence)
+    ) STRICT, WITHOUT ROWID
+    """,
+    """
+    CREATE TRIGGER attempts_go_with_their_job AFTER DELETE ON jobs BEGIN
+        DELETE FROM attempts WHERE number = old.rowid;
+    END
+    """,
+)
+"""The statements that make the table of the runs of each job."""
+
+FACTS: tuple[str, ...] = (
+    # The tables of owners and progress get no columns, because the statements of schema 6 insert into them without names of columns.
+    "CREATE TABLE reports (owner TEXT PRIMARY KEY, report TEXT NOT NULL) STRICT, WITHOUT ROWID",
+    """
+    CREATE TRIGGER report_goes_with_its_owner AFTER DELETE ON owners BEGIN
+        DELETE FROM reports WHERE owner = old.owner;
+    END
+    """,
+    # The mark is a sample that becomes the earlier sample once it is old enough; so the earlier sample is at most twice as old.
+    """
+    CREATE TABLE earlier_progress (
+        namespace TEXT NOT NULL,
+        queue TEXT NOT NULL,
+        key TEXT NOT NULL,
+        round INTEGER NOT NULL,
+        fence INTEGER NOT NULL,
+        before_at REAL,
+        before_done REAL,
+        mark_at REAL NOT NULL,
+        mark_done REAL NOT NULL,
+        PRIMARY KEY (namespace, queue, key, round)
+    ) STRICT, WITHOUT ROWID
+    """,
+    *(
+        f"""
+        CREATE TRIGGER {name} AFTER {change} ON progress WHEN new.done IS NOT NULL AND NOT EXISTS (
+            SELECT 1 FROM earlier_progress
+            WHERE namespace = new.namespace AND queue = new.queue AND key = new.key AND round = new.round
+                AND fence = new.fence AND new.at BETWEEN mark_at AND mark_at + {RATE_OVER:g} - 0.001
+        ) BEGIN
+            INSERT INTO earlier_progress (namespace, queue, key, round, fence, mark_at, mark_done)
+            VALUES (new.namespace, new.queue, new.key, new.round, new.fence, new.at, new.done)
+            ON CONFLICT DO UPDATE SET
+                before_at = iif(fence = excluded.fence AND mark_at <= excluded.mark_at, mark_at, NULL),
+                before_done = iif(fence = excluded.fence AND mark_at <= excluded.mark_at, mark_done, NULL),
+                fence = excluded.fence, mark_at = excluded.mark_at, mark_done = excluded.mark_done;
+        END
+        """
+        for name, change in (("progress_begins", "INSERT"), ("progress_moves_on", "UPDATE"))
+    ),
+    """
+    CREATE TRIGGER earlier_progress_goes_with_the_last AFTER DELETE ON progress BEGIN
+        DELETE FROM earlier_progress
+        WHERE namespace = old.namespace AND queue = old.queue AND key = old.key AND round = old.round;
+    END
+    """,
     """
     CREATE TABLE link_events (
         number INTEGER PRIMARY KEY,
@@ -155,11 +233,11 @@ _FACTS_TABLES = (
     ) STRICT, WITHOUT ROWID
     """,
 )
-FACTS = (
-    "ALTER TABLE owners ADD COLUMN report TEXT",
-    *(f"ALTER TABLE progress ADD COLUMN {name} REAL" for name in ("before_at", "before_done", "mark_at", "mark_done")),
-    *_FACTS_TABLES,
-)
+"""The statements that make the other tables of `steadyworker.ledger.facts`, which no decision reads."""
+
+RESULTS: tuple[str, ...] = ()
+"""The statements that make what the ledger keeps of the results of jobs."""
+
 MIGRATIONS: Mapping[int, tuple[str, ...]] = {
     6: (
         "ALTER TABLE meta ADD COLUMN made_by TEXT NOT NULL DEFAULT ''",
@@ -194,6 +272,7 @@ MIGRATIONS: Mapping[int, tuple[str, ...]] = {
         "DROP TRIGGER fence_is_drawn_again",
         *_FENCE_TRIGGERS,
     ),
+    8: (*ATTEMPTS, *FACTS, *RESULTS),
 }
 """For each earlier version, the statements that migrate a ledger to the next version; `:now` is the wall clock."""
 
@@ -265,10 +344,6 @@ CREATE = (
         total REAL,
         note TEXT NOT NULL,
         at REAL NOT NULL,
-        before_at REAL,
-        before_done REAL,
-        mark_at REAL,
-        mark_done REAL,
         PRIMARY KEY (namespace, queue, key, round)
     ) STRICT, WITHOUT ROWID
     """,
@@ -286,8 +361,7 @@ CREATE = (
         boot_id TEXT NOT NULL,
         lock_path TEXT NOT NULL,
         queues TEXT NOT NULL,
-        seen_at REAL NOT NULL,
-        report TEXT
+        seen_at REAL NOT NULL
     ) STRICT, WITHOUT ROWID
     """,
     """
@@ -299,7 +373,9 @@ CREATE = (
     ) STRICT, WITHOUT ROWID
     """,
     *_MESSAGES,
-    *_FACTS_TABLES,
+    *ATTEMPTS,
+    *FACTS,
+    *RESULTS,
 )
 
 _JOB = "namespace = :namespace AND queue = :queue AND key = :key AND round = :round"
@@ -472,19 +548,12 @@ CONFLICT = f"UPDATE jobs SET conflicts = conflicts + 1 WHERE {_JOB}"
 CLEAR_CHECKPOINT = f"""
     UPDATE jobs SET checkpoint = NULL, checkpoint_fence = NULL WHERE {_JOB} AND state NOT IN ('running', 'moving')
 """
-# The mark is a sample that becomes the earlier sample, as soon as it is old enough; so the earlier sample is at most twice as old.
-_OTHER_RUN = "fence <> excluded.fence OR mark_at IS NULL OR excluded.at < mark_at"
-_MARK_IS_OLD = f"excluded.done IS NOT NULL AND excluded.at - mark_at >= {RATE_OVER}"
 PROGRESS = f"""
-    INSERT INTO progress (namespace, queue, key, round, fence, done, total, note, at, mark_at, mark_done)
-    SELECT namespace, queue, key, round, fence, :done, :total, :note, :at, iif(:done IS NULL, NULL, :at), :done FROM jobs
+    INSERT INTO progress (namespace, queue, key, round, fence, done, total, note, at)
+    SELECT namespace, queue, key, round, fence, :done, :total, :note, :at FROM jobs
     WHERE {_JOB} AND uid = :uid AND fence = :fence
-    ON CONFLICT DO UPDATE SET
-        before_at = iif({_OTHER_RUN}, NULL, iif({_MARK_IS_OLD}, mark_at, before_at)),
-        before_done = iif({_OTHER_RUN}, NULL, iif({_MARK_IS_OLD}, mark_done, before_done)),
-        mark_at = iif({_OTHER_RUN} OR {_MARK_IS_OLD}, excluded.mark_at, mark_at),
-        mark_done = iif({_OTHER_RUN} OR {_MARK_IS_OLD}, excluded.mark_done, mark_done),
-        fence = excluded.fence, done = excluded.done, total = excluded.total, note = excluded.note, at = excluded.at
+    ON CONFLICT DO UPDATE
+    SET fence = excluded.fence, done = excluded.done, total = excluded.total, note = excluded.note, at = excluded.at
 """
 ORDERS = """
     SELECT 'cancel', uid, cancel_reason, NULL, NULL, NULL FROM jobs WHERE owner = :owner AND cancel_reason IS NOT NULL
@@ -495,12 +564,25 @@ _ENDED = "SELECT uid FROM jobs WHERE uid IN (SELECT value FROM json_each(:uids))
 ENDED = f"{_ENDED} AND rowid IN (SELECT value FROM json_each(:numbers))"
 ENDED_UNNUMBERED = _ENDED
 """The statement for uids of schema 7, which do not begin with the number of their row; it reads every row."""
+ATTEMPTS_OF = f"""
+    SELECT
+        fence, owner, pid, slot, version, because, epoch, started_at, ended_at, outcome, reason, error_class, error_text,
+        traceback, checkpoint_before, checkpoint_after, peak_memory
+    FROM attempts WHERE number = (SELECT rowid FROM jobs WHERE {_JOB}) ORDER BY fence
+"""
 _PROGRESS = "done, total, note, at, before_at, before_done"
-LAST_PROGRESS = f"SELECT {_PROGRESS} FROM progress WHERE {_JOB}"
+LAST_PROGRESS = f"""
+    SELECT {_PROGRESS} FROM progress LEFT JOIN earlier_progress USING (namespace, queue, key, round, fence) WHERE {_JOB}
+"""
 LAST_ROUND = "SELECT max(round) FROM jobs WHERE namespace = :namespace AND queue = :queue AND key = :key"
 _LISTED = f"""
     SELECT {_COLUMNS}, jobs.rowid, {_PROGRESS} FROM jobs
-    LEFT JOIN (SELECT namespace, queue, key, round, {_PROGRESS} FROM progress) USING (namespace, queue, key, round)
+    LEFT JOIN (
+        SELECT namespace, queue, key, round, fence AS last_fence, done, total, note, at FROM progress
+    ) USING (namespace, queue, key, round)
+    LEFT JOIN (
+        SELECT namespace, queue, key, round, fence AS last_fence, before_at, before_done FROM earlier_progress
+    ) USING (namespace, queue, key, round, last_fence)
     WHERE (:namespace IS NULL OR namespace = :namespace) AND (:queue IS NULL OR queue = :queue)
         AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
         AND (NOT :kept OR EXISTS (SELECT 1 FROM messages WHERE number = jobs.rowid) AND {_LAST_OF_ITS_KEY})
@@ -528,11 +610,11 @@ HOLDING = """
     WHERE EXISTS (SELECT 1 FROM jobs INDEXED BY jobs_held WHERE owner = asked.value)
 """
 REGISTER = """
-    INSERT INTO owners (owner, host, boot_id, lock_path, queues, seen_at, report)
-    VALUES (:owner, :host, :boot, :lock_path, :queues, :now, :report)
-    ON CONFLICT DO UPDATE SET
-        host = excluded.host, queues = excluded.queues, seen_at = excluded.seen_at, report = excluded.report
+    INSERT INTO owners (owner, host, boot_id, lock_path, queues, seen_at)
+    VALUES (:owner, :host, :boot, :lock_path, :queues, :now)
+    ON CONFLICT DO UPDATE SET host = excluded.host, queues = excluded.queues, seen_at = excluded.seen_at
 """
+REPORT = "INSERT OR REPLACE INTO reports (owner, report) VALUES (:owner, :report)"
 COUNTED = "SELECT registrations, incarnation FROM meta"
 SET_COUNTED = "UPDATE meta SET registrations = :count, incarnation = :incarnation"
 COUNT_END = "UPDATE meta SET registrations = registrations + 1 WHERE registrations >= :known RETURNING registrations"
@@ -544,7 +626,7 @@ ATTEND = f"""
         trusted_from = iif(:now - seen_at > :absence, excluded.trusted_from, trusted_from), seen_at = excluded.seen_at
 """
 UNREGISTER = "DELETE FROM owners WHERE owner = :owner"
-OWNERS = "SELECT owner, host, queues, seen_at, report FROM owners WHERE seen_at > :now - :keep_owners"
+OWNERS = "SELECT owner, host, queues, seen_at, report FROM owners LEFT JOIN reports USING (owner) WHERE seen_at > :now - :keep_owners"
 BIND = """
     INSERT INTO bindings (namespace, queue, broker_identity) VALUES (:namespace, :queue, :identity) ON CONFLICT DO NOTHING
 """

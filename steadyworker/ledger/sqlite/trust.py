@@ -71,9 +71,11 @@ class SqliteTrust:
         If a queue had no owner for an hour, the jobs of this queue become old records.
         """
         now, lock = self._clock.wall(), str(proof.lock_path(self._owners_dir, owner))
-        values = {"owner": owner, "host": host, "lock_path": lock, "queues": json.dumps(list(queues)), "report": report}
+        values = {"owner": owner, "host": host, "lock_path": lock, "queues": json.dumps(list(queues))}
         with self._file.transaction() as db:
             db.execute(sql.REGISTER, {**values, "boot": self._boot, "now": now})
+            if report is not None:
+                db.execute(sql.REPORT, {"owner": owner, "report": report})
             count, incarnation = db.execute(sql.COUNTED).fetchone()
             known, inode = self._known(), self._file.inode
             whole = count >= known and incarnation in {None, inode}
