@@ -354,7 +354,7 @@ def test_an_idle_process_reads_its_orders_half_as_often(eventually: Eventually) 
     threads = [threading.Thread(target=keeper.run) for keeper in keepers]
     for number, keeper in enumerate(keepers):
         keeper._begun, keeper.last_turn = True, SystemClock().monotonic() + 100
-        keeper._wake.wait = counted(number)  # type: ignore[method-assign]
+        keeper._wake.wait = counted(number)  # type: ignore[method-assign, assignment]
     for thread in threads:
         thread.start()
     try:
