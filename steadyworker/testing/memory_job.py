@@ -12,6 +12,7 @@ from msgspec.structs import asdict, replace
 
 from steadyworker.ledger import retention
 from steadyworker.ledger.base import (
+    RATE_OVER,
     Began,
     Ending,
     JobFilter,
@@ -69,6 +70,8 @@ class MemoryJob:
     ended_at: float | None = None
     worker: str = ""
     progress: Progress | None = None
+    progress_fence: int = 0
+    sample: tuple[float, float] | None = None
     message: KeptMessage | None = None
     wake_at: float | None = None
     attempts: dict[int, Attempt] = field(default_factory=dict)
@@ -85,6 +88,17 @@ class MemoryJob:
     def unchanged(self, seen: Row) -> bool:
         """Return whether the job has had no claim and no change of state since the row was read."""
         return self.fence == seen.fence and self.uid == seen.uid and self.state is seen.state
+
+    def moved_on(self, progress: Progress) -> None:
+        """Record the progress of the present run; an earlier sample stays with it, once that sample is old enough."""
+        before, sample, here = None, self.sample, None if progress.done is None else (progress.at, progress.done)
+        if self.progress is None or self.progress_fence != self.fence or sample is None or progress.at < sample[0]:
+            self.sample = here
+        elif here is not None and progress.at - sample[0] >= RATE_OVER:
+            before, self.sample = sample, here
+        else:
+            before = self.progress.before
+        self.progress, self.progress_fence = replace(progress, before=before), self.fence
 
     def plan(self, verdict: Verdict, now: float) -> None:
         """Record this verdict for the job's settlement; `now` is a reading of the boot clock."""
