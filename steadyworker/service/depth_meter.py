@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from steadyworker.adapter import Adapter, Depth
 from steadyworker.clock import Clock
-from steadyworker.errors import BrokerUnavailable, LedgerUnavailable
+from steadyworker.errors import BrokerUnavailable, ConfigError, LedgerUnavailable
 from steadyworker.ledger.facts import Facts
 
 EVERY = 10.0
@@ -72,6 +72,9 @@ class DepthMeter:
             return None
         try:
             return each.adapter.depth()
-        except BrokerUnavailable as error:
+        except (
+            BrokerUnavailable,
+            ConfigError,
+        ) as error:  # ConfigError: the file with the broker's URL cannot be read now
             self._again_at[each.queue] = self._clock.monotonic() + _AGAIN_AFTER
             return Depth.unknown(str(error).removesuffix("."))

@@ -10,7 +10,7 @@ import pytest
 from steadyworker.adapter import Adapter, Depth, QueueSpec
 from steadyworker.clock import Times
 from steadyworker.delivery import KEY, OutgoingMessage, Target
-from steadyworker.errors import BrokerUnavailable, LedgerUnavailable
+from steadyworker.errors import BrokerUnavailable, ConfigError, LedgerUnavailable
 from steadyworker.ledger.facts import Facts, MeasuredDepth
 from steadyworker.service.depth_meter import EVERY, DepthMeter, MeasuredQueue
 from steadyworker.testing.broker import MemoryBroker
@@ -56,14 +56,14 @@ def fleet() -> Fleet:
 class Counted:
     """An adapter that returns or raises what the test sets, and counts the questions."""
 
-    def __init__(self, *answers: Depth | BrokerUnavailable) -> None:
+    def __init__(self, *answers: Depth | BrokerUnavailable | ConfigError) -> None:
         self.answers = list(answers)
         self.asked = 0
 
     def depth(self) -> Depth:
         self.asked += 1
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if isinstance(answer, BrokerUnavailable):
+        if isinstance(answer, Exception):
             raise answer
         return answer
 
@@ -116,9 +116,12 @@ def test_no_question_goes_to_a_broker_whose_connection_is_lost(fleet: Fleet) -> 
     assert fleet.facts.may_measure("shop", "exports", EVERY)
 
 
-def test_a_broker_that_does_not_answer_is_left_alone_for_a_minute(fleet: Fleet) -> None:
-    """The record has the reason, so that no screen shows an old number as a new one."""
-    broker = Counted(BrokerUnavailable("Expected an answer, got none: wait."), ONE)
+@pytest.mark.parametrize("error", [BrokerUnavailable, ConfigError])
+def test_a_broker_that_does_not_answer_is_left_alone_for_a_minute(
+    fleet: Fleet, error: type[BrokerUnavailable | ConfigError]
+) -> None:
+    """The record has the reason, so that no screen shows an old number as a new one; a URL that cannot be read is such a reason."""
+    broker = Counted(error("Expected an answer, got none: wait."), ONE)
     meter = fleet.meter(cast(Adapter, broker))
     meter.measure()
     (recorded,) = fleet.recorded()
