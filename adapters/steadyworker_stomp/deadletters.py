@@ -38,7 +38,7 @@ from steadyworker.network.errors import Silent
 from steadyworker_stomp.checks.artemis import dead_letter_address, newest, waiting
 from steadyworker_stomp.checks.census import has_queue, subscriptions
 from steadyworker_stomp.connection import Received, Visit
-from steadyworker_stomp.dialects import ARTEMIS, CLASSIC
+from steadyworker_stomp.dialects import ARTEMIS, CLASSIC, quoted
 from steadyworker_stomp.errors import BrokerError, translated
 from steadyworker_stomp.messages import delivery_of, frame_of
 from steadyworker_stomp.url import StompUrl
@@ -227,7 +227,7 @@ class _LetterReader:
         if self.dialect is CLASSIC:
             self._selector = f"JMSActiveMQBrokerInTime <= {self._now()}"
         else:
-            self._selector = " OR ".join(f"{self.dialect.origin} = {_quoted(queue)}" for queue in sorted(self._origins))
+            self._selector = " OR ".join(f"{self.dialect.origin} = {quoted(queue)}" for queue in sorted(self._origins))
             self._newest = self._asked(newest)
         self._subscribed = {**self.dialect.subscribed, **({"selector": self._selector} if self._selector else {})}
         self._free = next(self._numbers)
@@ -408,8 +408,3 @@ class _LetterReader:
     def _asked(self, question: Callable[[Visit], Value]) -> Value:
         with self._ask() as asked:
             return question(asked)
-
-
-def _quoted(text: str) -> str:
-    """Return the text as a quoted string for a selector."""
-    return "'" + text.replace("'", "''") + "'"
