@@ -131,7 +131,20 @@ class UnknownQueue(SteadyWorkerError):
 
 
 class SendError(SteadyWorkerError):
-    """A message that the broker did not confirm; send it again with the same key."""
+    """
+    One message, or several messages, that the broker did not confirm; send them again with the same keys.
+
+    Attributes:
+        confirmed: The keys whose messages the broker has confirmed, in the order of their jobs.
+        unknown: The keys whose messages may or may not have arrived.
+        unsent: The keys whose messages have certainly not arrived.
+    """
+
+    def __init__(
+        self, *args: object, confirmed: Sequence[str] = (), unknown: Sequence[str] = (), unsent: Sequence[str] = ()
+    ) -> None:
+        super().__init__(*args)
+        self.confirmed, self.unknown, self.unsent = tuple(confirmed), tuple(unknown), tuple(unsent)
 
 
 class BadPayload(SteadyWorkerError):
