@@ -17,6 +17,7 @@ from typing_extensions import override
 from steadyworker.adapter import (
     Capabilities,
     Delays,
+    Depth,
     Finding,
     OutgoingMessage,
     PublishesMany,
@@ -127,6 +128,10 @@ class RabbitmqAdapter(NetworkAdapter[RabbitmqUrl, RabbitmqConsumer, RabbitmqPubl
                 return self._io.ask(question, owed.ANSWER_WITHIN)
         with self._visit("counts consumers") as connection, translated(str(self._first)):
             return BrokerProbe(connection, None, within=owed.QUESTION_WITHIN).consumers(queue)
+
+    @override
+    def depth(self) -> Depth:
+        return Depth.unknown("this adapter does not count messages yet")
 
     @override
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:
