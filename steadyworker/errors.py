@@ -41,7 +41,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Literal, get_args
 
 from steadyworker.text.plain_text import plain_text
@@ -341,3 +341,20 @@ def delay_in_seconds(delay: object) -> float:
             f"Expected a delay of 0 seconds to ten years, a timedelta, or a text such as '1h 30m', got {delay!r}."
         )
     return converted
+
+
+def start_in_seconds(delay: object, now: float) -> float:
+    """
+    Return the seconds until a job may start, from a delay as in `delay_in_seconds`, or from a datetime with a time zone.
+
+    `now` is in seconds since 1970; a time in the past is 0 seconds away.
+    Raises ValueError for a datetime without a time zone, and for every wrong delay.
+    """
+    if not isinstance(delay, datetime):
+        return delay_in_seconds(delay)
+    if delay.utcoffset() is None:
+        raise ValueError(
+            f"Expected a datetime with a time zone, got {delay!r}, which is another moment on each host: "
+            "write datetime.now(timezone.utc) + …, or .astimezone()."
+        )
+    return delay_in_seconds(max(0.0, delay.timestamp() - now))
