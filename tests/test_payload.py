@@ -161,6 +161,41 @@ def test_a_type_that_json_cannot_be_is_refused_at_once() -> None:
         decoder(Own)
 
 
+class Unknown:
+    """A class that no JSON can be decoded to."""
+
+
+@dataclass
+class Nested:
+    rows: list[tuple[int, Unknown]]
+
+
+@dataclass
+class Tree:
+    children: list[Tree]
+    handle: Unknown | None = None
+    later: Unknown = field(default_factory=Unknown)
+
+
+@pytest.mark.parametrize(
+    ("type_", "place"),
+    [
+        (dict[str, Unknown], r"$[…]"),
+        (dict[Unknown, int], "$ (key)"),
+        (list[Unknown], "$[…]"),
+        (Nested, "$.rows[…][1]"),
+    ],
+)
+def test_a_type_with_a_part_that_json_cannot_be_is_refused_with_its_place(type_: Any, place: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f", whose {place} is <class '")):
+        decoder(type_)
+
+
+def test_a_part_that_a_payload_can_leave_out_may_be_of_any_class() -> None:
+    tree = decoder(Tree)(b'{"children": [{"children": []}], "handle": null}')
+    assert [child.children for child in tree.children] == [[]]
+
+
 SENT: list[tuple[Any, Any, Any]] = [
     (Order, Order("m", [Line("a", 2)]), Order("m", [Line("a", 2)])),
     (Order, {"merchant": "m", "lines": [{"sku": "a"}]}, Order("m", [Line("a")])),
