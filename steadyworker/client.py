@@ -284,7 +284,7 @@ class Client:
             return JobStatus(name, JobState.UNKNOWN, reason=str(error))
         row = links.ledger().read(place.id)
         if row is None:
-            return _waiting(name, Search(None, 0, place.away) if place.away else _search(links, queue, name, LOOK_AT))
+            return _waiting(name, Search(None, 0, place.away) if place.away else _brief_search(links, queue, name))
         progress = links.ledger().last_progress(place.id)
         return JobStatus(
             key=name,
@@ -312,13 +312,13 @@ class Client:
         """
         Search the queue for a message of this key, and change nothing: the message stays in its place, and counts no delivery.
 
-        The search reads at most `limit` messages, in the order in which they are due.
+        The search reads at most `limit` messages, in the order in which they are due, and has no time limit of its own.
         A message that a worker process holds is not in this order, but in the ledger: `status` has it.
 
         Raises ConfigError, ValueError and TypeError as `status` does.
         """
         name, queue = checked_key(key), job_queue(worker, self._options)
-        return _search(self._connected(), queue, name, limit)
+        return _search(self._connected().adapter(queue), queue, name, limit)
 
     def cancel(
         self, worker: type[Worker[Any, Any]] | str, key: str, reason: str = "no reason was given"
@@ -444,23 +444,23 @@ def _named(keys: Sequence[str]) -> str:
     return f" ({', '.join(keys[:_NAMED])}{more})" if keys else ""
 
 
-def _search(links: Connections, queue: JobQueue, key: str, limit: int) -> Search:
-    adapter = links.adapter(queue)
+def _search(adapter: Adapter, queue: JobQueue, key: str, limit: int) -> Search:
     if not isinstance(adapter, Browses):
         return Search(None, 0, "This broker cannot show the messages of a queue without delivering them.")
-    browser = adapter
-
-    def look() -> Search:
-        looked_at = 0
-        for looked_at, each in enumerate(browser.browse(limit), 1):
+    looked_at = 0
+    try:
+        for looked_at, each in enumerate(adapter.browse(limit), 1):
             seen = Delivery(0, "", queue.name, b"", each.headers, each.message_id)
             if (name := key_of(seen, queue.key_header)) is not None and normal_key(name) == key:
                 return Search(each, looked_at, "")
-        stopped = f"The search ended after {count_text(limit, 'message')}." if looked_at >= limit else ""
-        return Search(None, looked_at, stopped)
+    except BrokerUnavailable as error:
+        return Search(None, looked_at, str(error))
+    return Search(None, looked_at, f"The search ended after {looked_at:,} messages." if looked_at >= limit else "")
 
+
+def _brief_search(links: Connections, queue: JobQueue, key: str) -> Search:
     try:
-        return links.ask_soon(look)
+        return links.ask_soon(lambda: _search(links.adapter(queue), queue, key, LOOK_AT))
     except BrokerUnavailable as error:
         return Search(None, 0, str(error))
 
