@@ -96,6 +96,13 @@ class JobStatus:
     conflicts: int = 0
     due_at: float | None = None
 
+    @property
+    def percent(self) -> float | None:
+        """The part of the work that is done, from 0 to 100, by the last report of progress; None without a total."""
+        if self.done is None or self.total is None or self.total <= 0:
+            return None
+        return 100.0 * min(1.0, max(0.0, self.done / self.total))
+
 
 @dataclass(frozen=True, slots=True)
 class Search:

@@ -250,7 +250,7 @@ def _undecodable(kind: msgspec.inspect.Type, path: str, seen: frozenset[int]) ->
     parts: Iterable[tuple[str, msgspec.inspect.Type]] = ()
     match kind:
         case info.CustomType():
-            return path, kind.cls
+            return None if _fits_json(kind.cls) else (path, kind.cls)
         case info.Metadata():
             parts = ((path, kind.type),)
         case info.UnionType():
@@ -265,6 +265,14 @@ def _undecodable(kind: msgspec.inspect.Type, path: str, seen: frozenset[int]) ->
         case info.TupleType():
             parts = ((f"{path}[{index}]", item) for index, item in enumerate(kind.item_types))
     return next((found for where, part in parts if (found := _undecodable(part, where, seen))), None)
+
+
+def _fits_json(cls: type) -> bool:
+    """Return whether a value that JSON itself has is an instance of this class, as of `object` or `Sized`."""
+    try:
+        return any(issubclass(plain, cls) for plain in (dict, list, str, int, float, bool, type(None)))
+    except TypeError:  # a Protocol that is not for run time
+        return False
 
 
 def _typed_decoder(type_: Any) -> Decode:
