@@ -16,11 +16,14 @@ from steadyworker.adapter import (
     Delays,
     Depth,
     Finding,
+    OutgoingMessage,
+    PublishesMany,
     QueueSpec,
     Renamable,
     Settings,
     Uncounted,
 )
+from steadyworker.errors import PublishFailed
 from steadyworker.findings import FindingTexts
 from steadyworker.network.adapter import NetworkAdapter
 from steadyworker.network.errors import Refused
@@ -46,7 +49,7 @@ _SILENT = 4.0
 """Heart-beats after which both brokers have noticed a dead consumer, with the tolerance that is recommended for Classic."""
 
 
-class StompAdapter(NetworkAdapter[StompUrl, StompConsumer, StompPublisher], Renamable, Browses):
+class StompAdapter(NetworkAdapter[StompUrl, StompConsumer, StompPublisher], PublishesMany, Renamable, Browses):
     """
     The adapter for one queue of one broker and one worker process. The adapter connects at its first use.
 
@@ -67,6 +70,10 @@ class StompAdapter(NetworkAdapter[StompUrl, StompConsumer, StompPublisher], Rena
         self._io = IoThread(f"stomp {spec.queue}", settings.clock, PlainLoop)
         self._consumer = StompConsumer(self._io, self._url, self._preparation, spec, settings)
         self._publisher = StompPublisher(self._io, self._url, self._preparation, spec, settings)
+
+    @override
+    def publish_many(self, messages: Sequence[OutgoingMessage]) -> Sequence[PublishFailed | None]:
+        return self._publisher.publish_many(messages)
 
     @property
     @override

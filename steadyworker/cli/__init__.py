@@ -62,6 +62,7 @@ _VERBS = {
     "send": "Send one job, or a file of jobs.",
     "check": "Run the checks of `run`, and show where each setting comes from.",
     "jobs": "List or watch jobs.",
+    "find": "Find a job's record, and its message in the queue.",
     "retry": "Send the message of an unfinished job again, from the ledger's copy.",
     "cancel": "Cancel a job that is running, waiting, or not yet received.",
     "dead": "List, show, replay or drop dead letters.",

@@ -95,7 +95,7 @@ Examples:
     "the lease of their worker ended more than an hour ago, or their message is lost and no worker starts them by itself.",
 )
 @click.option("--queue", metavar="NAME", help="Only this queue.")
-@click.option("--state", type=click.Choice([state.value for state in JobState]), help="Only this state.")
+@click.option("--state", type=click.Choice([state.value for state in _STATES]), help="Only this state.")
 @click.option(
     "--limit",
     type=click.IntRange(0, _MOST),
