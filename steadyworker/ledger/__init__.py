@@ -228,9 +228,10 @@ Retention of rows
 - `running`, `interrupted`, `moving`: always.
 - `interrupted`, inserted by a cancel and never claimed: until 14 days after the last cancel.
 - `moved`: until 14 days after the retry is due.
-- `done`: until 24 hours after the broker confirmed the settlement; 14 days if the broker did not confirm it.
+- `done`: until 24 hours (`keep_done` of the Worker) after the broker confirmed the settlement; 14 days if the broker did not confirm it.
   A ledger commits the confirms of the last second together, so a kill can lose them; these rows then stay 14 days, too.
-- `dead`: 30 days, or until its dead letter is replayed or dropped.
+- `dead`: 90 days (`keep_dead`), after a cancel 7 days (`keep_cancelled`), or until its dead letter is replayed or dropped.
+- An attempt: 7 days after its end (`keep_attempts`), and never longer than its row.
 - The message of a job: until the job is `done`, and never longer than its row.
 - Facts: events of links, commands and depths for a day, counts of a minute for two days, actions for 90 days, and a pause until a person ends it.
 

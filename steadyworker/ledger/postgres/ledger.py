@@ -68,13 +68,16 @@ from steadyworker.ledger.postgres.rows import (
 from steadyworker.ledger.postgres.session import Identity, PostgresSession
 from steadyworker.ledger.postgres.trust import PostgresTrust
 from steadyworker.ledger.postgres.url import ServerAddress, server_address
+from steadyworker.ledger.retention import Retention
 from steadyworker.ledger.shared import (
     KEEP,
     PAGE_ROWS,
+    Retentions,
     Values,
     began_values,
     claim_values,
     counters_values,
+    dead_values,
     ending_values,
     filter_values,
     mine_values,
@@ -150,6 +153,7 @@ class PostgresLedger(Ledger):
         self._record = PostgresSession(address, self._identity, times.call_timeout, clock, create=create)
         self._renewals = PostgresSession(address, self._identity, times.call_timeout, clock, create=create)
         self._facts = PostgresFacts(self._record, self._renewals)
+        self._retentions = Retentions()
         self._is_dead = is_dead or self._lock_is_free
 
     @property
@@ -341,12 +345,17 @@ class PostgresLedger(Ledger):
 
     @override
     def moved(self, token: Token, wake_in: float = 0.0) -> bool:
-        return self._write(sql.MOVED, token, KEEP | {"wake_in": min(wake_in, LONGEST_DELAY)})
+        values = KEEP | dead_values(self._retentions.of(token.id)) | {"wake_in": min(wake_in, LONGEST_DELAY)}
+        return self._write(sql.MOVED, token, values)
 
     @override
     def settled(self, token: Token, known: bool) -> None:
         # The transaction of the next claim, or `flush`, carries this write out; this saves one commit in three.
         self._settled.append((token, known))
+
+    @override
+    def retain(self, namespace: str, queue: str, times: Retention) -> None:
+        self._retentions.set(namespace, queue, times)
 
     @override
     def flush(self) -> None:
@@ -364,6 +373,7 @@ class PostgresLedger(Ledger):
             "settled_uids": [token.uid for token in settled],
             "settled_fences": [token.fence for token in settled],
             "settled_known": list(settled.values()),
+            "settled_keep": [self._retentions.of(token.id).done for token in settled],
         }
 
     @override
@@ -419,6 +429,8 @@ class PostgresLedger(Ledger):
     def purge(self) -> int:
         self.flush()
         removed = purged(lambda rows: self._change(sql.PURGE, {"rows": rows}))
+        for old in self._retentions.attempts(self._clock.wall()):
+            purged(lambda rows, old=old: self._change(sql.PURGE_ATTEMPTS, old | {"rows": rows}))  # type: ignore[misc]
         self._change(sql.PURGE_OWNERS, KEEP)
         self._facts.purge()
         proof.sweep(self._owners_dir, self._holding)
