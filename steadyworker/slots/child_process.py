@@ -382,7 +382,9 @@ class ChildProcess:
         code = self._waited()
         with self._sending:
             self._wire.close()
-        self._read_stacks()
+        self.keep_stacks()
+        if self._stacks is not None:
+            self._stacks.close()
         if self._death is not None:
             death, self._death = self._death, None
             os.close(death)
@@ -397,14 +399,15 @@ class ChildProcess:
                 self.run.peak_memory = max_rss(usage)
         return self._process.wait()
 
-    def _read_stacks(self) -> None:
-        """Keep the stacks that the child has written, and write them to standard error, where its other errors are."""
+    def keep_stacks(self) -> None:
+        """Keep the stacks that the run has written, and write them to standard error, where other errors of the child are."""
         if self._stacks is None:
             return
-        with self._stacks as file:
-            file.seek(0)
-            data = file.read(_CHUNK)
+        file = self._stacks.fileno()  # the child writes at the position that both processes share, which `pread` does not move
+        data = os.pread(file, _CHUNK, 0)
         if data:
+            os.ftruncate(file, 0)
+            os.lseek(file, 0, os.SEEK_SET)
             text = stacks_text(data)
             if self.run is not None:
                 self.run.traceback = text
