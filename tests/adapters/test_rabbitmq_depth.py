@@ -223,6 +223,7 @@ def test_queues_that_do_not_exist_are_empty_and_are_not_created(
     assert numbers(client.adapter.depth()) == (0, 0, None, 0, 0)
     with channel(vhost) as raw:
         raw.queue_declare("exports", durable=True, arguments={"x-queue-type": "quorum"})
+        raw.confirm_delivery()
         raw.basic_publish("", "exports", b"{}")
     assert numbers(client.adapter.depth()) == (1, 0, None, 0, 0)
     for name in ("exports.dead", *RETRY):
