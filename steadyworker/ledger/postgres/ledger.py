@@ -143,6 +143,7 @@ class PostgresLedger(Ledger):
         self._record = PostgresSession(address, self._identity, times.call_timeout, clock, create=create)
         self._renewals = PostgresSession(address, self._identity, times.call_timeout, clock, create=create)
         self._facts = PostgresFacts(self._record, self._renewals)
+        self._orders: tuple[tuple[str, int], Orders] | None = None
         self._is_dead = is_dead or self._lock_is_free
 
     @property
@@ -194,6 +195,7 @@ class PostgresLedger(Ledger):
         values: Values = {"host": host, "lock_path": lock, "queues": list(queues), "boot": proof.boot_id()}
         values["report"] = report_text(report)
         with self._renewals.connection() as db:
+            self._orders = None  # a restored copy of the ledger can have this version, and other orders
             return self._trust.register(db, owner, values)
 
     @override
@@ -365,8 +367,11 @@ class PostgresLedger(Ledger):
     @override
     def orders(self, owner: str) -> Orders:
         with self._renewals.connection() as db:  # the keeper reads the orders between its renewals
-            # This call sets no limits, because a read waits for no row; this is the most frequent call of a fleet.
-            return orders_of(db.execute(sql.ORDERS, {"owner": owner}).fetchall())
+            # These calls set no limits, because a read waits for no row.
+            ((version,),) = db.execute(sql.ORDERS_VERSION).fetchall()
+            if self._orders is None or self._orders[0] != (owner, version):
+                self._orders = (owner, version), orders_of(db.execute(sql.ORDERS, {"owner": owner}).fetchall())
+            return self._orders[1]
 
     @override
     def clear_checkpoint(self, id: JobId) -> None:

@@ -293,6 +293,9 @@ PROGRESS = f"""
         mark_done = CASE WHEN {_OTHER_RUN} OR {_MARK_IS_OLD} THEN excluded.mark_done ELSE known.mark_done END,
         fence = excluded.fence, done = excluded.done, total = excluded.total, note = excluded.note, at = excluded.at
 """
+ORDERS_VERSION = "SELECT version FROM steadyworker_orders"
+"""This is the most frequent statement of a fleet; a change of its result shows that a person has given an order."""
+
 ORDERS = """
     SELECT 'cancel', uid, cancel_reason, NULL::text, NULL::text, NULL::float8
     FROM steadyworker_jobs WHERE owner = %(owner)s AND cancel_reason IS NOT NULL
