@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import pika
 import pytest
+from pika.exceptions import ChannelClosedByBroker
 
 from steadyworker.adapter import Browses, Connected, Delivered, Delivery, Depth, QueueSpec, Settings, Signal
 from steadyworker.delivery import KEY, OutgoingMessage, Settle, Target
@@ -227,7 +228,7 @@ def test_queues_that_do_not_exist_are_empty_and_are_not_created(
         raw.basic_publish("", "exports", b"{}")
     assert numbers(client.adapter.depth()) == (1, 0, None, 0, 0)
     for name in ("exports.dead", *RETRY):
-        with channel(vhost) as raw, pytest.raises(pika.exceptions.ChannelClosedByBroker, match="no queue"):
+        with channel(vhost) as raw, pytest.raises(ChannelClosedByBroker, match="no queue"):
             raw.queue_declare(name, passive=True)
 
 
