@@ -47,7 +47,7 @@ P = TypeVar("P")
 Delay = float | timedelta | datetime | str
 """The least time until a job may start: seconds, a timedelta, a text such as "1h", or a datetime with a time zone."""
 
-LOOK_AT = 10_000
+READ_AT_MOST = 10_000
 """The messages of a queue that a search for one key reads at most."""
 
 _OURS = "sw-"
@@ -105,18 +105,18 @@ class JobStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class QueueSearch:
     """
     The result of a search for one key in a queue.
 
     Attributes:
         found: The first message of this key, or None.
-        looked_at: The number of messages that the search has read.
+        messages_read: The number of messages that the search has read.
         stopped: The reason why the search has not read the whole queue; empty after a whole search, or if it found the message.
     """
 
     found: Browsed | None
-    looked_at: int
+    messages_read: int
     stopped: str
 
 
@@ -291,7 +291,7 @@ class Client:
             return JobStatus(name, JobState.UNKNOWN, reason=str(error))
         row = links.ledger().read(place.id)
         if row is None:
-            return _waiting(name, Search(None, 0, place.away) if place.away else _brief_search(links, queue, name))
+            return _waiting(name, QueueSearch(None, 0, place.away) if place.away else _brief_search(links, queue, name))
         progress = links.ledger().last_progress(place.id)
         return JobStatus(
             key=name,
@@ -315,9 +315,9 @@ class Client:
         """Return the state of this key's job as `status` does, in a thread, so that the event loop is never blocked."""
         return await asyncio.to_thread(self.status, worker, key)
 
-    def find(self, worker: type[Worker[Any, Any]] | str, key: str, limit: int = LOOK_AT) -> Search:
+    def find(self, worker: type[Worker[Any, Any]] | str, key: str, limit: int = READ_AT_MOST) -> QueueSearch:
         """
-        Search the queue for a message of this key, and change nothing: the message stays in its place, and counts no delivery.
+        QueueSearch the queue for a message of this key, and change nothing: the message stays in its place, and counts no delivery.
 
         The search reads at most `limit` messages, in the order in which they are due, and has no time limit of its own.
         A message that a worker process holds is not in this order, but in the ledger: `status` has it.
@@ -451,31 +451,33 @@ def _named(keys: Sequence[str]) -> str:
     return f" ({', '.join(keys[:_NAMED])}{more})" if keys else ""
 
 
-def _search(adapter: Adapter, queue: JobQueue, key: str, limit: int) -> Search:
+def _search(adapter: Adapter, queue: JobQueue, key: str, limit: int) -> QueueSearch:
     if not isinstance(adapter, Browses):
-        return Search(None, 0, "This broker cannot show the messages of a queue without delivering them.")
-    looked_at = 0
+        return QueueSearch(None, 0, "This broker cannot show the messages of a queue without delivering them.")
+    messages_read = 0
     try:
-        for looked_at, each in enumerate(adapter.browse(limit), 1):
+        for messages_read, each in enumerate(adapter.browse(limit), 1):
             seen = Delivery(0, "", queue.name, b"", each.headers, each.message_id)
             if (name := key_of(seen, queue.key_header)) is not None and normal_key(name) == key:
-                return Search(each, looked_at, "")
+                return QueueSearch(each, messages_read, "")
     except BrokerUnavailable as error:
-        return Search(None, looked_at, str(error))
-    return Search(None, looked_at, f"The search ended after {looked_at:,} messages." if looked_at >= limit else "")
+        return QueueSearch(None, messages_read, str(error))
+    return QueueSearch(
+        None, messages_read, f"The search ended after {messages_read:,} messages." if messages_read >= limit else ""
+    )
 
 
-def _brief_search(links: Connections, queue: JobQueue, key: str) -> Search:
+def _brief_search(links: Connections, queue: JobQueue, key: str) -> QueueSearch:
     try:
-        return links.ask_soon(lambda: _search(links.adapter(queue), queue, key, LOOK_AT))
+        return links.ask_soon(lambda: _search(links.adapter(queue), queue, key, READ_AT_MOST))
     except BrokerUnavailable as error:
-        return Search(None, 0, str(error))
+        return QueueSearch(None, 0, str(error))
 
 
-def _waiting(key: str, search: Search) -> JobStatus:
+def _waiting(key: str, search: QueueSearch) -> JobStatus:
     if search.found is None:
-        looked = f"a search of {count_text(search.looked_at, 'message')} in its queue has not found it"
-        why = f"The ledger has no record of this job, and {looked}. {search.stopped}".rstrip()
+        searched = f"a search of {count_text(search.messages_read, 'message')} in its queue has not found it"
+        why = f"The ledger has no record of this job, and {searched}. {search.stopped}".rstrip()
         return JobStatus(key, JobState.UNKNOWN, reason=why)
     due = search.found.due
     return JobStatus(key, JobState.QUEUED if due is None else JobState.DELAYED, due_at=due)
