@@ -183,7 +183,7 @@ class Client:
         """
         queue = job_queue(to, self._options)
         job = NewJob(payload, key, delay, headers, again)
-        outgoing = message(queue, payload, key=key, delay=delay, headers={} if headers is None else headers)
+        outgoing = _message(queue, job)
         links = self._connected()
         adapter = links.adapter(queue)
         _check_body(adapter, outgoing)
@@ -218,9 +218,7 @@ class Client:
         """
         queue, links = job_queue(to, self._options), self._connected()
         adapter = links.adapter(queue)
-        wanted = [
-            (job, message(queue, job.payload, key=job.key, delay=job.delay, headers=job.headers or {})) for job in jobs
-        ]
+        wanted = [(job, _message(queue, job)) for job in jobs]
         keys = [outgoing.headers[KEY] for _, outgoing in wanted]
         if double := next((key for key, count in Counter(keys).items() if count > 1), None):
             raise ValueError(
@@ -317,7 +315,7 @@ class Client:
 
     def find(self, worker: type[Worker[Any, Any]] | str, key: str, limit: int = READ_AT_MOST) -> QueueSearch:
         """
-        QueueSearch the queue for a message of this key, and change nothing: the message stays in its place, and counts no delivery.
+        Search the queue for a message of this key, and change nothing: the message stays in its place, and counts no delivery.
 
         The search reads at most `limit` messages, in the order in which they are due, and has no time limit of its own.
         A message that a worker process holds is not in this order, but in the ledger: `status` has it.
@@ -433,9 +431,10 @@ def _in_its_round(links: Connections, queue: JobQueue, job: NewJob[Any], outgoin
 
 def _partly_sent(keys: Sequence[str], results: Sequence[PublishFailed | None]) -> SendError:
     confirmed = [key for key, error in zip(keys, results, strict=True) if error is None]
-    unsent = [key for key, error in zip(keys, results, strict=True) if isinstance(error, NotPublished)]
-    unknown = [key for key in keys if key not in {*confirmed, *unsent}]
-    first = next(error for error in results if error is not None)
+    failed = [(key, error) for key, error in zip(keys, results, strict=True) if error is not None]
+    unsent = [key for key, error in failed if isinstance(error, NotPublished)]
+    unknown = [key for key, error in failed if not isinstance(error, NotPublished)]
+    first = failed[0][1]
     return SendError(
         f"{first} Of {count_text(len(keys), 'job')}, {len(confirmed):,} were sent, "
         f"{len(unknown):,} may or may not have arrived{_named(unknown)}, and {len(unsent):,} were not sent{_named(unsent)}: "
@@ -481,6 +480,11 @@ def _waiting(key: str, search: QueueSearch) -> JobStatus:
         return JobStatus(key, JobState.UNKNOWN, reason=why)
     due = search.found.due
     return JobStatus(key, JobState.QUEUED if due is None else JobState.DELAYED, due_at=due)
+
+
+def _message(queue: JobQueue, job: NewJob[Any]) -> OutgoingMessage:
+    headers = {} if job.headers is None else job.headers
+    return message(queue, job.payload, key=job.key, delay=job.delay, headers=headers)
 
 
 def _key(key: str | None, headers: Mapping[str, str], key_header: str | None) -> str:

@@ -75,12 +75,10 @@ def _recorded(status: JobStatus | None) -> str:
 
 def _searched(search: QueueSearch) -> str:
     if search.found is None:
-        searched = f"{count_text(search.messages_read, 'message')} read, and this key is not among them."
-        return (
-            f"{searched} {printable(redact(search.stopped))}".rstrip()
-            if search.messages_read or not search.stopped
-            else (f"Not searched. {printable(redact(search.stopped))}")
-        )
+        stopped = printable(redact(search.stopped))
+        if stopped and not search.messages_read:
+            return f"Not searched. {stopped}"
+        return f"{count_text(search.messages_read, 'message')} read, and this key is not among them. {stopped}".rstrip()
     due, sent_at = instant(search.found.due), instant(search.found.sent_at)
     waits = f"delayed until {due}" if due else "ready"
     sent = f", sent at {sent_at}" if sent_at else ""
