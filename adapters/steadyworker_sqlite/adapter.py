@@ -131,21 +131,18 @@ class SqliteAdapter(Adapter, Browses, PublishesMany):
         if self._is_unmade:
             return Depth(ready=0, delayed=0, unacked=0, dead=0, consumers=0)
 
-        def count(store: Store) -> Depth:
+        # Another connection than the publisher's, so that no publish waits until a long queue is counted.
+        with closing(self._file.open()) as store:
             alive = self._alive(store)
             ids, consumers = (peer.id for peer in alive), self._consuming(store, alive)
             return store.depth(self._spec.queue, self._spec.dead_letter_queue, ids, consumers)
-
-        return self._publisher.ask(count)
 
     @override
     def browse(self, limit: int) -> Iterator[Browsed]:
         if self._is_unmade:
             return iter(())
-        found = self._publisher.ask(
-            lambda store: store.browse(self._spec.queue, (peer.id for peer in self._alive(store)), limit)
-        )
-        return iter(found)
+        with closing(self._file.open()) as store:
+            return iter(store.browse(self._spec.queue, (peer.id for peer in self._alive(store)), limit))
 
     @property
     def _is_unmade(self) -> bool:
