@@ -403,7 +403,9 @@ class ChildProcess:
         """Keep the stacks that the run has written, and write them to standard error, where other errors of the child are."""
         if self._stacks is None:
             return
-        file = self._stacks.fileno()  # the child writes at the position that both processes share, which `pread` does not move
+        file = (
+            self._stacks.fileno()
+        )  # the child writes at the position that both processes share, which `pread` does not move
         data = os.pread(file, _CHUNK, 0)
         if data:
             os.ftruncate(file, 0)
