@@ -25,7 +25,7 @@ from steadyworker.ledger.base import (
     Token,
     Verdict,
 )
-from steadyworker.outcome import Counters
+from steadyworker.outcome import SNOOZED, Counters
 
 _finding = FindingTexts("steadyworker.ledger")
 
@@ -104,7 +104,8 @@ def progress_values(progress: Progress, storable: Callable[[str], str]) -> Value
 
 def filter_values(which: JobFilter) -> Values:
     """Return the conditions of a listing, without the states, because the two databases need different forms for states."""
-    return {"namespace": which.namespace, "queue": which.queue, "late_by": which.late_by, "kept": which.kept}
+    names = ("namespace", "queue", "late_by", "lost", "kept", "last", "snoozed", "since", "grep")
+    return {name: getattr(which, name) for name in names} | {"snooze": SNOOZED}
 
 
 def unfinished(which: JobFilter) -> bool:

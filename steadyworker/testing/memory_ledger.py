@@ -398,7 +398,7 @@ class MemoryLedger(Ledger):
         return [
             (row, progress)
             for row, progress in listed
-            if fits(row, which, last[row.id.namespace, row.id.queue, row.id.key])
+            if fits(row, which, last[row.id.namespace, row.id.queue, row.id.key], progress.note if progress else "")
         ]
 
     @override

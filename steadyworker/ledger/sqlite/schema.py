@@ -412,12 +412,20 @@ ENDED_UNNUMBERED = _ENDED
 """The statement for uids of schema 7, which do not begin with the number of their row; it reads every row."""
 LAST_PROGRESS = f"SELECT done, total, note, at FROM progress WHERE {_JOB}"
 LAST_ROUND = "SELECT max(round) FROM jobs WHERE namespace = :namespace AND queue = :queue AND key = :key"
+# A line feed between two texts keeps a search from a match across both.
+_TEXTS = " || char(10) || ".join(
+    ("key", "reason", "error_class", "error_text", "coalesce(cancel_reason, '')", "coalesce(note, '')")
+)
 _LISTED = f"""
     SELECT {_COLUMNS}, jobs.rowid, done, total, note, at FROM jobs
     LEFT JOIN (SELECT namespace, queue, key, round, done, total, note, at FROM progress) USING (namespace, queue, key, round)
     WHERE (:namespace IS NULL OR namespace = :namespace) AND (:queue IS NULL OR queue = :queue)
         AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
-        AND (NOT :kept OR EXISTS (SELECT 1 FROM messages WHERE number = jobs.rowid) AND {_LAST_OF_ITS_KEY})
+        AND (:since IS NULL OR coalesce(ended_at, started_at, created_at) >= :since)
+        AND (:snoozed IS NULL OR (substr(reason, 1, length(:snooze)) = :snooze AND error_class = '') = :snoozed)
+        AND (:grep IS NULL OR instr(lower({_TEXTS}), lower(:grep)))
+        AND (NOT :kept OR EXISTS (SELECT 1 FROM messages WHERE number = jobs.rowid))
+        AND (NOT (:kept OR :last) OR {_LAST_OF_ITS_KEY})
 """
 PAGE = f"{_LISTED} AND jobs.rowid < :below ORDER BY jobs.rowid DESC LIMIT :rows"
 # For jobs that are not done, a listing first reads the numbers of their rows, and then pages of these rows.
@@ -426,7 +434,7 @@ UNFINISHED_NUMBERS = f"SELECT rowid FROM jobs INDEXED BY jobs_held WHERE {UNFINI
 HELD_NUMBERS = "SELECT rowid FROM jobs INDEXED BY jobs_held WHERE owner IS NOT NULL ORDER BY rowid DESC"
 PAGE_OF_NUMBERS = f"""
     {_LISTED} AND jobs.rowid IN (SELECT value FROM json_each(:numbers))
-        AND (:late_by IS NULL OR {_LATE_BY} > :late_by AND {_LAST_OF_ITS_KEY})
+        AND (:late_by IS NULL OR ({_LATE_BY} > :late_by OR crashes + losses >= :lost) AND {_LAST_OF_ITS_KEY})
     ORDER BY jobs.rowid DESC
 """
 FORGET = f"""
