@@ -413,8 +413,9 @@ ENDED_UNNUMBERED = _ENDED
 LAST_PROGRESS = f"SELECT done, total, note, at FROM progress WHERE {_JOB}"
 LAST_ROUND = "SELECT max(round) FROM jobs WHERE namespace = :namespace AND queue = :queue AND key = :key"
 # A line feed between two texts keeps a search from a match across both.
-_TEXTS = " || char(10) || ".join(
-    ("key", "reason", "error_class", "error_text", "coalesce(cancel_reason, '')", "coalesce(note, '')")
+_LF = "|| char(10) ||"
+_TEXTS = (
+    f"key {_LF} reason {_LF} error_class {_LF} error_text {_LF} coalesce(cancel_reason, '') {_LF} coalesce(note, '')"
 )
 _LISTED = f"""
     SELECT {_COLUMNS}, jobs.rowid, done, total, note, at FROM jobs
