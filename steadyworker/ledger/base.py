@@ -17,6 +17,8 @@ from typing import Protocol
 from msgspec import Struct
 
 from steadyworker.errors import Finding
+from steadyworker.ledger.facts import Facts
+from steadyworker.ledger.job_id import JobId as JobId  # noqa: PLC0414 - the name is part of this module, too
 from steadyworker.outcome import CANCELLED, SNOOZED, Counters, JobState
 
 
@@ -36,15 +38,6 @@ class Moving(StrEnum):
 
     RETRY = "retry"
     DEAD = "dead"
-
-
-class JobId(Struct, frozen=True):
-    """The primary key of a job's row."""
-
-    namespace: str
-    queue: str
-    key: str
-    round: int = 0
 
 
 class Token(Struct, frozen=True):
@@ -271,6 +264,11 @@ class Ledger(Protocol):
     @property
     def url(self) -> str:
         """The URL of this ledger, without its password."""
+        ...
+
+    @property
+    def facts(self) -> Facts:
+        """What this ledger records for people; no decision reads it."""
         ...
 
     def ledger_id(self) -> str:

@@ -25,7 +25,13 @@ from steadyworker.ledger.base import (
     Token,
     Verdict,
 )
+<<<<<<< HEAD
 from steadyworker.outcome import SNOOZED, Counters
+=======
+from steadyworker.ledger.facts import Attempt
+from steadyworker.ledger.owners import host_of
+from steadyworker.outcome import Counters
+>>>>>>> w-attempts
 
 _finding = FindingTexts("steadyworker.ledger")
 
@@ -111,6 +117,12 @@ def filter_values(which: JobFilter) -> Values:
 def unfinished(which: JobFilter) -> bool:
     """Return whether only jobs that are neither done nor dead can fit these conditions."""
     return which.late_by is not None or not ENDED & frozenset(State if which.states is None else which.states)
+
+
+def attempt_of(found: Sequence[Any]) -> Attempt:
+    """Return the run of a row, whose columns are those of `Attempt` without the host."""
+    fence, owner, *others = found
+    return Attempt(fence, owner, host_of(owner), *others)
 
 
 def permit(found: Sequence[Sequence[Any]]) -> Renewal:

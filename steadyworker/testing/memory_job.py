@@ -9,6 +9,7 @@ from functools import partial
 
 from steadyworker.ledger import retention
 from steadyworker.ledger.base import JobFilter, JobId, KeptMessage, Moving, Progress, Row, State, Token, Verdict
+from steadyworker.ledger.facts import Attempt
 from steadyworker.outcome import SNOOZED, Counters
 
 HELD = (State.RUNNING, State.MOVING)
@@ -21,7 +22,7 @@ class MemoryJob:
     """
     One row, which the ledger changes in place under its lock.
 
-    `lease_until`, `due` and `wake_at` are readings of the boot clock.
+    `lease_until`, `due` and `wake_at` are readings of the boot clock; `attempts` has the last runs by their fences.
     """
 
     id: JobId
@@ -53,6 +54,7 @@ class MemoryJob:
     progress: Progress | None = None
     message: KeptMessage | None = None
     wake_at: float | None = None
+    attempts: dict[int, Attempt] = field(default_factory=dict)
 
     def held_by(self, token: Token, states: Collection[State]) -> bool:
         """

@@ -36,8 +36,10 @@ from steadyworker.ledger.base import (
     Token,
     Verdict,
 )
+from steadyworker.ledger.facts import Facts
 from steadyworker.ledger.lease import attended, registered_name
 from steadyworker.outcome import Counters
+from steadyworker.testing.memory_facts import MemoryFacts
 from steadyworker.testing.memory_job import HELD, MemoryJob, fits
 
 _ENDED = (State.DONE, State.DEAD)
@@ -71,11 +73,17 @@ class MemoryLedger(Ledger):
         self._seen: dict[str, float] = {}
         self._trusted_from: dict[str, int] = {}
         self._set_back = False
+        self._facts = MemoryFacts(self._lock, lambda: self._jobs)
 
     @property
     @override
     def url(self) -> str:
         return "memory:"
+
+    @property
+    @override
+    def facts(self) -> Facts:
+        return self._facts
 
     @override
     def ledger_id(self) -> str:

@@ -46,8 +46,10 @@ from steadyworker.ledger.base import (
     Token,
     Verdict,
 )
+from steadyworker.ledger.facts import Facts
 from steadyworker.ledger.postgres import statements as sql
 from steadyworker.ledger.postgres.clocks import clock_findings
+from steadyworker.ledger.postgres.facts import PostgresFacts
 from steadyworker.ledger.postgres.rows import (
     LONGEST_DELAY,
     claims_values,
@@ -135,12 +137,18 @@ class PostgresLedger(Ledger):
         self._trust = PostgresTrust(clock, times.lease)
         self._record = PostgresSession(address, self._identity, times.call_timeout, clock, create=create)
         self._renewals = PostgresSession(address, self._identity, times.call_timeout, clock, create=create)
+        self._facts = PostgresFacts(self._record)
         self._is_dead = is_dead or self._lock_is_free
 
     @property
     @override
     def url(self) -> str:
         return self._address.shown
+
+    @property
+    @override
+    def facts(self) -> Facts:
+        return self._facts
 
     @override
     def ledger_id(self) -> str:

@@ -288,6 +288,14 @@ CANCEL_MARKS = """
     SELECT uid, cancel_reason FROM steadyworker_jobs WHERE owner = %(owner)s AND cancel_reason IS NOT NULL
 """
 ENDED = "SELECT uid FROM steadyworker_jobs WHERE uid = ANY(%(uids)s::text[]) AND state IN ('done', 'dead')"
+ATTEMPTS_OF = f"""
+    SELECT
+        run.fence, run.owner, pid, slot, version, because, epoch,
+        extract(epoch FROM run.started_at)::float8, extract(epoch FROM run.ended_at)::float8,
+        outcome, run.reason, run.error_class, run.error_text, traceback, checkpoint_before, checkpoint_after, peak_memory
+    FROM steadyworker_attempts AS run JOIN (SELECT number FROM steadyworker_jobs WHERE {_JOB}) AS job USING (number)
+    ORDER BY run.fence
+"""
 LAST_PROGRESS = (
     f"SELECT done, total, note, at FROM steadyworker_progress JOIN steadyworker_jobs USING (uid) WHERE {_JOB}"
 )

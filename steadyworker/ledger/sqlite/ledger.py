@@ -39,6 +39,7 @@ from steadyworker.ledger.base import (
     Token,
     Verdict,
 )
+from steadyworker.ledger.facts import Facts
 from steadyworker.ledger.lease import registered_name
 from steadyworker.ledger.shared import (
     KEEP,
@@ -60,6 +61,7 @@ from steadyworker.ledger.shared import (
     unusable_finding,
 )
 from steadyworker.ledger.sqlite import schema as sql
+from steadyworker.ledger.sqlite.facts import SqliteFacts
 from steadyworker.ledger.sqlite.file import LedgerFile
 from steadyworker.ledger.sqlite.place import creation_findings, place_findings
 from steadyworker.ledger.sqlite.rows import (
@@ -121,11 +123,17 @@ class SqliteLedger(Ledger):
         self._offset = clock.wall() - clock.boottime()
         self._is_dead = is_dead or self._lock_is_free
         self._trust = SqliteTrust(self._file, self.owners_dir, clock)
+        self._facts = SqliteFacts(self._file)
 
     @property
     @override
     def url(self) -> str:
         return f"sqlite:{self._path}"
+
+    @property
+    @override
+    def facts(self) -> Facts:
+        return self._facts
 
     @property
     def owners_dir(self) -> Path:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 """The version of the tables, raised with every change; a worker process migrates an older ledger to this version."""
 
 APPLICATION_ID = 0x53574C47
@@ -92,6 +92,46 @@ _MESSAGES = (
     ) STRICT, WITHOUT ROWID
     """,
 )
+ATTEMPTS: tuple[str, ...] = (
+    # The number is the number of the job's row.
+    # A new job's number is its first fence, so the rows of new jobs are appended to the table, and share its last page.
+    """
+    CREATE TABLE attempts (
+        number INTEGER NOT NULL,
+        fence INTEGER NOT NULL,
+        owner TEXT NOT NULL,
+        pid INTEGER NOT NULL,
+        slot INTEGER NOT NULL,
+        version TEXT NOT NULL,
+        because TEXT NOT NULL,
+        epoch INTEGER,
+        started_at REAL NOT NULL,
+        ended_at REAL,
+        outcome TEXT NOT NULL DEFAULT '',
+        reason TEXT NOT NULL DEFAULT '',
+        error_class TEXT NOT NULL DEFAULT '',
+        error_text TEXT NOT NULL DEFAULT '',
+        traceback TEXT NOT NULL DEFAULT '',
+        checkpoint_before TEXT,
+        checkpoint_after TEXT,
+        peak_memory INTEGER,
+        PRIMARY KEY (number, fence)
+    ) STRICT, WITHOUT ROWID
+    """,
+    """
+    CREATE TRIGGER attempts_go_with_their_job AFTER DELETE ON jobs BEGIN
+        DELETE FROM attempts WHERE number = old.rowid;
+    END
+    """,
+)
+"""The statements that make the table of the runs of each job."""
+
+FACTS: tuple[str, ...] = ()
+"""The statements that make the other tables of `steadyworker.ledger.facts`, which no decision reads."""
+
+RESULTS: tuple[str, ...] = ()
+"""The statements that make what the ledger keeps of the results of jobs."""
+
 MIGRATIONS: Mapping[int, tuple[str, ...]] = {
     6: (
         "ALTER TABLE meta ADD COLUMN made_by TEXT NOT NULL DEFAULT ''",
@@ -126,6 +166,7 @@ MIGRATIONS: Mapping[int, tuple[str, ...]] = {
         "DROP TRIGGER fence_is_drawn_again",
         *_FENCE_TRIGGERS,
     ),
+    8: (*ATTEMPTS, *FACTS, *RESULTS),
 }
 """For each earlier version, the statements that migrate a ledger to the next version; `:now` is the wall clock."""
 
@@ -226,6 +267,9 @@ CREATE = (
     ) STRICT, WITHOUT ROWID
     """,
     *_MESSAGES,
+    *ATTEMPTS,
+    *FACTS,
+    *RESULTS,
 )
 
 _JOB = "namespace = :namespace AND queue = :queue AND key = :key AND round = :round"
@@ -410,6 +454,12 @@ _ENDED = "SELECT uid FROM jobs WHERE uid IN (SELECT value FROM json_each(:uids))
 ENDED = f"{_ENDED} AND rowid IN (SELECT value FROM json_each(:numbers))"
 ENDED_UNNUMBERED = _ENDED
 """The statement for uids of schema 7, which do not begin with the number of their row; it reads every row."""
+ATTEMPTS_OF = f"""
+    SELECT
+        fence, owner, pid, slot, version, because, epoch, started_at, ended_at, outcome, reason, error_class, error_text,
+        traceback, checkpoint_before, checkpoint_after, peak_memory
+    FROM attempts WHERE number = (SELECT rowid FROM jobs WHERE {_JOB}) ORDER BY fence
+"""
 LAST_PROGRESS = f"SELECT done, total, note, at FROM progress WHERE {_JOB}"
 LAST_ROUND = "SELECT max(round) FROM jobs WHERE namespace = :namespace AND queue = :queue AND key = :key"
 # A line feed between two texts keeps a search from a match across both.
