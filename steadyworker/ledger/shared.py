@@ -25,13 +25,9 @@ from steadyworker.ledger.base import (
     Token,
     Verdict,
 )
-<<<<<<< HEAD
-from steadyworker.outcome import SNOOZED, Counters
-=======
 from steadyworker.ledger.facts import Attempt
 from steadyworker.ledger.owners import host_of
-from steadyworker.outcome import Counters
->>>>>>> w-attempts
+from steadyworker.outcome import SNOOZED, Counters
 
 _finding = FindingTexts("steadyworker.ledger")
 

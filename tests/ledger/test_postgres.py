@@ -93,6 +93,9 @@ def test_jobs_that_are_late_or_in_an_unfinished_state_are_found_by_an_index(open
     values |= {"late_by": None, "states": ["interrupted"]}
     steps = explained(admin, sql.PAGE, values | {"margin": 10.0, "lease": 60.0})
     assert {step.get("Index Name") for step in steps} >= {"steadyworker_jobs_unfinished"}
+    dead = values | {"states": ["dead"], "unfinished": False}
+    steps = explained(admin, sql.PAGE, dead | {"margin": 10.0, "lease": 60.0})
+    assert "steadyworker_jobs_dead" in {step.get("Index Name") for step in steps}
     assert list(ledger.jobs(JobFilter(states=(State.INTERRUPTED,)))) == []
     late = [row.id.key for row, _ in ledger.jobs(JobFilter(late_by=3600.0))]
     assert late == [f"k-{number}" for number in range(30_000, 0, -1000)]
