@@ -17,6 +17,7 @@ from steadyworker.ledger.base import (
     Hindrance,
     JobFilter,
     JobId,
+    Orders,
     Orphan,
     Progress,
     Renewal,
@@ -25,7 +26,7 @@ from steadyworker.ledger.base import (
     Token,
     Verdict,
 )
-from steadyworker.ledger.facts import Attempt
+from steadyworker.ledger.facts import Attempt, Pause
 from steadyworker.ledger.owners import host_of
 from steadyworker.outcome import SNOOZED, Counters
 
@@ -102,6 +103,21 @@ def counters_values(counters: Counters) -> Values:
 def progress_values(progress: Progress, storable: Callable[[str], str]) -> Values:
     """Return the values of a report of progress; `storable` escapes text that the database refuses."""
     return {"done": progress.done, "total": progress.total, "note": storable(progress.note), "at": progress.at}
+
+
+def progress_of(
+    done: float | None, total: float | None, note: str, at: float, before_at: float | None, before_done: float | None
+) -> Progress:
+    """Return the progress in these columns."""
+    before = None if before_at is None or before_done is None else (before_at, before_done)
+    return Progress(done, total, note, at, before)
+
+
+def orders_of(found: Sequence[Sequence[Any]]) -> Orders:
+    """Return the orders in these rows, each with its kind and five values."""
+    cancels = {uid: reason for kind, uid, reason, *_ in found if kind == "cancel"}
+    pauses = tuple(Pause(*values) for kind, *values in found if kind == "pause")
+    return Orders(cancels, pauses, commands=any(kind == "command" for kind, *_ in found))
 
 
 def filter_values(which: JobFilter) -> Values:

@@ -507,7 +507,7 @@ class TestSchema7:
         with schema_7.version_before():
             rows = [begin(old, key, MESSAGE) for key in ("a", "b")]
         new.cancel(rows[0].id, "no")
-        assert new.cancel_marks("old") == {rows[0].uid: "no"}
+        assert new.orders("old").cancels == {rows[0].uid: "no"}
         assert new.done(rows[1].token)
         new.settled(rows[1].token, known=True)
         settled = new.read(rows[1].id)

@@ -553,7 +553,7 @@ def version_before() -> Iterator[None]:
     with ExitStack() as stack:
         for name, value in globals().items():
             if name.isupper() and not name.startswith("_") and name != "METHODS":
-                stack.enter_context(patch.object(schema, name, value))
+                stack.enter_context(patch.object(schema, name, value, create=name == "CANCEL_MARKS"))
         for name, method in METHODS.items():
             stack.enter_context(patch.object(SqliteLedger, name, method))
         yield

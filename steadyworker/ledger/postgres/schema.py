@@ -90,7 +90,80 @@ ATTEMPTS: tuple[LiteralString, ...] = (
 )
 """The statements that make the table of the runs of each job; the number is the number of the job's row."""
 
-FACTS: tuple[LiteralString, ...] = ()
+FACTS: tuple[LiteralString, ...] = (
+    "ALTER TABLE steadyworker_owners ADD COLUMN report text",
+    """
+    ALTER TABLE steadyworker_progress
+        ADD COLUMN before_at double precision, ADD COLUMN before_done double precision,
+        ADD COLUMN mark_at double precision, ADD COLUMN mark_done double precision
+    """,
+    """
+    CREATE TABLE steadyworker_link_events (
+        number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        at double precision NOT NULL,
+        owner text NOT NULL,
+        queue text NOT NULL,
+        epoch bigint NOT NULL,
+        event text NOT NULL,
+        why text NOT NULL,
+        fence bigint
+    )
+    """,
+    "CREATE INDEX steadyworker_link_events_by_time ON steadyworker_link_events (at)",
+    """
+    CREATE TABLE steadyworker_minutes (
+        at bigint NOT NULL,
+        namespace text NOT NULL,
+        queue text NOT NULL,
+        outcome text NOT NULL,
+        class bigint NOT NULL,
+        runs bigint NOT NULL,
+        PRIMARY KEY (at, namespace, queue, outcome, class)
+    ) WITH (fillfactor = 70)
+    """,
+    """
+    CREATE TABLE steadyworker_pauses (
+        namespace text NOT NULL,
+        queue text NOT NULL,
+        who text NOT NULL,
+        reason text NOT NULL,
+        at timestamptz NOT NULL,
+        PRIMARY KEY (namespace, queue)
+    )
+    """,
+    """
+    CREATE TABLE steadyworker_commands (
+        number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        owner text NOT NULL,
+        name text NOT NULL,
+        who text NOT NULL,
+        at timestamptz NOT NULL
+    )
+    """,
+    """
+    CREATE TABLE steadyworker_actions (
+        number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        at timestamptz NOT NULL,
+        who text NOT NULL,
+        what text NOT NULL,
+        namespace text NOT NULL,
+        queue text NOT NULL,
+        keys text[] NOT NULL,
+        count bigint NOT NULL,
+        detail text NOT NULL
+    )
+    """,
+    """
+    CREATE TABLE steadyworker_depths (
+        namespace text NOT NULL,
+        queue text NOT NULL,
+        asked_at timestamptz,
+        depth text,
+        measured_at timestamptz,
+        PRIMARY KEY (namespace, queue)
+    ) WITH (fillfactor = 70)
+    """,
+)
 """The statements that make the other tables of `steadyworker.ledger.facts`, which no decision reads."""
 
 RESULTS: tuple[LiteralString, ...] = ()

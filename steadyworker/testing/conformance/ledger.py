@@ -24,7 +24,7 @@ from steadyworker.testing.conformance.ledger_writes import WritePromises
 
 class LedgerSuite(ClaimPromises, WritePromises, RecordPromises, MessagePromises, TurnPromises, FactPromises):
     """
-    Tests of every promise of `steadyworker.ledger.base.Ledger`.
+    Tests of every promise of `steadyworker.ledger.base.Ledger` and `steadyworker.ledger.facts.Facts`.
 
     Subclass it, and implement `make_ledger` and `saved` (see `LedgerBench`).
     """
