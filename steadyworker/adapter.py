@@ -31,6 +31,8 @@ __all__ = [
     "SPI_VERSION",
     "Adapter",
     "Blocked",
+    "Browsed",
+    "Browses",
     "Capabilities",
     "Clock",
     "Connected",
@@ -293,6 +295,24 @@ class Depth:
         return cls(why={each.name: why for each in fields(cls) if each.name != "why"})
 
 
+@dataclass(frozen=True, slots=True)
+class Browsed:
+    """
+    A message that a browse has found in the work queue; the message stays where it is.
+
+    Attributes:
+        headers: The headers, as in a Delivery; they can contain secrets, so no output may show them.
+        message_id: The broker's stable id of the message, or None.
+        sent_at: The time at which the message was sent, in seconds since 1970, or None if unknown.
+        due: The time at which a delayed message is due, in seconds since 1970; None for a message that is ready.
+    """
+
+    headers: Headers
+    message_id: str | None = None
+    sent_at: float | None = None
+    due: float | None = None
+
+
 class DeadLetters(Protocol):
     """
     The dead-letter queue, open for the time of one command.
@@ -412,6 +432,16 @@ class Adapter(Protocol):
         """
         ...
 
+    def depth(self) -> Depth:
+        """
+        Return the numbers of messages and consumers that the broker reports for this queue.
+
+        The call works before `start`, changes nothing, and creates nothing, not even a broker that is a file.
+        It receives no message, so it never changes the number of a message's deliveries.
+        Raises BrokerUnavailable if the broker does not respond, or refuses this client.
+        """
+        ...
+
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:
         """
         Return the problems of this queue on this broker, each with its remedy.
@@ -449,6 +479,25 @@ class SettlesAsync(Protocol):
         Settle as `settle` does, but return at once.
 
         `on_settled` is called exactly once, from any thread, with the value that `settle` returns or the error that it raises.
+        """
+        ...
+
+
+@runtime_checkable
+class Browses(Protocol):
+    """
+    An adapter for brokers that show messages without a delivery.
+
+    An adapter must not receive messages and release them instead, because each delivery counts towards delivery limits.
+    """
+
+    def browse(self, limit: int) -> Iterator[Browsed]:
+        """
+        Yield at most `limit` messages of the work queue, in the order in which they are due.
+
+        The call changes nothing: each message stays in its place, and no number of deliveries rises.
+        A message that a consumer holds is left out, if the broker distinguishes such messages.
+        Raises BrokerUnavailable, at once or during the iteration.
         """
         ...
 

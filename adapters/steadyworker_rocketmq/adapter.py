@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from typing_extensions import override
 
-from steadyworker.adapter import Finding, QueueSpec, Renamable, Settings, Uncounted
+from steadyworker.adapter import Depth, Finding, QueueSpec, Renamable, Settings, Uncounted
 from steadyworker.network.adapter import AConsumer, NetworkAdapter
 from steadyworker.network.errors import Refused
 from steadyworker.network.iothread import IoThread
@@ -86,6 +86,10 @@ class RocketmqAdapter(NetworkAdapter[RocketmqUrl, AConsumer, APublisher], Renama
             )
             letters.begin()
             yield letters
+
+    @override
+    def depth(self) -> Depth:
+        return Depth.unknown("this adapter does not count messages yet")
 
     @override
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:

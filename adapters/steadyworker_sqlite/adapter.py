@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
@@ -12,9 +12,12 @@ from typing_extensions import override
 
 from steadyworker.adapter import (
     Adapter,
+    Browsed,
+    Browses,
     Capabilities,
     DeadLetters,
     Delivery,
+    Depth,
     Finding,
     OutgoingMessage,
     QueueSpec,
@@ -34,13 +37,13 @@ from steadyworker_sqlite.errors import Unusable, translated
 from steadyworker_sqlite.presence import Presence, is_consuming, is_gone
 from steadyworker_sqlite.publisher import SqlitePublisher
 from steadyworker_sqlite.session import SILENCE, evict_the_gone
-from steadyworker_sqlite.store import FIRST, BrokerFile, NewMessage, Store
+from steadyworker_sqlite.store import FIRST, BrokerFile, NewMessage, Peer, Store
 from steadyworker_sqlite.topology import HEADER_BYTES, place_findings
 
 _finding = FindingTexts("steadyworker_sqlite")
 
 
-class SqliteAdapter(Adapter):
+class SqliteAdapter(Adapter, Browses):
     """
     One queue of one broker file, consumed by one worker process.
 
@@ -111,14 +114,42 @@ class SqliteAdapter(Adapter):
 
     @override
     def consumers(self) -> int:
-        silent_since = self._settings.clock.boottime() - self._silence
+        return self._publisher.ask(lambda store: self._consuming(store, self._alive(store)))
 
-        def count(store: Store) -> int:
-            peers = [peer.presence for peer in store.peers() if peer.queue == self._spec.queue and not peer.reads]
-            alive = (name for name in peers if not is_gone(store.folder, name, silent_since))
-            return sum(is_consuming(store.folder, name) for name in alive)
+    @override
+    def depth(self) -> Depth:
+        """Return all numbers, read in one transaction; a message that a dead consumer still holds is ready."""
+        if self._is_unmade:
+            return Depth(ready=0, delayed=0, unacked=0, dead=0, consumers=0)
+
+        def count(store: Store) -> Depth:
+            alive = self._alive(store)
+            ids, consumers = (peer.id for peer in alive), self._consuming(store, alive)
+            return store.depth(self._spec.queue, self._spec.dead_letter_queue, ids, consumers)
 
         return self._publisher.ask(count)
+
+    @override
+    def browse(self, limit: int) -> Iterator[Browsed]:
+        if self._is_unmade:
+            return iter(())
+        found = self._publisher.ask(
+            lambda store: store.browse(self._spec.queue, (peer.id for peer in self._alive(store)), limit)
+        )
+        return iter(found)
+
+    @property
+    def _is_unmade(self) -> bool:
+        """True if the file was not created yet; False if it was removed."""
+        return not self.path.exists() and self._file.loss() is None
+
+    def _alive(self, store: Store) -> list[Peer]:
+        silent_since = self._settings.clock.boottime() - self._silence
+        return [peer for peer in store.peers() if not is_gone(store.folder, peer.presence, silent_since)]
+
+    def _consuming(self, store: Store, alive: Iterable[Peer]) -> int:
+        consumers = (peer.presence for peer in alive if peer.queue == self._spec.queue and not peer.reads)
+        return sum(is_consuming(store.folder, name) for name in consumers)
 
     @override
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:

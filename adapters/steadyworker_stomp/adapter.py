@@ -12,6 +12,7 @@ from typing_extensions import override
 from steadyworker.adapter import (
     Capabilities,
     Delays,
+    Depth,
     Finding,
     QueueSpec,
     Renamable,
@@ -102,6 +103,10 @@ class StompAdapter(NetworkAdapter[StompUrl, StompConsumer, StompPublisher], Rena
         """Return the number of connections that consume the queue; Uncounted if the user has no right to ask."""
         with ask(self._url(), self._settings.clock) as visited:
             return census(visited, self._spec.queue)
+
+    @override
+    def depth(self) -> Depth:
+        return Depth.unknown("this adapter does not count messages yet")
 
     @override
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:

@@ -12,7 +12,7 @@ RabbitMQ 3.10 and 4.3 behave in this way, and the patterns below match the texts
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -28,6 +28,7 @@ from steadyworker_rabbitmq import pika_internals
 from steadyworker_rabbitmq.checks.limits import CONSUMER_TIMEOUTS
 from steadyworker_rabbitmq.checks.management import ManagementApi, Unanswered
 from steadyworker_rabbitmq.checks.queue_state import Difference, ExistingQueue, QueueType, queue_type
+from steadyworker_rabbitmq.depth import Counts, QueueCount, refused_count
 from steadyworker_rabbitmq.errors import QueueUnavailable, closed_channel, is_down, is_missing, largest_body, translated
 from steadyworker_rabbitmq.topology import PlannedQueue, Version
 
@@ -96,7 +97,11 @@ class BrokerProbe:
         self._management = management
 
     def exists(self, name: str) -> bool:
-        """Return whether the queue exists, even if the broker cannot reach it; the call needs no permission."""
+        """
+        Return whether the queue exists, even if the broker cannot reach it.
+
+        The call needs no permission. But RabbitMQ 4.3 refuses a user without any right on the queue, and the result is then True.
+        """
         try:
             refused, _ = self._count(name)
         except QueueUnavailable as error:
@@ -105,19 +110,23 @@ class BrokerProbe:
             raise
         return refused is None or not is_missing(refused)
 
-    def consumers(self, name: str) -> int:
-        """Return the number of the queue's consumers; 0 if the queue does not exist. The call needs no permission."""
-        refused, count = self._count(name)
-        if refused is not None and not is_missing(refused):
-            with translated(self._place):
-                raise refused
-        return count
+    def count(self, names: Iterable[str]) -> Counts:
+        """Count the ready messages and the consumers of these queues."""
+        return {name: self._counted(name) for name in names}
 
-    def _count(self, name: str) -> tuple[ChannelClosedByBroker | None, int]:
-        counted = [0]
+    def _counted(self, name: str) -> QueueCount | BrokerUnavailable:
+        try:
+            refused, count = self._count(name)
+        except QueueUnavailable as error:
+            return error
+        return count if refused is None else refused_count(name, refused)
+
+    def _count(self, name: str) -> tuple[ChannelClosedByBroker | None, QueueCount]:
+        counted = [QueueCount(0, 0)]
 
         def declare(channel: BlockingChannel) -> None:
-            counted.append(channel.queue_declare(name, passive=True).method.consumer_count)
+            method = channel.queue_declare(name, passive=True).method
+            counted.append(QueueCount(method.message_count, method.consumer_count))
 
         return self._ask(f"whether queue {name!r} exists", declare, name), counted[-1]
 
