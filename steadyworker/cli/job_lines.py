@@ -10,7 +10,7 @@ from rich.text import Text
 
 from steadyworker.cli.output import Column, ago, amount, clock_time, instant, screen, span
 from steadyworker.ledger.base import Orphan, Progress, Row, State
-from steadyworker.ledger.listing import ListedJob, Liveness, Need, OwnerNow
+from steadyworker.ledger.listing import ListedJob, Liveness, Need, OwnerNow, time_left
 from steadyworker.ledger.lost import OVERDUE, advice
 from steadyworker.units import count_text
 
@@ -33,16 +33,17 @@ COLUMNS = (
     ),
     Column("ATTEMPTS", right=True, rank=2),
     Column("PROGRESS", least=8, most=24),
-    Column("STARTED", right=True, rank=3),
+    Column("LIMIT", right=True, rank=3),
+    Column("STARTED", right=True, rank=4),
     Column("ELAPSED", right=True),
-    Column("IN ALL", right=True, rank=5),
-    Column("LAST PROGRESS", right=True, rank=4),
-    Column("WORKER", rank=6, most=30),
+    Column("IN ALL", right=True, rank=6),
+    Column("LAST PROGRESS", right=True, rank=5),
+    Column("WORKER", rank=7, most=30),
     Column("WHY"),
 )
 
 
-def as_record(job: ListedJob) -> dict[str, Any]:
+def as_record(job: ListedJob, now: float) -> dict[str, Any]:
     """
     Return a job's record as `--json` prints it.
 
@@ -63,6 +64,7 @@ def as_record(job: ListedJob) -> dict[str, Any]:
         "done": progress.done if progress else None,
         "total": progress.total if progress else None,
         "note": progress.note if progress else "",
+        "eta": time_left(progress, now) if row.state is State.RUNNING else None,
         "reason": row.reason,
         "error_class": row.error_class,
         "error": row.error_text,
@@ -78,6 +80,10 @@ def as_record(job: ListedJob) -> dict[str, Any]:
         "owner_state": owner.liveness.value if owner else None,
         "owner_silent_for": owner.silent_for if owner else None,
         "free_within": owner.free_within if owner else None,
+        "host": owner.host if owner else None,
+        "pid": owner.pid if owner else None,
+        "time_limit": owner.time_limit if owner else None,
+        "connected": owner.connected if owner else None,
         "uid": row.uid,
         "created_at": instant(row.created_at),
         "started_at": instant(row.started_at),
@@ -90,7 +96,7 @@ def lines_of(jobs: Sequence[ListedJob], width: int, now: float, *, verbose: bool
     """Yield the lines of a table of jobs; the column QUEUE is left out if all jobs have one queue."""
     start = int(len({job.row.id.queue for job in jobs}) == 1)
     rows = [cells(job, now, bar=bar)[start:] for job in jobs]
-    return screen(COLUMNS[start:], rows, width, [why(job) for job in jobs] if verbose else ())
+    return screen(COLUMNS[start:], rows, width, [why(job, now) for job in jobs] if verbose else ())
 
 
 def cells(job: ListedJob, now: float, *, bar: bool = False) -> list[Any]:
@@ -105,13 +111,21 @@ def cells(job: ListedJob, now: float, *, bar: bool = False) -> list[Any]:
         state_text(job),
         str(row.counters.attempts),
         _bar(progress) if bar and running else progress_text(progress),
+        _limit(run, job.owner) if running else "–",
         clock_time(row.started_at, now),
         span(run),
         span(until - row.created_at),
         ago(now - progress.at if progress and running else None),
         row.worker if running else "",
-        why(job),
+        why(job, now),
     ]
+
+
+def _limit(run: float | None, owner: OwnerNow | None) -> str:
+    """Return the share of the time limit that a run has used, such as `80% of 2 h 00 min`."""
+    if run is None or owner is None or not owner.time_limit:
+        return "–"
+    return f"{run / owner.time_limit:.0%} of {span(owner.time_limit)}"
 
 
 def state_text(job: ListedJob) -> str:
@@ -124,9 +138,10 @@ def state_text(job: ListedJob) -> str:
     return job.row.job_state.value
 
 
-def why(job: ListedJob) -> str:
-    """Return the text of the column WHY: the cause of the job's state, a wait or delay, the last error, and the remedy."""
+def why(job: ListedJob, now: float) -> str:
+    """Return the text of the column WHY: the time left, the cause of the job's state, a wait or delay, the last error, and the remedy."""
     row, orphan = job.row, job.orphan
+    left = time_left(job.progress, now) if row.state is State.RUNNING else None
     crashes, losses = row.counters.crashes, row.counters.losses
     counts = ", ".join(
         text
@@ -138,7 +153,9 @@ def why(job: ListedJob) -> str:
     )
     parts = [
         _owner_text(job.owner) if job.owner is not None else "",
+        f"about {span(left)} left" if left is not None and _goes_on(job) else "",
         counts if job.need is Need.CRASHING else "",
+        "no progress for half an hour" if job.need is Need.STUCK else "",
         f"cancelled: {row.cancel_reason}" if row.cancel_reason is not None else "",
         f"due in {span(row.due_in)}" if row.state is State.MOVED and row.due_in else "",
         f"late by {span(row.late_by)}" if row.late_by > OVERDUE and orphan is None else "",
@@ -152,8 +169,14 @@ def why(job: ListedJob) -> str:
     return "; ".join(dict.fromkeys(part for part in parts if part))
 
 
+def _goes_on(job: ListedJob) -> bool:
+    return job.need is not Need.STUCK and job.owner is not None and job.owner.liveness is Liveness.ALIVE
+
+
 def _owner_text(owner: OwnerNow) -> str:
     match owner.liveness:
+        case Liveness.ALIVE if not owner.connected:
+            return "its worker has no connection to the broker; it goes on"
         case Liveness.ALIVE:
             return ""
         case Liveness.SILENT:
@@ -171,7 +194,7 @@ def _remedy(job: ListedJob, orphan: Orphan | None) -> str:
     match job.need:
         case Need.DEAD:
             return f"`steadyworker dead replay {queue} {key}` runs it again"
-        case Need.CRASHING:
+        case Need.CRASHING | Need.STUCK:
             return f"`steadyworker cancel {queue} {key}` ends it"
         case Need.OVERDUE if orphan is None and job.owner is None:
             return f"`steadyworker retry {queue} {key}` starts it"

@@ -120,8 +120,9 @@ def command(
     with open_ledger(options) as ledger:
         console = Console()
         if as_json:
-            for job in islice(Listing(ledger, wanted, SystemClock().wall()).jobs(), limit or None):
-                json_line(as_record(job))
+            now = SystemClock().wall()
+            for job in islice(Listing(ledger, wanted, now).jobs(), limit or None):
+                json_line(as_record(job, now))
         elif watch and console.is_terminal:
             _watch(ledger, wanted, limit, console, verbose=verbose)
         else:

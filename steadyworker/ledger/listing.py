@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from steadyworker.clock import Times
 from steadyworker.ledger.base import JobFilter, JobId, Ledger, Orphan, OwnerSeen, Progress, Row, State
+from steadyworker.ledger.facts import QueueReport
 from steadyworker.ledger.lease import registered_name
 from steadyworker.ledger.lost import OVERDUE, lost
 from steadyworker.ledger.retention import DAY
@@ -25,7 +26,12 @@ from steadyworker.outcome import JobState
 CRASHES = 2
 """The number of crashes and losses, since the last saved checkpoint, from which an unfinished job needs a person."""
 
-_SILENT_RENEWALS = 2
+STUCK_AFTER = 1800.0
+"""Seconds without progress after which a run that reports progress counts as stuck."""
+
+SILENT_RENEWALS = 2
+"""The number of missed renewals from which a worker process counts as silent."""
+
 _WAITING = (State.MOVING, State.MOVED)
 _STATES: Mapping[JobState, tuple[State, ...]] = {
     JobState.RUNNING: (State.RUNNING,),
@@ -62,12 +68,19 @@ class OwnerNow(Struct, frozen=True):
         silent_for: Seconds since its last renewal; None if the ledger does not know the process.
         free_within: Seconds until other processes may take the job over, if no renewal comes; 0 if they may now.
         heirs: The number of other living worker processes that consume the job's queue.
+        host, pid: Where it runs; empty and 0 if it does not report this.
+        time_limit: The time limit of a run of this queue, in seconds; None without a limit, or if it does not report this.
+        connected: False if it reports no connection to the broker of this queue; a run goes on without a connection.
     """
 
     liveness: Liveness
     silent_for: float | None
     free_within: float
     heirs: int
+    host: str = ""
+    pid: int = 0
+    time_limit: float | None = None
+    connected: bool = True
 
 
 class Need(StrEnum):
@@ -78,6 +91,7 @@ class Need(StrEnum):
     OVERDUE: Its retry is more than an hour late, or the lease of its worker process ended more than an hour ago.
     NO_WORKER: Its worker process is gone, and no other worker process consumes its queue.
     CRASHING: Its process crashed, or its worker process was lost, `CRASHES` times or more.
+    STUCK: Its worker process lives, but the run has reported no progress for `STUCK_AFTER` seconds; it did so earlier.
     DEAD: It failed for good within the last day.
     """
 
@@ -85,6 +99,7 @@ class Need(StrEnum):
     OVERDUE = "overdue"
     NO_WORKER = "no worker"
     CRASHING = "crashing"
+    STUCK = "stuck"
     DEAD = "dead"
 
 
@@ -222,8 +237,12 @@ class Listing:
 
     def _job(self, row: Row, progress: Progress | None, need: Need | None = None) -> ListedJob:
         owner = owner_now(row, self._owners, self._times)
-        if need is None and owner is not None and owner.liveness is Liveness.GONE and not owner.heirs:
-            need = Need.NO_WORKER
+        if need is None and owner is not None and row.state is State.RUNNING:
+            if owner.liveness is Liveness.GONE and not owner.heirs:
+                need = Need.NO_WORKER
+            # A sample from before the start belongs to an earlier run.
+            elif progress is not None and (row.started_at or 0.0) <= progress.at < self._now - STUCK_AFTER:
+                need = Need.STUCK
         return ListedJob(row, progress, self.orphans.get(row.id), owner, need)
 
     def _need(self, row: Row) -> Need | None:
@@ -250,11 +269,35 @@ def owner_now(row: Row, owners: Mapping[str, OwnerSeen], times: Times) -> OwnerN
     free_within = max(0.0, times.lease + times.margin - (silent or 0.0))
     name = registered_name(row.id.namespace, row.id.queue)
     heirs = sum(
-        name in each.queues and not each.dead and each.seen_ago <= times.lease + times.margin
+        name in each.queues and liveness(each, times) is not Liveness.GONE
         for each in owners.values()
         if each.owner != row.owner
     )
+    lives = Liveness.ALIVE
     if row.lease_over or (seen is not None and seen.dead):
-        return OwnerNow(Liveness.GONE, silent, free_within, heirs)
-    is_silent = silent is not None and silent > _SILENT_RENEWALS * times.renew
-    return OwnerNow(Liveness.SILENT if is_silent else Liveness.ALIVE, silent, free_within, heirs)
+        lives = Liveness.GONE
+    elif silent is not None and silent > SILENT_RENEWALS * times.renew:
+        lives = Liveness.SILENT
+    report = seen.report if seen is not None else None
+    if seen is None or report is None:
+        return OwnerNow(lives, silent, free_within, heirs, seen.host if seen is not None else "")
+    queue = report.queues.get(name, QueueReport(connected=True))
+    return OwnerNow(lives, silent, free_within, heirs, seen.host, report.pid, queue.time_limit, queue.connected)
+
+
+def liveness(owner: OwnerSeen, times: Times) -> Liveness:
+    """Return whether a registered worker process lives, by its last renewal and the proof of its death."""
+    if owner.dead or owner.seen_ago > times.lease + times.margin:
+        return Liveness.GONE
+    return Liveness.SILENT if owner.seen_ago > SILENT_RENEWALS * times.renew else Liveness.ALIVE
+
+
+def time_left(progress: Progress | None, now: float) -> float | None:
+    """Return the seconds until a run ends, by the rate of the last minutes of its progress; None if that is unknown."""
+    if progress is None or progress.done is None or not progress.total or progress.before is None:
+        return None
+    at, done = progress.before
+    if progress.done <= done or progress.at <= at:
+        return None
+    rate = (progress.done - done) / (progress.at - at)
+    return max(0.0, (progress.total - progress.done) / rate - (now - progress.at))

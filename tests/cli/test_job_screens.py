@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from steadyworker.cli.job_lines import lines_of
 from steadyworker.clock import Times
 from steadyworker.ledger.base import Claimed, JobId, KeptMessage, Moving, OwnerSeen, Progress, Row, State, Verdict
+from steadyworker.ledger.facts import OwnerReport, QueueReport
 from steadyworker.ledger.lease import registered_name
-from steadyworker.ledger.listing import CRASHES, ListedJob, Listing, Liveness, Need, Wanted, owner_now
+from steadyworker.ledger.listing import CRASHES, ListedJob, Listing, Liveness, Need, Wanted, owner_now, time_left
 from steadyworker.outcome import CANCELLED, SNOOZED, Counters, JobState
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.memory_ledger import MemoryLedger
@@ -20,6 +21,7 @@ from steadyworker.testing.memory_ledger import MemoryLedger
 JOB = JobId("shop", "exports", "k")
 NAME = registered_name("shop", "exports")
 TIMES = Times()
+QUEUE = QueueReport(2, 1, 7200.0, connected=True)
 NONE, EVERY = Counters(), Wanted()
 
 
@@ -32,9 +34,11 @@ class Night:
         self.ledger = MemoryLedger(self.clock, TIMES, "worker-1", self.dead.__contains__)
         self.ledger.bind("shop", "exports", "shop")
 
-    def register(self, *owners: str) -> None:
-        for owner in owners:
-            self.ledger.register(owner, "h", [NAME])
+    def register(self, *owners: str, **queue: object) -> None:
+        for number, owner in enumerate(owners):
+            report = OwnerReport(100 + number, "1.0", queues={NAME: replace(QUEUE, **queue)})
+            self.ledger.renew([row.token for row, _ in self.ledger.jobs() if row.owner == owner])
+            self.ledger.register(owner, "host-1", [NAME], report)
 
     def claim(self, key: str, owner: str = "alive", counters: Counters = NONE, queue: str = "exports") -> Row:
         id = JobId("shop", queue, key)
@@ -88,8 +92,11 @@ def night() -> Night:
     night.clock.advance(40.0)
     night.register("alive")
     long = night.claim("report-of-the-whole-year-for-merchant-m-17")
+    night.ledger.progress(long.token, Progress(1140, 4000, "pages", night.clock.wall()))
+    night.clock.advance(60.0)
+    night.register("silent", "gone", "alive")
     night.ledger.progress(long.token, Progress(1200, 4000, "pages", night.clock.wall()))
-    night.clock.advance(20.0)
+    night.clock.advance(40.0)
     night.register("alive")
     night.dead.add("gone")
     return night
@@ -114,27 +121,27 @@ SCREEN_80 = """\
 KEY                    STATE        PROGRESS     ELAPSED  WHY
 crashing               retrying                        –  2 crashes; due in 1 h…
 dead                   dead                          0 s  exhausted: ValueError…
-report-of-the-whole-…  running      30% 1,2…        20 s
-on-a-dead-worker       gone                   1 min 00 s  taken over by another…
-on-a-silent-worker     silent 60 s            1 min 00 s  no renewal for 1 min …
-retrying               retrying                        –  due in 1 h 59 min; Va…
-scheduled              scheduled                       –  due in 1 h 59 min; sn…
+report-of-the-whole-…  running      30% 1,2…  1 min 40 s  about 46 min 00 s left
+on-a-dead-worker       gone                   2 min 20 s  taken over by another…
+on-a-silent-worker     silent 40 s            2 min 20 s  no renewal for 40 s: …
+retrying               retrying                        –  due in 1 h 57 min; Va…
+scheduled              scheduled                       –  due in 1 h 57 min; sn…
 cancelled              cancelled                     0 s  cancelled: wrong month
 done                   done                          0 s
 old-dead               dead                          0 s  exhausted; ValueError
 """
 SCREEN_140 = """\
-KEY                        STATE        ATTEMPTS  PROGRESS       STARTED     ELAPSED  LAST PROGRESS  WHY
-crashing                   retrying            0                   22:13           –              –  2 crashes; due in 1 h 59 min; killed b…
-dead                       dead                2                   22:13         0 s              –  exhausted: ValueError: no such merchan…
-report-of-the-whole-year…  running             0  30% 1,2…         22:14        20 s       20 s ago
-on-a-dead-worker           gone                0                   22:13  1 min 00 s              –  taken over by another worker within 30…
-on-a-silent-worker         silent 60 s         0                   22:13  1 min 00 s              –  no renewal for 1 min 00 s: frozen, or …
-retrying                   retrying            2                   22:13           –              –  due in 1 h 59 min; ValueError: no such…
-scheduled                  scheduled           0                   22:13           –              –  due in 1 h 59 min; snoozed for 2 h
-cancelled                  cancelled           0                   22:13         0 s              –  cancelled: wrong month
-done                       done                0                   22:13         0 s              –
-old-dead                   dead                5            14 Nov 22:13         0 s              –  exhausted; ValueError
+KEY                     STATE        ATTEMPTS  PROGRESS             LIMIT       STARTED     ELAPSED  WHY
+crashing                retrying            0                           –         22:13           –  2 crashes; due in 1 h 57 min; killed b…
+dead                    dead                2                           –         22:13         0 s  exhausted: ValueError: no such merchan…
+report-of-the-whole-y…  running             0  30% 1,2…  1% of 2 h 00 min         22:14  1 min 40 s  about 46 min 00 s left
+on-a-dead-worker        gone                0            2% of 2 h 00 min         22:13  2 min 20 s  taken over by another worker within 50…
+on-a-silent-worker      silent 40 s         0            2% of 2 h 00 min         22:13  2 min 20 s  no renewal for 40 s: frozen, or cut of…
+retrying                retrying            2                           –         22:13           –  due in 1 h 57 min; ValueError: no such…
+scheduled               scheduled           0                           –         22:13           –  due in 1 h 57 min; snoozed for 2 h
+cancelled               cancelled           0                           –         22:13         0 s  cancelled: wrong month
+done                    done                0                           –         22:13         0 s
+old-dead                dead                5                           –  14 Nov 22:13         0 s  exhausted; ValueError
 """
 
 
@@ -167,6 +174,41 @@ def test_verbose_has_the_whole_text_that_was_cut_below_its_job(night: Night) -> 
     assert lines[place + 1] == f"  {whole}"
     (place,) = [number for number, line in enumerate(lines) if line.startswith("cancelled ")]
     assert lines[place + 1].startswith("done ")
+
+
+def test_a_run_without_a_connection_goes_on_and_its_line_names_the_reason(night: Night) -> None:
+    night.register("alive", connected=False)
+    assert "its worker has no connection to the broker; it goes on" in shown(night, 300)
+
+
+def test_a_run_without_progress_for_half_an_hour_needs_a_person(night: Night) -> None:
+    for _ in range(31):
+        night.clock.advance(60.0)
+        night.register("alive", "silent")
+    report = next(job for job in night.jobs() if job.row.id.key.startswith("report"))
+    assert report.need is Need.STUCK
+    assert "no progress for half an hour; `steadyworker cancel exports report-of-" in shown(night, 300)
+
+
+@pytest.mark.parametrize(
+    ("progress", "expected"),
+    [
+        (Progress(1200, 4000, "", 100.0, (40.0, 1140)), 2800.0),
+        (Progress(4000, 4000, "", 110.0, (50.0, 3940)), 0.0),
+        (Progress(1200, 4000, "", 110.0, None), None),
+        (Progress(1200, 4000, "", 110.0, (50.0, 1200)), None),
+        (Progress(1200, None, "", 110.0, (50.0, 1140)), None),
+        (Progress(None, 4000, "", 110.0, (50.0, 1140)), None),
+        (None, None),
+    ],
+)
+def test_the_time_left_follows_the_rate_of_the_last_minutes(progress: Progress | None, expected: float | None) -> None:
+    """The rate is one page a second."""
+    assert time_left(progress, 110.0 if progress is None else progress.at) == expected
+
+
+def test_the_time_left_counts_down_between_two_reports() -> None:
+    assert time_left(Progress(1200, 4000, "", 100.0, (40.0, 1140)), 110.0) == 2790.0
 
 
 def test_the_queue_has_a_column_if_there_are_two(night: Night) -> None:

@@ -63,7 +63,7 @@ def test_off_a_terminal_are_plain_columns_that_nothing_is_cut_from(shell: Shell,
     done = shell("jobs")
     assert done.code == 0
     title, line = done.lines
-    titles = "QUEUE KEY STATE ATTEMPTS PROGRESS STARTED ELAPSED IN ALL LAST PROGRESS WORKER WHY"
+    titles = "QUEUE KEY STATE ATTEMPTS PROGRESS LIMIT STARTED ELAPSED IN ALL LAST PROGRESS WORKER WHY"
     assert title.split() == titles.split()
     assert line.split()[:6] == ["exports", key, "running", "0", "30%", "3/10"]
     assert "\x1b" not in done.out
@@ -157,11 +157,11 @@ def attend(queues: Queues) -> None:
     ],
 )
 def test_why_has_the_reason_of_a_wait(row: Row, expected: str) -> None:
-    assert why(ListedJob(row)) == expected
+    assert why(ListedJob(row), 0.0) == expected
 
 
 def test_a_record_has_every_counter() -> None:
-    record = as_record(ListedJob(replace(ROW, counters=Counters(1, 2, 3, 4))))
+    record = as_record(ListedJob(replace(ROW, counters=Counters(1, 2, 3, 4))), 0.0)
     assert [record[name] for name in ("attempts", "crashes", "losses", "interruptions")] == [1, 2, 3, 4]
 
 
