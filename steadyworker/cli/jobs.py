@@ -16,6 +16,7 @@ from steadyworker.cli.job_lines import COLUMNS, as_record, cells, lines_of
 from steadyworker.cli.moment import moment
 from steadyworker.cli.output import json_line, padded
 from steadyworker.cli.settings import open_ledger, settings
+from steadyworker.cli.show import print_story
 from steadyworker.cli.targets import worker_or_queue
 from steadyworker.clock import SystemClock
 from steadyworker.config.resolve import Options
@@ -105,6 +106,7 @@ def command(
     List jobs: first those that need a person, then running, retrying and scheduled ones, then the rest, newest first.
 
     WHY has the reason of the state, and the command that helps.
+    With one KEY, show the story of this job, as `steadyworker show` does.
     """
     if watch and as_json:
         raise click.UsageError("Expected --watch or --json, got both: run `jobs --json` as often as you need it.")
@@ -123,21 +125,28 @@ def command(
             now = SystemClock().wall()
             for job in islice(Listing(ledger, wanted, now).jobs(), limit or None):
                 json_line(as_record(job, now))
+        elif wanted.keys is not None and len(wanted.keys) == 1:
+            if not print_story(ledger, wanted, verbose=verbose, as_json=False):
+                click.echo(f"No matching jobs in {ledger.url}.", err=True)
         elif watch and console.is_terminal:
             _watch(ledger, wanted, limit, console, verbose=verbose)
         else:
-            jobs = Listing(ledger, wanted, SystemClock().wall()).jobs()
-            shown = list(islice(jobs, limit or None))
-            if not shown:
-                click.echo(f"No matching jobs in {ledger.url}.", err=True)
-            elif console.is_terminal:
-                for line in lines_of(shown, console.width, SystemClock().wall(), verbose=verbose):
-                    console.print(line, no_wrap=True, soft_wrap=True, highlight=False)
-            else:
-                now = SystemClock().wall()
-                padded(COLUMNS, [cells(job, now) for job in shown])
-            if footer := _footer(len(shown), jobs):
-                click.echo(footer, err=True)
+            _print(ledger, wanted, limit, console, verbose=verbose)
+
+
+def _print(ledger: Ledger, wanted: Wanted, limit: int, console: Console, *, verbose: bool) -> None:
+    now = SystemClock().wall()
+    jobs = Listing(ledger, wanted, now).jobs()
+    shown = list(islice(jobs, limit or None))
+    if not shown:
+        click.echo(f"No matching jobs in {ledger.url}.", err=True)
+    elif console.is_terminal:
+        for line in lines_of(shown, console.width, now, verbose=verbose):
+            console.print(line, no_wrap=True, soft_wrap=True, highlight=False)
+    else:
+        padded(COLUMNS, [cells(job, now) for job in shown])
+    if footer := _footer(len(shown), jobs):
+        click.echo(footer, err=True)
 
 
 def _footer(shown: int, rest: Iterator[ListedJob]) -> str:

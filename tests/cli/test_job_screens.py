@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-
 import pytest
 from msgspec.structs import replace
 
@@ -143,16 +140,6 @@ cancelled               cancelled           0                           –     
 done                    done                0                           –         22:13         0 s
 old-dead                dead                5                           –  14 Nov 22:13         0 s  exhausted; ValueError
 """
-
-
-@pytest.fixture
-def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Local time is UTC."""
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
 
 
 def shown(night: Night, width: int, *, verbose: bool = False) -> str:

@@ -1,0 +1,157 @@
+"""`steadyworker show`: the story of a job."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+from msgspec.structs import replace
+
+from steadyworker.backends.opening import open_ledger
+from steadyworker.cli.story_lines import story_lines, story_record
+from steadyworker.ledger.base import JobId, Moving, Progress, Row, State
+from steadyworker.ledger.facts import Action, Attempt, LinkEvent
+from steadyworker.ledger.listing import ListedJob, Need
+from steadyworker.ledger.story import StoryEntry, StoryKind, run_entries
+from steadyworker.outcome import Counters
+from tests.cli.kit import Queues, Shell
+
+AT = 1_700_000_000.0
+FIRST = Attempt(
+    fence=7,
+    owner="host-1/b/1",
+    host="host-1",
+    pid=4711,
+    slot=2,
+    version="1.4.0",
+    because="new",
+    epoch=1,
+    started_at=AT,
+    ended_at=AT + 4800,
+    outcome="failed",
+    reason="ValueError: no such merchant: m-17",
+    error_class="ValueError",
+    error_text="no such merchant: m-17",
+    traceback='Traceback (most recent call last):\n  File "exports.py", line 9, in handle\nValueError: no such merchant: m-17',
+    checkpoint_after="400",
+    peak_memory=1 << 30,
+)
+SECOND = replace(
+    FIRST, fence=8, because="taken over", started_at=AT + 9000, ended_at=None, outcome="", reason="", traceback="",
+    error_class="", error_text="", checkpoint_before="400", checkpoint_after=None, peak_memory=None,
+)  # fmt: skip
+EVENTS = (
+    LinkEvent("host-1/b/1", "exports", AT + 60, 1, "lost", "the broker closed it: amqp://u:hunter2@broker/"),
+    LinkEvent("host-1/b/1", "exports", AT + 61, 1, "delivery-lost", fence=7),
+    LinkEvent("host-1/b/1", "exports", AT + 61, 1, "delivery-lost", fence=6),
+    LinkEvent("host-1/b/1", "exports", AT + 90, 2, "connected"),
+    LinkEvent("host-1/b/1", "exports", AT + 5000, 3, "connected"),
+)
+ROW = Row(
+    JobId("shop", "exports", "export-m-17"), "uid", State.DEAD, target=Moving.DEAD, counters=Counters(attempts=5, losses=1),
+    reason="exhausted: ValueError: no such merchant: m-17", created_at=AT - 30, started_at=AT + 9000, ended_at=AT + 9600,
+)  # fmt: skip
+JOB = ListedJob(ROW, Progress(1200, 4000, "pages", AT + 9500), None, None, Need.DEAD)
+ENTRIES = [
+    *run_entries(1, 0, FIRST, EVENTS),
+    StoryEntry(
+        AT + 8990, StoryKind.ACTION, action=Action("ann@desk", "retry", "shop", "exports", ("export-m-17",), 1, "now")
+    ),
+    *run_entries(2, 0, SECOND, ()),
+]
+WIDE = """\
+export-m-17 in exports: dead
+  5 attempts, 0 crashes, 1 loss; 2 h 40 min in all
+  30% 1,200/4,000 pages, 10 min 00 s ago
+  exhausted: ValueError: no such merchant: m-17; 1 loss; `steadyworker dead replay exports export-m-17` runs it again
+
+14 Nov 22:13:20  run 1 began: a first message; host-1, pid 4711, slot 2, version 1.4.0
+14 Nov 22:14:20  run 1: lost the connection to the broker: the broker closed it: amqp://u:***@broker/
+14 Nov 22:14:21  run 1: the run lost its delivery, and goes on
+14 Nov 22:14:50  run 1: connected to the broker
+14 Nov 23:33:20  run 1 failed after 1 h 20 min: ValueError: no such merchant: m-17; checkpoint 400; peak memory 1.0 GiB
+                 Traceback (most recent call last):
+                   File "exports.py", line 9, in handle
+                 ValueError: no such merchant: m-17
+15 Nov 00:43:10  retry by ann@desk: now
+15 Nov 00:43:20  run 2 began from checkpoint 400: another worker process was lost, and this one took the job over; host-1,
+                 pid 4711, slot 2, version 1.4.0
+"""
+NARROW = """\
+export-m-17 in exports: dead
+  5 attempts, 0 crashes, 1 loss; 2 h 40 min in all
+  30% 1,200/4,000 pages, 10 min 00 s ago
+  exhausted: ValueError: no such merchant: m-17; 1 loss; `steadyworker dead
+  replay exports export-m-17` runs it again
+
+14 Nov 22:13:20  run 1 began: a first message; host-1, pid 4711, slot 2, version
+                 1.4.0
+14 Nov 22:14:20  run 1: lost the connection to the broker: the broker closed it:
+                 amqp://u:***@broker/
+14 Nov 22:14:21  run 1: the run lost its delivery, and goes on
+14 Nov 22:14:50  run 1: connected to the broker
+14 Nov 23:33:20  run 1 failed after 1 h 20 min: ValueError: no such merchant:
+                 m-17; checkpoint 400; peak memory 1.0 GiB
+                 Traceback (most recent call last):
+                   File "exports.py", line 9, in handle
+                 ValueError: no such merchant: m-17
+15 Nov 00:43:10  retry by ann@desk: now
+15 Nov 00:43:20  run 2 began from checkpoint 400: another worker process was
+                 lost, and this one took the job over; host-1, pid 4711, slot 2,
+                 version 1.4.0
+"""
+
+
+@pytest.mark.usefixtures("utc")
+@pytest.mark.parametrize(("width", "expected"), [(80, NARROW), (125, WIDE)])
+def test_the_story_has_state_need_runs_links_actions_and_the_last_traceback(width: int, expected: str) -> None:
+    assert "".join(f"{line}\n" for line in story_lines(JOB, ENTRIES, AT + 10_100, width)) == expected
+
+
+def test_only_the_last_traceback_is_printed_unless_all_are_wanted() -> None:
+    entries = [
+        *run_entries(1, 0, FIRST, ()),
+        *run_entries(2, 0, replace(FIRST, fence=8, started_at=AT + 9000, ended_at=AT + 9600), ()),
+    ]
+
+    def tracebacks(*, verbose: bool) -> int:
+        return sum("Traceback" in line for line in story_lines(JOB, entries, AT + 10_100, 80, verbose=verbose))
+
+    assert (tracebacks(verbose=False), tracebacks(verbose=True)) == (1, 2)
+
+
+def test_the_record_has_every_fact_with_its_time() -> None:
+    record = story_record(JOB, ENTRIES, AT + 10_100)
+    kinds = [(entry["kind"], entry["run"]) for entry in record["story"]]
+    assert kinds == [("began", 1), ("link", 1), ("link", 1), ("link", 1), ("ended", 1), ("action", None), ("began", 2)]
+    assert (record["key"], record["need"]) == ("export-m-17", "dead")
+    ended = record["story"][4]
+    assert (ended["at"], ended["started_at"], ended["ended_at"]) == (
+        "2023-11-14T23:33:20Z",
+        "2023-11-14T22:13:20Z",
+        "2023-11-14T23:33:20Z",
+    )
+    assert (ended["outcome"], ended["peak_memory"], record["story"][5]["who"]) == ("failed", 1 << 30, "ann@desk")
+
+
+def test_the_story_of_a_key_has_what_people_did(shell: Shell, queues: Queues) -> None:
+    queues.dead("k-1")
+    with closing(open_ledger(queues.options)) as ledger:
+        ((namespace, _),) = ledger.bindings()
+        ledger.facts.act(Action("ann@desk", "cancel", namespace, "exports", ("k-1",), 1, "wrong month"))
+        ledger.facts.act(Action("ann@desk", "cancel", namespace, "exports", ("k-2",), 1, "another job"))
+    shown = shell("show", "app:Exports", "k-1")
+    assert shown.code == 0
+    assert shown.lines[0] == "k-1 in exports: dead"
+    assert "cancel by ann@desk: wrong month" in shown.out
+    assert "another job" not in shown.out
+    assert shell("jobs", "exports", "k-1").lines[0] == "k-1 in exports: dead"
+    (record,) = shell("show", "exports", "k-1", "--json").records
+    assert [entry["what"] for entry in record["story"] if entry["kind"] == "action"] == ["cancel"]
+
+
+def test_an_unknown_key_has_exit_code_1(shell: Shell, queues: Queues) -> None:
+    queues.job("k-1")
+    shown = shell("show", "exports", "k-2")
+    assert (shown.code, shown.out) == (1, "")
+    assert "k-2 is not in sqlite:" in shown.err
