@@ -8,9 +8,11 @@ from typing import Any, cast
 
 from steadyworker.clock import SystemClock, Times
 from steadyworker.errors import LedgerUnavailable
-from steadyworker.ledger.base import JobId, Ledger, Renewal, Token
+from steadyworker.ledger.base import JobId, Ledger, Orders, Renewal, Token
+from steadyworker.ledger.facts import Facts
 from steadyworker.ledger.lease import QUIET, Keeper
 from steadyworker.testing.clock import FakeClock
+from steadyworker.testing.memory_ledger import MemoryLedger
 from tests.conftest import Eventually
 
 
@@ -20,8 +22,16 @@ class Granting:
     def renew(self, tokens: Sequence[Token]) -> Sequence[Renewal]:
         return [Renewal(granted=True, cancel_reason=None) for _ in tokens]
 
-    def register(self, *_: Any) -> None:
+    def register(self, *_: Any) -> bool:
         """Noted by nobody."""
+        return True
+
+    def orders(self, owner: str) -> Orders:
+        return Orders({})
+
+    @property
+    def facts(self) -> Facts:
+        return MemoryLedger(FakeClock(), Times()).facts
 
 
 class Impatient:
@@ -92,14 +102,14 @@ class Marking(Granting):
         self.calls.append("renew")
         return super().renew(tokens)
 
-    def cancel_marks(self, owner: str) -> Mapping[str, str]:
+    def orders(self, owner: str) -> Orders:
         self.asked.append(owner)
         if self.fail_next:
             self.fail_next = False
             self.calls.append("failed look")
             raise LedgerUnavailable("no answer")
         self.calls.append("look")
-        return {"u-1": "wrong month"}
+        return Orders({"u-1": "wrong month"})
 
 
 class Running:
@@ -126,13 +136,11 @@ def keeper_of(ledger: Marking, *holders: Running, times: Times) -> Keeper:
     return Keeper(cast(Ledger, ledger), "me", "host", [], holders, SystemClock(), times)
 
 
-def test_one_query_reads_the_marks_of_all_that_runs_here_and_none_while_nothing_runs() -> None:
-    ledger, first, second, idle = Marking(), Running("u-1", "u-2"), Running("u-3"), Running()
-    keeper_of(ledger, first, idle, second, times=Times()).read_cancels()
+def test_one_query_reads_the_orders_for_all_that_runs_here() -> None:
+    ledger, first, second = Marking(), Running("u-1", "u-2"), Running("u-3")
+    keeper_of(ledger, first, second, times=Times()).read_orders()
     assert ledger.asked == ["me"]
     assert first.marks == second.marks == [{"u-1": "wrong month"}]
-    keeper_of(ledger, idle, times=Times()).read_cancels()
-    assert len(ledger.asked) == 1
 
 
 def test_marks_are_read_between_renewals_and_a_look_that_fails_brings_the_next_renewal(eventually: Eventually) -> None:

@@ -91,7 +91,7 @@ class FactPromises(LedgerBench):
 
     def test_link_events_are_listed_oldest_first(self, ledger: Ledger) -> None:
         """A listing can begin at a time, and have only the events of one owner or of some runs."""
-        now = int(ledger_now(ledger))
+        now = float(int(ledger_now(ledger)))
         events = [event(now - 3.5), event(now - 2.0, owner=OTHER), event(now - 1.0, fence=7), event(now, fence=8)]
         ledger.facts.add_link_events([events[2], events[0]])
         ledger.facts.add_link_events([events[3], events[1]])
