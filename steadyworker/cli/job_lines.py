@@ -12,6 +12,7 @@ from steadyworker.cli.output import Column, ago, amount, clock_time, instant, sc
 from steadyworker.ledger.base import Orphan, Progress, Row, State
 from steadyworker.ledger.listing import ListedJob, Liveness, Need, OwnerNow, time_left
 from steadyworker.ledger.lost import OVERDUE, advice
+from steadyworker.text.redaction import redact
 from steadyworker.units import count_text
 
 _BAR = 10
@@ -63,11 +64,11 @@ def as_record(job: ListedJob, now: float) -> dict[str, Any]:
         "interruptions": row.counters.interruptions,
         "done": progress.done if progress else None,
         "total": progress.total if progress else None,
-        "note": progress.note if progress else "",
+        "note": redact(progress.note) if progress else "",
         "eta": time_left(progress, now) if row.state is State.RUNNING else None,
-        "reason": row.reason,
+        "reason": redact(row.reason),
         "error_class": row.error_class,
-        "error": row.error_text,
+        "error": redact(row.error_text),
         "cancelled": row.cancel_reason,
         "conflicts": row.conflicts,
         "due_in": row.due_in,
@@ -166,7 +167,7 @@ def why(job: ListedJob, now: float) -> str:
         f"dead letters with this key and another payload: {row.conflicts}" if row.conflicts else "",
         _remedy(job, orphan),
     ]
-    return "; ".join(dict.fromkeys(part for part in parts if part))
+    return redact("; ".join(dict.fromkeys(part for part in parts if part)))
 
 
 def _goes_on(job: ListedJob) -> bool:

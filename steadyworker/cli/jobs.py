@@ -14,7 +14,7 @@ from rich.text import Text
 from steadyworker.backends.connections import job_queue
 from steadyworker.cli.job_lines import COLUMNS, as_record, cells, lines_of
 from steadyworker.cli.moment import moment
-from steadyworker.cli.output import json_line, padded
+from steadyworker.cli.output import json_line, padded, print_screen
 from steadyworker.cli.settings import open_ledger, settings
 from steadyworker.cli.show import print_story
 from steadyworker.cli.targets import worker_or_queue
@@ -141,8 +141,7 @@ def _print(ledger: Ledger, wanted: Wanted, limit: int, console: Console, *, verb
     if not shown:
         click.echo(f"No matching jobs in {ledger.url}.", err=True)
     elif console.is_terminal:
-        for line in lines_of(shown, console.width, now, verbose=verbose):
-            console.print(line, no_wrap=True, soft_wrap=True, highlight=False)
+        print_screen(console, lines_of(shown, console.width, now, verbose=verbose))
     else:
         padded(COLUMNS, [cells(job, now) for job in shown])
     if footer := _footer(len(shown), jobs):

@@ -172,6 +172,20 @@ def _padded(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in shown]
 
 
+CUT = "WHY is cut: -v prints the whole text on a line below"
+"""The hint below a screen on which a text is cut."""
+
+
+def print_screen(console: Console, lines: Iterator[Text]) -> None:
+    """Print the lines of a screen; if a line is cut, print to standard error how to read the whole text."""
+    cut = False
+    for line in lines:
+        cut = cut or line.plain.endswith("…")
+        console.print(line, no_wrap=True, soft_wrap=True, highlight=False)
+    if cut:
+        click.echo(CUT, err=True)
+
+
 def tries(attempts: int, crashes: int, losses: int) -> str:
     """Return the three counters that limit a job's runs, for people: `5 attempts, 1 crash, 0 losses`."""
     return ", ".join(

@@ -16,7 +16,7 @@ from steadyworker.adapter import Depth
 from steadyworker.backends.connections import Connections, JobQueue, job_queue
 from steadyworker.backends.waiting import QueueNow, queues_now
 from steadyworker.cli.jobs import watched
-from steadyworker.cli.output import Column, amount, clock_time, instant, json_line, padded, screen, span
+from steadyworker.cli.output import Column, amount, clock_time, instant, json_line, padded, print_screen, screen, span
 from steadyworker.cli.settings import client_settings
 from steadyworker.cli.targets import worker_or_queue
 from steadyworker.clock import SystemClock
@@ -133,8 +133,7 @@ def command(
     elif not queues:
         click.echo(f"No queue in {redact(options.ledger)}: no worker has run with this ledger.", err=True)
     elif console.is_terminal:
-        for line in lines_of(queues, console.width, now, verbose=verbose):
-            console.print(line, no_wrap=True, soft_wrap=True, highlight=False)
+        print_screen(console, lines_of(queues, console.width, now, verbose=verbose))
     else:
         padded(_COLUMNS, [cells(queue, now) for queue in queues])
     ctx.exit(_alert(queues, limits))

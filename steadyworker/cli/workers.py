@@ -11,7 +11,7 @@ from rich.text import Text
 
 from steadyworker.backends.waiting import RECENT
 from steadyworker.cli.jobs import watched
-from steadyworker.cli.output import Column, ago, clock_time, instant, json_line, padded, screen, span
+from steadyworker.cli.output import Column, ago, clock_time, instant, json_line, padded, print_screen, screen, span
 from steadyworker.cli.settings import open_ledger, settings
 from steadyworker.clock import SystemClock
 from steadyworker.config.resolve import Options
@@ -87,8 +87,7 @@ def command(options: Options, *, every: bool, watch: bool, verbose: bool, as_jso
         if not listed:
             click.echo(f"No worker process in {ledger.url}: start one with `steadyworker run`.", err=True)
         elif console.is_terminal:
-            for line in lines_of(listed, console.width, now, verbose=verbose):
-                console.print(line, no_wrap=True, soft_wrap=True, highlight=False)
+            print_screen(console, lines_of(listed, console.width, now, verbose=verbose))
         else:
             padded(_COLUMNS, [cells(worker, now) for worker in listed])
         for text in foreign(ledger, listed):
