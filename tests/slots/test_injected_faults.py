@@ -92,6 +92,8 @@ def inject_all(kind: str, body: str, places: Sequence[tuple[Place, Scenario]], e
 class Unsteady:
     """A ledger with one job, which is cancelled; each second call of a method finds the ledger unreachable."""
 
+    facts = None
+
     def __init__(self) -> None:
         self._calls = Counter[str]()
 
