@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from steadyworker.backends.connections import job_queue
+from steadyworker.cli.completion import complete_key, complete_target
 from steadyworker.cli.job_lines import COLUMNS, as_record, cells, lines_of
 from steadyworker.cli.moment import moment
 from steadyworker.cli.output import json_line, padded, print_screen
@@ -50,8 +51,8 @@ Examples:
   steadyworker jobs exports:PaymentExports --state dead --state cancelled --since yesterday
   steadyworker jobs --overdue --json | jq -r .key      # for an alert: prints nothing if no job is overdue""",
 )
-@click.argument("target", metavar="[MODULE:CLASS|QUEUE]", required=False)
-@click.argument("keys", metavar="[KEY]...", nargs=-1)
+@click.argument("target", metavar="[MODULE:CLASS|QUEUE]", required=False, shell_complete=complete_target)
+@click.argument("keys", metavar="[KEY]...", nargs=-1, shell_complete=complete_key)
 @click.option(
     "--state",
     "states",
@@ -177,10 +178,10 @@ def _watch(ledger: Ledger, wanted: Wanted, limit: int, console: Console, *, verb
 
 def watched(picture: Callable[[], Group]) -> None:
     """Show a picture, and refresh it until Ctrl-C."""
-    with Live(picture(), auto_refresh=False) as live:
-        try:
+    try:
+        with Live(picture(), auto_refresh=False) as live:
             while True:
                 time.sleep(_REFRESH)
                 live.update(picture(), refresh=True)
-        except KeyboardInterrupt:
-            return
+    except KeyboardInterrupt:
+        return

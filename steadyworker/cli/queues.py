@@ -15,6 +15,7 @@ from rich.text import Text
 from steadyworker.adapter import Depth
 from steadyworker.backends.connections import Connections, JobQueue, job_queue
 from steadyworker.backends.waiting import QueueNow, queues_now
+from steadyworker.cli.completion import complete_target
 from steadyworker.cli.jobs import watched
 from steadyworker.cli.output import Column, amount, clock_time, instant, json_line, padded, print_screen, screen, span
 from steadyworker.cli.settings import client_settings
@@ -80,7 +81,7 @@ Examples:
   steadyworker queues exports:PaymentExports --max-age 2h --max-dead 0 --max-ready 1000
   steadyworker queues --json | jq 'select(.ready == null)'""",
 )
-@click.argument("targets", metavar="[MODULE:CLASS|QUEUE]...", nargs=-1)
+@click.argument("targets", metavar="[MODULE:CLASS|QUEUE]...", nargs=-1, shell_complete=complete_target)
 @click.option(
     "--max-age", callback=_duration, metavar="DURATION", help="Alert if the oldest ready message is older than this."
 )

@@ -92,7 +92,7 @@ def memory(_place: Path, clock: FakeClock, dead: set[str], _request: pytest.Fixt
 
 def postgres(place: Path, clock: FakeClock, dead: set[str], request: pytest.FixtureRequest) -> Iterator[Ledger]:
     with (
-        closing(Schemas(request.getfixturevalue("database"))) as schemas,
+        closing(Schemas(request.getfixturevalue("database"), commit="off")) as schemas,
         closing(schemas.ledger(place, clock=clock, is_dead=dead.__contains__)) as ledger,
     ):
         yield ledger
