@@ -45,7 +45,7 @@ _COLUMNS = (
 )
 
 
-class Limits(Struct, frozen=True):
+class AlertLimits(Struct, frozen=True):
     """The limits of an alert; each is None if the alert does not check this number. `max_age` is in seconds."""
 
     max_age: float | None = None
@@ -116,7 +116,7 @@ def command(
     """
     if watch and as_json:
         raise click.UsageError("Expected --watch or --json, got both: run `queues --json` as often as you need it.")
-    limits = Limits(max_age, max_dead, max_ready)
+    limits = AlertLimits(max_age, max_dead, max_ready)
     named = [job_queue(worker_or_queue(target), options) for target in targets]
     console = Console()
     with Connections(options) as links:
@@ -251,7 +251,7 @@ def why(queue: QueueNow, now: float) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def _alert(queues: Sequence[QueueNow], limits: Limits) -> int:
+def _alert(queues: Sequence[QueueNow], limits: AlertLimits) -> int:
     """Print each exceeded limit, and each that cannot be checked, to standard error; return the exit code."""
     code = 0
     for queue in queues:
@@ -261,7 +261,7 @@ def _alert(queues: Sequence[QueueNow], limits: Limits) -> int:
     return code
 
 
-def alerts(queue: QueueNow, limits: Limits) -> Iterator[tuple[bool, str]]:
+def alerts(queue: QueueNow, limits: AlertLimits) -> Iterator[tuple[bool, str]]:
     """Yield a text for each limit that is exceeded (True), and for each whose number is unknown (False)."""
     depth = queue.depth
     for option, name, limit, shown in (

@@ -208,14 +208,17 @@ def test_no_screen_shows_a_secret(fleet: Fleet) -> None:
 @pytest.mark.parametrize(
     ("limits", "expected"),
     [
-        (queues.Limits(), []),
-        (queues.Limits(7200.0, 2, 40), []),
-        (queues.Limits(max_ready=39), [(True, "exports: ready is 40, above --max-ready 39")]),
-        (queues.Limits(max_age=1799.0), [(True, "exports: oldest age is 30 min 00 s, above --max-age 29 min 59 s")]),
-        (queues.Limits(max_dead=0), [(True, "exports: dead is 2, above --max-dead 0")]),
+        (queues.AlertLimits(), []),
+        (queues.AlertLimits(7200.0, 2, 40), []),
+        (queues.AlertLimits(max_ready=39), [(True, "exports: ready is 40, above --max-ready 39")]),
+        (
+            queues.AlertLimits(max_age=1799.0),
+            [(True, "exports: oldest age is 30 min 00 s, above --max-age 29 min 59 s")],
+        ),
+        (queues.AlertLimits(max_dead=0), [(True, "exports: dead is 2, above --max-dead 0")]),
     ],
 )
-def test_an_alert_names_each_exceeded_limit(limits: queues.Limits, expected: list[tuple[bool, str]]) -> None:
+def test_an_alert_names_each_exceeded_limit(limits: queues.AlertLimits, expected: list[tuple[bool, str]]) -> None:
     queue = QueueNow("shop", "exports", Depth(40, 1, None, 5, 2, 11, 1800.0))
     assert list(queues.alerts(queue, limits)) == expected
 
@@ -223,10 +226,10 @@ def test_an_alert_names_each_exceeded_limit(limits: queues.Limits, expected: lis
 def test_an_unknown_number_neither_keeps_nor_exceeds_a_limit() -> None:
     queue = QueueNow("shop", "exports", Depth.unknown("no permission"))
     reason = "is unknown: no permission"
-    assert list(queues.alerts(queue, queues.Limits(1.0, 0, 0))) == [
+    assert list(queues.alerts(queue, queues.AlertLimits(1.0, 0, 0))) == [
         (False, f"exports: cannot check --max-ready, because ready {reason}"),
         (False, f"exports: cannot check --max-age, because oldest age {reason}"),
         (False, f"exports: cannot check --max-dead, because dead {reason}"),
     ]
     empty = QueueNow("shop", "exports", Depth(0, 0, None, 0, 0, 1, None))
-    assert list(queues.alerts(empty, queues.Limits(1.0, 0, 0))) == []
+    assert list(queues.alerts(empty, queues.AlertLimits(1.0, 0, 0))) == []
