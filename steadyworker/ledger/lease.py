@@ -30,6 +30,9 @@ Even after `hurry`, the time between two renewals is not shorter.
 """
 
 
+_FACTS_WITHIN = 1.0
+"""Seconds after which a turn writes no facts, so that a slow ledger does not delay the next renewal further."""
+
 QUIET = " (quiet)"
 """The suffix of a registered queue's name while its owner lives, but consumes no messages from the queue."""
 
@@ -82,7 +85,7 @@ class Keeper:
        An owner that `holds` a delivery still counts as a consumer, so the keeper then registers the queue without the suffix.
     6. The broker can count one owner as several consumers of a queue (`consumers`); the keeper registers the queue that many times.
     7. The keeper calls `went_back` if `register` reports that the ledger went back in time.
-    8. The keeper registers the owner with its `report`, passes its commands to `obey`, and calls `write_facts` after each renewal.
+    8. The keeper registers the owner with its `report`, passes its commands to `obey`, and calls `write_facts` after each quick renewal.
     """
 
     def __init__(
@@ -146,8 +149,9 @@ class Keeper:
                 self._pass_on(orders)
             for holder, theirs in held:
                 holder.renewed(began, [(token, next(answers)) for token in theirs])
-            with suppress(LedgerUnavailable):
-                self._write_facts(self._ledger.facts)
+            if self._clock.boottime() - began < _FACTS_WITHIN:
+                with suppress(LedgerUnavailable):
+                    self._write_facts(self._ledger.facts)
         self.last_turn = self._clock.monotonic()
 
     def _registered(self, name: str) -> list[str]:

@@ -86,6 +86,7 @@ class Assembly:
         """
         with suppress(LedgerUnavailable):
             self.facts.write(self.ledger.facts)
+        with suppress(LedgerUnavailable):
             self.ledger.unregister(self.owner)
         self.ledger.close()
         if not any(slot.stuck for runner in self.runners for slot in runner.deps.slots):

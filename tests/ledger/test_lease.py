@@ -335,6 +335,14 @@ def test_facts_that_cannot_be_written_are_lost_without_harm() -> None:
     assert holder.reports == ["renewed", "written"] * 2
 
 
+def test_a_slow_renewal_is_not_made_slower_by_facts() -> None:
+    """Otherwise the next renewal could be late."""
+    clock, holder = FakeClock(), Obedient()
+    keeper = Keeper(cast(Ledger, Slow(clock)), "me", "host", [], [holder], clock, Times(), write_facts=holder.write)
+    keeper.turn()
+    assert holder.reports == ["renewed"]
+
+
 def test_an_idle_process_reads_its_orders_half_as_often(eventually: Eventually) -> None:
     """At a hundred times the pace; a process with a run reads them each time."""
     times, ledgers = Times().scaled(100), (Marking(), Marking())

@@ -25,7 +25,7 @@ from steadyworker.testing.conformance.ledger_fixtures import JOB, ME, OTHER, Led
 
 ADA, BOB = "ada@ops", "bob@ops"
 SECRET = "kanarie-7"  # noqa: S105 - no recognised secret may reach a fact
-URL = f"amqp://shop:{SECRET}@broker/%2F"
+URL = f"https://shop:{SECRET}@host/path"
 REPORT = OwnerReport(
     pid=17,
     version="0.9",
@@ -252,7 +252,7 @@ class FactPromises(LedgerBench):
         ]
         assert len(found) == 6
         assert not [text for text in found if SECRET in text]
-        assert all("amqp://shop:***@broker" in text for text in found)
+        assert all("https://shop:***@host" in text for text in found)
         assert all(len(text) < 6000 for text in found)
 
     @pytest.mark.parametrize(
