@@ -127,6 +127,40 @@ class KeptMessage(Struct, frozen=True):
     facts: bytes
 
 
+class Began(Struct, frozen=True):
+    """
+    Where and why a run begins, for people (`steadyworker.ledger.facts.Attempt`).
+
+    Attributes:
+        slot: The number of the slot within the Worker.
+        because: Why the run begins.
+        epoch: The epoch of the connection in which the message came; None for a message from the ledger.
+    """
+
+    slot: int
+    because: str
+    epoch: int | None = None
+
+
+class Ending(Struct, frozen=True):
+    """
+    How a run ended, for people (`steadyworker.ledger.facts.Attempt`); no text has a recognised secret.
+
+    Attributes:
+        outcome: The name of the outcome.
+        reason, error_class, error_text: Why the run ended so.
+        traceback: The traceback of a failure, at most 16 KiB.
+        peak_memory: The peak of the run's resident memory in bytes, or None.
+    """
+
+    outcome: str
+    reason: str = ""
+    error_class: str = ""
+    error_text: str = ""
+    traceback: str = ""
+    peak_memory: int | None = None
+
+
 class Claimed(Struct, frozen=True):
     """
     The values that a claim writes, besides a new fence.
@@ -134,6 +168,7 @@ class Claimed(Struct, frozen=True):
     `seen` is the row from which the runner decided, or None if the job had no row.
     The ledger refuses the claim if the row has changed since the runner read it.
     The ledger keeps `message` with the row, unless the row has a message already.
+    The ledger records the run `run` as an attempt of the job; without `run`, it records no attempt.
     """
 
     id: JobId
@@ -143,6 +178,7 @@ class Claimed(Struct, frozen=True):
     body_sha256: bytes
     counters: Counters
     message: KeptMessage | None = None
+    run: Began | None = None
 
 
 class Verdict(Struct, frozen=True):
@@ -391,10 +427,13 @@ class Ledger(Protocol):
         The ledger keeps the claim's message in the same transaction.
         The first claim of a round above 0 copies the checkpoint from the row of the previous round.
         The new fence is greater than every fence that this ledger gave before the call, and the lease begins now.
+        An attempt of the job that has no end yet ends as `lost`.
         """
         ...
 
-    def record(self, claims: Sequence[Claimed], ended: Sequence[Token]) -> tuple[Sequence[Row | None], Sequence[bool]]:
+    def record(
+        self, claims: Sequence[Claimed], ended: Sequence[tuple[Token, Ending | None]]
+    ) -> tuple[Sequence[Row | None], Sequence[bool]]:
         """
         Make these claims of jobs without a row (`seen` is None), and change these `running` jobs to `done`, in one commit.
 
@@ -412,7 +451,7 @@ class Ledger(Protocol):
         """
         Take over a job that was lost too often; return None if the ledger refuses this.
 
-        The row changes to `moving`, with this verdict and a new fence.
+        The row changes to `moving`, with this verdict and a new fence; an attempt that has no end yet ends as `lost`.
         """
         ...
 
@@ -442,19 +481,24 @@ class Ledger(Protocol):
         """
         ...
 
-    def done(self, token: Token) -> bool:
-        """Change `running` to `done`, and delete the job's message."""
+    def done(self, token: Token, end: Ending | None = None) -> bool:
+        """Change `running` to `done`, and delete the job's message; record `end` as the end of the attempt."""
         ...
 
-    def interrupted(self, token: Token, counters: Counters) -> bool:
-        """Change `running` to `interrupted`, and remove the owner; checkpoint and export_state stay."""
+    def interrupted(self, token: Token, counters: Counters, end: Ending | None = None) -> bool:
+        """
+        Change `running` to `interrupted`, and remove the owner; checkpoint and export_state stay.
+
+        Record `end` as the end of the attempt.
+        """
         ...
 
-    def moving(self, token: Token, verdict: Verdict) -> bool:
+    def moving(self, token: Token, verdict: Verdict, end: Ending | None = None) -> bool:
         """
         Change `running` to `moving`: the runner has decided on the settlement, and has published nothing yet.
 
         For a `moving` row, this verdict replaces the earlier verdict, because the broker has refused the earlier verdict's message.
+        Record `end` as the end of the attempt; without `end`, the attempt stays as it is.
         """
         ...
 

@@ -24,6 +24,14 @@ from steadyworker.ledger.job_id import JobId
 MOST_ATTEMPTS = 20
 """The largest number of runs that the ledger keeps of one job; a claim deletes the oldest."""
 
+CHECKPOINT_BYTES = 400
+"""The number of bytes of a checkpoint that an attempt keeps; it is twice what `Attempt` shows, so that no cut leaves half a secret."""
+
+CHECKPOINT_SHOWN = 200
+"""The number of characters of a checkpoint that `Attempt` shows."""
+
+LOST = "lost"
+"""The outcome of a run that ended without one, because its worker process died, froze, or lost the job."""
 LinkChange = Literal["connected", "lost", "blocked", "unblocked", "draining", "adopted", "delivery-lost"]
 """
 The kinds of events of a link, which is the connection of one worker process to the broker of one queue.
@@ -55,10 +63,12 @@ class Attempt(Struct, frozen=True):
         fence: The fencing token of the run.
         owner, host, pid, version: The worker process that ran the job: its owner id, its host, its process id, its version.
         slot: The number of the slot within the Worker.
-        because: Why the run began: `new`, `taken over`, or `after` with the state before the claim.
+        because: Why the run began: `new`, `replayed`, `retry`, `snoozed` or `interrupted` (a run before this one ended so),
+            `taken over` (from a lost worker process) or `dropped` (by this worker process itself);
+            then `; the broker lost its message` if the message came from the ledger.
         epoch: The number of the connection's epoch in which the message came; None if the message came from the ledger.
         started_at, ended_at: Wall clock, in seconds; `ended_at` is None while the run goes on.
-        outcome: `done`, `failed`, `rejected`, `snoozed`, `interrupted`, `crashed` or `lost`; empty while the run goes on.
+        outcome: `done`, `failed`, `rejected`, `cancelled`, `snoozed`, `interrupted`, `crashed` or `lost`; empty while the run goes on.
         reason, error_class, error_text: Why the run ended so.
         traceback: The traceback of a failure, at most 16 KiB, without recognised secrets; empty without one.
         checkpoint_before, checkpoint_after: The checkpoint with which the run began and ended: JSON, cut at 200 characters.

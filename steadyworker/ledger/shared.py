@@ -14,6 +14,7 @@ from steadyworker.findings import FindingTexts
 from steadyworker.ledger import retention
 from steadyworker.ledger.base import (
     Claimed,
+    Ending,
     Hindrance,
     JobFilter,
     JobId,
@@ -26,9 +27,10 @@ from steadyworker.ledger.base import (
     Token,
     Verdict,
 )
-from steadyworker.ledger.facts import Attempt, Pause
+from steadyworker.ledger.facts import CHECKPOINT_SHOWN, Attempt, Pause
 from steadyworker.ledger.owners import host_of
 from steadyworker.outcome import SNOOZED, Counters
+from steadyworker.text.plain_text import plain_text
 
 _finding = FindingTexts("steadyworker.ledger")
 
@@ -132,9 +134,37 @@ def unfinished(which: JobFilter) -> bool:
 
 
 def attempt_of(found: Sequence[Any]) -> Attempt:
-    """Return the run of a row, whose columns are those of `Attempt` without the host."""
-    fence, owner, *others = found
-    return Attempt(fence, owner, host_of(owner), *others)
+    """Return the run of a row, whose columns are those of `Attempt` without the host; a checkpoint is bytes."""
+    fence, owner, *others, before, after, peak_memory = found
+    values = [fence, owner, host_of(owner), *others, checkpoint_text(before), checkpoint_text(after), peak_memory]
+    return Attempt(*values)
+
+
+def checkpoint_text(stored: bytes | None) -> str | None:
+    """Return the beginning of a checkpoint as text, without recognised secrets; None without a checkpoint."""
+    return None if stored is None else plain_text(stored, CHECKPOINT_SHOWN)
+
+
+def began_values(claim: Claimed, pid: int, version: str) -> Values:
+    """Return the values of a new attempt; without `claim.run`, all are None."""
+    run = claim.run
+    if run is None:
+        return dict.fromkeys(("pid", "slot", "version", "because", "epoch"))
+    return {"pid": pid, "slot": run.slot, "version": version, "because": run.because, "epoch": run.epoch}
+
+
+def ending_values(end: Ending | None, storable: Callable[[str], str]) -> Values:
+    """Return the values of the end of an attempt; without an end, all are None."""
+    if end is None:
+        return dict.fromkeys(("outcome", "why", "raised", "raised_text", "traceback", "peak_memory"))
+    return {
+        "outcome": end.outcome,
+        "why": storable(end.reason),
+        "raised": storable(end.error_class),
+        "raised_text": storable(end.error_text),
+        "traceback": storable(end.traceback),
+        "peak_memory": end.peak_memory,
+    }
 
 
 def permit(found: Sequence[Sequence[Any]]) -> Renewal:

@@ -9,15 +9,35 @@ from typing import Any
 from steadyworker.clock import Clock
 from steadyworker.errors import MessageRefused
 from steadyworker.events import JobSettled
-from steadyworker.ledger.base import Moving, Row, State, Token, Verdict
+from steadyworker.ledger.base import Ending, Moving, Row, State, Token, Verdict
 from steadyworker.ledger.facts import Pause
-from steadyworker.outcome import SNOOZED, Crashed, Done, Failed, Interrupted, Outcome, Rejected, Snoozed
+from steadyworker.outcome import (
+    CANCELLED,
+    SNOOZED,
+    Crashed,
+    Done,
+    Failed,
+    Interrupted,
+    JobState,
+    Outcome,
+    Rejected,
+    Snoozed,
+)
 from steadyworker.runner.settlement_plan import RecordInterrupted, SettlementPlan
 from steadyworker.runner.state import Run
 from steadyworker.telemetry.logs import explained, get_logger
 
 _MANY_INTERRUPTIONS = 10
 _MOST_REMEMBERED = 1000
+
+
+_BEGINS = {
+    JobState.RUNNING: "dropped",
+    JobState.INTERRUPTED: "interrupted",
+    JobState.SCHEDULED: "snoozed",
+    JobState.RETRYING: "retry",
+}
+_LOST_MESSAGE = "the broker lost its message"
 
 
 class Once:
@@ -51,6 +71,23 @@ def why(before: Row | None, *, lost: bool) -> str:
     return "taken over" if lost else f"after {before.state.value}"
 
 
+def because(before: Row | None, *, lost: bool, from_ledger: bool) -> str:
+    """
+    Return why an attempt begins, for people; see `steadyworker.ledger.facts.Attempt`.
+
+    `before` is the job's row before the claim; `from_ledger` is true if the broker has lost the job's message.
+    """
+    if before is None or before.fence == 0:
+        why = "new"
+    elif before.hop < 0:
+        why = "replayed"
+    elif lost:
+        why = "taken over"
+    else:
+        why = _BEGINS.get(before.job_state, before.state.value)
+    return f"{why}; {_LOST_MESSAGE}" if from_ledger else why
+
+
 def name(outcome: Outcome) -> str:
     """Return the outcome's name: `done`, `failed`, and so on."""
     return type(outcome).__name__.lower()
@@ -75,6 +112,15 @@ def error(outcome: Outcome) -> tuple[str, str]:
         return "", reason(outcome)
     text = outcome.reason.removeprefix(f"{outcome.error_class.rpartition('.')[2]}: ")
     return outcome.error_class, text
+
+
+def ending(run: Run, outcome: Outcome) -> Ending:
+    """Return how a run ended, for people; a run that a cancel ended is `cancelled`."""
+    word, why = name(outcome), reason(outcome)
+    if isinstance(outcome, Rejected) and why.startswith(CANCELLED):
+        word = "cancelled"
+    error_class, error_text = error(outcome)
+    return Ending(word, why, error_class, error_text, run.traceback, run.peak_memory)
 
 
 def settled(run: Run, plan: SettlementPlan, clock: Clock) -> JobSettled:

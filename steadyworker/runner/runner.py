@@ -231,7 +231,7 @@ class Runner:
                 self.killed = self.killed or (ours and killed and self.state.stage >= Stage.DRAINING)
                 if isinstance(outcome, Interrupted) and outcome.unfit:
                     causes[HOST] = Cause(outcome.unfit, "steadyworker.host-unfit")
-                self.runs.slot_ended(fence, outcome)
+                self.runs.slot_ended(event)
                 self.state.reconsider()
             case Renewed():
                 self._renewed(event)

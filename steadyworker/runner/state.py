@@ -148,6 +148,7 @@ class Run:
         saved: True once the run has saved a checkpoint.
         waiting: Requests of the job that wait for the ledger.
         calls: Calls of services that are under way.
+        traceback, peak_memory: What the slot has reported at the end of the run, for people.
     """
 
     token: Token
@@ -166,6 +167,8 @@ class Run:
     saved: bool = False
     waiting: list[Asked] = field(default_factory=list)
     calls: dict[int, ServiceCall] = field(default_factory=dict)
+    traceback: str = ""
+    peak_memory: int | None = None
 
     @property
     def phase(self) -> Phase:

@@ -1,7 +1,8 @@
 """
 The program of a slot's child process.
 
-`spawn.py` starts this program with three arguments: the descriptor of the child's socket, the parent's process id, and PROTOCOL.
+`spawn.py` starts this program with four arguments: the descriptor of the child's socket, the parent's process id, PROTOCOL,
+and the descriptor of the file for the stacks of a fatal error, or -1.
 The child uses neither the broker nor the ledger: it exchanges frames with its worker process over the socket.
 The main thread calls the handler, so that signals interrupt the handler.
 The reader thread receives frames from the worker process.
@@ -42,9 +43,9 @@ from steadyworker.clock import Clock, SystemClock
 from steadyworker.errors import Interrupt
 from steadyworker.lifecycle import PAUSE_SIGNALS, STOP_SIGNALS
 from steadyworker.link import Answer, JobRequest, Link, Task
-from steadyworker.outcome import Done, Failed, Interrupted, Outcome
+from steadyworker.outcome import Done, Failed, Interrupted
 from steadyworker.slots.dispositions import Dispositions, set_handler, watch_for_stacks_signal
-from steadyworker.slots.execute import Executor, class_name, error_text
+from steadyworker.slots.execute import Executor, Ran, class_name, error_text
 from steadyworker.slots.frames import (
     ANY_FRAME,
     PROTOCOL,
@@ -67,7 +68,7 @@ from steadyworker.slots.frames import (
     run_ended,
 )
 from steadyworker.system.leaving import flush_logs, leave
-from steadyworker.system.procfs import end_own_session
+from steadyworker.system.procfs import end_own_session, peak_memory, reset_peak_memory
 from steadyworker.telemetry import logs
 from steadyworker.telemetry.python_messages import log_python_messages
 from steadyworker.worker import load_worker
@@ -123,12 +124,14 @@ class Child:
         self.send(SetupDone())
         while (order := self._orders.get()) is not None:
             task, link = order
-            outcome = _outcome_of(executor, task, link)
+            reset_peak_memory()
+            ran = _run(executor, task, link)
+            traceback, peak = ran.traceback, peak_memory(self._pid)
             try:
                 self._restore(dispositions)
             except BaseException:  # noqa: BLE001 - a signal handler of the job raised; that handler is removed before the second try
                 self._restore(dispositions)
-            self.send(run_ended(task.fence, outcome))
+            self.send(run_ended(task.fence, ran.outcome, traceback, peak))
         try:
             executor.teardown()
         except BaseException:  # the child ends even after an exception
@@ -285,14 +288,14 @@ class _ChildUpstream:
         self._child.send(RequestMade(self._fence, id, request))
 
 
-def _outcome_of(executor: Executor, task: Task, link: Link) -> Outcome:
-    """Return the outcome of a run, even if the job has set a signal handler that raises after the end of the job's handler."""
+def _run(executor: Executor, task: Task, link: Link) -> Ran:
+    """Run a task, even if the job has set a signal handler that raises after the end of the job's handler."""
     try:
-        return executor.run(task, link).outcome
+        return executor.run(task, link)
     except BaseException as error:  # noqa: BLE001 - the job's signal handler can raise anything
         if executor.returned and link.raised is None:
-            return Done()
-        return Failed(error_text(error), class_name(error))
+            return Ran(Done())
+        return Ran(Failed(error_text(error), class_name(error)), error)
 
 
 def main() -> None:
@@ -309,10 +312,10 @@ def main() -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS | PAUSE_SIGNALS)
     _die_with(int(sys.argv[2]))
-    if sys.argv[3:] != [str(PROTOCOL)]:
+    if sys.argv[3:4] != [str(PROTOCOL)]:
         child.send(SetupFailed(_OTHER_VERSION))
         os._exit(1)
-    faulthandler.enable()
+    _write_stacks_to(int(sys.argv[4]))
     watch_for_stacks_signal()
     with suppress(OSError, AttributeError):  # standard output can be closed, or an object without line buffering
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
@@ -323,6 +326,15 @@ def main() -> None:
         with suppress(BaseException):  # a user's logging handler can raise
             logs.get_logger("steadyworker.slots.child").exception("child_failed", explain="steadyworker.child-failed")
     leave(code)
+
+
+def _write_stacks_to(file: int) -> None:
+    """Let a fatal error, such as a segmentation fault, write the stacks of all threads to this file, or to standard error for -1."""
+    if file < 0:
+        faulthandler.enable()
+        return
+    os.set_inheritable(file, False)  # noqa: FBT003 - its name in the standard library
+    faulthandler.enable(file)
 
 
 def _die_with(parent: int) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -35,7 +36,8 @@ from steadyworker.slots.frames import (
 from steadyworker.slots.guard import Guard
 from steadyworker.slots.runs import Due, Limits, SlotRun
 from steadyworker.slots.spawn import NewChild
-from steadyworker.system.procfs import end_sessions, kill_sessions, tree_rss
+from steadyworker.slots.tracebacks import stacks_text
+from steadyworker.system.procfs import end_sessions, kill_sessions, max_rss, peak_memory, tree_rss
 from steadyworker.units import size_text
 
 NEVER = float("inf")
@@ -118,7 +120,7 @@ class ChildProcess:
         ping: float,
         memory_limit: int | None,
     ) -> None:
-        self._process, self._wire = new
+        self._process, self._wire, self._stacks = new
         self.pid = self._process.pid
         self.run: ChildRun | None = None
         self.ended_runs = 0
@@ -370,13 +372,38 @@ class ChildProcess:
         self._forget()
         if self._guard is not None:
             self._guard.forget(self.pid)
-        code = self._process.wait()
+        code = self._waited()
         with self._sending:
             self._wire.close()
+        self._read_stacks()
         if self._death is not None:
             death, self._death = self._death, None
             os.close(death)
         return code
+
+    def _waited(self) -> int:
+        """Wait for the dead child, and keep the peak of its memory over its whole life, if the peak of its run is not known."""
+        with suppress(ChildProcessError):  # another part of this process has reaped it
+            _, status, usage = os.wait4(self.pid, 0)
+            self._process.returncode = os.waitstatus_to_exitcode(status)
+            if self.run is not None and self.run.peak_memory is None:
+                self.run.peak_memory = max_rss(usage)
+        return self._process.wait()
+
+    def _read_stacks(self) -> None:
+        """Keep the stacks that a fatal error has written, and write them to standard error, where other errors of the child are."""
+        if self._stacks is None:
+            return
+        with self._stacks as file:
+            file.seek(0)
+            data = file.read(_CHUNK)
+        if data:
+            text = stacks_text(data)
+            if self.run is not None:
+                self.run.traceback = text
+            with suppress(OSError, ValueError, AttributeError):  # standard error is closed
+                sys.stderr.write(text)
+                sys.stderr.flush()
 
     def _forget(self) -> None:
         """End the watch of the descriptors, which are ready for good once the child is dead."""
@@ -393,7 +420,9 @@ class ChildProcess:
             (os.killpg if group else os.kill)(self.pid, number)
 
     def _kill_session(self) -> None:
-        """Send SIGKILL to every process of the child's session."""
+        """Send SIGKILL to every process of the child's session; first read the peak of its memory, which ends with it."""
+        if self.run is not None:
+            self.run.peak_memory = peak_memory(self.pid)
         kill_sessions([self.pid])
 
 

@@ -13,7 +13,8 @@ import os
 import signal
 import socket
 import subprocess
-from typing import NamedTuple
+from contextlib import suppress
+from typing import BinaryIO, NamedTuple
 
 from steadyworker.lifecycle import PAUSE_SIGNALS, STOP_SIGNALS
 from steadyworker.slots.frames import PROTOCOL
@@ -22,14 +23,21 @@ from steadyworker.system.procfs import end_sessions
 
 
 class NewChild(NamedTuple):
-    """A child before Hello: its process, and the worker process's end of the socket."""
+    """
+    A child before Hello: its process, and the worker process's end of the socket.
+
+    `stacks` is the file into which a fatal error of the child writes the stacks of its threads; None where there is no such file.
+    """
 
     process: subprocess.Popen[bytes]
     wire: socket.socket
+    stacks: BinaryIO | None = None
 
     def end(self) -> None:
         """Kill every process of the child's session, and wait for the child's end."""
         self.wire.close()
+        if self.stacks is not None:
+            self.stacks.close()
         end_sessions([self.process.pid])
         self.process.wait()
 
@@ -42,19 +50,31 @@ def start_child() -> NewChild:
     The settings are never part of the command line, because every user of the machine can read command lines.
     """
     ours, theirs = socket.socketpair()
+    stacks = _stacks_file()
     # These signals stay blocked in the child until the child has set its handlers; then the child unblocks the signals.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS | PAUSE_SIGNALS)
     try:
         with theirs:
+            passed = [theirs.fileno()] if stacks is None else [theirs.fileno(), stacks.fileno()]
+            arguments = (theirs.fileno(), os.getpid(), PROTOCOL, -1 if stacks is None else stacks.fileno())
             process = subprocess.Popen(
-                command("steadyworker.slots.child", *map(str, (theirs.fileno(), os.getpid(), PROTOCOL))),
+                command("steadyworker.slots.child", *map(str, arguments)),
                 stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
+                pass_fds=passed,
                 start_new_session=True,
             )
     except BaseException:
         ours.close()
+        if stacks is not None:
+            stacks.close()
         raise
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return NewChild(process, ours)
+    return NewChild(process, ours, stacks)
+
+
+def _stacks_file() -> BinaryIO | None:
+    """Return a file in memory that this process and a child can share; None where the system has none."""
+    with suppress(AttributeError, OSError):
+        return os.fdopen(os.memfd_create("steadyworker-stacks"), "w+b", buffering=0)
+    return None

@@ -9,7 +9,9 @@ On other systems, a kill of a session reaches only the process group of the sess
 from __future__ import annotations
 
 import os
+import resource
 import signal
+import sys
 import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
@@ -49,6 +51,24 @@ def rss(pid: int) -> int:
     with suppress(OSError, IndexError, ValueError):
         return int(Path("/proc", str(pid), "statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0
+
+
+def reset_peak_memory() -> None:
+    """Let this process's peak of resident memory begin at its present value; do nothing where the kernel cannot do this."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_bytes(b"5")
+
+
+def peak_memory(pid: int) -> int | None:
+    """Return the peak of a process's resident memory in bytes, since its last reset, or since its start; None if it is not known."""
+    with suppress(OSError, IndexError, ValueError):
+        return int(Path("/proc", str(pid), "status").read_bytes().partition(b"VmHWM:")[2].split(maxsplit=1)[0]) << 10
+    return None
+
+
+def max_rss(usage: resource.struct_rusage) -> int:
+    """Return the largest resident memory of a process in bytes; the kernels of Linux and macOS count in different units."""
+    return usage.ru_maxrss << (0 if sys.platform == "darwin" else 10)
 
 
 def tree_rss(pid: int) -> int:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import partial
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from steadyworker.ledger import retention
 from steadyworker.ledger.base import (
     RATE_OVER,
+    Began,
+    Ending,
     JobFilter,
     JobId,
     KeptMessage,
@@ -22,7 +25,9 @@ from steadyworker.ledger.base import (
     Token,
     Verdict,
 )
-from steadyworker.ledger.facts import Attempt
+from steadyworker.ledger.facts import CHECKPOINT_BYTES, LOST, MOST_ATTEMPTS, Attempt
+from steadyworker.ledger.owners import host_of
+from steadyworker.ledger.shared import checkpoint_text
 from steadyworker.outcome import SNOOZED, Counters
 
 HELD = (State.RUNNING, State.MOVING)
@@ -155,6 +160,34 @@ class MemoryJob:
             moments.append(self.wake_at)
         return now - max(moments) if moments else None
 
+    def begin(self, run: Began | None, version: str) -> None:
+        """Record this run as an attempt, end a lost one, and keep only the last attempts."""
+        self.lose_attempt(self.started_at or 0.0)
+        if run is None:
+            return
+        owner, started_at = self.owner or "", self.started_at or 0.0
+        process = (owner, host_of(owner), os.getpid(), run.slot, version)
+        before = _shown(self.checkpoint)
+        self.attempts[self.fence] = Attempt(
+            self.fence, *process, run.because, run.epoch, started_at, checkpoint_before=before
+        )
+        for fence in list(self.attempts)[:-MOST_ATTEMPTS]:
+            del self.attempts[fence]
+
+    def lose_attempt(self, wall: float) -> None:
+        """End an attempt that has no end yet as lost; `wall` is the wall clock."""
+        for fence, attempt in self.attempts.items():
+            if not attempt.outcome:
+                self.attempts[fence] = replace(attempt, outcome=LOST, ended_at=wall)
+
+    def end_attempt(self, end: Ending | None, wall: float) -> None:
+        """Record the end of the present attempt; `wall` is the wall clock."""
+        attempt = self.attempts.get(self.fence)
+        if attempt is not None and end is not None:
+            self.attempts[self.fence] = replace(
+                attempt, **asdict(end), ended_at=wall, checkpoint_after=_shown(self.checkpoint)
+            )
+
     def row(self, now: float, *, lease_over: bool) -> Row:
         """Return the row; `now` is the boot clock."""
         late = 0.0
@@ -216,3 +249,7 @@ def fits(row: Row, which: JobFilter, last_round: int, note: str) -> bool:
 def _is_lost(row: Row, lost: int | None) -> bool:
     ended = row.state in (State.DONE, State.DEAD)
     return lost is not None and not ended and row.counters.crashes + row.counters.losses >= lost
+
+
+def _shown(checkpoint: bytes | None) -> str | None:
+    return checkpoint_text(None if checkpoint is None else checkpoint[:CHECKPOINT_BYTES])

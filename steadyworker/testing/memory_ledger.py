@@ -21,6 +21,7 @@ from steadyworker.ledger.base import (
     EVERY_ROW,
     REPLAYED,
     Claimed,
+    Ending,
     Hindrance,
     JobFilter,
     JobId,
@@ -43,6 +44,7 @@ from steadyworker.ledger.lease import attended, registered_name
 from steadyworker.outcome import Counters
 from steadyworker.testing.memory_facts import MemoryFacts
 from steadyworker.testing.memory_job import HELD, MemoryJob, fits
+from steadyworker.text.versions import version
 
 _ENDED = (State.DONE, State.DEAD)
 
@@ -65,6 +67,7 @@ class MemoryLedger(Ledger):
         self._clock = clock
         self._times = times
         self._worker = worker
+        self._version = version()
         self._is_dead = is_dead
         self._lock = Lock()
         self._id = secrets.token_hex(16)
@@ -213,9 +216,11 @@ class MemoryLedger(Ledger):
             return self._claim(claim)
 
     @override
-    def record(self, claims: Sequence[Claimed], ended: Sequence[Token]) -> tuple[Sequence[Row | None], Sequence[bool]]:
+    def record(
+        self, claims: Sequence[Claimed], ended: Sequence[tuple[Token, Ending | None]]
+    ) -> tuple[Sequence[Row | None], Sequence[bool]]:
         with self._lock:
-            return [self._claim(claim) for claim in claims], [self._done(token) for token in ended]
+            return [self._claim(claim) for claim in claims], [self._done(token, end) for token, end in ended]
 
     def _claim(self, claim: Claimed) -> Row | None:
         job = self._jobs.get(claim.id)
@@ -240,7 +245,9 @@ class MemoryLedger(Ledger):
         job.message = job.message or claim.message
         job.started_at = self._clock.wall()
         job.worker = self._worker
-        return self._own(job, claim.owner)
+        row = self._own(job, claim.owner)
+        job.begin(claim.run, self._version)
+        return row
 
     @override
     def take_over(self, seen: Row, owner: str) -> Row | None:
@@ -257,6 +264,7 @@ class MemoryLedger(Ledger):
             if job is None or not job.unchanged(seen) or job.state is not State.RUNNING:
                 return None
             job.plan(verdict, self._clock.boottime())
+            job.lose_attempt(self._clock.wall())
             return self._own(job, owner)
 
     @override
@@ -290,21 +298,22 @@ class MemoryLedger(Ledger):
             return Renewal(renewal.granted and renewal.cancel_reason is None, renewal.cancel_reason)
 
     @override
-    def done(self, token: Token) -> bool:
+    def done(self, token: Token, end: Ending | None = None) -> bool:
         with self._lock:
-            return self._done(token)
+            return self._done(token, end)
 
-    def _done(self, token: Token) -> bool:
+    def _done(self, token: Token, end: Ending | None) -> bool:
         job = self._held(token, State.RUNNING)
         if job is None:
             return False
         job.reason = job.error_class = job.error_text = ""
+        job.end_attempt(end, self._clock.wall())
         job.end(State.DONE, self._clock.wall(), retention.DONE)
         job.message = None
         return True
 
     @override
-    def interrupted(self, token: Token, counters: Counters) -> bool:
+    def interrupted(self, token: Token, counters: Counters, end: Ending | None = None) -> bool:
         with self._lock:
             job = self._held(token, State.RUNNING)
             if job is None:
@@ -312,16 +321,18 @@ class MemoryLedger(Ledger):
             job.state = State.INTERRUPTED
             job.counters = counters
             job.owner = None
+            job.end_attempt(end, self._clock.wall())
             job.wake_at = max(job.wake_at or 0.0, self._clock.boottime())
             return True
 
     @override
-    def moving(self, token: Token, verdict: Verdict) -> bool:
+    def moving(self, token: Token, verdict: Verdict, end: Ending | None = None) -> bool:
         with self._lock:
             job = self._held(token, *HELD)
             if job is None:
                 return False
             job.plan(verdict, self._clock.boottime())
+            job.end_attempt(end, self._clock.wall())
             return True
 
     @override

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from steadyworker.clock import Times
 from steadyworker.errors import LedgerUnavailable
-from steadyworker.ledger.base import Claimed, KeptMessage, Ledger
+from steadyworker.ledger.base import Began, Claimed, Ending, KeptMessage, Ledger
 from steadyworker.ledger.postgres import statements
 from steadyworker.ledger.postgres.session import LedgerConnection
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
@@ -27,18 +27,21 @@ from tests.conftest import Eventually
 from tests.ledger.pgkit import JOB, Open, seen
 
 MESSAGE = KeptMessage(b"17", b"{}")
+WELL = Ending("done", peak_memory=1 << 20)
 
 
 def first_claim(number: int) -> Claimed:
     """The claim of a new job, with its message."""
-    return Claimed(replace(JOB, key=f"k-{number}"), None, "me", 0, b"\x01" * 32, Counters(), MESSAGE)
+    return Claimed(
+        replace(JOB, key=f"k-{number}"), None, "me", 0, b"\x01" * 32, Counters(), MESSAGE, Began(0, "new", 1)
+    )
 
 
 def job(ledger: Ledger, number: int) -> None:
     """Claim a new job, end it, and note that the broker has confirmed its settlement."""
     row = ledger.claim(first_claim(number))
     assert row is not None
-    assert ledger.done(row.token)
+    assert ledger.done(row.token, WELL)
     ledger.settled(row.token, known=True)
 
 
@@ -68,9 +71,10 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return sent
 
 
-def test_a_job_writes_eight_pages_in_two_commits_to_a_sqlite_ledger(tmp_path: Path) -> None:
+def test_a_job_writes_ten_pages_in_two_commits_to_a_sqlite_ledger(tmp_path: Path) -> None:
     """
-    A claim writes the pages of the row, its key, its owner and its message; `done` those of row, owner, message and purge.
+    A claim writes the pages of the row, its key, its owner, its message and its attempt.
+    `done` writes those of row, owner, message, purge and attempt.
 
     The first claim of a minute also writes the page of the fence.
     The marks of all settlements since the last flush are one more commit.
@@ -81,7 +85,7 @@ def test_a_job_writes_eight_pages_in_two_commits_to_a_sqlite_ledger(tmp_path: Pa
         for number in range(6):
             job(ledger, number)
         ledger.flush()
-        assert transactions(tmp_path / "ledger.db-wal")[before:] == [5, 4, *[4, 4] * 5, 2]
+        assert transactions(tmp_path / "ledger.db-wal")[before:] == [6, 5, *[5, 5] * 5, 2]
 
 
 def test_a_turn_is_one_commit_of_a_sqlite_ledger(tmp_path: Path) -> None:
@@ -89,9 +93,9 @@ def test_a_turn_is_one_commit_of_a_sqlite_ledger(tmp_path: Path) -> None:
     with closing(SqliteLedger(tmp_path / "ledger.db", clock=FakeClock(), times=Times())) as ledger:
         rows, _ = ledger.record([first_claim(number) for number in range(8)], [])
         before = len(transactions(tmp_path / "ledger.db-wal"))
-        ledger.record([first_claim(number) for number in range(8, 16)], [row.token for row in rows if row])
+        ledger.record([first_claim(number) for number in range(8, 16)], [(row.token, WELL) for row in rows if row])
         (pages,) = transactions(tmp_path / "ledger.db-wal")[before:]
-        assert pages <= 12
+        assert pages <= 13
 
 
 def test_a_turn_that_a_sqlite_ledger_cannot_commit_leaves_nothing(tmp_path: Path) -> None:
@@ -101,7 +105,7 @@ def test_a_turn_that_a_sqlite_ledger_cannot_commit_leaves_nothing(tmp_path: Path
         with closing(sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             with pytest.raises(LedgerUnavailable):
-                ledger.record([first_claim(1), first_claim(2)], [rows[0].token])
+                ledger.record([first_claim(1), first_claim(2)], [(rows[0].token, WELL)])
             other.execute("ROLLBACK")
         assert [row.id.key for row, _ in ledger.jobs()] == ["k-0"]
         assert ledger.done(rows[0].token)
@@ -152,7 +156,7 @@ def test_a_turn_is_two_messages_to_a_postgresql_ledger(opened: Open, sent: list[
     rows, _ = ledger.record([first_claim(number) for number in range(4)], [])
     job(ledger, 17)
     sent.clear()
-    ledger.record([first_claim(number) for number in range(4, 8)], [row.token for row in rows if row])
+    ledger.record([first_claim(number) for number in range(4, 8)], [(row.token, WELL) for row in rows if row])
     assert [statements.CLAIM_MANY in query and statements.DONE_MANY in query for query in sent] == [False, True]
     assert "'off'" not in sent[1]
     assert seen(ledger, replace(JOB, key="k-17")).settled == "confirmed"
@@ -170,7 +174,7 @@ def test_the_end_of_a_job_in_a_turn_waits_for_a_session_that_holds_its_row(
     with ThreadPoolExecutor(1) as pool:
         with other._record.connection() as db, db.transaction():
             db.execute("SELECT FROM steadyworker_jobs FOR UPDATE")
-            recorded = pool.submit(ledger.record, [first_claim(1)], [rows[0].token])
+            recorded = pool.submit(ledger.record, [first_claim(1)], [(rows[0].token, WELL)])
             eventually(lambda: any(statements.DONE in query for query in sent))
         began, ended = recorded.result(30)
     assert (began[0] is not None, list(ended)) == (True, [True])

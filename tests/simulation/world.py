@@ -208,7 +208,7 @@ def _single(name: str, arguments: tuple[Any, ...], answer: Any) -> list[tuple[st
     (claims, ended), (rows, granted) = arguments, answer
     return [
         *(("claim", (claim,), row) for claim, row in zip(claims, rows, strict=True)),
-        *(("done", (token,), done) for token, done in zip(ended, granted, strict=True)),
+        *(("done", end, done) for end, done in zip(ended, granted, strict=True)),
     ]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 from steadyworker.ledger import base
-from steadyworker.ledger.base import Claimed, JobId, KeptMessage, Row, State, Token
+from steadyworker.ledger.base import Claimed, Ending, JobId, KeptMessage, Row, State, Token
 from steadyworker.ledger.shared import KEEP as TIMES
 from steadyworker.ledger.shared import Values, claim_values, mine_values, pk_values, seen_values
 from steadyworker.ledger.sqlite import schema
@@ -467,7 +467,7 @@ def _replay(self: SqliteLedger, id: JobId, message: KeptMessage, body_sha256: by
     return inserted.rowcount == 1
 
 
-def _done(self: SqliteLedger, token: Token) -> bool:
+def _done(self: SqliteLedger, token: Token, _end_of_run: Ending | None = None) -> bool:
     return self._write(schema.DONE, token, TIMES | {"now": self._clock.wall(), "step": self._step()})
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 from steadyworker.ledger import retention
-from steadyworker.ledger.base import Claimed, KeptMessage, Row, Token, Verdict
+from steadyworker.ledger.base import Claimed, Ending, KeptMessage, Row, Token, Verdict
 from steadyworker.ledger.shared import Values, claim_values, counters_values, never_dead, seen_values
 from steadyworker.ledger.sqlite import ledger as present
 from steadyworker.ledger.sqlite import schema
@@ -483,9 +483,9 @@ def _claim(self: SqliteLedger, claim: Claimed) -> Row | None:
 
 
 def _record(
-    self: SqliteLedger, claims: Sequence[Claimed], ended: Sequence[Token]
+    self: SqliteLedger, claims: Sequence[Claimed], ended: Sequence[tuple[Token, Ending | None]]
 ) -> tuple[Sequence[Row | None], Sequence[bool]]:
-    ends = [_end(self, token) for token in ended]
+    ends = [_end(self, token) for token, _ in ended]
     with self._file.claim() as db:
         rows = [_insert(self, db, claim) for claim in claims]
         return rows, [db.execute(schema.DONE, end).rowcount == 1 for end in ends]
@@ -512,15 +512,15 @@ def _lose(self: SqliteLedger, seen: Row, owner: str, verdict: Verdict) -> Row | 
     return _own(self, schema.LOSE, seen_values(seen) | self._verdict(verdict), owner)
 
 
-def _done(self: SqliteLedger, token: Token) -> bool:
+def _done(self: SqliteLedger, token: Token, _end_of_run: Ending | None = None) -> bool:
     return self._change(schema.DONE, _end(self, token)) == 1
 
 
-def _interrupted(self: SqliteLedger, token: Token, counters: Counters) -> bool:
+def _interrupted(self: SqliteLedger, token: Token, counters: Counters, _end_of_run: Ending | None = None) -> bool:
     return self._write(schema.INTERRUPTED, token, counters_values(counters) | {"now": self._clock.wall()})
 
 
-def _moving(self: SqliteLedger, token: Token, verdict: Verdict) -> bool:
+def _moving(self: SqliteLedger, token: Token, verdict: Verdict, _end_of_run: Ending | None = None) -> bool:
     return self._write(schema.MOVING, token, self._verdict(verdict))
 
 

@@ -15,6 +15,7 @@ The tests run on PostgreSQL 15.
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ from steadyworker.ledger.base import (
     RATE_OVER,
     REPLAYED,
     Claimed,
+    Ending,
     JobFilter,
     JobId,
     KeptMessage,
@@ -56,6 +58,7 @@ from steadyworker.ledger.postgres.facts import PostgresFacts
 from steadyworker.ledger.postgres.rows import (
     LONGEST_DELAY,
     claims_values,
+    ends_values,
     message_values,
     row_of,
     settlement_values,
@@ -69,8 +72,10 @@ from steadyworker.ledger.shared import (
     KEEP,
     PAGE_ROWS,
     Values,
+    began_values,
     claim_values,
     counters_values,
+    ending_values,
     filter_values,
     mine_values,
     never_dead,
@@ -87,6 +92,7 @@ from steadyworker.ledger.shared import (
     unusable_finding,
 )
 from steadyworker.outcome import Counters
+from steadyworker.text.versions import version
 
 _finding = FindingTexts("steadyworker.ledger")
 
@@ -134,6 +140,7 @@ class PostgresLedger(Ledger):
         self._address = address()
         self._owners_dir = owners_dir
         self._worker = storable(worker)
+        self._version = ""
         self._lease = {"lease": times.lease, "margin": times.margin}
         self._call = times.call_timeout
         self._clock = clock
@@ -251,25 +258,32 @@ class PostgresLedger(Ledger):
     @override
     def claim(self, claim: Claimed) -> Row | None:
         values = claim_values(claim, self._worker) | message_values(claim.message)
+        values |= began_values(claim, os.getpid(), self._own_version())
         if claim.seen is None:
             return self._own(sql.CLAIM_NEW, pk_values(claim.id) | values | {"uid": secrets.token_hex(16)})
         return self._own(sql.CLAIM_SEEN, seen_values(claim.seen) | values)
 
     @override
-    def record(self, claims: Sequence[Claimed], ended: Sequence[Token]) -> tuple[Sequence[Row | None], Sequence[bool]]:
+    def record(
+        self, claims: Sequence[Claimed], ended: Sequence[tuple[Token, Ending | None]]
+    ) -> tuple[Sequence[Row | None], Sequence[bool]]:
         uids = [secrets.token_hex(16) for _ in claims]
-        tokens = {f"ended_{name}": values for name, values in tokens_values(ended).items()}
         with self._record.connection() as db:
             ((drawn,),) = db.run(sql.DRAW_MANY, {"many": len(claims)}).fetchall()
-            values = claims_values(claims, drawn, uids) | tokens | self._lease | {"worker": self._worker}
-            values |= self._settled_values()
+            values = claims_values(claims, drawn, uids) | ends_values(ended) | self._lease | self._settled_values()
+            values |= {"worker": self._worker, "pid": os.getpid(), "version": self._own_version()}
             cursor = db.run(sql.CLAIM_MANY, values, then=f"; {sql.DONE_MANY}; {sql.SETTLE}")
             rows = [row_of(found, never_dead) for found in cursor.fetchall()]
             cursor.nextset()
             done = {uid for (uid,) in cursor.fetchall()}
         claimed = {row.uid: row for row in rows}
         # The statement leaves out a row that another session holds, such as a renewal; the single write waits for it.
-        return [claimed.get(uid) for uid in uids], [token.uid in done or self.done(token) for token in ended]
+        return [claimed.get(uid) for uid in uids], [token.uid in done or self.done(token, end) for token, end in ended]
+
+    def _own_version(self) -> str:
+        """Return the version of this worker process, which is found at the first claim, because that takes a millisecond."""
+        self._version = self._version or version()
+        return self._version
 
     @override
     def take_over(self, seen: Row, owner: str) -> Row | None:
@@ -314,16 +328,16 @@ class PostgresLedger(Ledger):
         return permit(self._fetch(sql.MAY_COMMIT, mine_values(token) | self._lease))
 
     @override
-    def done(self, token: Token) -> bool:
-        return self._write(sql.DONE, token, KEEP)
+    def done(self, token: Token, end: Ending | None = None) -> bool:
+        return self._write(sql.DONE, token, KEEP | ending_values(end, storable))
 
     @override
-    def interrupted(self, token: Token, counters: Counters) -> bool:
-        return self._write(sql.INTERRUPTED, token, counters_values(counters))
+    def interrupted(self, token: Token, counters: Counters, end: Ending | None = None) -> bool:
+        return self._write(sql.INTERRUPTED, token, counters_values(counters) | ending_values(end, storable))
 
     @override
-    def moving(self, token: Token, verdict: Verdict) -> bool:
-        return self._write(sql.MOVING, token, settlement_values(verdict))
+    def moving(self, token: Token, verdict: Verdict, end: Ending | None = None) -> bool:
+        return self._write(sql.MOVING, token, settlement_values(verdict) | ending_values(end, storable))
 
     @override
     def moved(self, token: Token, wake_in: float = 0.0) -> bool:

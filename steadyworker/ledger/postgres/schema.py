@@ -81,8 +81,8 @@ ATTEMPTS: tuple[LiteralString, ...] = (
         error_class text NOT NULL DEFAULT '',
         error_text text NOT NULL DEFAULT '',
         traceback text NOT NULL DEFAULT '',
-        checkpoint_before text,
-        checkpoint_after text,
+        checkpoint_before bytea,
+        checkpoint_after bytea,
         peak_memory bigint,
         PRIMARY KEY (number, fence)
     ) WITH (fillfactor = 70)

@@ -82,14 +82,57 @@ def committing(level: LiteralString) -> LiteralString:
 _BODY = "decode(%(body)s, 'base64')"
 
 
+# An attempt keeps this many bytes of a checkpoint: `steadyworker.ledger.facts.CHECKPOINT_BYTES`.
+_SHORT = "substring(checkpoint FROM 1 FOR 400)"
+_ATTEMPT = "number, fence, owner, pid, slot, version, because, epoch, checkpoint_before"
+
+
 def _keeping(claim: LiteralString) -> LiteralString:
-    """Return this statement of a claim, extended to keep the claim's message if the row has no message yet."""
+    """Return this statement of a claim, extended to keep the claim's message if the row has no message yet, and to record its attempt."""
     return f"""
         WITH claimed AS ({claim}), kept AS (
             INSERT INTO steadyworker_messages (number, body, facts)
             SELECT number, {_BODY}, %(facts)s FROM claimed WHERE %(facts)s::bytea IS NOT NULL ON CONFLICT (number) DO NOTHING
+        ), began AS (
+            INSERT INTO steadyworker_attempts ({_ATTEMPT})
+            SELECT number, fence, owner, %(pid)s, %(slot)s, %(version)s, %(because)s, %(epoch)s::bigint, {_SHORT}
+            FROM claimed WHERE %(because)s::text IS NOT NULL
         )
         SELECT * FROM claimed
+    """
+
+
+# This part of a statement sees the attempts as they were before the statement, so it leaves the new attempt as it is.
+_LOST = f"""
+    UPDATE steadyworker_attempts AS run SET outcome = 'lost', ended_at = {NOW}
+    FROM claimed WHERE run.number = claimed.number AND run.outcome = ''
+"""
+
+
+def _again(claim: LiteralString) -> LiteralString:
+    """Return this statement of a later claim of a job, extended to end the lost attempt, and to keep the last 20 attempts."""
+    return claim.replace(
+        "), kept AS",
+        f"""), lost AS ({_LOST}), forgotten AS (
+            DELETE FROM steadyworker_attempts AS run USING claimed WHERE run.number = claimed.number AND run.fence <= (
+                SELECT first.fence FROM steadyworker_attempts AS first WHERE first.number = claimed.number
+                ORDER BY first.fence DESC LIMIT 1 OFFSET 19
+            )
+        ), kept AS""",
+    )
+
+
+def _ending(update: LiteralString, more: LiteralString = "") -> LiteralString:
+    """Return this statement of a run's end, extended to record the end of the run's attempt; `more` is another part of it."""
+    return f"""
+        WITH ended AS ({update} RETURNING number, checkpoint), attempt AS (
+            UPDATE steadyworker_attempts AS run SET
+                outcome = %(outcome)s, ended_at = {NOW}, reason = %(why)s, error_class = %(raised)s,
+                error_text = %(raised_text)s, traceback = %(traceback)s, peak_memory = %(peak_memory)s::bigint,
+                checkpoint_after = {_SHORT}
+            FROM ended WHERE run.number = ended.number AND run.fence = %(fence)s AND %(outcome)s::text IS NOT NULL
+        ){more}
+        SELECT FROM ended
     """
 
 
@@ -110,7 +153,8 @@ CLAIM_NEW = _keeping(f"""
         {_CHECKPOINT_OF_ROUND_BEFORE}, {NOW}, %(worker)s
     ) ON CONFLICT (namespace, queue, key, round) DO NOTHING RETURNING {COLUMNS}, number
 """)
-CLAIM_SEEN = _keeping(f"""
+CLAIM_SEEN = _again(
+    _keeping(f"""
     UPDATE steadyworker_jobs SET
         state = 'running', hop = greatest(hop, %(hop)s), {_OWN}, {_COUNTERS},
         body_sha256 = coalesce(body_sha256, %(body_sha256)s),
@@ -119,6 +163,7 @@ CLAIM_SEEN = _keeping(f"""
         settled = 'unknown', keep_until = NULL, started_at = {NOW}, worker = %(worker)s
     WHERE {_SEEN} AND state NOT IN ('done', 'dead') RETURNING {COLUMNS}, number
 """)
+)
 MESSAGE = f"SELECT body, facts FROM steadyworker_messages JOIN steadyworker_jobs USING (number) WHERE {_JOB}"
 REPLAY = f"""
     WITH inserted AS (
@@ -140,7 +185,10 @@ DEFERRED = f"""
 """
 TAKE_OVER = f"UPDATE steadyworker_jobs SET {_OWN} WHERE {_SEEN} AND state = 'moving' RETURNING {COLUMNS}"
 LOSE = f"""
-    UPDATE steadyworker_jobs SET {_OWN}, {_MOVING} WHERE {_SEEN} AND state = 'running' RETURNING {COLUMNS}
+    WITH claimed AS (
+        UPDATE steadyworker_jobs SET {_OWN}, {_MOVING} WHERE {_SEEN} AND state = 'running' RETURNING {COLUMNS}, number
+    ), lost AS ({_LOST})
+    SELECT * FROM claimed
 """
 RENEW = f"""
     UPDATE steadyworker_jobs AS job SET {_LEASE}
@@ -162,17 +210,18 @@ CHECKPOINT = f"""
     WHERE {_MINE} AND state = 'running'
 """
 EXPORT_STATE = f"UPDATE steadyworker_jobs SET export_state = %(value)s WHERE {_MINE} AND state = 'running'"
-DONE = f"""
-    WITH ended AS (
-        UPDATE steadyworker_jobs SET
-            state = 'done', {_NOBODY}, wake_at = NULL, reason = '', error_class = '', error_text = '',
-            ended_at = {NOW}, keep_until = {after("%(keep_done)s")}
-        WHERE {_MINE} AND state = 'running' RETURNING number
-    ), let_go AS (
+_LET_GO = """, let_go AS (
         DELETE FROM steadyworker_messages USING ended WHERE steadyworker_messages.number = ended.number
-    )
-    SELECT FROM ended
-"""
+    )"""
+DONE = _ending(
+    f"""
+    UPDATE steadyworker_jobs SET
+        state = 'done', {_NOBODY}, wake_at = NULL, reason = '', error_class = '', error_text = '',
+        ended_at = {NOW}, keep_until = {after("%(keep_done)s")}
+    WHERE {_MINE} AND state = 'running'
+""",
+    _LET_GO,
+)
 # The next four statements serve several jobs in one transaction, so they lock rows in an order that ends in no deadlock.
 # Claims come first, in the order of their keys; the ends wait for no row.
 DRAW_MANY = f"""
@@ -186,10 +235,11 @@ CLAIM_MANY = f"""
             %(namespaces)s::text[], %(queues)s::text[], %(keys)s::text[], %(rounds)s::bigint[], %(uids)s::text[],
             %(bodies_sha256)s::bytea[], %(hops)s::bigint[], %(fences)s::bigint[], %(claimers)s::text[],
             %(attempts)s::bigint[], %(crashes)s::bigint[], %(losses)s::bigint[], %(interruptions)s::bigint[],
-            %(first_failed_at)s::float8[], %(bodies)s::text[], %(facts)s::bytea[]
+            %(first_failed_at)s::float8[], %(bodies)s::text[], %(facts)s::bytea[],
+            %(slots)s::bigint[], %(becauses)s::text[], %(epochs)s::bigint[]
         ) AS asked (
             namespace, queue, key, round, uid, body_sha256, hop, fence, owner,
-            attempts, crashes, losses, interruptions, first_failed_at, body, facts
+            attempts, crashes, losses, interruptions, first_failed_at, body, facts, slot, because, epoch
         ) ORDER BY namespace, queue, key, round, fence
     ), claimed AS (
         INSERT INTO steadyworker_jobs (
@@ -207,6 +257,10 @@ CLAIM_MANY = f"""
     ), kept AS (
         INSERT INTO steadyworker_messages (number, body, facts)
         SELECT number, decode(body, 'base64'), facts FROM claimed JOIN asked USING (fence) WHERE facts IS NOT NULL
+    ), began AS (
+        INSERT INTO steadyworker_attempts ({_ATTEMPT})
+        SELECT number, fence, claimed.owner, %(pid)s, slot, %(version)s, because, epoch, {_SHORT}
+        FROM claimed JOIN asked USING (fence) WHERE because IS NOT NULL
     )
     SELECT * FROM claimed
 """
@@ -216,21 +270,26 @@ DONE_MANY = f"""
             state = 'done', {_NOBODY}, wake_at = NULL, reason = '', error_class = '', error_text = '',
             ended_at = {NOW}, keep_until = {after("%(keep_done)s")}
         FROM (
-            SELECT number FROM steadyworker_jobs
-            JOIN unnest(%(ended_uids)s::text[], %(ended_fences)s::bigint[], %(ended_owners)s::text[])
-                AS mine (uid, fence, owner) USING (uid, fence, owner)
+            SELECT number, outcome, peak_memory FROM steadyworker_jobs
+            JOIN unnest(
+                %(ended_uids)s::text[], %(ended_fences)s::bigint[], %(ended_owners)s::text[],
+                %(ended_outcomes)s::text[], %(ended_peaks)s::bigint[]
+            ) AS mine (uid, fence, owner, outcome, peak_memory) USING (uid, fence, owner)
             WHERE state = 'running' FOR UPDATE OF steadyworker_jobs SKIP LOCKED
-        ) AS free WHERE job.number = free.number RETURNING job.number, job.uid
-    ), let_go AS (
-        DELETE FROM steadyworker_messages USING ended WHERE steadyworker_messages.number = ended.number
-    )
+        ) AS free WHERE job.number = free.number
+        RETURNING job.number, job.uid, job.fence, job.checkpoint, free.outcome, free.peak_memory
+    ), attempt AS (
+        UPDATE steadyworker_attempts AS run SET
+            outcome = ended.outcome, ended_at = {NOW}, peak_memory = ended.peak_memory, checkpoint_after = {_SHORT}
+        FROM ended WHERE run.number = ended.number AND run.fence = ended.fence AND ended.outcome IS NOT NULL
+    ){_LET_GO}
     SELECT uid FROM ended
 """
-INTERRUPTED = f"""
+INTERRUPTED = _ending(f"""
     UPDATE steadyworker_jobs SET state = 'interrupted', {_NOBODY}, wake_at = greatest(wake_at, {NOW}), {_COUNTERS}
     WHERE {_MINE} AND state = 'running'
-"""
-MOVING = f"UPDATE steadyworker_jobs SET {_MOVING} WHERE {_MINE} AND state IN ('running', 'moving')"
+""")
+MOVING = _ending(f"UPDATE steadyworker_jobs SET {_MOVING} WHERE {_MINE} AND state IN ('running', 'moving')")
 MOVED = f"""
     UPDATE steadyworker_jobs SET
         state = CASE target WHEN 'dead' THEN 'dead' ELSE 'moved' END, {_NOBODY},

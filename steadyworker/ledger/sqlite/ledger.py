@@ -9,6 +9,7 @@ A job then runs again from an earlier checkpoint, as after the death of a host, 
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import sqlite3
 import sys
@@ -26,6 +27,7 @@ from steadyworker.ledger.base import (
     EVERY_ROW,
     REPLAYED,
     Claimed,
+    Ending,
     JobFilter,
     JobId,
     KeptMessage,
@@ -40,15 +42,17 @@ from steadyworker.ledger.base import (
     Token,
     Verdict,
 )
-from steadyworker.ledger.facts import Facts, OwnerReport
+from steadyworker.ledger.facts import CHECKPOINT_BYTES, Facts, OwnerReport
 from steadyworker.ledger.facts_rows import report_of, report_text
 from steadyworker.ledger.lease import registered_name
 from steadyworker.ledger.shared import (
     KEEP,
     PAGE_ROWS,
     Values,
+    began_values,
     claim_values,
     counters_values,
+    ending_values,
     filter_values,
     mine_values,
     never_dead,
@@ -80,6 +84,7 @@ from steadyworker.ledger.sqlite.rows import (
 from steadyworker.ledger.sqlite.trust import SqliteTrust
 from steadyworker.outcome import Counters
 from steadyworker.system.private import access_findings
+from steadyworker.text.versions import version
 
 _LISTED = 7
 """The number of columns that a listing has after those of a row: the row's number, and the progress."""
@@ -126,6 +131,7 @@ class SqliteLedger(Ledger):
         self._clock = clock
         self._times = times
         self._worker = storable(worker)
+        self._version = ""
         self._boot = proof.boot_id()
         self._offset = clock.wall() - clock.boottime()
         self._is_dead = is_dead or self._lock_is_free
@@ -253,16 +259,19 @@ class SqliteLedger(Ledger):
     def claim(self, claim: Claimed) -> Row | None:
         if claim.seen is not None:
             values = seen_values(claim.seen) | claim_values(claim, self._worker) | {"now": self._started_now()}
+            values |= began_values(claim, os.getpid(), self._own_version())
             return self._own(sql.CLAIM_SEEN, values, claim.owner, claim.message)
         with self._file.claim() as db:
             return self._insert(db, claim)
 
     @override
-    def record(self, claims: Sequence[Claimed], ended: Sequence[Token]) -> tuple[Sequence[Row | None], Sequence[bool]]:
-        ends = [self._end(token) for token in ended]
+    def record(
+        self, claims: Sequence[Claimed], ended: Sequence[tuple[Token, Ending | None]]
+    ) -> tuple[Sequence[Row | None], Sequence[bool]]:
+        ends = [(self._end(token), end) for token, end in ended]
         with self._file.claim() as db:
             rows = [self._insert(db, claim) for claim in claims]
-            return rows, [db.execute(sql.DONE, end).rowcount == 1 for end in ends]
+            return rows, [_done(db, values, end) for values, end in ends]
 
     def _insert(self, db: sqlite3.Connection, claim: Claimed) -> Row | None:
         """Insert the row of a new job, with its message; return None if the job has a row."""
@@ -274,7 +283,16 @@ class SqliteLedger(Ledger):
             return None
         if message is not None:
             db.execute(sql.KEEP, (number, message.body, message.facts))
+        if (run := claim.run) is not None:
+            process = (row.owner, os.getpid(), run.slot, self._own_version())
+            before = None if checkpoint is None else checkpoint[:CHECKPOINT_BYTES]
+            db.execute(sql.BEGAN, (number, number, *process, run.because, run.epoch, row.started_at, before))
         return row
+
+    def _own_version(self) -> str:
+        """Return the version of this worker process, which is found at the first claim, because that takes a millisecond."""
+        self._version = self._version or version()
+        return self._version
 
     def _end(self, token: Token) -> tuple[Any, ...]:
         """Return the parameters of `DONE`."""
@@ -283,11 +301,11 @@ class SqliteLedger(Ledger):
 
     @override
     def take_over(self, seen: Row, owner: str) -> Row | None:
-        return self._own(sql.TAKE_OVER, seen_values(seen), owner)
+        return self._own(sql.TAKE_OVER, seen_values(seen) | {"now": self._clock.wall()}, owner)
 
     @override
     def lose(self, seen: Row, owner: str, verdict: Verdict) -> Row | None:
-        return self._own(sql.LOSE, seen_values(seen) | self._verdict(verdict), owner)
+        return self._own(sql.LOSE, seen_values(seen) | self._verdict(verdict) | {"now": self._clock.wall()}, owner)
 
     @override
     def renew(self, tokens: Sequence[Token]) -> Sequence[Renewal]:
@@ -316,16 +334,27 @@ class SqliteLedger(Ledger):
         return permit(found)
 
     @override
-    def done(self, token: Token) -> bool:
-        return self._change(sql.DONE, self._end(token)) == 1
+    def done(self, token: Token, end: Ending | None = None) -> bool:
+        values = self._end(token)
+        with self._file.claim() as db:
+            return _done(db, values, end)
 
     @override
-    def interrupted(self, token: Token, counters: Counters) -> bool:
-        return self._write(sql.INTERRUPTED, token, counters_values(counters) | {"now": self._clock.wall()})
+    def interrupted(self, token: Token, counters: Counters, end: Ending | None = None) -> bool:
+        return self._end_run(sql.INTERRUPTED, token, counters_values(counters), end)
 
     @override
-    def moving(self, token: Token, verdict: Verdict) -> bool:
-        return self._write(sql.MOVING, token, self._verdict(verdict))
+    def moving(self, token: Token, verdict: Verdict, end: Ending | None = None) -> bool:
+        return self._end_run(sql.MOVING, token, self._verdict(verdict), end)
+
+    def _end_run(self, statement: str, token: Token, values: Values, end: Ending | None) -> bool:
+        """Run one statement that ends a run, and record the end of its attempt in the same transaction."""
+        values = mine_values(token) | values | ending_values(end, storable) | {"now": self._clock.wall()}
+        with self._file.claim() as db:
+            ended = db.execute(statement, values).rowcount == 1
+            if ended and end is not None:
+                db.execute(sql.ENDED_RUN, values)
+        return ended
 
     @override
     def moved(self, token: Token, wake_in: float = 0.0) -> bool:
@@ -452,6 +481,11 @@ class SqliteLedger(Ledger):
             found = db.execute(statement, values | self._lease() | drawn).fetchall()
             if found and message is not None:
                 db.execute(sql.KEEP_FIRST, values | kept_values(message))
+            if found:
+                db.execute(sql.LOST_BEFORE, values)
+                if values.get("because") is not None:
+                    db.execute(sql.BEGAN_AGAIN, values)
+                    db.execute(sql.FORGET_FIRST, values)
         return row_of(found[0], self._clock, self._times, self._boot, never_dead) if found else None
 
     def _step(self) -> float:
@@ -509,6 +543,16 @@ class SqliteLedger(Ledger):
     def _listed(self, found: Sequence[Any]) -> tuple[Row, Progress | None]:
         row, progress = found[:-_LISTED], found[-_LISTED + 1 :]
         return self._row(row), None if progress[3] is None else progress_of(*progress)
+
+
+def _done(db: sqlite3.Connection, values: tuple[Any, ...], end: Ending | None) -> bool:
+    """Change a job to `done`, and record the end of its attempt; `values` are the parameters of `DONE`."""
+    if db.execute(sql.DONE, values).rowcount != 1:
+        return False
+    if end is not None:
+        now, _, _, number, _, fence, _ = values
+        db.execute(sql.ENDED_WELL, (end.outcome, now, end.peak_memory, number, fence))
+    return True
 
 
 def _new_uid(number: int) -> str:

@@ -50,11 +50,7 @@ def minute(at: int, *counts: int, queue: str = "exports", outcome: str = "done")
 
 
 class FactPromises(LedgerBench):
-    """Tests of every promise of `steadyworker.ledger.facts.Facts`."""
-
-    def test_a_job_without_a_row_has_no_attempts(self, ledger: Ledger) -> None:
-        """Its runs go with its row."""
-        assert list(ledger.facts.attempts(JOB)) == []
+    """Tests of every promise of `steadyworker.ledger.facts.Facts`, but those of attempts."""
 
     def test_a_report_comes_back_with_its_owner(self, ledger: Ledger) -> None:
         """A later registration replaces the report; an owner of an older version has none."""
