@@ -25,7 +25,7 @@ from typing import Protocol, runtime_checkable
 
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.delivery import Delivery, Headers, OutgoingMessage, Redelivered, Settle, Settled, Target
-from steadyworker.errors import Finding, MessageRefused, StaleDelivery, Unsettled
+from steadyworker.errors import Finding, MessageRefused, PublishFailed, StaleDelivery, Unsettled
 
 __all__ = [
     "SPI_VERSION",
@@ -46,6 +46,7 @@ __all__ = [
     "Lost",
     "OpenAdapter",
     "OutgoingMessage",
+    "PublishesMany",
     "QueueSpec",
     "Redelivered",
     "Renamable",
@@ -479,6 +480,21 @@ class SettlesAsync(Protocol):
         Settle as `settle` does, but return at once.
 
         `on_settled` is called exactly once, from any thread, with the value that `settle` returns or the error that it raises.
+        """
+        ...
+
+
+@runtime_checkable
+class PublishesMany(Protocol):
+    """An adapter that publishes many messages in little more time than one message."""
+
+    def publish_many(self, messages: Sequence[OutgoingMessage]) -> Sequence[PublishFailed | None]:
+        """
+        Publish messages as `publish` does, in their order, and return when the result of each is known.
+
+        The results are in the order of the messages: None if the broker has confirmed the message, otherwise the error of `publish`.
+        The caller limits the batch to about 500 messages and 1 MiB, so the time limit of one message is enough for all.
+        Raises ValueError before the first message, if a new message is over the limits.
         """
         ...
 

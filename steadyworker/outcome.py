@@ -113,6 +113,14 @@ class JobState(StrEnum):
     | `done` | the handler returned |
     | `cancelled` | `Client.cancel` ended the job; its message is in the dead-letter queue |
     | `dead` | the job failed for good; its message is in the dead-letter queue |
+
+    For a key without a record in the ledger, `Client.status` returns one of these:
+
+    | state | meaning |
+    |---|---|
+    | `queued` | the job's message waits in the queue |
+    | `delayed` | the job's message is in the queue, and due later |
+    | `unknown` | neither the ledger has a record, nor has a search found the message; `Client.status` explains what this can mean |
     """
 
     RUNNING = "running"
@@ -122,6 +130,9 @@ class JobState(StrEnum):
     DONE = "done"
     CANCELLED = "cancelled"
     DEAD = "dead"
+    QUEUED = "queued"
+    DELAYED = "delayed"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)

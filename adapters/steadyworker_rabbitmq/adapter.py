@@ -19,11 +19,13 @@ from steadyworker.adapter import (
     Delays,
     Depth,
     Finding,
+    OutgoingMessage,
+    PublishesMany,
     QueueSpec,
     Renamable,
     Settings,
 )
-from steadyworker.errors import BrokerUnavailable
+from steadyworker.errors import BrokerUnavailable, PublishFailed
 from steadyworker.network import owed
 from steadyworker.network.adapter import NetworkAdapter
 from steadyworker.network.errors import Refused
@@ -43,7 +45,7 @@ from steadyworker_rabbitmq.topology import Topology
 from steadyworker_rabbitmq.url import RabbitmqUrl, parse_url
 
 
-class RabbitmqAdapter(NetworkAdapter[RabbitmqUrl, RabbitmqConsumer, RabbitmqPublisher], Renamable):
+class RabbitmqAdapter(NetworkAdapter[RabbitmqUrl, RabbitmqConsumer, RabbitmqPublisher], PublishesMany, Renamable):
     """
     The adapter for one queue of one virtual host and one worker process. The adapter connects at its first use.
 
@@ -68,6 +70,10 @@ class RabbitmqAdapter(NetworkAdapter[RabbitmqUrl, RabbitmqConsumer, RabbitmqPubl
         self._publisher = RabbitmqPublisher(
             self._io, self._url, self._preparation, self._topology, settings, self._consumer.signal
         )
+
+    @override
+    def publish_many(self, messages: Sequence[OutgoingMessage]) -> Sequence[PublishFailed | None]:
+        return self._publisher.publish_many(messages)
 
     @property
     @override

@@ -20,6 +20,7 @@ from steadyworker.adapter import (
     Depth,
     Finding,
     OutgoingMessage,
+    PublishesMany,
     QueueSpec,
     Settings,
     Settle,
@@ -28,7 +29,7 @@ from steadyworker.adapter import (
     Target,
     check_size,
 )
-from steadyworker.errors import BrokerUnavailable, LettersHeld, Unsettled
+from steadyworker.errors import BrokerUnavailable, LettersHeld, PublishFailed, Unsettled
 from steadyworker.findings import FindingTexts
 from steadyworker.system.mounts import mounted
 from steadyworker.system.private import access_findings
@@ -43,7 +44,7 @@ from steadyworker_sqlite.topology import HEADER_BYTES, place_findings
 _finding = FindingTexts("steadyworker_sqlite")
 
 
-class SqliteAdapter(Adapter, Browses):
+class SqliteAdapter(Adapter, Browses, PublishesMany):
     """
     One queue of one broker file, consumed by one worker process.
 
@@ -87,15 +88,23 @@ class SqliteAdapter(Adapter, Browses):
 
     @override
     def publish(self, message: OutgoingMessage) -> None:
+        (error,) = self.publish_many([message])
+        if error is not None:
+            raise error
+
+    @override
+    def publish_many(self, messages: Sequence[OutgoingMessage]) -> Sequence[PublishFailed | None]:
+        """Publish all the messages in one commit."""
+        return self._publisher.publish([self._new_message(message) for message in messages])
+
+    def _new_message(self, message: OutgoingMessage) -> NewMessage:
         headers = json.dumps(dict(message.headers))
         if message.first:
             check_size("a body", len(message.body), self._settings.max_body)
             check_size("headers", len(headers), HEADER_BYTES)
         queue = self._spec.dead_letter_queue if message.to is Target.DEAD else self._spec.queue
         delay = max(0.0, message.delay) if message.to is Target.LATER else 0.0
-        self._publisher.publish(
-            NewMessage(queue, message.message_id or str(uuid.uuid4()), headers, message.body, delay)
-        )
+        return NewMessage(queue, message.message_id or str(uuid.uuid4()), headers, message.body, delay)
 
     @override
     def settle(self, delivery: Delivery, how: Settle) -> Settled:
@@ -122,21 +131,18 @@ class SqliteAdapter(Adapter, Browses):
         if self._is_unmade:
             return Depth(ready=0, delayed=0, unacked=0, dead=0, consumers=0)
 
-        def count(store: Store) -> Depth:
+        # Another connection than the publisher's, so that no publish waits until a long queue is counted.
+        with closing(self._file.open()) as store:
             alive = self._alive(store)
             ids, consumers = (peer.id for peer in alive), self._consuming(store, alive)
             return store.depth(self._spec.queue, self._spec.dead_letter_queue, ids, consumers)
-
-        return self._publisher.ask(count)
 
     @override
     def browse(self, limit: int) -> Iterator[Browsed]:
         if self._is_unmade:
             return iter(())
-        found = self._publisher.ask(
-            lambda store: store.browse(self._spec.queue, (peer.id for peer in self._alive(store)), limit)
-        )
-        return iter(found)
+        with closing(self._file.open()) as store:
+            return iter(store.browse(self._spec.queue, (peer.id for peer in self._alive(store)), limit))
 
     @property
     def _is_unmade(self) -> bool:

@@ -65,6 +65,7 @@ _VERBS = {
     "show": "Show the story of one job.",
     "queues": "List what waits in each queue, with exit codes for alerts.",
     "workers": "List the worker processes, and what each needs.",
+    "find": "Find a job's record, and its message in the queue.",
     "retry": "Send the message of an unfinished job again, from the ledger's copy.",
     "cancel": "Cancel a job that is running, waiting, or not yet received.",
     "dead": "List, show, replay or drop dead letters.",

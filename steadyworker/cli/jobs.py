@@ -22,7 +22,7 @@ from steadyworker.cli.targets import worker_or_queue
 from steadyworker.clock import SystemClock
 from steadyworker.config.resolve import Options
 from steadyworker.ledger.base import Ledger
-from steadyworker.ledger.listing import ListedJob, Listing, Wanted
+from steadyworker.ledger.listing import STATES, ListedJob, Listing, Wanted
 from steadyworker.outcome import JobState
 
 _REFRESH = 2.0
@@ -57,7 +57,7 @@ Examples:
     "--state",
     "states",
     multiple=True,
-    type=click.Choice([state.value for state in JobState]),
+    type=click.Choice([state.value for state in STATES]),
     help="Only this state; can be given several times.",
 )
 @click.option(

@@ -397,7 +397,7 @@ class Ledger(Protocol):
         Return at most `limit` orphans.
         A job that moves to a dead letter becomes `dead` even without a message, so a missing message is no hindrance.
         A job that was sent again has no hindrance: this round of the job does not run, because the next round replaces it.
-        A ledger without this process's last registration went back in time, so this call returns no orphan.
+        If the ledger lacks this process's last registration, the ledger went back in time, and this call returns no orphan.
         """
         ...
 

@@ -33,7 +33,7 @@ SILENT_RENEWALS = 2
 """The number of missed renewals from which a worker process counts as silent."""
 
 _WAITING = (State.MOVING, State.MOVED)
-_STATES: Mapping[JobState, tuple[State, ...]] = {
+STATES: Mapping[JobState, tuple[State, ...]] = {
     JobState.RUNNING: (State.RUNNING,),
     JobState.INTERRUPTED: (State.INTERRUPTED,),
     JobState.RETRYING: _WAITING,
@@ -141,7 +141,7 @@ class Wanted(Struct, frozen=True):
 
     def query(self, *states: State) -> JobFilter:
         """Return the ledger's conditions for the rows in these states, or in all states if none is named."""
-        wanted = None if self.states is None else {state for each in self.states for state in _STATES[each]}
+        wanted = None if self.states is None else {state for each in self.states for state in STATES[each]}
         named = states or tuple(State)
         chosen = named if wanted is None else tuple(state for state in named if state in wanted)
         return JobFilter(

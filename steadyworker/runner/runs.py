@@ -175,9 +175,8 @@ class Runs:
         if run.waiting and isinstance(outcome, Failed) and outcome.reason in _LIMITS:
             outcome = Interrupted()
         run.waiting.clear()
-        for call in run.calls.values():
-            call.cancel()
-        run.calls.clear()
+        for id in [*run.calls]:
+            run.cancel_call(id)
         if run.dropped:
             del self._state.by_fence[fence]
         else:

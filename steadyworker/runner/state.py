@@ -36,6 +36,7 @@ from steadyworker.runner.envelope import Envelope, kept
 from steadyworker.runner.settlement_plan import Incoming, SettlementPlan
 from steadyworker.slots.base import Asked, JobService, PolledSlot, ServiceCall, Slot
 from steadyworker.spec import WorkerSpec
+from steadyworker.telemetry.logs import get_logger
 
 EventOf = TypeVar("EventOf")
 
@@ -183,6 +184,18 @@ class Run:
     def delivery(self) -> Delivery | None:
         """The delivery that the run will settle; None while the run is detached."""
         return self.incoming.delivery
+
+    def cancel_call(self, id: int) -> None:
+        """Cancel a call of a service that is under way; log an error of the service, which must not end the runner."""
+        call = self.calls.pop(id, None)
+        if call is None:
+            return
+        try:
+            call.cancel()
+        except Exception:  # a package of another author can raise anything
+            about = {"key": self.token.id.key, "queue": self.token.id.queue, "fence": self.token.fence}
+            log = get_logger("steadyworker.runner")
+            log.exception("service_failed", **about, explain="steadyworker.service-failed")
 
 
 class RunnerState:

@@ -27,12 +27,14 @@ from steadyworker.ledger.facts import OwnerCommand
 from steadyworker.ledger.lease import Keeper, registered_name
 from steadyworker.ledger.owners import OwnerLock, new_owner_id
 from steadyworker.runner import report
+from steadyworker.runner.causes import BROKER
 from steadyworker.runner.consumer_audit import ConsumerAudit, audit_all
 from steadyworker.runner.runner import Runner
 from steadyworker.runner.state import Deps, Quota
-from steadyworker.service import broker_recheck
+from steadyworker.service import broker_recheck, depth_meter
 from steadyworker.service.broker_recheck import BrokerRecheck
 from steadyworker.service.checks import broker_findings, check
+from steadyworker.service.depth_meter import DepthMeter, MeasuredQueue
 from steadyworker.service.fact_batch import FactBatch
 from steadyworker.service.job_services import job_services, remember_folder, service_findings
 from steadyworker.service.owner_report import OwnerReporter
@@ -59,6 +61,7 @@ class Assembly:
     runners: Sequence[Runner]
     keeper: Keeper
     recheck: BrokerRecheck
+    meter: DepthMeter
     repeated: Sequence[Repeating]
     services: Mapping[str, JobService]
     pools: Sequence[SettlePool]
@@ -270,7 +273,11 @@ def assemble(
         obey=commands.extend,
         write_facts=facts.write,
     )
-    repeated = [Repeating("broker recheck", recheck.check, broker_recheck.SOON)]
+    meter = DepthMeter([_measured(runner) for runner in runners], plan.ledger.facts, clock)
+    repeated = [
+        Repeating("broker recheck", recheck.check, broker_recheck.SOON),
+        Repeating("depth meter", meter.measure, depth_meter.EVERY),
+    ]
     if audits:
         repeated.append(Repeating("consumer audit", lambda: audit_all(audits)))
     return Assembly(
@@ -282,6 +289,7 @@ def assemble(
         runners,
         keeper,
         recheck,
+        meter,
         repeated,
         services,
         pools,
@@ -298,6 +306,11 @@ def counted(broker: Capabilities, options: Options) -> bool:
     The audit is off if the broker does not count consumers, if the broker serves one host only, or if --ledger-reach is `host`.
     """
     return broker.counts_consumers and not broker.one_host and options.ledger_reach != "host"
+
+
+def _measured(runner: Runner) -> MeasuredQueue:
+    deps = runner.deps
+    return MeasuredQueue(deps.namespace, deps.spec.queue, deps.adapter, lambda: BROKER not in runner.not_ready())
 
 
 def _slot(number: int, spec: WorkerSpec, lock: OwnerLock, guard: Guard, options: Options, clock: Clock) -> Slot:

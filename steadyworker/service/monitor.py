@@ -9,6 +9,7 @@ If the evidence is more than 30 s old, the main thread is stuck, and the probes 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from steadyworker.clock import Clock, Times
@@ -233,8 +234,12 @@ class Monitor:
 
         Before the first contact with the broker, return nothing.
         """
-        assembly = self._assembly
-        return [runner.reading() for runner in assembly.runners] if assembly is not None else []
+        if (assembly := self._assembly) is None:
+            return []
+        depths = assembly.meter.depths
+        return [
+            replace(each, depth=depths.get(each.queue)) for each in (runner.reading() for runner in assembly.runners)
+        ]
 
     def state(self) -> Mapping[str, bool]:
         """Return whether the process is alive and ready, as the probes report it; callable from any thread."""

@@ -275,11 +275,11 @@ class Service:
         self._close(assembly, [service.stop for service in assembly.services.values()], self._left() - CLOSE_BEFORE_END)
         for runner in runners:
             runner.end()
+        for work in assembly.repeated:
+            work.end()
         connections = [*(team.stop for team in assembly.pools), *(runner.deps.adapter.stop for runner in runners)]
         self._close(assembly, connections, min(self._left(), CLOSE_BEFORE_END) / 2)
         assembly.keeper.end()
-        for work in assembly.repeated:
-            work.end()
         for thread in self._threads:
             if thread.ident is not None:  # otherwise the start failed before it started this thread
                 thread.join(min(self._left(), 1.0))

@@ -12,7 +12,7 @@ RabbitMQ 3.10 and 4.3 behave in this way, and the patterns below match the texts
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -110,9 +110,18 @@ class BrokerProbe:
             raise
         return refused is None or not is_missing(refused)
 
-    def count(self, names: Iterable[str]) -> Counts:
-        """Count the ready messages and the consumers of these queues."""
-        return {name: self._counted(name) for name in names}
+    def count(self, names: Sequence[str]) -> Counts:
+        """
+        Count the ready messages and the consumers of these queues.
+
+        A question without an answer ends the connection, so its error is also the error of all later queues.
+        """
+        counts: dict[str, QueueCount | BrokerUnavailable] = {}
+        for name in names:
+            counts[name] = self._counted(name)
+            if not self._connection.is_open:
+                return {**dict.fromkeys(names, counts[name]), **counts}
+        return counts
 
     def _counted(self, name: str) -> QueueCount | BrokerUnavailable:
         try:

@@ -71,8 +71,8 @@ class DirectHeld(HeldDeliveries[_LockedDelivery]):
 
     @property
     def queues(self) -> frozenset[TopicQueue]:
-        """The queues whose messages are held."""
-        return frozenset(item.locked.queue for item in self._items.values())
+        """The queues whose messages are held; any thread may ask."""
+        return frozenset(item.locked.queue for item in [*self._items.values()])
 
     def add(self, locked: LockedMessage) -> None:
         """Hold a message, and deliver it."""

@@ -3,7 +3,9 @@ The PostgreSQL ledger's statements.
 
 The server's clock (`clock_timestamp()`) sets and judges all times; no worker's clock decides anything.
 
-Each write is one statement, and therefore one transaction; only a claim's transaction also marks settled jobs.
+Most writes are one statement, and therefore one transaction.
+A claim's transaction can have more statements: it also records which earlier settlements are confirmed (`SETTLE`),
+and the claims of one turn also record the jobs that are done (`DONE_MANY`).
 A claim draws its fence in an earlier statement, so no statement locks both the row of `steadyworker_meta` and a job's row.
 Therefore claims never deadlock, and a claim that waits for its job's row, or for the disk, delays no other claim.
 If the ledger refuses a claim, the claim's fence stays unused.

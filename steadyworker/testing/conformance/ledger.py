@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+from steadyworker.testing.conformance.ledger_attempts import AttemptPromises
 from steadyworker.testing.conformance.ledger_claims import ClaimPromises
 from steadyworker.testing.conformance.ledger_facts import FactPromises
 from steadyworker.testing.conformance.ledger_messages import MessagePromises
@@ -22,7 +23,9 @@ from steadyworker.testing.conformance.ledger_turns import TurnPromises
 from steadyworker.testing.conformance.ledger_writes import WritePromises
 
 
-class LedgerSuite(ClaimPromises, WritePromises, RecordPromises, MessagePromises, TurnPromises, FactPromises):
+class LedgerSuite(
+    ClaimPromises, WritePromises, RecordPromises, MessagePromises, TurnPromises, FactPromises, AttemptPromises
+):
     """
     Tests of every promise of `steadyworker.ledger.base.Ledger` and `steadyworker.ledger.facts.Facts`.
 
