@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 
 import click
@@ -47,7 +48,8 @@ def command(ctx: click.Context, options: Options, *, target: str, key: str, verb
     with open_ledger(options) as ledger:
         if not print_story(ledger, Wanted(options.namespace, queue, (key,)), verbose=verbose, as_json=as_json):
             click.echo(
-                f"{printable(key)} is not in {ledger.url}: no worker has received it, or its time there is over.",
+                f"{printable(key)} is not in {ledger.url}: no worker has received it, or its time there is over; "
+                f"`steadyworker find {shlex.quote(target)} {shlex.quote(key)}` searches the queue.",
                 err=True,
             )
             ctx.exit(1)

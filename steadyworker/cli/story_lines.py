@@ -20,10 +20,13 @@ from steadyworker.units import count_text, size_text
 
 _INDENT = " " * 17
 _BECAUSE = {
-    "new": "a first message",
-    "taken over": "another worker process was lost, and this one took the job over",
-    "after moved": "after a retry, a snooze or a replay",
-    "after interrupted": "after an interruption",
+    "new": "its first message",
+    "replayed": "it was replayed, or sent again",
+    "retry": "its retry",
+    "snoozed": "its snooze is over",
+    "interrupted": "the run before was interrupted",
+    "taken over": "taken over from a lost worker process",
+    "dropped": "its worker process had dropped the run before",
 }
 _EVENTS = {
     "connected": "connected to the broker",
@@ -124,7 +127,8 @@ def _began_text(run: str, attempt: Attempt) -> str:
     version = f", version {attempt.version}" if attempt.version else ""
     place = f"{attempt.host}, pid {attempt.pid}, slot {attempt.slot}{version}"
     begin = f" from checkpoint {attempt.checkpoint_before}" if attempt.checkpoint_before else ""
-    return f"{run} began{begin}: {_BECAUSE.get(attempt.because, attempt.because)}; {place}"
+    because, semicolon, lost = attempt.because.partition(";")
+    return f"{run} began{begin}: {_BECAUSE.get(because, because)}{semicolon}{lost}; {place}"
 
 
 def _ended_text(run: str, attempt: Attempt) -> str:

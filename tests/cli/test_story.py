@@ -65,7 +65,7 @@ export-m-17 in exports: dead
   30% 1,200/4,000 pages, 10 min 00 s ago
   exhausted: ValueError: no such merchant: m-17; 1 loss; `steadyworker dead replay exports export-m-17` runs it again
 
-14 Nov 22:13:20  run 1 began: a first message; host-1, pid 4711, slot 2, version 1.4.0
+14 Nov 22:13:20  run 1 began: its first message; host-1, pid 4711, slot 2, version 1.4.0
 14 Nov 22:14:20  run 1: lost the connection to the broker: the broker closed it: amqp://u:***@broker/
 14 Nov 22:14:21  run 1: the run lost its delivery, and goes on
 14 Nov 22:14:50  run 1: connected to the broker
@@ -74,8 +74,8 @@ export-m-17 in exports: dead
                    File "exports.py", line 9, in handle
                  ValueError: no such merchant: m-17
 15 Nov 00:43:10  retry by ann@desk: now
-15 Nov 00:43:20  run 2 began from checkpoint 400: another worker process was lost, and this one took the job over; host-1,
-                 pid 4711, slot 2, version 1.4.0
+15 Nov 00:43:20  run 2 began from checkpoint 400: taken over from a lost worker process; host-1, pid 4711, slot 2, version
+                 1.4.0
 """
 NARROW = """\
 export-m-17 in exports: dead
@@ -84,8 +84,8 @@ export-m-17 in exports: dead
   exhausted: ValueError: no such merchant: m-17; 1 loss; `steadyworker dead
   replay exports export-m-17` runs it again
 
-14 Nov 22:13:20  run 1 began: a first message; host-1, pid 4711, slot 2, version
-                 1.4.0
+14 Nov 22:13:20  run 1 began: its first message; host-1, pid 4711, slot 2,
+                 version 1.4.0
 14 Nov 22:14:20  run 1: lost the connection to the broker: the broker closed it:
                  amqp://u:***@broker/
 14 Nov 22:14:21  run 1: the run lost its delivery, and goes on
@@ -96,9 +96,8 @@ export-m-17 in exports: dead
                    File "exports.py", line 9, in handle
                  ValueError: no such merchant: m-17
 15 Nov 00:43:10  retry by ann@desk: now
-15 Nov 00:43:20  run 2 began from checkpoint 400: another worker process was
-                 lost, and this one took the job over; host-1, pid 4711, slot 2,
-                 version 1.4.0
+15 Nov 00:43:20  run 2 began from checkpoint 400: taken over from a lost worker
+                 process; host-1, pid 4711, slot 2, version 1.4.0
 """
 
 
