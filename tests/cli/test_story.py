@@ -154,3 +154,46 @@ def test_an_unknown_key_has_exit_code_1(shell: Shell, queues: Queues) -> None:
     shown = shell("show", "exports", "k-2")
     assert (shown.code, shown.out) == (1, "")
     assert "k-2 is not in sqlite:" in shown.err
+
+
+FAILING = """
+from steadyworker import Job, Retry, RetryPolicy, Worker
+
+class Fails(Worker[dict]):
+    queue = "fails"
+    time_limit = None
+    retry = RetryPolicy(max_attempts=2)
+
+    def handle(self, job: Job[dict]) -> None:
+        job.progress(1, 4, note="pages")
+        job.checkpoint(400)
+        if job.attempt == 1:
+            raise Retry("try again", delay=0)
+        raise ValueError("no such merchant at amqp://app:hunter2-canary@broker/")
+"""
+
+
+def test_the_life_of_a_real_job_reads_as_a_story(shell: Shell) -> None:
+    """A retry, a failure for good and its traceback, as a worker process has recorded them; no secret is in it."""
+    (shell.folder / "fails.py").write_text(FAILING)
+    assert shell("send", "fails:Fails", "{}", "--key", "k-1").code == 0
+    ran = shell("run", "fails:Fails", "--max-jobs", "2", "--idle-exit", "30")
+    assert ran.code == 0, ran.err
+    shown = shell("show", "fails:Fails", "k-1")
+    assert shown.code == 0
+    texts = [line[17:] for line in shown.lines if line[17:].startswith("run ")]
+    assert [text.partition(";")[0].partition(" after ")[0] for text in texts if "connected" not in text] == [
+        "run 1 began: its first message",
+        "run 1 failed",
+        "run 2 began from checkpoint 400: its retry",
+        "run 2 failed",
+    ]
+    assert "Traceback (most recent call last):" in shown.out
+    assert "in handle" in shown.out
+    record = shell("show", "fails:Fails", "k-1", "--json")
+    for output in (shown.out, record.out, shell("jobs", "-v").out, shell("jobs", "--json").out):
+        assert "hunter2-canary" not in output
+    (job,) = shell("jobs", "--json").records
+    assert (job["state"], job["need"], job["attempts"]) == ("dead", "dead", 2)
+    assert [entry["outcome"] for entry in record.records[0]["story"] if entry["kind"] == "ended"] == ["failed"] * 2
+    assert shell("queues", "fails:Fails", "--max-dead", "0").code == 1
