@@ -386,7 +386,7 @@ PAGE = f"""
         {COLUMNS}, (%(late_by)s::float8 IS NULL AND NOT %(kept)s::bool AND NOT %(last)s::bool) OR {LAST_OF_ITS_KEY}, number,
         {_PROGRESS}
     FROM steadyworker_jobs LEFT JOIN (SELECT uid, {_PROGRESS} FROM steadyworker_progress) AS progress USING (uid)
-    WHERE number < %(below)s AND (%(namespace)s::text IS NULL OR namespace = %(namespace)s)
+    WHERE number < %(below)s AND number >= %(start)s AND (%(namespace)s::text IS NULL OR namespace = %(namespace)s)
         AND (%(queue)s::text IS NULL OR queue = %(queue)s)
         AND (%(states)s::text[] IS NULL OR state = ANY(%(states)s::text[]))
         AND (NOT %(unfinished)s::bool OR {UNFINISHED})
@@ -397,6 +397,7 @@ PAGE = f"""
         AND (NOT %(kept)s::bool OR EXISTS (SELECT FROM steadyworker_messages AS kept WHERE kept.number = steadyworker_jobs.number))
     ORDER BY number DESC LIMIT %(rows)s
 """
+ABOVE_ALL = "SELECT coalesce(max(number), 0) + 1 FROM steadyworker_jobs"
 FORGET = f"""
     DELETE FROM steadyworker_jobs WHERE {_JOB} AND state = 'dead' AND (checkpoint IS NULL OR EXISTS (
         SELECT 1 FROM steadyworker_jobs AS later
