@@ -8,4 +8,5 @@ The code that finds and opens the brokers and ledgers that URLs name.
 | `connections.py` | the connections of a process that sends jobs and runs none |
 | `batches.py` | publish many messages |
 | `questions.py` | ask a broker with a short time limit |
+| `waiting.py` | what waits in each queue, for people |
 """

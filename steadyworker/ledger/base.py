@@ -240,8 +240,13 @@ class JobFilter(Struct, frozen=True):
     Attributes:
         namespace, queue: Only rows of this namespace, or of this queue.
         states: Only rows whose state is one of these.
+        last: If True, only rows that are the last round of their key.
         late_by: Only rows that are the last round of their key, and whose `late_by` is more than this many seconds.
+        lost: With `late_by`, also the rows that are not done or dead, and whose crashes and losses together are at least this many.
         kept: If True, only rows that are the last round of their key, and whose message the ledger has.
+        snoozed: If True, only rows with the reason of a snooze; if False, only all other rows.
+        since: Only rows whose last end is at or after this wall-clock time; if the row has no end, its last start, or its creation.
+        grep: Only rows with this text in the key, reason, error, cancel reason or note; the case of ASCII letters does not matter.
     """
 
     namespace: str | None = None
@@ -249,6 +254,11 @@ class JobFilter(Struct, frozen=True):
     states: tuple[State, ...] | None = None
     late_by: float | None = None
     kept: bool = False
+    last: bool = False
+    lost: int | None = None
+    snoozed: bool | None = None
+    since: float | None = None
+    grep: str | None = None
 
 
 EVERY_ROW = JobFilter()

@@ -29,7 +29,7 @@ from steadyworker.ledger.base import (
 )
 from steadyworker.ledger.facts import CHECKPOINT_SHOWN, Attempt, Pause
 from steadyworker.ledger.owners import host_of
-from steadyworker.outcome import Counters
+from steadyworker.outcome import SNOOZED, Counters
 from steadyworker.text.plain_text import plain_text
 
 _finding = FindingTexts("steadyworker.ledger")
@@ -149,7 +149,8 @@ def orders_of(found: Sequence[Sequence[Any]]) -> Orders:
 
 def filter_values(which: JobFilter) -> Values:
     """Return the conditions of a listing, without the states, because the two databases need different forms for states."""
-    return {"namespace": which.namespace, "queue": which.queue, "late_by": which.late_by, "kept": which.kept}
+    names = ("namespace", "queue", "late_by", "lost", "kept", "last", "snoozed", "since", "grep")
+    return {name: getattr(which, name) for name in names} | {"snooze": SNOOZED}
 
 
 def unfinished(which: JobFilter) -> bool:

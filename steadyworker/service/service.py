@@ -344,9 +344,23 @@ class Service:
         else:
             self._stop_signals += 1
             name = signal.Signals(number).name
+            self._explain_stop(number)
             self.drain(name)
             if self._stop_signals > 1:
                 self.enter(Stage.INTERRUPTING, name, kill=self._stop_signals > 2)  # noqa: PLR2004 - the third signal
+
+    def _explain_stop(self, number: int) -> None:
+        """Log what this signal does, and what the next one will do, because a person at a terminal waits for the end."""
+        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+        if self._stop_signals == 1:
+            within = max(0.0, self._options.stop_within - INTERRUPT_BEFORE_END)
+            now = f"receives no more messages; running jobs may finish within {within:g} s"
+            then = f"a second {name} interrupts the jobs, which go on later from their last checkpoints"
+        elif self._stop_signals == 2:  # noqa: PLR2004 - the second signal
+            now, then = "interrupts the jobs", f"a third {name} kills them"
+        else:
+            now, then = "kills the jobs", "it ends within 3 s"
+        self._log.info("stop_requested", now=now, then=then)
 
     def _quiet(self, reason: str) -> None:
         """Make the process quiet by the order of a person, so the recovery of a part does not end this stage."""

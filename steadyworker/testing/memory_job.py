@@ -29,7 +29,7 @@ from steadyworker.ledger.facts import CHECKPOINT_BYTES, LOST, MOST_ATTEMPTS, Att
 from steadyworker.ledger.owners import host_of
 from steadyworker.ledger.retention import Retention
 from steadyworker.ledger.shared import checkpoint_text
-from steadyworker.outcome import Counters
+from steadyworker.outcome import SNOOZED, Counters
 
 HELD = (State.RUNNING, State.MOVING)
 """The states in which a job has an owner."""
@@ -226,21 +226,30 @@ class MemoryJob:
         )
 
 
-def fits(row: Row, which: JobFilter, last_round: int) -> bool:
+def fits(row: Row, which: JobFilter, last_round: int, note: str) -> bool:
     """
     Return whether a row meets the conditions of a listing.
 
     This function does not check the condition that the ledger has the row's message.
 
-    `last_round` is the last round of the row's key.
+    `last_round` is the last round of the row's key, and `note` is the note of the job's last progress.
     """
+    texts = (row.id.key, row.reason, row.error_class, row.error_text, row.cancel_reason or "", note)
     return (
         which.namespace in (None, row.id.namespace)
         and which.queue in (None, row.id.queue)
         and (which.states is None or row.state in which.states)
-        and (which.late_by is None or row.late_by > which.late_by)
-        and (row.id.round == last_round or (which.late_by is None and not which.kept))
+        and (which.late_by is None or row.late_by > which.late_by or _is_lost(row, which.lost))
+        and (row.id.round == last_round or (which.late_by is None and not which.kept and not which.last))
+        and (which.snoozed is None or which.snoozed == (row.reason.startswith(SNOOZED) and not row.error_class))
+        and (which.since is None or (row.ended_at or row.started_at or row.created_at) >= which.since)
+        and (which.grep is None or any(which.grep.lower() in text.lower() for text in texts))
     )
+
+
+def _is_lost(row: Row, lost: int | None) -> bool:
+    ended = row.state in (State.DONE, State.DEAD)
+    return lost is not None and not ended and row.counters.crashes + row.counters.losses >= lost
 
 
 def _shown(checkpoint: bytes | None) -> str | None:

@@ -207,7 +207,7 @@ class MemoryLedger(Ledger):
             before = self._jobs.get(JobId(id.namespace, id.queue, id.key, id.round - 1))
             job.checkpoint = None if before is None else before.checkpoint
             job.message, job.body_sha256, job.hop, job.target = message, body_sha256, -1, Moving.RETRY
-            job.reason = REPLAYED
+            job.reason, job.due = REPLAYED, self._clock.boottime()
             job.fence = self._fence = self._next_fence()
             job.move(self._clock.boottime(), self._clock.wall(), 0.0, self._retentions.of(id))
             return True
@@ -426,7 +426,7 @@ class MemoryLedger(Ledger):
         return [
             (row, progress)
             for row, progress in listed
-            if fits(row, which, last[row.id.namespace, row.id.queue, row.id.key])
+            if fits(row, which, last[row.id.namespace, row.id.queue, row.id.key], progress.note if progress else "")
         ]
 
     @override

@@ -133,6 +133,10 @@ PLANS = {
         "SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)",
         "SEARCH progress USING PRIMARY KEY (namespace=? AND queue=? AND key=? AND round=?) LEFT-JOIN",
     ],
+    sql.PAGE_OF_DEAD: [
+        "SEARCH jobs USING INDEX jobs_dead (state=? AND rowid<?)",
+        "SEARCH progress USING PRIMARY KEY (namespace=? AND queue=? AND key=? AND round=?) LEFT-JOIN",
+    ],
     sql.PAGE: [
         "SEARCH jobs USING INTEGER PRIMARY KEY (rowid<?)",
         "SEARCH progress USING PRIMARY KEY (namespace=? AND queue=? AND key=? AND round=?) LEFT-JOIN",
@@ -169,7 +173,12 @@ def test_each_index_has_its_readers_and_no_reader_scans_the_jobs_that_are_done(
             found[statement] = [step for step in steps if re.match(r"(SEARCH|SCAN) (jobs|progress)\b", step)]
         assert found == PLANS
         indexes = db.execute("SELECT name FROM sqlite_schema WHERE type = 'index' AND sql IS NOT NULL ORDER BY name")
-        assert indexes.fetchall() == [("jobs_held",), ("jobs_to_purge",), ("link_events_by_time",)]
+        assert indexes.fetchall() == [
+            ("jobs_dead",),
+            ("jobs_held",),
+            ("jobs_to_purge",),
+            ("link_events_by_time",),
+        ]
 
 
 @pytest.mark.parametrize("state", State)

@@ -106,6 +106,12 @@ How long the renewal of all leases waits for a locked row, as a share of the cal
 This wait is short, because the rows that the renewal has already locked stay locked meanwhile.
 """
 
+_MOST_ROWS = 2000
+"""The largest number of rows in a page of a listing; the first page has `PAGE_ROWS`, and each later page twice as many."""
+
+_SPAN = 50_000
+"""The number of rows that one statement of a listing reads at most if only an index by number finds them."""
+
 
 class PostgresLedger(Ledger):
     """
@@ -413,7 +419,7 @@ class PostgresLedger(Ledger):
     @override
     def jobs(self, which: JobFilter = EVERY_ROW) -> Iterable[tuple[Row, Progress | None]]:
         self.flush()
-        values = filter_values(which) | {"unfinished": unfinished(which), "rows": PAGE_ROWS}
+        values = filter_values(which) | {"unfinished": unfinished(which)}
         values["states"] = None if which.states is None else [state.value for state in which.states]
         return self._pages(values | self._lease)
 
@@ -484,17 +490,26 @@ class PostgresLedger(Ledger):
         return proof.is_dead(self._owners_dir, owner)
 
     def _pages(self, values: Values) -> Iterator[tuple[Row, Progress | None]]:
-        """Return the rows, newest first, page by page, so that a long listing delays no other call."""
-        below = (1 << 63) - 1
-        while True:
-            page = self._fetch(sql.PAGE, values | {"below": below})
+        """
+        Return the rows, newest first, page by page, so that a long listing delays no other call.
+
+        A page reads at most `_SPAN` rows, because a search for rare rows could otherwise take longer than a call may.
+        Rows with an index of their own need no such limit.
+        """
+        indexed = values["unfinished"] or values["states"] == [State.DEAD.value]
+        ((below,),) = self._fetch(sql.ABOVE_ALL, {})
+        rows = PAGE_ROWS
+        while below > 0:
+            start = 0 if indexed else max(0, below - _SPAN)
+            page = self._fetch(sql.PAGE, values | {"below": below, "start": start, "rows": rows})
             for *row, is_wanted, number, done, total, note, at, before_at, before_done in page:
                 if is_wanted:
                     progress = None if at is None else progress_of(done, total, note, at, before_at, before_done)
                     yield row_of(row, self._is_dead), progress
                 below = number
-            if len(page) < PAGE_ROWS:
-                return
+            if len(page) < rows:
+                below = start
+            rows = min(2 * rows, _MOST_ROWS)
 
 
 def _locked(error: LedgerUnavailable) -> bool:

@@ -40,6 +40,7 @@ A renewal changes none of the index's columns.
 """
 
 _UNFINISHED: LiteralString = f"CREATE INDEX steadyworker_jobs_unfinished ON steadyworker_jobs (owner, namespace, queue, wake_at) WHERE {UNFINISHED}"
+_DEAD: LiteralString = "CREATE INDEX steadyworker_jobs_dead ON steadyworker_jobs (number) WHERE state = 'dead'"
 # These statements make what schema 6 has, and schema 5 does not have.
 _SINCE_6: tuple[LiteralString, ...] = (
     # The number is the number of the job's row.
@@ -244,6 +245,7 @@ _TABLES: tuple[LiteralString, ...] = (
     ) WITH (fillfactor = 70)
     """,
     _UNFINISHED,
+    _DEAD,
     "CREATE INDEX steadyworker_jobs_to_purge ON steadyworker_jobs (keep_until) WHERE keep_until IS NOT NULL",
     """
     CREATE TABLE steadyworker_progress (
@@ -316,7 +318,7 @@ MIGRATIONS: Mapping[int, tuple[LiteralString, ...]] = {
         "DROP INDEX IF EXISTS steadyworker_jobs_to_wake",
         _UNFINISHED,
     ),
-    7: (*ATTEMPTS, *FACTS, *RESULTS),
+    7: (*ATTEMPTS, *FACTS, *RESULTS, _DEAD),
 }
 """For each earlier version, the statements that migrate a ledger to the next version."""
 

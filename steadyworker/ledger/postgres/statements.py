@@ -381,21 +381,27 @@ LAST_PROGRESS = f"SELECT {_PROGRESS} FROM steadyworker_progress JOIN steadyworke
 LAST_ROUND = """
     SELECT max(round) FROM steadyworker_jobs WHERE namespace = %(namespace)s AND queue = %(queue)s AND key = %(key)s
 """
+# A line feed between two texts keeps a search from a match across both.
+_TEXTS: LiteralString = "concat_ws(chr(10), key, reason, error_class, error_text, cancel_reason, progress.note)"
 # `LAST_OF_ITS_KEY` is a column, not a condition, so that the server computes it only for the rows of a page.
 # With a condition, the server would expect a long query, and would first compile the query for more than a second.
 PAGE = f"""
     SELECT
-        {COLUMNS}, (%(late_by)s::float8 IS NULL AND NOT %(kept)s::bool) OR {LAST_OF_ITS_KEY}, number,
+        {COLUMNS}, (%(late_by)s::float8 IS NULL AND NOT %(kept)s::bool AND NOT %(last)s::bool) OR {LAST_OF_ITS_KEY}, number,
         {_PROGRESS}
     FROM steadyworker_jobs LEFT JOIN (SELECT uid, {_PROGRESS} FROM steadyworker_progress) AS progress USING (uid)
-    WHERE number < %(below)s AND (%(namespace)s::text IS NULL OR namespace = %(namespace)s)
+    WHERE number < %(below)s AND number >= %(start)s AND (%(namespace)s::text IS NULL OR namespace = %(namespace)s)
         AND (%(queue)s::text IS NULL OR queue = %(queue)s)
         AND (%(states)s::text[] IS NULL OR state = ANY(%(states)s::text[]))
         AND (NOT %(unfinished)s::bool OR {UNFINISHED})
-        AND (%(late_by)s::float8 IS NULL OR {_DUE} < {after("- %(late_by)s::float8")})
+        AND (%(late_by)s::float8 IS NULL OR {_DUE} < {after("- %(late_by)s::float8")} OR crashes + losses >= %(lost)s::bigint)
+        AND (%(since)s::float8 IS NULL OR coalesce(ended_at, started_at, created_at) >= to_timestamp(%(since)s::float8))
+        AND (%(snoozed)s::bool IS NULL OR (starts_with(reason, %(snooze)s) AND error_class = '') = %(snoozed)s::bool)
+        AND (%(grep)s::text IS NULL OR strpos(lower({_TEXTS}), lower(%(grep)s::text)) > 0)
         AND (NOT %(kept)s::bool OR EXISTS (SELECT FROM steadyworker_messages AS kept WHERE kept.number = steadyworker_jobs.number))
     ORDER BY number DESC LIMIT %(rows)s
 """
+ABOVE_ALL = "SELECT coalesce(max(number), 0) + 1 FROM steadyworker_jobs"
 FORGET = f"""
     DELETE FROM steadyworker_jobs WHERE {_JOB} AND state = 'dead' AND (checkpoint IS NULL OR EXISTS (
         SELECT 1 FROM steadyworker_jobs AS later

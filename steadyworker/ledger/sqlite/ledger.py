@@ -532,7 +532,7 @@ class SqliteLedger(Ledger):
         values["states"] = None if which.states is None else json.dumps(which.states)
         values["now"] = self._clock.wall()
         if not unfinished(which):
-            yield from self._pages_of_all(values)
+            yield from self._pages_of_all(sql.PAGE_OF_DEAD if which.states == (State.DEAD,) else sql.PAGE, values)
             return
         held = which.late_by is None and frozenset(which.states or ()) <= {State.RUNNING, State.MOVING}
         numbers = [number for (number,) in self._fetch(sql.HELD_NUMBERS if held else sql.UNFINISHED_NUMBERS)]
@@ -540,10 +540,10 @@ class SqliteLedger(Ledger):
             page = json.dumps(numbers[start : start + PAGE_ROWS])
             yield from map(self._listed, self._fetch(sql.PAGE_OF_NUMBERS, values | {"numbers": page}))
 
-    def _pages_of_all(self, values: Values) -> Iterator[tuple[Row, Progress | None]]:
+    def _pages_of_all(self, statement: str, values: Values) -> Iterator[tuple[Row, Progress | None]]:
         below = sys.maxsize
         while True:
-            page = self._fetch(sql.PAGE, values | {"below": below, "rows": PAGE_ROWS})
+            page = self._fetch(statement, values | {"below": below, "rows": PAGE_ROWS})
             yield from map(self._listed, page)
             if len(page) < PAGE_ROWS:
                 return

@@ -73,6 +73,9 @@ The index of these rows begins with the owner, so it finds the rows of one owner
 The index has the name of an index of schema 7, because statements of schema 7 name the index that they use.
 """
 _JOBS_HELD = f"CREATE INDEX jobs_held ON jobs (owner, namespace, queue, wake_at) WHERE {UNFINISHED}"
+_JOBS_DEAD = "CREATE INDEX jobs_dead ON jobs (state) WHERE state = 'dead'"
+"""The index of the jobs that failed for good, in the order of their numbers; a job that ends well is never in it."""
+
 _MESSAGES = (
     # The number is the number of the job's row.
     "CREATE TABLE messages (number INTEGER PRIMARY KEY, body BLOB NOT NULL, facts BLOB NOT NULL) STRICT",
@@ -273,7 +276,7 @@ MIGRATIONS: Mapping[int, tuple[str, ...]] = {
         "DROP TRIGGER fence_is_drawn_again",
         *_FENCE_TRIGGERS,
     ),
-    8: (*ATTEMPTS, *FACTS, *RESULTS),
+    8: (*ATTEMPTS, *FACTS, *RESULTS, _JOBS_DEAD),
 }
 """For each earlier version, the statements that migrate a ledger to the next version; `:now` is the wall clock."""
 
@@ -333,6 +336,7 @@ CREATE = (
     ) STRICT
     """,
     _JOBS_HELD,
+    _JOBS_DEAD,
     "CREATE INDEX jobs_to_purge ON jobs (keep_until) WHERE keep_until IS NOT NULL",
     """
     CREATE TABLE progress (
@@ -604,26 +608,43 @@ LAST_PROGRESS = f"""
     SELECT {_PROGRESS} FROM progress LEFT JOIN earlier_progress USING (namespace, queue, key, round, fence) WHERE {_JOB}
 """
 LAST_ROUND = "SELECT max(round) FROM jobs WHERE namespace = :namespace AND queue = :queue AND key = :key"
-_LISTED = f"""
-    SELECT {_COLUMNS}, jobs.rowid, {_PROGRESS} FROM jobs
-    LEFT JOIN (
-        SELECT namespace, queue, key, round, fence AS last_fence, done, total, note, at FROM progress
-    ) USING (namespace, queue, key, round)
-    LEFT JOIN (
-        SELECT namespace, queue, key, round, fence AS last_fence, before_at, before_done FROM earlier_progress
-    ) USING (namespace, queue, key, round, last_fence)
-    WHERE (:namespace IS NULL OR namespace = :namespace) AND (:queue IS NULL OR queue = :queue)
-        AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
-        AND (NOT :kept OR EXISTS (SELECT 1 FROM messages WHERE number = jobs.rowid) AND {_LAST_OF_ITS_KEY})
+# A line feed between two texts keeps a search from a match across both.
+_LF = "|| char(10) ||"
+_TEXTS = (
+    f"key {_LF} reason {_LF} error_class {_LF} error_text {_LF} coalesce(cancel_reason, '') {_LF} coalesce(note, '')"
+)
+
+
+def _listed(jobs: str) -> str:
+    return f"""
+        SELECT {_COLUMNS}, jobs.rowid, {_PROGRESS} FROM {jobs}
+        LEFT JOIN (
+            SELECT namespace, queue, key, round, fence AS last_fence, done, total, note, at FROM progress
+        ) USING (namespace, queue, key, round)
+        LEFT JOIN (
+            SELECT namespace, queue, key, round, fence AS last_fence, before_at, before_done FROM earlier_progress
+        ) USING (namespace, queue, key, round, last_fence)
+        WHERE (:namespace IS NULL OR namespace = :namespace) AND (:queue IS NULL OR queue = :queue)
+            AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
+            AND (:since IS NULL OR coalesce(ended_at, started_at, created_at) >= :since)
+            AND (:snoozed IS NULL OR (substr(reason, 1, length(:snooze)) = :snooze AND error_class = '') = :snoozed)
+            AND (:grep IS NULL OR instr(lower({_TEXTS}), lower(:grep)))
+            AND (NOT :kept OR EXISTS (SELECT 1 FROM messages WHERE number = jobs.rowid))
+            AND (NOT (:kept OR :last) OR {_LAST_OF_ITS_KEY})
+    """
+
+
+PAGE = f"{_listed('jobs')} AND jobs.rowid < :below ORDER BY jobs.rowid DESC LIMIT :rows"
+PAGE_OF_DEAD = f"""
+    {_listed("jobs INDEXED BY jobs_dead")} AND state = 'dead' AND jobs.rowid < :below ORDER BY jobs.rowid DESC LIMIT :rows
 """
-PAGE = f"{_LISTED} AND jobs.rowid < :below ORDER BY jobs.rowid DESC LIMIT :rows"
 # For jobs that are not done, a listing first reads the numbers of their rows, and then pages of these rows.
 # So it reads no row of the hundreds of thousands that are done.
 UNFINISHED_NUMBERS = f"SELECT rowid FROM jobs INDEXED BY jobs_held WHERE {UNFINISHED} ORDER BY rowid DESC"
 HELD_NUMBERS = "SELECT rowid FROM jobs INDEXED BY jobs_held WHERE owner IS NOT NULL ORDER BY rowid DESC"
 PAGE_OF_NUMBERS = f"""
-    {_LISTED} AND jobs.rowid IN (SELECT value FROM json_each(:numbers))
-        AND (:late_by IS NULL OR {_LATE_BY} > :late_by AND {_LAST_OF_ITS_KEY})
+    {_listed("jobs")} AND jobs.rowid IN (SELECT value FROM json_each(:numbers))
+        AND (:late_by IS NULL OR ({_LATE_BY} > :late_by OR crashes + losses >= :lost) AND {_LAST_OF_ITS_KEY})
     ORDER BY jobs.rowid DESC
 """
 FORGET = f"""

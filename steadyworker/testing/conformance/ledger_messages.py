@@ -518,6 +518,7 @@ class MessagePromises(LedgerBench):
             BODY,
         )
         assert (row.due_in, row.delay, row.reason, row.counters) == (0.0, 0.0, REPLAYED, Counters())
+        assert row.late_by < self.times.lease
         assert (row.checkpoint, row.checkpoint_fence, row.export_state) == (b"400", None, None)
         assert row.uid != dead.uid
         assert row.fence > dead.fence
