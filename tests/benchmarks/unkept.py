@@ -31,4 +31,4 @@ if (child := sys.modules.get("steadyworker.slots.child") or sys.modules.get("__m
 else:
     from steadyworker.runner import deliveries, report
 
-    deliveries.Began = report.ending = _nothing  # type: ignore[assignment, misc]
+    deliveries.Began = report.ending = _nothing  # type: ignore[assignment, attr-defined]
