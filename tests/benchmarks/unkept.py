@@ -31,4 +31,5 @@ if (child := sys.modules.get("steadyworker.slots.child") or sys.modules.get("__m
 else:
     from steadyworker.runner import deliveries, report
 
-    deliveries.Began = report.ending = _nothing  # type: ignore[assignment, attr-defined]
+    setattr(deliveries, "Began", _nothing)  # noqa: B010 - the type checker refuses an assignment to a class
+    report.ending = _nothing  # type: ignore[assignment]
