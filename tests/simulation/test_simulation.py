@@ -74,6 +74,20 @@ def test_nothing_is_called_lost_that_is_not_lost(chunk: int) -> None:
         assert world.seen.of_orphans == 0, "a run began beside another, because its message was called lost"
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("chunk", [0, *(pytest.param(chunk, marks=pytest.mark.slow) for chunk in range(1, 10))])
+def test_pauses_change_no_guarantee(chunk: int) -> None:
+    """
+    An operator pauses and resumes the queue again and again: every job ends, and no message counts as lost because of a pause.
+
+    `lossy` fails if a message counts as lost that waits in the queue for a process that could act on it.
+    """
+    for seed in range(chunk * 200, (chunk + 1) * 200):
+        lossy(seed, dataclasses.replace(STORM, pause=0.02), adoption=seed % 10 != 0)
+        world = lossy(seed, dataclasses.replace(NO_LOSS, pause=0.02), adoption=seed % 10 != 0)
+        assert world.seen.of_orphans == 0, "a run began beside another, because its message was called lost"
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_runs_of_a_job_overlap_no_oftener_than_without_the_search_for_lost_messages() -> None:
