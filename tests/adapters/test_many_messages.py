@@ -77,14 +77,14 @@ def test_a_thousand_messages_arrive_once_each(place: Place, queue: str, tmp_path
 def test_a_thousand_messages_need_a_round_trip_for_each_batch_and_not_for_each_message(
     place: Place, queue: str
 ) -> None:
-    """At 0.1 s for each round trip, a thousand calls of `send` would take 100 s."""
+    """At 0.5 s for each round trip, a thousand calls of `send` would take 500 s."""
     with Proxy(place.address()) as proxy, Client(place.url(through=proxy)) as client:
         client.send(queue, {}, key="before")
-        proxy.change(("down",), delay=0.1)
+        proxy.change(("down",), delay=0.5)
         began = time.monotonic()
         client.send_many(queue, [NewJob({}, key) for key in KEYS])
         took = time.monotonic() - began
-    assert 0.2 < took < 50
+    assert 1 < took < 100
 
 
 class TestWhileTheBrokerIsAway:
