@@ -47,7 +47,7 @@ P = TypeVar("P")
 Delay = float | timedelta | datetime | str
 """The least time until a job may start: seconds, a timedelta, a text such as "1h", or a datetime with a time zone."""
 
-LOOK_AT = 10_000
+READ_AT_MOST = 10_000
 """The messages of a queue that a search for one key reads at most."""
 
 _OURS = "sw-"
@@ -105,18 +105,18 @@ class JobStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class QueueSearch:
     """
     The result of a search for one key in a queue.
 
     Attributes:
         found: The first message of this key, or None.
-        looked_at: The number of messages that the search has read.
+        messages_read: The number of messages that the search has read.
         stopped: The reason why the search has not read the whole queue; empty after a whole search, or if it found the message.
     """
 
     found: Browsed | None
-    looked_at: int
+    messages_read: int
     stopped: str
 
 
@@ -183,7 +183,7 @@ class Client:
         """
         queue = job_queue(to, self._options)
         job = NewJob(payload, key, delay, headers, again)
-        outgoing = message(queue, payload, key=key, delay=delay, headers={} if headers is None else headers)
+        outgoing = _message(queue, job)
         links = self._connected()
         adapter = links.adapter(queue)
         _check_body(adapter, outgoing)
@@ -218,9 +218,7 @@ class Client:
         """
         queue, links = job_queue(to, self._options), self._connected()
         adapter = links.adapter(queue)
-        wanted = [
-            (job, message(queue, job.payload, key=job.key, delay=job.delay, headers=job.headers or {})) for job in jobs
-        ]
+        wanted = [(job, _message(queue, job)) for job in jobs]
         keys = [outgoing.headers[KEY] for _, outgoing in wanted]
         if double := next((key for key, count in Counter(keys).items() if count > 1), None):
             raise ValueError(
@@ -291,7 +289,7 @@ class Client:
             return JobStatus(name, JobState.UNKNOWN, reason=str(error))
         row = links.ledger().read(place.id)
         if row is None:
-            return _waiting(name, Search(None, 0, place.away) if place.away else _brief_search(links, queue, name))
+            return _waiting(name, QueueSearch(None, 0, place.away) if place.away else _brief_search(links, queue, name))
         progress = links.ledger().last_progress(place.id)
         return JobStatus(
             key=name,
@@ -315,7 +313,7 @@ class Client:
         """Return the state of this key's job as `status` does, in a thread, so that the event loop is never blocked."""
         return await asyncio.to_thread(self.status, worker, key)
 
-    def find(self, worker: type[Worker[Any, Any]] | str, key: str, limit: int = LOOK_AT) -> Search:
+    def find(self, worker: type[Worker[Any, Any]] | str, key: str, limit: int = READ_AT_MOST) -> QueueSearch:
         """
         Search the queue for a message of this key, and change nothing: the message stays in its place, and counts no delivery.
 
@@ -433,9 +431,10 @@ def _in_its_round(links: Connections, queue: JobQueue, job: NewJob[Any], outgoin
 
 def _partly_sent(keys: Sequence[str], results: Sequence[PublishFailed | None]) -> SendError:
     confirmed = [key for key, error in zip(keys, results, strict=True) if error is None]
-    unsent = [key for key, error in zip(keys, results, strict=True) if isinstance(error, NotPublished)]
-    unknown = [key for key in keys if key not in {*confirmed, *unsent}]
-    first = next(error for error in results if error is not None)
+    failed = [(key, error) for key, error in zip(keys, results, strict=True) if error is not None]
+    unsent = [key for key, error in failed if isinstance(error, NotPublished)]
+    unknown = [key for key, error in failed if not isinstance(error, NotPublished)]
+    first = failed[0][1]
     return SendError(
         f"{first} Of {count_text(len(keys), 'job')}, {len(confirmed):,} were sent, "
         f"{len(unknown):,} may or may not have arrived{_named(unknown)}, and {len(unsent):,} were not sent{_named(unsent)}: "
@@ -451,34 +450,41 @@ def _named(keys: Sequence[str]) -> str:
     return f" ({', '.join(keys[:_NAMED])}{more})" if keys else ""
 
 
-def _search(adapter: Adapter, queue: JobQueue, key: str, limit: int) -> Search:
+def _search(adapter: Adapter, queue: JobQueue, key: str, limit: int) -> QueueSearch:
     if not isinstance(adapter, Browses):
-        return Search(None, 0, "This broker cannot show the messages of a queue without delivering them.")
-    looked_at = 0
+        return QueueSearch(None, 0, "This broker cannot show the messages of a queue without delivering them.")
+    messages_read = 0
     try:
-        for looked_at, each in enumerate(adapter.browse(limit), 1):
+        for messages_read, each in enumerate(adapter.browse(limit), 1):
             seen = Delivery(0, "", queue.name, b"", each.headers, each.message_id)
             if (name := key_of(seen, queue.key_header)) is not None and normal_key(name) == key:
-                return Search(each, looked_at, "")
+                return QueueSearch(each, messages_read, "")
     except BrokerUnavailable as error:
-        return Search(None, looked_at, str(error))
-    return Search(None, looked_at, f"The search ended after {looked_at:,} messages." if looked_at >= limit else "")
+        return QueueSearch(None, messages_read, str(error))
+    return QueueSearch(
+        None, messages_read, f"The search ended after {messages_read:,} messages." if messages_read >= limit else ""
+    )
 
 
-def _brief_search(links: Connections, queue: JobQueue, key: str) -> Search:
+def _brief_search(links: Connections, queue: JobQueue, key: str) -> QueueSearch:
     try:
-        return links.ask_soon(lambda: _search(links.adapter(queue), queue, key, LOOK_AT))
+        return links.ask_soon(lambda: _search(links.adapter(queue), queue, key, READ_AT_MOST))
     except BrokerUnavailable as error:
-        return Search(None, 0, str(error))
+        return QueueSearch(None, 0, str(error))
 
 
-def _waiting(key: str, search: Search) -> JobStatus:
+def _waiting(key: str, search: QueueSearch) -> JobStatus:
     if search.found is None:
-        looked = f"a search of {count_text(search.looked_at, 'message')} in its queue has not found it"
-        why = f"The ledger has no record of this job, and {looked}. {search.stopped}".rstrip()
+        searched = f"a search of {count_text(search.messages_read, 'message')} in its queue has not found it"
+        why = f"The ledger has no record of this job, and {searched}. {search.stopped}".rstrip()
         return JobStatus(key, JobState.UNKNOWN, reason=why)
     due = search.found.due
     return JobStatus(key, JobState.QUEUED if due is None else JobState.DELAYED, due_at=due)
+
+
+def _message(queue: JobQueue, job: NewJob[Any]) -> OutgoingMessage:
+    headers = {} if job.headers is None else job.headers
+    return message(queue, job.payload, key=job.key, delay=job.delay, headers=headers)
 
 
 def _key(key: str | None, headers: Mapping[str, str], key_header: str | None) -> str:

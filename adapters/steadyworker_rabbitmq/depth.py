@@ -3,6 +3,8 @@ Counts the messages of a Worker's queues.
 
 Passive declares count the ready messages and the consumers of a queue, and these counts are exact.
 RabbitMQ 4.3 counts a queue only for a user with a right on it, whichever right; older versions need no right (seen on 4.3.6, 4.0.5).
+But if the leader of a quorum queue does not respond within 250 ms, RabbitMQ reports 0 messages and 0 consumers.
+Only the management API reports that a queue has lost its majority or its leader, and a depth is then an error (seen on 3.10.8, 4.3.6).
 Only the management API counts un-acked messages, and its counts are some seconds old.
 One `depth` sends a passive declare for the work queue, the dead-letter queue and each retry queue: 13 with the default delays.
 It sends one query to the management API, and a second query while a reader holds dead letters.
@@ -23,8 +25,9 @@ from pika.frame import Method
 from steadyworker.adapter import Clock, Depth
 from steadyworker.errors import BrokerUnavailable
 from steadyworker_rabbitmq.checks.management import ManagementApi, ReportedMessages, Unanswered
+from steadyworker_rabbitmq.checks.queue_state import UNREACHABLE
 from steadyworker_rabbitmq.connection import RabbitmqConnection
-from steadyworker_rabbitmq.errors import channel_id, closed_channel, is_missing, is_refusal
+from steadyworker_rabbitmq.errors import QueueUnavailable, channel_id, closed_channel, is_missing, is_refusal
 from steadyworker_rabbitmq.topology import Topology
 
 AGAIN_AFTER = 300.0
@@ -143,7 +146,11 @@ class DepthReader:
         return [self._topology.work, *(name for name in others if name not in self._refused)]
 
     def depth(self, counts: Counts, management: ManagementApi | None) -> Depth:
-        """Return the numbers; raise the error of the work queue if the broker does not count this queue."""
+        """
+        Return the numbers.
+
+        Raises BrokerUnavailable if the broker does not count the work queue, or if the API reports that the broker cannot reach it.
+        """
         work = counts[self._topology.work]
         refused = {name: count for name, count in counts.items() if isinstance(count, CountRefused)}
         if refused:
@@ -158,7 +165,10 @@ class DepthReader:
         if isinstance(held, str):
             why["unacked"] = held
         else:
+            self._check_reachable(work, held)
             unacked = held.messages_unacknowledged
+            if unacked is None:
+                why["unacked"] = _NO_STATISTICS
         return Depth(
             ready=work.ready,
             delayed=delayed,
@@ -168,6 +178,18 @@ class DepthReader:
             oldest_age=self._age(held, why) if work.ready else None,
             why=why,
         )
+
+    def _check_reachable(self, work: QueueCount, reported: ReportedMessages) -> None:
+        """Raise QueueUnavailable if the broker cannot reach the work queue, so that its count can be a wrong 0."""
+        state = reported.state if reported.state in UNREACHABLE else None
+        if state is None and reported.type == "quorum" and not reported.leader and work == QueueCount(0, 0):
+            state = "without a leader"  # 3.10 reports no state
+        if state is not None:
+            raise QueueUnavailable(
+                f"Expected queue {self._topology.work!r} to be reachable, got: it is {state}; "
+                "start the nodes that have the queue, or wait until they are back.",
+                id="rabbitmq.queue-node-down",
+            )
 
     def _delayed(self, counts: Counts, why: dict[str, str]) -> int | None:
         delayed = 0
@@ -189,15 +211,17 @@ class DepthReader:
         if not letters.consumers:
             return letters.ready
         held = self._reported(self._topology.dead, management)
-        if isinstance(held, str):
-            why["dead"] = f"a reader holds dead letters, and {held}"
+        if isinstance(held, str) or held.messages_unacknowledged is None:
+            why["dead"] = f"a reader holds dead letters, and {held if isinstance(held, str) else _NO_STATISTICS}"
             return None
-        return letters.ready + (held.messages_unacknowledged or 0)
+        return letters.ready + held.messages_unacknowledged
 
     def _age(self, held: ReportedMessages | str, why: dict[str, str]) -> float | None:
         match held:
             case str():
                 why["oldest_age"] = held
+            case ReportedMessages(messages_unacknowledged=None):
+                why["oldest_age"] = _NO_STATISTICS
             case ReportedMessages(type="quorum"):
                 why["oldest_age"] = _NO_AGE
             case ReportedMessages(head_message_timestamp=int(sent_at)):
@@ -218,9 +242,7 @@ class DepthReader:
             self._failed, self._failed_at = error, self._clock.monotonic()
             return _unanswered(error)
         self._failed = None
-        if found is None:  # the queue does not exist
-            return ReportedMessages(messages_unacknowledged=0)
-        return _NO_STATISTICS if found.messages_unacknowledged is None else found
+        return ReportedMessages(messages_unacknowledged=0) if found is None else found  # a missing queue is empty
 
 
 def _unanswered(error: Unanswered) -> str:

@@ -14,7 +14,7 @@ from itertools import islice
 
 from steadyworker.adapter import Browsed, Redelivered
 from steadyworker_rocketmq.depth import TooManyError, WaitingQueue, delayed_messages, waiting_in
-from steadyworker_rocketmq.errors import is_lacking_right
+from steadyworker_rocketmq.errors import refused_question
 from steadyworker_rocketmq.messages import delivery_of, wire_of_stored
 from steadyworker_rocketmq.remoting import READER, Remoting, RemotingError
 from steadyworker_rocketmq.stored import Stored
@@ -49,7 +49,7 @@ def delayed_ones(remoting: Remoting, topic: str, default: Sequence[float], limit
     except TooManyError:
         pass
     except RemotingError as error:
-        if not is_lacking_right(error):
+        if refused_question(error) is None:
             raise
     found.sort(key=lambda each: each[0])
     return [replace(_browsed(stored), due=due) for due, stored in found[:limit]]

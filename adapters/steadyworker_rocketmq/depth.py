@@ -19,7 +19,7 @@ Each topic costs a route, its statistics at each broker, and a question for each
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -27,7 +27,7 @@ from steadyworker.adapter import Clock, Depth, Uncounted
 from steadyworker.network.errors import Foreign
 from steadyworker_rocketmq.deadletters import letter_topics, undropped
 from steadyworker_rocketmq.direct.places import Place, places_of
-from steadyworker_rocketmq.errors import is_lacking_right
+from steadyworker_rocketmq.errors import refused_question
 from steadyworker_rocketmq.frames import of_kind, part
 from steadyworker_rocketmq.names import QueueNames
 from steadyworker_rocketmq.remoting import READER, Remoting, RemotingError, RocketmqBroker, TopicQueue
@@ -106,7 +106,7 @@ def depth_of_locked(
     names: QueueNames,
     default: Sequence[float],
     clock: Clock,
-    held: Callable[[Sequence[str]], Collection[TopicQueue] | None],
+    held: Callable[[Sequence[str]], Mapping[TopicQueue, int] | None],
 ) -> Depth:
     """
     Return the numbers of a queue whose messages members hold by locks (`rocketmq:`); raises the errors of `Remoting`.
@@ -116,7 +116,7 @@ def depth_of_locked(
         names: The names of topics and groups.
         default: The delay levels in seconds, for brokers that do not show their levels to this login.
         clock: The clock.
-        held: Returns the queues whose first messages the members with these ids hold; None if this is unknown.
+        held: Returns the offsets of the messages that the members with these ids hold, by their queues; None if this is unknown.
     """
     members = remoting.members(names.group)
     waiting = _asked(lambda: waiting_in(remoting, names.work, names.group))
@@ -125,16 +125,16 @@ def depth_of_locked(
     age: float | Unreported | None
     if isinstance(waiting, Unreported):
         ready = unacked = age = waiting
-    elif (locked := held(members) if waiting else frozenset()) is None:
+    elif (locked := held(members) if waiting else {}) is None:
         count = sum(each.end - each.place for each in waiting)
         ready = unacked = age = Unreported(
-            f"{count} messages are ready or held, and no broker reports which queues the {len(members)} members have locked; "
+            f"{count} messages are ready or held, and no broker reports which queues members have locked; "
             "`steadyworker jobs` lists the running jobs"
         )
     else:
-        free = [replace(each, place=each.place + 1) if each.queue in locked else each for each in waiting]
-        unacked = sum(each.queue in locked for each in waiting)
+        free = [replace(each, place=each.place + (locked.get(each.queue) == each.place)) for each in waiting]
         ready = sum(each.end - each.place for each in free)
+        unacked = sum(each.end - each.place for each in waiting) - ready
         age = _asked(lambda: _age(remoting, [each for each in free if each.place < each.end], clock))
     due = _asked(lambda: _scheduled(remoting, names.work, default))
     return _depth(
@@ -240,13 +240,13 @@ def _depth(**numbers: float | Unreported | None) -> Depth:
 
 
 def _asked(question: Callable[[], Value | Unreported]) -> Value | Unreported:
-    """Return the answer to a question, or the reason why this login may not ask it."""
+    """Return the answer to a question, or the reason why a broker refused the question."""
     try:
         return question()
     except RemotingError as error:
-        if not is_lacking_right(error):
+        if (why := refused_question(error)) is None:
             raise
-        return Unreported(f"the login lacks a right ({error}); grant the right, or log in as an administrator")
+        return Unreported(why)
 
 
 def _age(remoting: Remoting, waiting: Sequence[WaitingQueue], clock: Clock) -> float | Unreported | None:

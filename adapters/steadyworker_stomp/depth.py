@@ -70,7 +70,7 @@ def _clause(uncounted: Uncounted) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Unreported:
+class _NoNumber:
     """A number that the broker does not report, and the reason."""
 
     why: str
@@ -88,19 +88,19 @@ def _of_classic(visited: Visit, spec: QueueSpec, url: StompUrl) -> Depth:
         return Depth(why={**late, **dict.fromkeys(("ready", "unacked", "dead", "oldest_age"), reason)})
     ready = max(0, work.size - work.held)
     why = dict(late)
-    letters: int | _Unreported = 0 if moved_to == spec.dead_letter_queue else moved.size
+    letters: int | _NoNumber = 0 if moved_to == spec.dead_letter_queue else moved.size
     if shared and letters:
         letters = _letters(visited, spec, moved_to, moved)
-    if isinstance(letters, _Unreported):
+    if isinstance(letters, _NoNumber):
         why["dead"] = letters.why
     age = _age(visited, spec.queue, work) if ready else None
-    if isinstance(age, _Unreported):
+    if isinstance(age, _NoNumber):
         why["oldest_age"] = age.why
     return Depth(
         ready=ready,
         unacked=work.held,
-        dead=None if isinstance(letters, _Unreported) else dead.size + letters,
-        oldest_age=None if isinstance(age, _Unreported) else age,
+        dead=None if isinstance(letters, _NoNumber) else dead.size + letters,
+        oldest_age=None if isinstance(age, _NoNumber) else age,
         why=why,
     )
 
@@ -115,10 +115,10 @@ def _refusal(error: BrokerError) -> str:
     )
 
 
-def _letters(visited: Visit, spec: QueueSpec, moved_to: str, moved: QueueStatistics) -> int | _Unreported:
+def _letters(visited: Visit, spec: QueueSpec, moved_to: str, moved: QueueStatistics) -> int | _NoNumber:
     """Return the number of this Worker's dead letters in a queue that other queues share. A selector knows the original queue."""
     if moved.size > _BROWSED:
-        return _Unreported(
+        return _NoNumber(
             f"{moved_to} has {moved.size} dead letters of all queues, and a count of one queue's letters reads at most "
             f"{_BROWSED}; replay or drop letters, or give the queue an individualDeadLetterStrategy, and name its queue with ?dlq="
         )
@@ -126,7 +126,7 @@ def _letters(visited: Visit, spec: QueueSpec, moved_to: str, moved: QueueStatist
     return sum(1 for _ in browsed(visited, moved_to, moved.size, f"JMSDestination IN ({', '.join(ours)})"))
 
 
-def _age(visited: Visit, queue: str, work: QueueStatistics) -> float | _Unreported:
+def _age(visited: Visit, queue: str, work: QueueStatistics) -> float | _NoNumber:
     """
     Return the age of the oldest message that no consumer holds, which is in the queue behind all messages that consumers hold.
 
@@ -136,16 +136,16 @@ def _age(visited: Visit, queue: str, work: QueueStatistics) -> float | _Unreport
     if not work.held and work.first_at is not None:
         return max(0.0, work.now - work.first_at)
     if work.held >= _BROWSED:
-        return _Unreported(
+        return _NoNumber(
             f"consumers hold {work.held} messages, and a browse for the age reads at most {_BROWSED} messages"
         )
     found = [headers for headers, _ in browsed(visited, queue, work.held + 1)]
     if len(found) <= work.held:
-        return _Unreported("a consumer received the message during the count; count again")
+        return _NoNumber("a consumer received the message during the count; count again")
     if "scheduledJobId" in found[-1]:
-        return _Unreported("the oldest ready message was delayed, and Classic does not report since when it is ready")
+        return _NoNumber("the oldest ready message was delayed, and Classic does not report since when it is ready")
     sent = sent_at(found[-1])
-    return _Unreported("the oldest ready message has no time") if sent is None else max(0.0, work.now - sent)
+    return _NoNumber("the oldest ready message has no time") if sent is None else max(0.0, work.now - sent)
 
 
 # --- Artemis -------------------------------------------------------------------------------------------------------------
@@ -164,16 +164,16 @@ def _of_artemis(visited: Visit, spec: QueueSpec, moved_to: str | None) -> Depth:
             delayed=delayed,
             next_due=_next_due(management, spec.queue) if delayed else None,
             unacked=unacked,
-            dead=None if isinstance(letters, _Unreported) else dead + letters,
+            dead=None if isinstance(letters, _NoNumber) else dead + letters,
             consumers=connections(management, spec.queue),
             oldest_age=_first_age(management, spec.queue) if ready else None,
-            why={"dead": letters.why} if isinstance(letters, _Unreported) else {},
+            why={"dead": letters.why} if isinstance(letters, _NoNumber) else {},
         )
     except BrokerError as error:
         return Depth.unknown(_clause(uncounted(visited, error)))
 
 
-def _moved(management: ArtemisManagement, spec: QueueSpec, address: str | None) -> int | _Unreported:
+def _moved(management: ArtemisManagement, spec: QueueSpec, address: str | None) -> int | _NoNumber:
     """Return the number of this Worker's letters in the queue to which Artemis moves dead letters of several queues."""
     if address is None or address == spec.dead_letter_queue:
         return 0
@@ -181,7 +181,7 @@ def _moved(management: ArtemisManagement, spec: QueueSpec, address: str | None) 
     if not size:
         return 0
     if size > _FILTERED:
-        return _Unreported(
+        return _NoNumber(
             f"{address} has {size} dead letters of all queues, and a count of one queue's letters would read all of them; "
             "replay or drop letters, or set another dead-letter-address for the queue in broker.xml"
         )

@@ -189,7 +189,8 @@ class Connections:
         """
         away = ""
         try:
-            namespace = self.ask_soon(lambda: self.namespace(queue))
+            is_known = queue.name in self._shared
+            namespace = self.namespace(queue) if is_known else self.ask_soon(lambda: self.namespace(queue))
         except BrokerUnavailable as error:
             away, namespace = str(error), self._bound_namespace(queue, error)
         round_ = self.ledger().last_round(namespace, queue.name, key)

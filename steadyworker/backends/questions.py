@@ -40,7 +40,13 @@ class ShortQuestions:
             self._late.intersection_update(self._asked)
             if self._late:
                 raise _unavailable("an earlier question is still without an answer")
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:  # pids.max of the cgroup
+                raise BrokerUnavailable(
+                    f"Expected to start a thread for a question to the broker, got: {error}: "
+                    "raise this process's limit of threads (`ulimit -u`, pids.max)."
+                ) from error
             self._asked.append(thread)
         try:
             return answer.result(WITHIN)

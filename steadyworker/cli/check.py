@@ -108,7 +108,7 @@ def _text(value: Any) -> str | None:
         case None:
             return None
         case float():
-            return f"{value:g}"
+            return f"{value:.12g}"
         case tuple():
             return ",".join(f"{step:g}" for step in value)
         case Mapping():

@@ -65,7 +65,7 @@ def command() -> None:
 
     Several copies of one job count as one dead letter.
     A letter is gone if another tool dropped it, or if the dead-letter queue was purged or deleted.
-    The ledger keeps the message of a dead job for 30 days, so KEY still selects such a job; --all leaves it alone without --gone.
+    The ledger keeps the message of a dead job for 90 days (`keep_dead`), so KEY still selects such a job; --all leaves it alone without --gone.
     """
 
 

@@ -7,7 +7,7 @@ import click
 from steadyworker.cli.output import instant, json_line
 from steadyworker.cli.settings import client_settings
 from steadyworker.cli.targets import key_argument, queue_argument, worker_or_queue
-from steadyworker.client import LOOK_AT, Client, JobStatus, Search
+from steadyworker.client import READ_AT_MOST, Client, JobStatus, QueueSearch
 from steadyworker.config.resolve import Options
 from steadyworker.errors import BrokerUnavailable, NoLedger
 from steadyworker.outcome import JobState
@@ -30,7 +30,7 @@ Examples:
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
-    default=LOOK_AT,
+    default=READ_AT_MOST,
     show_default=True,
     metavar="N",
     help="Read at most N messages of the queue.",
@@ -73,29 +73,27 @@ def _recorded(status: JobStatus | None) -> str:
     return f"{status.state}{due}{reason}"
 
 
-def _searched(search: Search) -> str:
+def _searched(search: QueueSearch) -> str:
     if search.found is None:
-        looked = f"{count_text(search.looked_at, 'message')} read, and this key is not among them."
-        return (
-            f"{looked} {printable(redact(search.stopped))}".rstrip()
-            if search.looked_at or not search.stopped
-            else (f"Not searched. {printable(redact(search.stopped))}")
-        )
+        stopped = printable(redact(search.stopped))
+        if stopped and not search.messages_read:
+            return f"Not searched. {stopped}"
+        return f"{count_text(search.messages_read, 'message')} read, and this key is not among them. {stopped}".rstrip()
     due, sent_at = instant(search.found.due), instant(search.found.sent_at)
     waits = f"delayed until {due}" if due else "ready"
     sent = f", sent at {sent_at}" if sent_at else ""
-    return f"message {search.looked_at:,} is this job's: {waits}{sent}."
+    return f"message {search.messages_read:,} is this job's: {waits}{sent}."
 
 
-def _record(key: str, status: JobStatus | None, search: Search) -> dict[str, object]:
+def _record(key: str, status: JobStatus | None, search: QueueSearch) -> dict[str, object]:
     found = search.found
     return {
         "key": key,
         "state": None if status is None else status.state,
         "found": found is not None,
-        "position": None if found is None else search.looked_at,
+        "position": None if found is None else search.messages_read,
         "due_at": None if found is None else found.due,
         "sent_at": None if found is None else found.sent_at,
-        "read": search.looked_at,
+        "read": search.messages_read,
         "stopped": redact(search.stopped) or None,
     }

@@ -41,7 +41,7 @@ class _JobToSend(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class _FileLine:
     """A checked job with its key, and the number of its line in the file; 0 without a file."""
 
     number: int
@@ -153,7 +153,7 @@ def _send(client: Client, to: To, job: NewJob[Any]) -> None:
     client.send(to, job.payload, key=job.key, delay=job.delay, headers=job.headers, again=job.again)
 
 
-def _print(lines: Sequence[_Line], *, as_json: bool) -> None:
+def _print(lines: Sequence[_FileLine], *, as_json: bool) -> None:
     for line in lines:
         if as_json:
             json_line({"key": line.job.key, "line": line.number or None})
@@ -182,7 +182,7 @@ def _raw(queue: JobQueue) -> JobQueue:
     return replace(queue, payload_type=bytes)
 
 
-def _read(file: Path, queue: JobQueue) -> Iterator[_Line]:
+def _read(file: Path, queue: JobQueue) -> Iterator[_FileLine]:
     """
     Yield each line's job.
 
@@ -209,7 +209,7 @@ def _read(file: Path, queue: JobQueue) -> Iterator[_Line]:
             yield line
 
 
-def _checked(number: int, wish: _JobToSend, body: bytes, queue: JobQueue) -> _Line:
+def _checked(number: int, wish: _JobToSend, body: bytes, queue: JobQueue) -> _FileLine:
     """Check every value of the job, and return the job with its key."""
     try:
         value: object = body if queue.payload_type is bytes else payloads.decoder(Any)(body)
@@ -220,7 +220,7 @@ def _checked(number: int, wish: _JobToSend, body: bytes, queue: JobQueue) -> _Li
         ) from error
     except (ValueError, TypeError) as error:
         raise BadPayload(str(error)) from error
-    return _Line(number, NewJob(value, checked.headers[KEY], wish.delay, wish.headers, wish.again))
+    return _FileLine(number, NewJob(value, checked.headers[KEY], wish.delay, wish.headers, wish.again))
 
 
 def _headers(pairs: tuple[str, ...]) -> dict[str, str]:

@@ -5,6 +5,7 @@ Each job has one row; (namespace, queue, key, round) is the row's primary key.
 A replay of a dead letter, or a send with `again=True`, raises the round.
 The row records the worker process that runs the job, the end of its lease, the job's checkpoint, and the job's outcome.
 Beside the row, the ledger keeps the job's message, so a claimed job does not depend on the broker's copy.
+It also keeps the last 20 runs of the job, for people; the section "Attempts" explains them.
 No event of a connection changes a row, so no event of a connection starts a job again.
 
 `base` has the Protocol of all ledgers, and `facts` has what a ledger records for people, which decides nothing.
@@ -223,14 +224,25 @@ The order is then: record, reject, confirm.
 Each step can be repeated without harm.
 If the owner dies between two steps, the next delivery leads to `Finish` or `AckDuplicate`; after `interrupted`, the next delivery leads to `Claim`.
 
+Attempts
+--------
+Each run of a job is an *attempt*: where and why it began, how it ended, its traceback, and the peak of its memory.
+The transaction of the claim records the start, and the transaction that records the run's outcome also records its end.
+A run that ends without an outcome has no end; the next claim of the job, or the take-over of a job that was lost too often, records it as `lost`.
+`Ledger.facts` returns the attempts (`steadyworker.ledger.facts`).
+Attempts decide nothing: the decision table and all writes of the runner read only the row.
+So a missing attempt does no harm; a worker process of an earlier version records none.
+The last 20 attempts of a job stay, and are deleted together with the row.
+
 Retention of rows
 -----------------
 - `running`, `interrupted`, `moving`: always.
 - `interrupted`, inserted by a cancel and never claimed: until 14 days after the last cancel.
 - `moved`: until 14 days after the retry is due.
-- `done`: until 24 hours after the broker confirmed the settlement; 14 days if the broker did not confirm it.
+- `done`: until 24 hours (`keep_done` of the Worker) after the broker confirmed the settlement; 14 days if the broker did not confirm it.
   A ledger commits the confirms of the last second together, so a kill can lose them; these rows then stay 14 days, too.
-- `dead`: 30 days, or until its dead letter is replayed or dropped.
+- `dead`: 90 days (`keep_dead`), after a cancel 7 days (`keep_cancelled`), or until its dead letter is replayed or dropped.
+- The attempts of a job: 7 days after the end of each (`keep_attempts`), at most 20, and never longer than its row.
 - The message of a job: until the job is `done`, and never longer than its row.
 - Facts: events of links, commands and depths for a day, counts of a minute for two days, actions for 90 days, and a pause until a person ends it.
 

@@ -19,6 +19,7 @@ from msgspec import Struct
 from steadyworker.errors import Finding
 from steadyworker.ledger.facts import Facts, OwnerReport, Pause
 from steadyworker.ledger.job_id import JobId as JobId  # noqa: PLC0414 - the ledger's callers import its values from here
+from steadyworker.ledger.retention import Retention
 from steadyworker.outcome import CANCELLED, SNOOZED, Counters, JobState
 
 
@@ -518,6 +519,15 @@ class Ledger(Protocol):
         This value only decides how long the ledger keeps the row.
         An implementation may commit this write together with a later call, such as `flush`.
         If the process dies before this commit, the ledger only keeps the row longer.
+        """
+        ...
+
+    def retain(self, namespace: str, queue: str, times: Retention) -> None:
+        """
+        Keep the ended jobs of this queue, and the records of their runs, for these times.
+
+        A worker process calls this method before it runs jobs of the queue.
+        The times apply to the later calls of this object only; without a call, they are `retention.USUAL`.
         """
         ...
 

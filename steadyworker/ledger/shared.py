@@ -6,7 +6,7 @@ The statements themselves differ, because each database has its own SQL, clocks 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from steadyworker.errors import ConfigError, Finding, NoLedger, OlderLedger
@@ -49,13 +49,38 @@ ENDED = frozenset((State.DONE, State.DEAD))
 KEEP: Values = {
     "keep_moved": retention.MOVED,
     "keep_done": retention.DONE,
-    "keep_confirmed": retention.DONE_AND_KNOWN,
-    "keep_dead": retention.DEAD,
     "keep_mark": retention.CANCEL_MARK,
     "keep_owners": retention.OWNERS,
     "absence": retention.ABSENCE,
 }
 """The times of `steadyworker.ledger.retention`, in seconds."""
+
+
+class Retentions:
+    """The times for which one ledger object keeps the ended jobs of each queue."""
+
+    def __init__(self) -> None:
+        self._times: dict[tuple[str, str], retention.Retention] = {}
+
+    def set(self, namespace: str, queue: str, times: retention.Retention) -> None:
+        """Keep the jobs of this queue for these times."""
+        self._times[namespace, queue] = times
+
+    def of(self, id: JobId) -> retention.Retention:
+        """Return the times for a job."""
+        return self._times.get((id.namespace, id.queue), retention.USUAL)
+
+    def attempts(self, now: float) -> Iterator[Values]:
+        """Yield, for each queue, the parameters of the statement that deletes old attempts; `now` is the wall clock."""
+        for (namespace, queue), times in self._times.items():
+            ended = now - times.attempts
+            # A fence is at least the wall clock in milliseconds at the claim, so an old attempt has a fence below this number.
+            yield {"namespace": namespace, "queue": queue, "ended": ended, "fence": ended * 1000}
+
+
+def dead_values(times: retention.Retention) -> Values:
+    """Return the parameters that say how long a dead letter's row stays."""
+    return {"keep_dead": times.dead, "keep_cancelled": times.cancelled}
 
 
 def pk_values(id: JobId) -> Values:

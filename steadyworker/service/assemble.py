@@ -26,6 +26,7 @@ from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.facts import OwnerCommand
 from steadyworker.ledger.lease import Keeper, registered_name
 from steadyworker.ledger.owners import OwnerLock, new_owner_id
+from steadyworker.ledger.retention import Retention
 from steadyworker.runner import report
 from steadyworker.runner.causes import BROKER
 from steadyworker.runner.consumer_audit import ConsumerAudit, audit_all
@@ -216,6 +217,8 @@ def assemble(
     quota = Quota(options.max_jobs)
     runners, pools, audits = [], [], {}
     for spec, adapter, namespace in zip(plan.specs, plan.adapters, namespaces, strict=True):
+        times_kept = Retention(spec.keep_done, spec.keep_dead, spec.keep_cancelled, spec.keep_attempts)
+        plan.ledger.retain(namespace, spec.queue, times_kept)
         team = SettlePool(min(MOST_THREADS, spec.concurrency + 1), f"settlements-{spec.queue}")
         deps = Deps(
             spec=spec,

@@ -2,7 +2,7 @@
 The program of a slot's child process.
 
 `spawn.py` starts this program with four arguments: the descriptor of the child's socket, the parent's process id, PROTOCOL,
-and the descriptor of the file for the stacks of a fatal error, or -1.
+and the descriptor of the file for the stacks of its threads.
 The child uses neither the broker nor the ledger: it exchanges frames with its worker process over the socket.
 The main thread calls the handler, so that signals interrupt the handler.
 The reader thread receives frames from the worker process.
@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import fcntl
 import os
 import select
 import signal
@@ -44,7 +45,7 @@ from steadyworker.errors import Interrupt
 from steadyworker.lifecycle import PAUSE_SIGNALS, STOP_SIGNALS
 from steadyworker.link import Answer, JobRequest, Link, Task
 from steadyworker.outcome import Done, Failed, Interrupted
-from steadyworker.slots.dispositions import Dispositions, set_handler, watch_for_stacks_signal
+from steadyworker.slots.dispositions import STDERR, Dispositions, set_handler, watch_for_stacks_signal
 from steadyworker.slots.execute import Executor, Ran, class_name, error_text
 from steadyworker.slots.frames import (
     ANY_FRAME,
@@ -78,6 +79,7 @@ _MOST_HELD = 8
 _POKE_EVERY = 0.05
 _GRACE_STEP, _GRACE_STEPS = 0.002, 10
 _PR_SET_PDEATHSIG = 1
+_HIGH = 500  # below the usual limit of 1,024 descriptors
 _UNCUT = frozenset({"steadyworker.link", __name__})
 
 # systemd sets these variables for the worker process, not for its children.
@@ -89,7 +91,8 @@ _OTHER_VERSION = "the installed SteadyWorker has another version than this worke
 class Child:
     """One child: its exchange of frames with the worker process, and the runs of its handler."""
 
-    def __init__(self, wire: socket.socket, clock: Clock) -> None:
+    def __init__(self, wire: socket.socket, clock: Clock, stacks: int = STDERR) -> None:
+        self._stacks = stacks
         self._wire = wire
         self._clock = clock
         self._sending = threading.Lock()
@@ -119,7 +122,7 @@ class Child:
             return 1
         self._executor = executor
         self.catch_signals()  # a second time, because a user's module can have set its own handlers
-        dispositions = Dispositions()
+        dispositions = Dispositions(self._stacks)
         executor.calm = dispositions.calm
         self.send(SetupDone())
         while (order := self._orders.get()) is not None:
@@ -304,7 +307,8 @@ def main() -> None:
     wire.set_inheritable(False)
     for name in _NOT_OURS:
         os.environ.pop(name, None)
-    child = Child(wire, SystemClock())
+    stacks = _own_stacks_file(sys.argv[4:])
+    child = Child(wire, SystemClock(), stacks)
     child.catch_signals()
     _let_forks_be_ended()
     # With SIG_IGN, a handler could not wait for its subprocesses.
@@ -315,8 +319,9 @@ def main() -> None:
     if sys.argv[3:4] != [str(PROTOCOL)]:
         child.send(SetupFailed(_OTHER_VERSION))
         os._exit(1)
-    _write_stacks_to(int(sys.argv[4]))
-    watch_for_stacks_signal()
+    faulthandler.enable(stacks)
+    os.register_at_fork(after_in_child=lambda: faulthandler.enable(STDERR))  # the file has only stacks of this process
+    watch_for_stacks_signal(stacks)
     with suppress(OSError, AttributeError):  # standard output can be closed, or an object without line buffering
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     code = 1
@@ -328,13 +333,22 @@ def main() -> None:
     leave(code)
 
 
-def _write_stacks_to(file: int) -> None:
-    """Let a fatal error, such as a segmentation fault, write the stacks of all threads to this file, or to standard error for -1."""
-    if file < 0:
-        faulthandler.enable()
-        return
-    os.set_inheritable(file, False)  # noqa: FBT003 - its name in the standard library
-    faulthandler.enable(file)
+def _own_stacks_file(arguments: Sequence[str]) -> int:
+    """
+    Return the descriptor to which this process writes the stacks of its threads, after a fatal error or STACKS_SIGNAL.
+
+    It has a high number, so that no file of a handler gets this number after the handler has closed every descriptor.
+    """
+    file = int(arguments[0]) if arguments else STDERR
+    if file == STDERR:
+        return file
+    try:
+        high = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, _HIGH)
+    except OSError:  # the limit of descriptors is lower
+        os.set_inheritable(file, False)  # noqa: FBT003 - its name in the standard library
+        return file
+    os.close(file)
+    return high
 
 
 def _die_with(parent: int) -> None:

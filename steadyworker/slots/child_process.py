@@ -53,6 +53,7 @@ _MOST_CHUNKS = 64
 
 _TICK = 0.5  # seconds between two checks of a run's memory
 _STACKS_TIME = 0.5  # seconds that a stalled child gets to write its stacks
+_QUICK_STACKS_TIME = 0.1  # the same for a child that may eat memory, or that has reached its time limit
 _LAST_BREATH = 1.0  # seconds that a child gets to exit after it has closed its socket
 _POLL_EVERY = 0.25  # seconds between two checks for a death without a pidfd (macOS)
 _KILL_EVERY = 0.01  # seconds between the first two kills of what is left of a dead child's session; the pause doubles
@@ -214,16 +215,22 @@ class ChildProcess:
             case Due.WARN:
                 self.stop("time-limit", hard=True)
             case Due.TIME_LIMIT:
-                self.kill(Failed("time-limit"))
+                self._kill_with_stacks(run, Failed("time-limit"), now + _QUICK_STACKS_TIME)
             case Due.STALLED:
-                run.forced_outcome, run.kill_at = Failed("stalled"), now + _STACKS_TIME
-                self._signal(STACKS_SIGNAL, group=False)
+                self._kill_with_stacks(run, Failed("stalled"), now + _STACKS_TIME)
             case None:
                 pass
         if self._memory_limit is not None and now >= run.check_memory_at:
             run.check_memory_at = now + _TICK
             if (used := tree_rss(self.pid)) > self._memory_limit:
-                self.kill(Crashed(f"memory-limit: {size_text(used)} of {size_text(self._memory_limit)}"))
+                cause = f"memory-limit: {size_text(used)} of {size_text(self._memory_limit)}"
+                self._kill_with_stacks(run, Crashed(cause), now + _QUICK_STACKS_TIME)
+
+    def _kill_with_stacks(self, run: ChildRun, outcome: Outcome, at: float) -> None:
+        """Let the child write its stacks, and kill it at this monotonic time; the run ends with this outcome."""
+        if run.forced_outcome is None:
+            run.forced_outcome, run.kill_at = outcome, at
+            self._signal(STACKS_SIGNAL, group=False)
 
     # --- orders to the child ---------------------------------------------------------------------------------------
 
@@ -375,7 +382,9 @@ class ChildProcess:
         code = self._waited()
         with self._sending:
             self._wire.close()
-        self._read_stacks()
+        self.keep_stacks()
+        if self._stacks is not None:
+            self._stacks.close()
         if self._death is not None:
             death, self._death = self._death, None
             os.close(death)
@@ -390,14 +399,17 @@ class ChildProcess:
                 self.run.peak_memory = max_rss(usage)
         return self._process.wait()
 
-    def _read_stacks(self) -> None:
-        """Keep the stacks that a fatal error has written, and write them to standard error, where other errors of the child are."""
+    def keep_stacks(self) -> None:
+        """Keep the stacks that the run has written, and write them to standard error, where other errors of the child are."""
         if self._stacks is None:
             return
-        with self._stacks as file:
-            file.seek(0)
-            data = file.read(_CHUNK)
+        file = (
+            self._stacks.fileno()
+        )  # the child writes at the position that both processes share, which `pread` does not move
+        data = os.pread(file, _CHUNK, 0)
         if data:
+            os.ftruncate(file, 0)
+            os.lseek(file, 0, os.SEEK_SET)
             text = stacks_text(data)
             if self.run is not None:
                 self.run.traceback = text

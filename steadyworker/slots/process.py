@@ -305,6 +305,7 @@ class ProcessSlot:
                 return Asked(self._id, frame.fence, frame.id, frame.request)
             case RunEnded() if run is not None and run.task.fence == frame.fence and run.forced_outcome is None:
                 outcome = outcome_of(frame)
+                child.keep_stacks()
                 run.traceback, run.peak_memory = frame.traceback, frame.peak_memory
                 child.ended_runs += 1
                 if child.ended_runs == self._spec.jobs_per_child:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import BinaryIO, NamedTuple
 
 from steadyworker.lifecycle import PAUSE_SIGNALS, STOP_SIGNALS
+from steadyworker.slots.dispositions import STDERR
 from steadyworker.slots.frames import PROTOCOL
 from steadyworker.system.interpreter import command
 from steadyworker.system.procfs import end_sessions
@@ -26,7 +27,7 @@ class NewChild(NamedTuple):
     """
     A child before Hello: its process, and the worker process's end of the socket.
 
-    `stacks` is the file into which a fatal error of the child writes the stacks of its threads; None where there is no such file.
+    `stacks` is the file into which the child writes the stacks of its threads; None where the child writes them to standard error.
     """
 
     process: subprocess.Popen[bytes]
@@ -56,7 +57,7 @@ def start_child() -> NewChild:
     try:
         with theirs:
             passed = [theirs.fileno()] if stacks is None else [theirs.fileno(), stacks.fileno()]
-            arguments = (theirs.fileno(), os.getpid(), PROTOCOL, -1 if stacks is None else stacks.fileno())
+            arguments = (theirs.fileno(), os.getpid(), PROTOCOL, STDERR if stacks is None else stacks.fileno())
             process = subprocess.Popen(
                 command("steadyworker.slots.child", *map(str, arguments)),
                 stdin=subprocess.DEVNULL,

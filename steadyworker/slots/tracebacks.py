@@ -6,6 +6,7 @@ A failed handler's exception has a traceback; a child that a fatal signal ended 
 
 from __future__ import annotations
 
+import re
 import traceback
 from types import TracebackType
 
@@ -16,6 +17,7 @@ LONGEST = 16 << 10
 
 _CUT = "\n  [… cut by SteadyWorker …]\n"
 _OURS = "steadyworker."
+_READER = re.compile(r'slots/child\.py", line \d+ in _read$', re.MULTILINE)
 
 
 def traceback_of(error: BaseException | None) -> str:
@@ -44,8 +46,9 @@ def shortened(text: str) -> str:
 
 
 def stacks_text(data: bytes) -> str:
-    """Return the stacks that a dying child has written."""
-    return shortened(as_unicode(data.decode("utf-8", "backslashreplace")))
+    """Return the stacks that a dying child has written, without that of SteadyWorker's own thread."""
+    blocks = as_unicode(data.decode("utf-8", "backslashreplace")).split("\n\n")
+    return shortened("\n\n".join(block for block in blocks if not _READER.search(block)))
 
 
 def _own_frames(frames: TracebackType | None) -> TracebackType | None:

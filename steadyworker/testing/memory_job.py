@@ -27,6 +27,7 @@ from steadyworker.ledger.base import (
 )
 from steadyworker.ledger.facts import CHECKPOINT_BYTES, LOST, MOST_ATTEMPTS, Attempt
 from steadyworker.ledger.owners import host_of
+from steadyworker.ledger.retention import Retention
 from steadyworker.ledger.shared import checkpoint_text
 from steadyworker.outcome import SNOOZED, Counters
 
@@ -113,14 +114,14 @@ class MemoryJob:
         if not verdict.keep_checkpoint:
             self.checkpoint = self.checkpoint_fence = self.export_state = None
 
-    def move(self, now: float, wall: float, wake_in: float) -> None:
+    def move(self, now: float, wall: float, wake_in: float, keep: Retention) -> None:
         """
         Change `moving` to `dead` if the target is `dead`, otherwise to `moved`.
 
         `now` is a reading of the boot clock.
         """
         if self.target is Moving.DEAD:
-            self.end(State.DEAD, wall, retention.DEAD)
+            self.end(State.DEAD, wall, keep.dead if self.cancel_reason is None else keep.cancelled)
         else:
             self.state = State.MOVED
             self.owner = None

@@ -41,6 +41,7 @@ from steadyworker.ledger.base import (
 from steadyworker.ledger.facts import Facts, OwnerReport
 from steadyworker.ledger.facts_rows import safe_report
 from steadyworker.ledger.lease import attended, registered_name
+from steadyworker.ledger.shared import Retentions
 from steadyworker.outcome import Counters
 from steadyworker.testing.memory_facts import MemoryFacts
 from steadyworker.testing.memory_job import HELD, MemoryJob, fits
@@ -79,6 +80,7 @@ class MemoryLedger(Ledger):
         self._trusted_from: dict[str, int] = {}
         self._set_back = False
         self._facts = MemoryFacts(clock, self._lock, lambda: self._jobs)
+        self._retentions = Retentions()
 
     @property
     @override
@@ -207,7 +209,7 @@ class MemoryLedger(Ledger):
             job.message, job.body_sha256, job.hop, job.target = message, body_sha256, -1, Moving.RETRY
             job.reason, job.due = REPLAYED, self._clock.boottime()
             job.fence = self._fence = self._next_fence()
-            job.move(self._clock.boottime(), self._clock.wall(), 0.0)
+            job.move(self._clock.boottime(), self._clock.wall(), 0.0, self._retentions.of(id))
             return True
 
     @override
@@ -341,7 +343,7 @@ class MemoryLedger(Ledger):
             job = self._held(token, State.MOVING)
             if job is None:
                 return False
-            job.move(self._clock.boottime(), self._clock.wall(), wake_in)
+            job.move(self._clock.boottime(), self._clock.wall(), wake_in, self._retentions.of(token.id))
             return True
 
     @override
@@ -353,9 +355,13 @@ class MemoryLedger(Ledger):
             if known:
                 job.settled = "confirmed"
                 if job.state is State.DONE:
-                    job.keep_until = self._clock.wall() + retention.DONE_AND_KNOWN
+                    job.keep_until = self._clock.wall() + self._retentions.of(token.id).done
             elif job.settled == "unknown":
                 job.settled = "sent"
+
+    @override
+    def retain(self, namespace: str, queue: str, times: retention.Retention) -> None:
+        self._retentions.set(namespace, queue, times)
 
     @override
     def flush(self) -> None:
@@ -451,6 +457,11 @@ class MemoryLedger(Ledger):
             old = [job.id for job in self._jobs.values() if job.keep_until is not None and job.keep_until <= now]
             for job_id in old:
                 del self._jobs[job_id]
+            for id, job in self._jobs.items():
+                kept = now - self._retentions.of(id).attempts
+                for fence, run in list(job.attempts.items()):
+                    if run.ended_at is not None and run.ended_at <= kept:
+                        del job.attempts[fence]
         self._facts.purge()
         return len(old)
 

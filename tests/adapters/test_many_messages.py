@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -70,6 +71,20 @@ def test_a_thousand_messages_arrive_once_each(place: Place, queue: str, tmp_path
     options = load({"broker": place.url(), "state_dir": str(tmp_path)}, {}, tmp_path)
     keys = [each.headers["sw-job-key"] for each in received(options, queue, 1 + len(KEYS))]
     assert sorted(keys) == sorted(["before", *KEYS])
+
+
+@pytest.mark.needs(Ability.REDELIVERS_AT_ONCE)  # the adapters that publish batches
+def test_a_thousand_messages_need_a_round_trip_for_each_batch_and_not_for_each_message(
+    place: Place, queue: str
+) -> None:
+    """At 0.1 s for each round trip, a thousand calls of `send` would take 100 s."""
+    with Proxy(place.address()) as proxy, Client(place.url(through=proxy)) as client:
+        client.send(queue, {}, key="before")
+        proxy.change(("down",), delay=0.1)
+        began = time.monotonic()
+        client.send_many(queue, [NewJob({}, key) for key in KEYS])
+        took = time.monotonic() - began
+    assert 0.2 < took < 50
 
 
 class TestWhileTheBrokerIsAway:

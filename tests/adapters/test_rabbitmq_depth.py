@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from urllib.parse import quote
 
 import pika
 import pytest
+from pika.exceptions import ChannelClosedByBroker
 
 from steadyworker.adapter import Browses, Connected, Delivered, Delivery, Depth, QueueSpec, Settings, Signal
 from steadyworker.delivery import KEY, OutgoingMessage, Settle, Target
@@ -22,6 +24,7 @@ from steadyworker_rabbitmq.checks.management import ManagementApi, ReportedMessa
 from steadyworker_rabbitmq.depth import AGAIN_AFTER, CountRefused, DepthReader, QueueCount
 from steadyworker_rabbitmq.topology import Topology
 from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
+from tests.brokers.trio import Trio
 from tests.faults.proxy import Proxy
 
 SPEC = QueueSpec("exports", "exports.dead", concurrency=4)
@@ -221,10 +224,11 @@ def test_queues_that_do_not_exist_are_empty_and_are_not_created(
     assert numbers(client.adapter.depth()) == (0, 0, None, 0, 0)
     with channel(vhost) as raw:
         raw.queue_declare("exports", durable=True, arguments={"x-queue-type": "quorum"})
+        raw.confirm_delivery()
         raw.basic_publish("", "exports", b"{}")
     assert numbers(client.adapter.depth()) == (1, 0, None, 0, 0)
     for name in ("exports.dead", *RETRY):
-        with channel(vhost) as raw, pytest.raises(pika.exceptions.ChannelClosedByBroker, match="no queue"):
+        with channel(vhost) as raw, pytest.raises(ChannelClosedByBroker, match="no queue"):
             raw.queue_declare(name, passive=True)
 
 
@@ -290,6 +294,34 @@ def test_rabbitmq_has_no_browse(open_client: OpenClient, without_api: str) -> No
 # --- The management API, without a broker -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("rabbitmq_series", ["3.10", "4.3"], indirect=True)
+def test_a_queue_without_its_majority_has_no_numbers(
+    trio: Trio, open_client: OpenClient, eventually: Eventually
+) -> None:
+    first = trio.nodes[0]
+    vhost = first.add_vhost()
+    open_client(f"{vhost.url}?management={quote(first.management_url, safe='')}").send("abc")
+    leader = trio.leader(vhost, "exports")
+    here = next(node for node in trio.nodes if node is not leader)
+    login = vhost.url.replace(f":{first.amqp}/", f":{here.amqp}/")
+    client = open_client(f"{login}?management={quote(here.management_url, safe='')}")
+    assert client.adapter.depth().ready == 3
+    for node in trio.nodes:
+        if node is not here:
+            node.kill()
+
+    def is_unreachable() -> bool:
+        try:
+            assert client.adapter.depth().ready in (0, 3), "before the API reports the lost majority"
+        except BrokerUnavailable as error:
+            return re.search("to be reachable, got: it is (minority|without a leader)", str(error)) is not None
+        return False
+
+    eventually(is_unreachable, within=60)
+
+
 @dataclass(frozen=True, slots=True)
 class Api(ManagementApi):
     """Returns what the test has set, and counts the queries."""
@@ -325,7 +357,7 @@ def test_after_a_failed_query_the_api_is_left_alone_for_five_minutes() -> None:
         )
     assert failing.asked == ["exports"]
     clock.advance(AGAIN_AFTER)
-    working = api(exports=ReportedMessages("quorum", 3))
+    working = api(exports=ReportedMessages("quorum", "running", "rabbit@host", 3))
     assert [reader.depth(COUNTS, working).unacked for _ in range(2)] == [3, 3]
     assert working.asked == ["exports", "exports"]
 
@@ -333,7 +365,7 @@ def test_after_a_failed_query_the_api_is_left_alone_for_five_minutes() -> None:
 def test_a_refused_queue_is_counted_again_after_five_minutes() -> None:
     clock = FakeClock()
     reader = DepthReader(Topology(SPEC, Settings(delays=LEVELS)), clock)
-    working = api(exports=ReportedMessages("quorum", 3))
+    working = api(exports=ReportedMessages("quorum", "running", "rabbit@host", 3))
     everything = reader.queues()
     refused = CountRefused("Expected a count of queue 'exports.dead', got ACCESS_REFUSED: grant it.")
     assert numbers(reader.depth({**COUNTS, "exports.dead": refused}, working)) == (4, 0, 3, None, 1)
@@ -347,7 +379,12 @@ def test_a_refused_queue_is_counted_again_after_five_minutes() -> None:
 
 def test_a_second_query_counts_the_letters_of_a_reader_only_while_there_is_one() -> None:
     reader = DepthReader(Topology(SPEC, Settings(delays=LEVELS)), FakeClock())
-    reports = api(**{"exports": ReportedMessages("quorum", 0), "exports.dead": ReportedMessages("quorum", 5)})
+    reports = api(
+        **{
+            "exports": ReportedMessages("quorum", "running", "rabbit@host", 0),
+            "exports.dead": ReportedMessages("quorum", "running", "rabbit@host", 5),
+        }
+    )
     assert reader.depth(COUNTS, reports).dead == 0
     assert reports.asked == ["exports"]
     assert reader.depth({**COUNTS, "exports.dead": QueueCount(2, 1)}, reports).dead == 7
@@ -356,16 +393,25 @@ def test_a_second_query_counts_the_letters_of_a_reader_only_while_there_is_one()
 
 def test_a_queue_without_statistics_has_a_reason_and_a_queue_that_is_missing_has_none() -> None:
     reader = DepthReader(Topology(SPEC, Settings(delays=LEVELS)), FakeClock())
-    found = reader.depth(COUNTS, api(exports=ReportedMessages("quorum")))
+    found = reader.depth(COUNTS, api(exports=ReportedMessages("quorum", leader="rabbit@host")))
     assert (found.unacked, found.oldest_age) == (None, None)
     assert "it has no statistics of this queue: wait ten seconds" in found.why["unacked"]
     assert reader.depth(COUNTS, api(exports=None)).unacked == 0
 
 
+@pytest.mark.parametrize("state", ["minority", "down", "stopped", "crashed", "without a leader"])
+def test_a_queue_that_the_broker_cannot_reach_has_no_numbers(state: str) -> None:
+    """Over AMQP, a quorum queue without a leader has 0 messages and 0 consumers, however many messages it has."""
+    reader = DepthReader(Topology(SPEC, Settings(delays=LEVELS)), FakeClock())
+    with pytest.raises(BrokerUnavailable, match=f"'exports' to be reachable, got: it is {state}") as raised:
+        reader.depth({**COUNTS, "exports": QueueCount(0, 0)}, api(exports=ReportedMessages("quorum", state, "")))
+    assert raised.value.id == "rabbitmq.queue-node-down"
+
+
 def test_a_retry_queue_that_cannot_be_counted_leaves_the_other_numbers() -> None:
     reader = DepthReader(Topology(SPEC, Settings(delays=LEVELS)), FakeClock())
     away = BrokerUnavailable("Expected queue 'exports.later.1000ms', got: its node is down (404).")
-    working = api(exports=ReportedMessages("quorum", 3))
+    working = api(exports=ReportedMessages("quorum", "running", "rabbit@host", 3))
     found = reader.depth({**COUNTS, RETRY[0]: away}, working)
     assert numbers(found) == (4, None, 3, 0, 1)
     assert found.why["delayed"] == found.why["next_due"] == str(away).removesuffix(".")

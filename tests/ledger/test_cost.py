@@ -7,8 +7,10 @@ What a job that ends well costs the ledger: exact counts, so that a new index, t
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,15 @@ from msgspec.structs import replace
 
 from steadyworker.clock import Times
 from steadyworker.errors import LedgerUnavailable
+from steadyworker.events import JobEnded
 from steadyworker.ledger.base import Began, Claimed, Ending, KeptMessage, Ledger
+from steadyworker.ledger.facts import OwnerReport
+from steadyworker.ledger.lease import Keeper
 from steadyworker.ledger.postgres import statements
 from steadyworker.ledger.postgres.session import LedgerConnection
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Counters
+from steadyworker.service.fact_batch import FactBatch
 from steadyworker.testing.clock import FakeClock
 from tests.conftest import Eventually
 from tests.ledger.pgkit import JOB, Open, seen
@@ -178,3 +184,82 @@ def test_the_end_of_a_job_in_a_turn_waits_for_a_session_that_holds_its_row(
             eventually(lambda: any(statements.DONE in query for query in sent))
         began, ended = recorded.result(30)
     assert (began[0] is not None, list(ended)) == (True, [True])
+
+
+def test_a_read_of_orders_is_one_small_query_until_a_person_gives_an_order(opened: Open, sent: list[str]) -> None:
+    """A worker process reads them every 2 s; a registration makes the next read a whole one, in case the ledger went back in time."""
+    ledger, person = opened(), opened()
+    row = ledger.claim(first_claim(0))
+    assert row is not None
+    person.ledger_id()
+    ledger.register("me", "host", [])
+    ledger.orders("me")
+    orders: list[Callable[[], object]] = [
+        lambda: None,
+        lambda: person.facts.pause("shop", "exports", "ada", ""),
+        lambda: person.cancel(row.id, "no"),
+        lambda: person.facts.command("me", "quiet", "ada"),
+        lambda: ledger.facts.commands("me"),
+        lambda: person.facts.resume("shop", "exports"),
+        lambda: ledger.register("me", "host", []),
+        lambda: ledger.renew([row.token]),
+        lambda: ledger.checkpoint(row.token, b"17"),
+        lambda: job(ledger, 1),
+    ]
+    reads = []
+    for order in orders:
+        order()
+        sent.clear()
+        ledger.orders("me")
+        reads.append([statements.ORDERS_VERSION, statements.ORDERS][: len(sent)] == sent and len(sent))
+    assert reads == [1, 2, 2, 2, 2, 2, 2, 1, 1, 1]
+
+
+def test_a_read_of_orders_is_one_pragma_until_another_process_writes_to_a_sqlite_ledger(tmp_path: Path) -> None:
+    """What this process writes for its own jobs is no order."""
+    path = tmp_path / "ledger.db"
+    with (
+        closing(SqliteLedger(path, clock=FakeClock(), times=Times())) as ledger,
+        closing(SqliteLedger(path, clock=FakeClock(), times=Times())) as person,
+    ):
+        person.ledger_id()
+        ledger.orders("me")
+        assert ledger._file._connection is not None
+        run: list[str] = []
+        ledger._file._connection.set_trace_callback(run.append)
+        orders: list[Callable[[], object]] = [
+            lambda: None,
+            lambda: job(ledger, 0),
+            lambda: person.facts.pause("shop", "exports", "ada", ""),
+            lambda: ledger.facts.resume("shop", "exports"),
+            lambda: ledger.cancel(JOB, "no"),
+        ]
+        reads = []
+        for order in orders:
+            order()
+            run.clear()
+            ledger.orders("me")
+            assert run[0] == "PRAGMA data_version"
+            reads.append(len(run))
+        assert reads == [1, 1, 2, 2, 2]
+
+
+def test_a_turn_of_the_keeper_without_facts_is_one_commit_of_a_sqlite_ledger(tmp_path: Path) -> None:
+    """The registration; facts are one more commit for each kind that there is."""
+    clock = FakeClock()
+    with closing(SqliteLedger(tmp_path / "ledger.db", clock=clock, times=Times())) as ledger:
+        batch = FactBatch("me", {"exports": "shop"}, clock)
+        keeper = Keeper(
+            ledger, "me", "host", ["shop/exports"], [], clock, Times(), report=OwnerReport, write_facts=batch.write
+        )
+        keeper.turn()
+        log = tmp_path / "ledger.db-wal"
+        commits = [len(transactions(log))]
+        keeper.turn()
+        commits.append(len(transactions(log)))
+        batch.link("exports", "connected", 1, "")
+        batch(JobEnded(key="k", queue="exports", fence=1, at=0.0, outcome="done", reason="", seconds=1.0))
+        assert len(transactions(log)) == commits[-1], "a job's end only changes numbers in memory"
+        keeper.turn()
+        commits.append(len(transactions(log)))
+    assert [later - before for before, later in pairwise(commits)] == [1, 3]

@@ -20,7 +20,9 @@ from msgspec.structs import replace
 from steadyworker.clock import SystemClock, Times
 from steadyworker.errors import ConfigError, LedgerUnavailable, OlderLedger
 from steadyworker.ledger.base import (
+    Began,
     Claimed,
+    Ending,
     JobFilter,
     JobId,
     KeptMessage,
@@ -554,3 +556,30 @@ class TestSchema8:
                 values = by_place or by_name
                 if "SELECT" in statement or "INSERT" in statement or "UPDATE" in statement or "DELETE" in statement:
                     assert db.execute(f"EXPLAIN {statement}", values).fetchall()
+
+    def test_its_runs_are_no_attempts_and_those_of_this_version_end_as_lost(
+        self, old: SqliteLedger, new: SqliteLedger
+    ) -> None:
+        """Old and new processes take each other's jobs over while the old ones are stopped."""
+        id = replace(JOB, key="mixed")
+        first = new.claim(Claimed(id, None, "new", 0, b"\x01" * 32, Counters(), MESSAGE, Began(0, "new", 1)))
+        assert first is not None
+        with schema_8.version_before():
+            taken = begin(old, "mixed")
+            assert old.moving(taken.token, RETRY)
+            assert old.moved(taken.token)
+        last = new.claim(Claimed(id, new.read(id), "new", 1, b"\x01" * 32, Counters(), None, Began(0, "retry", 1)))
+        assert last is not None
+        assert new.done(last.token, Ending("done"))
+        attempts = new.facts.attempts(id)
+        assert [(each.fence, each.outcome) for each in attempts] == [(first.fence, "lost"), (last.fence, "done")]
+
+    def test_a_job_of_before_the_migration_has_no_attempts_and_gets_its_first_at_its_next_claim(
+        self, old: SqliteLedger, new: SqliteLedger
+    ) -> None:
+        id = replace(JOB, key="interrupted")
+        assert list(new.facts.attempts(id)) == []
+        row = new.claim(Claimed(id, new.read(id), "new", 0, b"\x01" * 32, Counters(), None, Began(1, "interrupted")))
+        assert row is not None
+        (attempt,) = new.facts.attempts(id)
+        assert (attempt.fence, attempt.checkpoint_before) == (row.fence, "interrupted")

@@ -185,9 +185,14 @@ def test_the_findings_of_the_start_and_of_the_last_check_are_reported() -> None:
 
 def test_the_calls_of_facts_are_measured() -> None:
     seen: list[tuple[str, bool]] = []
+
+    def observe(call: str, seconds: float, *, failed: bool) -> None:
+        assert seconds == 0.0
+        seen.append((call, failed))
+
     clock = FakeClock()
     line = FlakyLedger(MemoryLedger(clock, Times()))
-    ledger = timed(cast(Ledger, line), clock, lambda call, _seconds, *, failed: seen.append((call, failed)))
+    ledger = timed(cast(Ledger, line), clock, observe)
     ledger.facts.pauses()
     line.cut()
     with pytest.raises(LedgerUnavailable):

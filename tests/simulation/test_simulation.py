@@ -21,6 +21,7 @@ from steadyworker.clock import Times
 from steadyworker.delivery import HOP, Target
 from steadyworker.errors import LedgerUnavailable, TargetFull
 from steadyworker.ledger.base import Hindrance, Row, State
+from steadyworker.ledger.retention import Retention
 from steadyworker.ledger.rules import HeldBy, action_for
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Interrupted
@@ -258,8 +259,8 @@ def an_open_credit_is_not_asked_for() -> Any:
 def moved_records_no_time() -> Any:
     original = MemoryJob.move
 
-    def move(self: MemoryJob, now: float, wall: float, wake_in: float) -> None:
-        original(self, now, wall, wake_in)
+    def move(self: MemoryJob, now: float, wall: float, wake_in: float, keep: Retention) -> None:
+        original(self, now, wall, wake_in, keep)
         self.wake_at = None
 
     return replaced(MemoryJob, "move", move)
@@ -267,7 +268,7 @@ def moved_records_no_time() -> Any:
 
 def moved_records_the_present() -> Any:
     original = MemoryJob.move
-    return replaced(MemoryJob, "move", lambda self, now, wall, _: original(self, now, wall, 0.0))
+    return replaced(MemoryJob, "move", lambda self, now, wall, _, keep: original(self, now, wall, 0.0, keep))
 
 
 def a_replay_publishes_without_its_row() -> Any:

@@ -75,11 +75,15 @@ class ReportedMessages(msgspec.Struct, frozen=True):
 
     Attributes:
         type: The queue's type.
+        state: The queue's state, such as `running` or `minority`; None if unknown.
+        leader: The node that leads a quorum queue; None or empty without a leader.
         messages_unacknowledged: The messages that consumers hold; None while the API has no statistics of the queue.
         head_message_timestamp: The timestamp of a classic queue's first message, in seconds since 1970, if its sender has set one.
     """
 
     type: str = "classic"
+    state: str | None = None
+    leader: str | None = None
     messages_unacknowledged: int | None = None
     head_message_timestamp: int | str | None = None
 

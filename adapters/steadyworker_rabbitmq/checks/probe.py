@@ -27,7 +27,7 @@ from steadyworker.network.owed import ANSWER_WITHIN
 from steadyworker_rabbitmq import pika_internals
 from steadyworker_rabbitmq.checks.limits import CONSUMER_TIMEOUTS
 from steadyworker_rabbitmq.checks.management import ManagementApi, Unanswered
-from steadyworker_rabbitmq.checks.queue_state import Difference, ExistingQueue, QueueType, queue_type
+from steadyworker_rabbitmq.checks.queue_state import UNREACHABLE, Difference, ExistingQueue, QueueType, queue_type
 from steadyworker_rabbitmq.depth import Counts, QueueCount, refused_count
 from steadyworker_rabbitmq.errors import QueueUnavailable, closed_channel, is_down, is_missing, largest_body, translated
 from steadyworker_rabbitmq.topology import PlannedQueue, Version
@@ -39,8 +39,6 @@ _CURRENT = re.compile(r"(?:the value )?'(?P<value>.*?)'(?: of type '(?P<type>\w+
 _FLAGS = {"durable": True, "auto_delete": False, "exclusive": False}
 """The planned flags of each queue."""
 DOWN = "rabbitmq.queue-node-down"
-_UNREACHABLE = ("down", "stopped", "crashed", "minority")
-"""The states in which the broker cannot reach a queue, as the management API names them."""
 
 _NOBODY = "amq.steadyworker-nobody"
 """A queue name that no client can declare: the prefix is reserved for the broker."""
@@ -161,7 +159,7 @@ class BrokerProbe:
         if self._management is not None and self.unasked is None:
             try:
                 if (queue := self._management.queue(name)) is not None:
-                    if queue.state in _UNREACHABLE:
+                    if queue.state in UNREACHABLE:
                         got = f"Expected queue {name!r} at {self._place} to be reachable, got: it is {queue.state}."
                         raise QueueUnavailable(got, id=DOWN)
                     return queue

@@ -68,13 +68,16 @@ from steadyworker.ledger.postgres.rows import (
 from steadyworker.ledger.postgres.session import Identity, PostgresSession
 from steadyworker.ledger.postgres.trust import PostgresTrust
 from steadyworker.ledger.postgres.url import ServerAddress, server_address
+from steadyworker.ledger.retention import Retention
 from steadyworker.ledger.shared import (
     KEEP,
     PAGE_ROWS,
+    Retentions,
     Values,
     began_values,
     claim_values,
     counters_values,
+    dead_values,
     ending_values,
     filter_values,
     mine_values,
@@ -156,6 +159,8 @@ class PostgresLedger(Ledger):
         self._record = PostgresSession(address, self._identity, times.call_timeout, clock, create=create)
         self._renewals = PostgresSession(address, self._identity, times.call_timeout, clock, create=create)
         self._facts = PostgresFacts(self._record, self._renewals)
+        self._retentions = Retentions()
+        self._orders: tuple[tuple[str, int], Orders] | None = None
         self._is_dead = is_dead or self._lock_is_free
 
     @property
@@ -207,6 +212,7 @@ class PostgresLedger(Ledger):
         values: Values = {"host": host, "lock_path": lock, "queues": list(queues), "boot": proof.boot_id()}
         values["report"] = report_text(report)
         with self._renewals.connection() as db:
+            self._orders = None  # a restored copy of the ledger can have this version, and other orders
             return self._trust.register(db, owner, values)
 
     @override
@@ -347,12 +353,17 @@ class PostgresLedger(Ledger):
 
     @override
     def moved(self, token: Token, wake_in: float = 0.0) -> bool:
-        return self._write(sql.MOVED, token, KEEP | {"wake_in": min(wake_in, LONGEST_DELAY)})
+        values = KEEP | dead_values(self._retentions.of(token.id)) | {"wake_in": min(wake_in, LONGEST_DELAY)}
+        return self._write(sql.MOVED, token, values)
 
     @override
     def settled(self, token: Token, known: bool) -> None:
         # The transaction of the next claim, or `flush`, carries this write out; this saves one commit in three.
         self._settled.append((token, known))
+
+    @override
+    def retain(self, namespace: str, queue: str, times: Retention) -> None:
+        self._retentions.set(namespace, queue, times)
 
     @override
     def flush(self) -> None:
@@ -370,6 +381,7 @@ class PostgresLedger(Ledger):
             "settled_uids": [token.uid for token in settled],
             "settled_fences": [token.fence for token in settled],
             "settled_known": list(settled.values()),
+            "settled_keep": [self._retentions.of(token.id).done for token in settled],
         }
 
     @override
@@ -385,8 +397,11 @@ class PostgresLedger(Ledger):
     @override
     def orders(self, owner: str) -> Orders:
         with self._renewals.connection() as db:  # the keeper reads the orders between its renewals
-            # This call sets no limits, because a read waits for no row; this is the most frequent call of a fleet.
-            return orders_of(db.execute(sql.ORDERS, {"owner": owner}).fetchall())
+            # These calls set no limits, because a read waits for no row.
+            ((version,),) = db.execute(sql.ORDERS_VERSION).fetchall()
+            if self._orders is None or self._orders[0] != (owner, version):
+                self._orders = (owner, version), orders_of(db.execute(sql.ORDERS, {"owner": owner}).fetchall())
+            return self._orders[1]
 
     @override
     def clear_checkpoint(self, id: JobId) -> None:
@@ -425,6 +440,8 @@ class PostgresLedger(Ledger):
     def purge(self) -> int:
         self.flush()
         removed = purged(lambda rows: self._change(sql.PURGE, {"rows": rows}))
+        for old in self._retentions.attempts(self._clock.wall()):
+            purged(lambda rows, old=old: self._change(sql.PURGE_ATTEMPTS, old | {"rows": rows}))  # type: ignore[misc]
         self._change(sql.PURGE_OWNERS, KEEP)
         self._facts.purge()
         proof.sweep(self._owners_dir, self._holding)

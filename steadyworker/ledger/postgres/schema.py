@@ -163,6 +163,29 @@ FACTS: tuple[LiteralString, ...] = (
         PRIMARY KEY (namespace, queue)
     ) WITH (fillfactor = 70)
     """,
+    # Each order of a person raises the version, so a worker process that reads the version need not read the orders again and again.
+    "CREATE TABLE steadyworker_orders (version bigint NOT NULL) WITH (fillfactor = 10)",
+    "INSERT INTO steadyworker_orders VALUES (1)",
+    # The function names the schema, because a session that restores a copy can have another search path.
+    """
+    CREATE FUNCTION steadyworker_ordered() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        EXECUTE 'UPDATE ' || quote_ident(TG_TABLE_SCHEMA) || '.steadyworker_orders SET version = version + 1';
+        RETURN NULL;
+    END $$
+    """,
+    """
+    CREATE TRIGGER job_is_cancelled AFTER UPDATE OF cancel_reason ON steadyworker_jobs FOR EACH ROW
+    WHEN (NEW.owner IS NOT NULL AND NEW.cancel_reason IS DISTINCT FROM OLD.cancel_reason)
+    EXECUTE FUNCTION steadyworker_ordered()
+    """,
+    """
+    CREATE TRIGGER pauses_change AFTER INSERT OR UPDATE OR DELETE ON steadyworker_pauses FOR EACH STATEMENT
+    EXECUTE FUNCTION steadyworker_ordered()
+    """,
+    """
+    CREATE TRIGGER commands_change AFTER INSERT OR DELETE ON steadyworker_commands FOR EACH STATEMENT
+    EXECUTE FUNCTION steadyworker_ordered()
+    """,
 )
 """The statements that make the other tables of `steadyworker.ledger.facts`, which no decision reads."""
 

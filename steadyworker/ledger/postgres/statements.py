@@ -298,7 +298,7 @@ MOVED = f"""
         wake_at = CASE target WHEN 'dead' THEN NULL ELSE {after("%(wake_in)s")} END,
         ended_at = CASE target WHEN 'dead' THEN {NOW} END,
         keep_until = CASE target
-            WHEN 'dead' THEN {after("%(keep_dead)s")}
+            WHEN 'dead' THEN {NOW} + make_interval(secs => CASE WHEN cancel_reason IS NULL THEN %(keep_dead)s ELSE %(keep_cancelled)s END)
             ELSE greatest({NOW}, not_before) + make_interval(secs => %(keep_moved)s)
         END
     WHERE {_MINE} AND state = 'moving'
@@ -308,11 +308,12 @@ MOVED = f"""
 SETTLE = f"""
     UPDATE steadyworker_jobs AS job SET
         settled = CASE WHEN known THEN 'confirmed' ELSE 'sent' END,
-        keep_until = CASE WHEN known AND state = 'done' THEN {after("%(keep_confirmed)s")} ELSE keep_until END
+        keep_until = CASE WHEN known AND state = 'done' THEN {NOW} + make_interval(secs => keep) ELSE keep_until END
     FROM (
-        SELECT number, known FROM steadyworker_jobs
-            JOIN unnest(%(settled_uids)s::text[], %(settled_fences)s::bigint[], %(settled_known)s::bool[])
-                AS mark (uid, fence, known) USING (uid, fence)
+        SELECT number, known, keep FROM steadyworker_jobs
+            JOIN unnest(
+                %(settled_uids)s::text[], %(settled_fences)s::bigint[], %(settled_known)s::bool[], %(settled_keep)s::float8[]
+            ) AS mark (uid, fence, known, keep) USING (uid, fence)
         WHERE state NOT IN ('running', 'moving') AND (known OR settled = 'unknown')
         FOR UPDATE OF steadyworker_jobs SKIP LOCKED
     ) AS ended WHERE job.number = ended.number
@@ -354,6 +355,9 @@ PROGRESS = f"""
         mark_done = CASE WHEN {_OTHER_RUN} OR {_MARK_IS_OLD} THEN excluded.mark_done ELSE known.mark_done END,
         fence = excluded.fence, done = excluded.done, total = excluded.total, note = excluded.note, at = excluded.at
 """
+ORDERS_VERSION = "SELECT version FROM steadyworker_orders"
+"""This is the most frequent statement of a fleet; a change of its result shows that a person has given an order."""
+
 ORDERS = """
     SELECT 'cancel', uid, cancel_reason, NULL::text, NULL::text, NULL::float8
     FROM steadyworker_jobs WHERE owner = %(owner)s AND cancel_reason IS NOT NULL
@@ -409,6 +413,13 @@ FORGET = f"""
 PURGE = f"""
     DELETE FROM steadyworker_jobs WHERE number IN (
         SELECT number FROM steadyworker_jobs WHERE keep_until <= {NOW} LIMIT %(rows)s FOR UPDATE SKIP LOCKED
+    )
+"""
+PURGE_ATTEMPTS = """
+    DELETE FROM steadyworker_attempts WHERE (number, fence) IN (
+        SELECT number, run.fence FROM steadyworker_attempts AS run JOIN steadyworker_jobs USING (number)
+        WHERE run.fence < %(fence)s AND run.ended_at <= to_timestamp(%(ended)s) AND namespace = %(namespace)s AND queue = %(queue)s
+        LIMIT %(rows)s
     )
 """
 PURGE_OWNERS = f"DELETE FROM steadyworker_owners WHERE seen_at <= {NOW} - make_interval(secs => %(keep_owners)s)"

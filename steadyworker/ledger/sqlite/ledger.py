@@ -48,10 +48,12 @@ from steadyworker.ledger.lease import registered_name
 from steadyworker.ledger.shared import (
     KEEP,
     PAGE_ROWS,
+    Retentions,
     Values,
     began_values,
     claim_values,
     counters_values,
+    dead_values,
     ending_values,
     filter_values,
     mine_values,
@@ -137,6 +139,7 @@ class SqliteLedger(Ledger):
         self._is_dead = is_dead or self._lock_is_free
         self._trust = SqliteTrust(self._file, self.owners_dir, clock)
         self._facts = SqliteFacts(self._file, clock)
+        self._retentions = Retentions()
         self._orders: tuple[object, Orders] | None = None
 
     @property
@@ -359,16 +362,20 @@ class SqliteLedger(Ledger):
     @override
     def moved(self, token: Token, wake_in: float = 0.0) -> bool:
         values = {"wake_in": wake_in, "now": self._clock.wall(), "step": self._step()}
-        return self._write(sql.MOVED, token, KEEP | values)
+        return self._write(sql.MOVED, token, KEEP | dead_values(self._retentions.of(token.id)) | values)
 
     @override
     def settled(self, token: Token, known: bool) -> None:
         # One of the next transactions carries this write out, with many others; this saves one commit in three.
         if known:
-            keep_until = self._clock.wall() + retention.DONE_AND_KNOWN
+            keep_until = self._clock.wall() + self._retentions.of(token.id).done
             self._file.later(token.id.key, sql.SETTLED_CONFIRMED, (keep_until, *self._run(token)))
         else:
             self._file.later(token.id.key, sql.SETTLED_SENT, self._run(token))
+
+    @override
+    def retain(self, namespace: str, queue: str, times: retention.Retention) -> None:
+        self._retentions.set(namespace, queue, times)
 
     @override
     def flush(self) -> None:
@@ -437,6 +444,8 @@ class SqliteLedger(Ledger):
         self._file.catch_up()
         now = {"now": self._clock.wall()}
         removed = purged(lambda rows: self._change(sql.PURGE, now | {"rows": rows}))
+        for old in self._retentions.attempts(now["now"]):
+            purged(lambda rows, old=old: self._change(sql.PURGE_ATTEMPTS, old | {"rows": rows}))  # type: ignore[misc]
         self._change(sql.PURGE_OWNERS, KEEP | now)
         self._facts.purge()
         self._file.shrink()

@@ -528,7 +528,9 @@ MOVED = f"""
         state = iif(target = 'dead', 'dead', 'moved'), {_NOBODY},
         wake_at = iif(target = 'dead', NULL, :now + :wake_in),
         ended_at = iif(target = 'dead', :now, NULL), started_at = started_at + :step,
-        keep_until = iif(target = 'dead', :now + :keep_dead, max(:now, not_before) + :keep_moved)
+        keep_until = iif(
+            target = 'dead', :now + iif(cancel_reason IS NULL, :keep_dead, :keep_cancelled), max(:now, not_before) + :keep_moved
+        )
     WHERE {_MINE} AND state = 'moving'
 """
 SETTLED_CONFIRMED = f"""
@@ -652,6 +654,12 @@ FORGET = f"""
     ))
 """
 PURGE = "DELETE FROM jobs WHERE rowid IN (SELECT rowid FROM jobs WHERE keep_until <= :now LIMIT :rows)"
+PURGE_ATTEMPTS = """
+    DELETE FROM attempts WHERE (number, fence) IN (
+        SELECT number, attempts.fence FROM attempts JOIN jobs ON jobs.rowid = number
+        WHERE number < :fence AND attempts.ended_at <= :ended AND namespace = :namespace AND queue = :queue LIMIT :rows
+    )
+"""
 PURGE_OWNERS = "DELETE FROM owners WHERE seen_at <= :now - :keep_owners"
 HOLDING = """
     SELECT asked.value FROM json_each(:owners) AS asked

@@ -9,6 +9,7 @@ from msgspec.structs import asdict, replace
 
 from steadyworker.ledger.base import Began, Claimed, Ending, JobId, Ledger, Row, State
 from steadyworker.ledger.facts import CHECKPOINT_SHOWN, MOST_ATTEMPTS, Attempt
+from steadyworker.ledger.retention import Retention
 from steadyworker.outcome import Counters
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.conformance.ledger_fixtures import (
@@ -188,6 +189,20 @@ class AttemptPromises(LedgerBench):
         assert len(text) == CHECKPOINT_SHOWN
         assert text.endswith("x…")
         assert "canary-secret" not in text
+
+    def test_a_purge_deletes_the_old_attempts_of_a_queue(self, ledger: Ledger, clock: FakeClock) -> None:
+        """Each queue has its own time; the job's row stays, and so does the attempt of a run that goes on."""
+        ledger.retain(JOB.namespace, JOB.queue, Retention(attempts=0.5))
+        rows = {queue: begun(ledger, replace(JOB, queue=queue)) for queue in (JOB.queue, "other")}
+        for row in rows.values():
+            assert ledger.moving(row.token, AGAIN, FAILED)
+            assert ledger.moved(row.token)
+        runs = begun(ledger, replace(JOB, key="runs"))
+        self.let_pass(clock, 1.0)
+        assert ledger.purge() == 0
+        counts = [len(ledger.facts.attempts(id)) for id in (JOB, rows["other"].id, runs.id)]
+        assert counts == [0, 1, 1]
+        assert seen(ledger).state is State.MOVED
 
     def test_a_text_that_is_no_valid_unicode_is_recorded(self, ledger: Ledger) -> None:
         """A file name of undecodable bytes, and a NUL, can be in a traceback."""

@@ -162,7 +162,7 @@ class MessagePromises(LedgerBench):
             return
         old, stays = replace(JOB, key="old"), replace(JOB, key="stays")
         brought(ledger, State.DEAD, old)
-        clock.advance(31 * DAY)
+        clock.advance(90 * DAY + 1)
         brought(ledger, State.DEAD, stays)
         assert ledger.purge() == 1
         assert (ledger.message(old), ledger.message(stays)) == (None, MESSAGE)

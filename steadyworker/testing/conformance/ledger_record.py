@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from steadyworker.ledger.base import Claimed, JobFilter, JobId, KeptMessage, Ledger, Orders, Progress, State
-from steadyworker.ledger.retention import DAY
+from steadyworker.ledger.retention import DAY, Retention
 from steadyworker.outcome import SNOOZED, Counters
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.conformance.ledger_fixtures import (
@@ -32,8 +32,8 @@ OLD = {
     (State.DONE, None): 14 * DAY,
     (State.DONE, False): 14 * DAY,
     (State.DONE, True): DAY,
-    (State.DEAD, None): 30 * DAY,
-    (State.DEAD, True): 30 * DAY,
+    (State.DEAD, None): 90 * DAY,
+    (State.DEAD, True): 90 * DAY,
 }
 
 
@@ -341,7 +341,7 @@ class RecordPromises(LedgerBench):
         """
         The ledger keeps a `moved` row until 14 days after the retry is due.
 
-        The ledger keeps a `dead` row for 30 days, and a `done` row for 14 days (24 h if confirmed).
+        By default, the ledger keeps a `dead` row for 90 days, and a `done` row for 14 days (24 h if confirmed).
         """
         if self.own_clock:
             pytest.skip("reads a clock of its own")
@@ -355,6 +355,39 @@ class RecordPromises(LedgerBench):
         clock.advance(2)
         assert ledger.purge() == 1
         assert ledger.read(JOB) is None
+
+    @pytest.mark.parametrize("name", ["done", "dead", "cancelled"])
+    def test_a_queue_keeps_what_has_ended_for_its_own_times(self, ledger: Ledger, clock: FakeClock, name: str) -> None:
+        """A time applies to its kind of end and to its queue; a settlement without a confirm keeps the job for 14 days."""
+        shorter: dict[str, float] = {name: 0.5}
+        ledger.retain(JOB.namespace, JOB.queue, Retention(**shorter))
+        for queue in (JOB.queue, "other"):
+            ids = {kind: replace(JOB, queue=queue, key=kind) for kind in ("done", "dead", "cancelled", "sent")}
+            for kind in ("done", "sent"):
+                _, token = in_state(ledger, State.DONE, id=ids[kind])
+                ledger.settled(token, kind == "done")
+            in_state(ledger, State.DEAD, id=ids["dead"])
+            row, token = in_state(ledger, State.RUNNING, id=ids["cancelled"])
+            assert ledger.cancel(row.id, "wrong month") is State.RUNNING
+            assert ledger.moving(token, DEAD_END)
+            assert ledger.moved(token)
+        self.let_pass(clock, 1.0)
+        assert ledger.purge() == 1
+        assert ledger.read(replace(JOB, key=name)) is None
+        assert len(list(ledger.jobs())) == 7
+
+    def test_a_dead_job_without_a_cancel_is_kept_after_a_cancelled_one(self, ledger: Ledger, clock: FakeClock) -> None:
+        """By default, the ledger keeps a cancelled job for 7 days."""
+        if self.own_clock:
+            pytest.skip("reads a clock of its own")
+        row, token = in_state(ledger, State.RUNNING)
+        ledger.cancel(row.id, "wrong month")
+        assert ledger.moving(token, DEAD_END)
+        assert ledger.moved(token)
+        clock.advance(7 * DAY - 1)
+        assert ledger.purge() == 0
+        clock.advance(2)
+        assert ledger.purge() == 1
 
     @pytest.mark.parametrize("state", [State.RUNNING, State.INTERRUPTED, State.MOVING])
     def test_what_is_not_ended_is_never_removed(self, ledger: Ledger, clock: FakeClock, state: State) -> None:
