@@ -11,7 +11,7 @@ from steadyworker.adapter import Depth
 from steadyworker.clock import Times
 from steadyworker.ledger.base import JobFilter, Ledger, OwnerSeen, State
 from steadyworker.ledger.facts import Pause
-from steadyworker.ledger.lease import registered_name
+from steadyworker.ledger.lease import attended, registered_name
 from steadyworker.ledger.listing import Liveness, liveness
 
 RECENT = 30.0
@@ -26,7 +26,7 @@ class QueueNow(Struct, frozen=True):
         namespace, queue: The queue; the namespace is empty if the ledger does not know the queue.
         depth: The broker's numbers; each can be None, and `depth.why` then has the reason.
         running: The number of its jobs that a worker process holds.
-        workers: The number of living worker processes that consume it.
+        workers: The number of living worker processes that consume it, quiet and paused ones included.
         unexplained: The number of consumers at the broker that no worker process of this ledger explains; None if unknown.
         pause: Its pause, or None.
     """
@@ -68,15 +68,21 @@ def queues_now(
                 queue,
                 depth,
                 running[namespace, queue],
-                sum(name in each.queues for each in living),
-                _unexplained(depth, name, living),
+                sum(name in attended(each.queues) for each in living),
+                unexplained_consumers(depth, name, living),
                 pauses.get((namespace, queue)),
             )
         )
     return found
 
 
-def _unexplained(depth: Depth, name: str, living: Sequence[OwnerSeen]) -> int | None:
+def unexplained_consumers(depth: Depth, name: str, living: Sequence[OwnerSeen]) -> int | None:
+    """
+    Return how many consumers of a queue at the broker are not those of these worker processes; None if unknown.
+
+    `name` is the queue's registered name; a process that is quiet or paused can still be a consumer at the broker.
+    """
     if depth.consumers is None:
         return None
-    return max(0, depth.consumers - sum(each.queues.count(name) for each in living))
+    explained = sum(each.queues.count(name) or int(name in attended(each.queues)) for each in living)
+    return max(0, depth.consumers - explained)

@@ -233,7 +233,7 @@ def _number(depth: Depth, name: str, shown: Callable[[float], str] = amount) -> 
 def why(queue: QueueNow, now: float) -> str:
     """Return the text of the column WHY: what the queue needs with the remedy, and why a number is unknown."""
     depth, name = queue.depth, shlex.quote(queue.queue)
-    waits = bool(depth.ready) and not queue.workers
+    waits = bool(depth.ready) and not queue.workers and queue.pause is None
     unknown: dict[str, list[str]] = {}
     for number, reason in depth.why.items():
         unknown.setdefault(reason, []).append(number.replace("_", " "))

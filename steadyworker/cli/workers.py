@@ -9,7 +9,7 @@ import click
 from rich.console import Console, Group
 from rich.text import Text
 
-from steadyworker.backends.waiting import RECENT
+from steadyworker.backends.waiting import RECENT, unexplained_consumers
 from steadyworker.cli.jobs import watched
 from steadyworker.cli.output import Column, ago, clock_time, instant, json_line, padded, print_screen, screen, span
 from steadyworker.cli.settings import open_ledger, settings
@@ -195,8 +195,9 @@ def _texts(worker: WorkerNow, trouble: Trouble) -> Sequence[str]:
             lost = ", ".join(name.rpartition("/")[2] for name, queue in queues if not queue.connected)
             texts = [f"no connection to the broker of {lost}: its jobs go on; check broker and network"]
         case Trouble.STUCK:
-            more = f" and {len(worker.stuck) - 1} more" if len(worker.stuck) > 1 else ""
-            texts = [f"no progress of {worker.stuck[0]}{more} for half an hour: `steadyworker cancel` ends it"]
+            first, *others = worker.stuck
+            more = f" and {len(others)} more" if others else ""
+            texts = [f"no progress of {first}{more} for half an hour: `steadyworker cancel` ends it"]
         case Trouble.NOT_READY:
             texts = [*(report.not_ready if report is not None else ()), *_errors(worker)]
         case Trouble.QUIET:
@@ -214,9 +215,8 @@ def foreign(ledger: Ledger, listed: Sequence[WorkerNow]) -> Iterator[str]:
     living = [worker.seen for worker in listed if worker.liveness is not Liveness.GONE]
     for measured in ledger.facts.depths():
         name = registered_name(measured.namespace, measured.queue)
-        explained = sum(each.queues.count(name) for each in living)
-        if measured.age <= RECENT and (measured.depth.consumers or 0) > explained:
-            count = count_text((measured.depth.consumers or 0) - explained, "consumer")
+        if measured.age <= RECENT and (unexplained := unexplained_consumers(measured.depth, name, living)):
+            count = count_text(unexplained, "consumer")
             yield (
                 f"{measured.queue}: {count} at the broker that no worker process of this ledger explains: "
                 "another program, or a worker with another --ledger, receives its messages."

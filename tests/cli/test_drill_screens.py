@@ -7,12 +7,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from steadyworker.adapter import Depth
-from steadyworker.backends.waiting import QueueNow, queues_now
+from steadyworker.backends.waiting import QueueNow, queues_now, unexplained_consumers
 from steadyworker.cli import job_lines, queues, workers
 from steadyworker.clock import Times
-from steadyworker.ledger.base import Ledger
+from steadyworker.ledger.base import Ledger, OwnerSeen
 from steadyworker.ledger.fleet import Trouble
 from steadyworker.ledger.fleet import workers as all_workers
 from steadyworker.ledger.listing import Listing, Need, Wanted
@@ -233,3 +234,11 @@ def test_an_unknown_number_neither_keeps_nor_exceeds_a_limit() -> None:
     ]
     empty = QueueNow("shop", "exports", Depth(0, 0, None, 0, 0, 1, None))
     assert list(queues.alerts(empty, queues.AlertLimits(1.0, 0, 0))) == []
+
+
+def test_a_quiet_worker_process_explains_its_consumer() -> None:
+    quiet = OwnerSeen("me", "h", ("shop/exports (quiet)",), 1.0, dead=False)
+    consumers = Depth(consumers=2)
+    assert unexplained_consumers(consumers, "shop/exports", [quiet]) == 1
+    assert unexplained_consumers(consumers, "shop/exports", [replace(quiet, queues=("shop/exports",) * 2)]) == 0
+    assert unexplained_consumers(Depth(), "shop/exports", [quiet]) is None
