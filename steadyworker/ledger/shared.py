@@ -79,7 +79,7 @@ class Retentions:
 
 
 def dead_values(times: retention.Retention) -> Values:
-    """Return the parameters that say how long a dead letter's row stays."""
+    """Return the parameters for the time that a dead job's row stays."""
     return {"keep_dead": times.dead, "keep_cancelled": times.cancelled}
 
 
